@@ -80,7 +80,7 @@ size: env ## megabytes installed and time of import, held to their bounds
 	@$(BIN)/python scripts/size.py
 
 # Installs nothing: it may be a machine without a network.
-gpu: ## the tests of tests/gpu and the kernels' times, on this machine's GPU
+gpu: ## the tests that take arrays of CuPy and the kernels' times, on this machine's GPU
 	@python=$(BIN)/python; [ -x "$$python" ] || python="$${PYTHON:-python3}"; \
 		"$$python" scripts/gpu.py --venv $(VENV) $(GPU_ARGS)
 

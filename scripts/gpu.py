@@ -1,4 +1,4 @@
-"""Runs what there is for GPUs: the tests of tests/gpu on arrays of CuPy, and the kernels timed.
+"""Runs what there is for GPUs: all tests that take arrays of CuPy, and the kernels timed.
 
     scripts/gpu.py [--venv .venv] [--json gpu.json]
 
@@ -26,7 +26,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = "tests/gpu"
+# Tests with the marker `xp`: those with an array library as their argument, and all of tests/gpu.
+FOLDERS = ("arrays", "autograd", "gpu", "kernels", "nn", "optim")
+MARKERS = "xp: runs on arrays of CuPy\nlong: belongs to make test-long"
 # The first run compiles a kernel for each function and dtype: minutes; later ones take seconds.
 TEST_SECONDS = 450
 ONE_TEST_SECONDS = 120
@@ -34,14 +36,18 @@ TIMING_SECONDS = 150
 # The oldest driver of each extra's CUDA (its release notes, minor version compatibility).
 DRIVERS = ((580, "cuda13x"), (525, "cuda12x"))
 NEEDED = ("cupy", "numpy", "grpc", "msgpack", "google.protobuf", "pytest")
+NEEDED += ("hypothesis", "ml_dtypes", "safetensors", "scipy")  # modules of tests import them
+OLDEST_PYTEST = 9  # its subtests
 LOOK = f"""
-import importlib.util, sys
+import importlib.metadata, importlib.util, sys
 def there(name):
     try:
         return importlib.util.find_spec(name) is not None
     except ImportError:
         return False
 print(*[name for name in {NEEDED!r} if not there(name)])
+if there("pytest") and int(importlib.metadata.version("pytest").split(".")[0]) < {OLDEST_PYTEST}:
+    print("pytest>={OLDEST_PYTEST}")
 sys.exit(sys.version_info < (3, 11))
 """
 TRY = """
@@ -132,7 +138,8 @@ def find_gpu(venv: Path) -> tuple[str, dict[str, Any]]:
             )
         raise UnableError(
             f"there is a GPU ({seen[0]}, driver {seen[1]}) but no Python that can use it for this:"
-            f"\n  {'; '.join(lacking)}\ninstall {extra_for(seen[1])}; and pip install pytest"
+            f"\n  {'; '.join(lacking)}\ninstall {extra_for(seen[1])}; and pip install "
+            f"'pytest>={OLDEST_PYTEST}' hypothesis ml_dtypes safetensors scipy"
         )
     done = subprocess.run([python, "-c", TRY], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -167,8 +174,11 @@ def environment() -> dict[str, str]:
 
 def pytest_command(python: str, results: Path) -> list[str]:
     """How pytest is started: without pyproject.toml, whose plugins need not be there."""
-    command = [python, "-m", "pytest", TESTS, "-c", os.devnull, f"--rootdir={ROOT}"]
-    command += [f"--confcutdir={ROOT / TESTS}", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    folders = [f"tests/{folder}" for folder in FOLDERS]
+    command = [python, "-m", "pytest", *folders, "-m", "xp", "-c", os.devnull, f"--rootdir={ROOT}"]
+    command += ["-o", f"markers={MARKERS}", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    # The conftest of tests/ needs more than such a machine has; those of the folders do not.
+    command += [f"--confcutdir={ROOT / 'tests' / 'gpu'}"]
     command += ["-q", "-ra", "--tb=short", f"--junitxml={results}"]
     timeouts = "import pytest_timeout"
     if subprocess.run([python, "-c", timeouts], capture_output=True, check=False).returncode == 0:
@@ -192,10 +202,10 @@ def run_tests(python: str) -> list[dict[str, Any]]:
         except subprocess.TimeoutExpired:
             ended = f"the tests took longer than {TEST_SECONDS} s"
         if not results.exists():
-            return [_entry(TESTS, "run", "failed", 0.0, f"{ended} and without results")]
+            return [_entry("tests", "run", "failed", 0.0, f"{ended} and without results")]
         found = read_results(results)
     if not found:
-        return [_entry(TESTS, "run", "failed", 0.0, f"{ended} and ran no test")]
+        return [_entry("tests", "run", "failed", 0.0, f"{ended} and ran no test")]
     return found
 
 
@@ -203,13 +213,15 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     """Reads what pytest wrote."""
     found = []
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        outcome, message = "passed", ""
+        outcome, messages = "passed", []
         for kind, word in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
-            for part in case.iter(kind):
-                outcome, message = word, part.get("message") or ""
-        file = case.get("classname", "").rpartition(".")[2] or TESTS
+            for part in case.iter(kind):  # a failure for each subtest that failed, and one for all
+                outcome = word
+                messages.append(part.get("message") or "")
+        file = "/".join(case.get("classname", "").split(".")[-2:]) or "tests"
         seconds = float(case.get("time", "0"))
-        found.append(_entry(file, case.get("name", ""), outcome, seconds, message[:1000]))
+        name, message = case.get("name", ""), "\n".join(messages)[:1000]
+        found.append(_entry(file, name, outcome, seconds, message))
     return found
 
 

@@ -68,6 +68,17 @@ def test_a_forward_names_its_line_at_once() -> None:
         assert np.isnan((given * 2).item())  # no operation has made it
 
 
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+def test_a_nan_is_found_in_the_arrays_of_each_library(xp: Any) -> None:
+    zero, one_below = (tensor(xp.asarray(np.array([x])), requires_grad=True) for x in (0.0, -1.0))
+    with tg.detect_anomaly():
+        value = np.sqrt(zero * 1.0) * 0.0
+        with pytest.raises(AutogradError, match="the backward of 'sqrt' made a NaN"):
+            value.sum().backward()
+        with pytest.raises(AutogradError, match="'log' made a NaN"):
+            np.log(one_below)
+
+
 def test_the_forward_may_be_left_alone() -> None:
     with tg.detect_anomaly(forward=False):
         y = np.where([True, False], leaf(1.0, 2.0), np.log(leaf(-1.0, -1.0)))

@@ -14,6 +14,7 @@ import telegrad as tg
 from telegrad.autograd import Tensor, as_tensor, no_grad, tensor
 from telegrad.errors import AutogradError
 from telegrad.nn import Parameter
+from tests.gpu.comparison import close, normal, on_gpu
 
 
 class OnlyDlpack:
@@ -119,6 +120,49 @@ def test_a_gpu_is_asked_for_where_there_is_none() -> None:
     with pytest.raises(RuntimeError, match="needs CuPy"):
         tensor([1.0]).cupy()
     assert not hasattr(tensor([1.0]), "__cuda_array_interface__")
+
+
+def test_ways_out_of_a_gpu(cupy: Any) -> None:
+    values = normal(2, 3)
+    x: Any = tensor(cupy.asarray(values), requires_grad=True)
+    for convert in (x.cupy, x.numpy, x.__dlpack__):
+        with pytest.raises(AutogradError, match="needs a gradient"):
+            convert()
+    assert x.detach().cupy() is x.data
+    assert on_gpu(tensor([1.0]).cupy())
+    with no_grad():
+        np.testing.assert_array_equal(x.numpy(), values)
+    assert type(x.detach().numpy()) is np.ndarray
+    assert not hasattr(x, "__array_interface__")
+    assert x.tolist() == values.tolist()
+    assert x.item(1) == values[1]
+    assert (x.itemsize, x.nbytes) == (8, 24)
+    assert f"{x.sum():.3f}" == f"{values.sum():.3f}"
+
+
+class OnlyCuda:
+    """An array of a library that knows the CUDA array interface alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+        self.array = array
+
+
+@pytest.mark.xp
+def test_dlpack_and_the_cuda_interface(gpu: Any) -> None:
+    array = gpu.arange(3.0)
+    for t in (tg.from_dlpack(array), tg.from_dlpack(Tensor(array)), as_tensor(OnlyCuda(array))):
+        t += 1.0
+    np.testing.assert_array_equal(array.get(), [3.0, 4.0, 5.0])
+    assert Tensor(array).__cuda_array_interface__ == array.__cuda_array_interface__
+
+
+@pytest.mark.xp
+def test_pickles_of_a_gpu(gpu: Any) -> None:
+    values = normal(2, 3)
+    x = pickle.loads(pickle.dumps(tensor(gpu.asarray(values), requires_grad=True)))
+    close(x, values)
+    assert x.requires_grad
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,15 @@ import pytest
 
 import telegrad as tg
 from telegrad import nn
-from telegrad.autograd import Function, GraphTask, Tensor, current_generator, no_grad, tensor
+from telegrad.autograd import (
+    Function,
+    GraphTask,
+    Tensor,
+    current_generator,
+    gradcheck,
+    no_grad,
+    tensor,
+)
 from telegrad.autograd.graph.operation import Operation
 from telegrad.autograd.seams import edge_of
 from telegrad.errors import AutogradError
@@ -84,6 +92,11 @@ def test_it_can_be_differentiated_again() -> None:
         first = tg.grad(nested(run, w, x), [w, x], create_graph=True)
         results.append(tg.grad((first[0] ** 2).sum() + (first[1] ** 3).sum(), [w, x]))
     same(*results)
+
+
+def test_the_arrays_may_be_of_each_library(xp: Any) -> None:
+    w, x = (tensor(xp.asarray(a), requires_grad=True) for a in (W, X[0]))
+    assert gradcheck(lambda x, w: tg.recompute(lambda x: np.tanh(w @ x) * x, x).sum(), [x, w])
 
 
 def test_the_forward_keeps_no_values_in_between() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from telegrad.autograd import Tensor, as_tensor, no_grad, tensor
 from telegrad.errors import AutogradError
+from tests.gpu.comparison import close_on, host, of, on_gpu
 
 
 class Named(Tensor):
@@ -46,6 +47,24 @@ def test_what_it_knows_of_itself() -> None:
         x.item()
     with pytest.raises(TypeError):
         len(tensor(1.0))
+
+
+def test_it_tells_of_an_array_of_cupy(cupy: Any) -> None:
+    array = cupy.asarray(np.array([[1.0, 2.0]]))
+    x = as_tensor(array)
+    assert x.data is array
+    assert (x.device, x.shape, x.ndim, x.size, len(x)) == ("cuda:0", (1, 2), 2, 2, 1)
+    assert repr(x) == "tensor([[1., 2.]], device='cuda:0')"
+    assert x.sum().item() == float(x.sum()) == 3.0
+    assert bool((x > 0).all())
+    copied = tensor(x)
+    assert on_gpu(copied)
+    assert not cupy.may_share_memory(copied.data, array)
+    assert tensor([1.0], device="cuda").device == "cuda:0"
+    assert tensor(array, device="cpu").device == "cpu"
+    deep = copy.deepcopy(tensor(x, requires_grad=True))
+    assert on_gpu(deep)
+    assert deep.requires_grad
 
 
 def test_only_floats_need_gradients() -> None:
@@ -266,6 +285,80 @@ def test_repr() -> None:
     assert repr(x * 2) == "tensor([2.], grad_fn=<multiply>)"
     assert repr(tensor([1], dtype=np.int8)) == "tensor([1], dtype=int8)"
     assert repr(tensor(np.zeros((2000, 2)))).endswith("[0., 0.]], shape=(2000, 2))")
+
+
+def test_arrays_on_both_sides_of_an_operator(xp: Any) -> None:
+    x = tensor(xp.asarray(np.array([1.0, 2.0])), requires_grad=True)
+    array: Any = xp.asarray(np.array([3.0, 4.0]))
+    for result in (array * x, x * array, np.multiply(array, x), [3.0, 4.0] * x, x * [3.0, 4.0]):
+        assert isinstance(result, Tensor)
+        close_on(xp, result, np.array([3.0, 8.0]))
+        assert result.requires_grad
+    close_on(xp, array @ x, np.array(11.0))
+    assert isinstance(array == x, Tensor)
+    close_on(xp, x * np.float64(2.0), np.array([2.0, 4.0]))
+    close_on(xp, x ** np.float32(2.0), np.array([1.0, 4.0]))
+    (x ** np.float32(2.0)).sum().backward()
+    close_on(xp, x.grad, np.array([2.0, 4.0]))
+    (2.0**x).sum().backward()
+
+
+def test_conditions_that_are_no_arrays(xp: Any) -> None:
+    x = tensor(xp.asarray(np.array([1.0, 2.0])), requires_grad=True)
+    np.where(True, x, 0.0).sum().backward()
+    np.where(np.bool_(False), 0.0, x).sum().backward()
+    np.where([True, False], x, 0.0).sum().backward()
+    close_on(xp, x.grad, np.array([3.0, 2.0]))
+
+
+def test_functions_of_numpy_without_a_rule(xp: Any) -> None:
+    x = tensor(xp.asarray(np.array([3.0, 1.0, 2.0])))
+    assert host(np.argsort(x)).tolist() == [1, 2, 0]
+    assert host(np.isfinite(x)).tolist() == [True] * 3
+    assert np.argmax(x).item() == 0
+    assert bool(np.allclose(x, x + 1e-12))
+    assert host(np.zeros_like(x)).tolist() == [0.0] * 3
+    assert of(xp, np.zeros_like(x))
+    assert np.shape(x) == (3,)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [0, 0, 2],
+        ([0, 0, 2],),
+        range(2),
+        np.array([0, 0, 2]),
+        [],
+        slice(None, None, 2),
+        np.int64(1),
+        None,
+    ],
+)
+def test_parts_of_an_array_of_cupy(cupy: Any, index: Any) -> None:
+    source = np.random.default_rng(0).normal(size=(3, 2))
+    here = tensor(source, requires_grad=True)
+    there = tensor(cupy.asarray(source), requires_grad=True)
+    results = [x[index] ** 2 for x in (here, there)]
+    close_on(cupy, results[1], results[0])
+    for result in results:
+        result.sum().backward()
+    close_on(cupy, there.grad, here.grad)
+
+
+def test_devices_are_not_mixed(cupy: Any) -> None:
+    x, here = tensor(cupy.ones(2), requires_grad=True), np.ones(2)
+    for mix in (
+        lambda: x * here,
+        lambda: here * x,
+        lambda: np.concatenate([tensor(here), x]),
+        lambda: np.where(here > 0, x, 0.0),
+        lambda: x @ here,
+    ):
+        with pytest.raises(ValueError, match=r"on different devices \(cpu, cuda:0\); move one"):
+            mix()
+    with pytest.raises(ValueError, match="a root and its gradient of arrays on different devices"):
+        (x * 2.0).backward(here)
 
 
 def test_labels_that_need_a_gradient_are_refused() -> None:

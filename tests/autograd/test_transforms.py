@@ -13,6 +13,7 @@ import telegrad as tg
 from telegrad.autograd import Tensor, gradcheck, no_grad, tensor
 from telegrad.autograd.differentiate import flatten, tree_map
 from telegrad.errors import AutogradError
+from tests.gpu.comparison import close_on
 
 A = np.array([[1.0, 2.0, 0.5], [-1.0, 0.25, 3.0]])
 X = np.array([0.5, -1.0, 2.0])
@@ -223,6 +224,21 @@ def test_hessian_of_trees() -> None:
     close(found["a"]["b"], np.full(3, 4.0))
     close(found["b"]["a"], np.full(3, 4.0))
     close(found["b"]["b"], np.zeros((3, 3)))
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, t: tg.value_and_grad(rosenbrock)(x)[1],
+        lambda x, t: tg.vjp(lambda x: x * x, x)[1](t)[0],
+        lambda x, t: tg.jvp(lambda x: x * x, [x], [t])[1],
+        lambda x, t: tg.jacobian(lambda x: x * x)(x),
+        lambda x, t: tg.hvp(rosenbrock, [x], [t])[1][0],
+        lambda x, t: tg.hessian(rosenbrock)(x),
+    ],
+)
+def test_on_cupys_arrays_they_find_the_same(cupy: Any, compute: Any) -> None:
+    close_on(cupy, compute(cupy.asarray(X), cupy.asarray(T)), compute(X, T))
 
 
 @pytest.mark.parametrize(

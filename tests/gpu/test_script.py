@@ -104,14 +104,14 @@ def test_results_of_pytest_are_read(tmp_path: Path) -> None:
     path.write_text(
         """<testsuites><testsuite><testcase classname="tests.gpu.test_a" name="t1" time="0.5"/>
         <testcase classname="tests.gpu.test_a" name="t2" time="1"><failure message="m">x</failure>
-        </testcase><testcase classname="tests.gpu.test_b" name="t3" time="0"><skipped message="s"/>
+        <failure message="contains 1 failed subtest">x</failure></testcase><testcase classname="tests.gpu.test_b" name="t3" time="0"><skipped message="s"/>
         </testcase></testsuite></testsuites>"""
     )
     found = script.read_results(path)
     assert [entry["outcome"] for entry in found] == ["passed", "failed", "skipped"]
-    assert [entry["message"] for entry in found] == ["", "m", "s"]
+    assert [entry["message"] for entry in found] == ["", "m\ncontains 1 failed subtest", "s"]
     assert script.test_table(found).splitlines()[2].split("|")[1:6] == [
-        " test_a ",
+        " gpu/test_a ",
         " 1      ",
         " 0       ",
         " 1      ",

@@ -11,6 +11,7 @@ import pytest
 
 from telegrad import nn, tensor
 from telegrad.errors import AutogradError
+from tests.gpu.comparison import close_on
 
 
 class Net(nn.Module):
@@ -209,19 +210,23 @@ def test_manual_seed_holds_in_every_thread() -> None:
     assert (made[4] != made[0]).any()
 
 
-def test_functional() -> None:
-    logits = tensor(np.zeros((4, 10)), requires_grad=True)
-    loss = nn.functional.cross_entropy(logits, np.array([0, 1, 2, 3]))
-    assert loss.item() == pytest.approx(np.log(10))
+def test_functional(xp: Any) -> None:
+    logits = tensor(xp.zeros((4, 10)), requires_grad=True)
+    for given in (logits, logits.data):
+        for labels in ([0, 1, 2, 3], xp.asarray(np.array([0, 1, 2, 3]))):
+            loss = nn.functional.cross_entropy(given, labels)
+            assert loss.item() == pytest.approx(np.log(10))
+    loss = nn.functional.cross_entropy(logits, [0, 1, 2, 3])  # type: ignore[arg-type]
     loss.backward()
-    assert logits.grad is not None
-    np.testing.assert_allclose(logits.grad.data[0], [-0.225] + [0.025] * 9)
+    close_on(xp, logits.grad, (np.full((4, 10), 0.1) - np.eye(4, 10)) / 4)
     with pytest.raises(ValueError, match="no rows"):
-        nn.functional.cross_entropy(np.zeros((0, 3)), np.zeros(0, int))
-    probabilities = nn.functional.softmax(logits)
-    expected = np.log(probabilities.data)
-    np.testing.assert_allclose(nn.functional.log_softmax(logits).data, expected)
-    assert nn.functional.relu(tensor([-1.0, 1.0])).data.tolist() == [0.0, 1.0]
+        nn.functional.cross_entropy(xp.zeros((0, 3)), xp.zeros(0, dtype=int))
+    given = np.random.default_rng(0).normal(size=(4, 10))
+    there = tensor(xp.asarray(given))
+    expected = np.exp(given) / np.exp(given).sum(-1, keepdims=True)
+    close_on(xp, nn.functional.softmax(there), expected)
+    close_on(xp, nn.functional.log_softmax(there), np.log(expected))
+    close_on(xp, nn.functional.relu(there), np.maximum(given, 0.0))
 
 
 def test_repr() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from telegrad import optim, tensor
 from telegrad.autograd import RowSparse
+from tests.gpu.comparison import of
 
 Step = Callable[[Any, Any, Any], Any]
 
@@ -163,14 +164,15 @@ def test_a_step_needs_few_arrays_more(make: Any, step: Step, options: Any) -> No
 
 @every_case
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_dtype_stays(make: Any, step: Step, options: Any, dtype: Any) -> None:
-    x = tensor(np.ones(3), dtype=dtype, requires_grad=True)
+def test_dtype_stays(xp: Any, make: Any, step: Step, options: Any, dtype: Any) -> None:
+    x = tensor(xp.ones(3, dtype=dtype), requires_grad=True)
     optimizer = make([x], **{**options, "lr": np.float64(0.1)})
     for _ in range(2):
-        optimizer.apply({x: np.ones(3)})
+        optimizer.apply({x: xp.ones(3)})
+    assert of(xp, x)
     assert x.dtype == dtype
     state = optimizer.state_dict()["state"]
-    kept = [a for s in state.values() for a in s.values() if isinstance(a, np.ndarray)]
+    kept = [a for s in state.values() for a in s.values() if isinstance(a, xp.ndarray)]
     assert all(a.dtype == dtype for a in kept)
 
 

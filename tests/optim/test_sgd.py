@@ -10,6 +10,7 @@ import pytest
 
 from telegrad import nn, optim, tensor
 from telegrad.types import Array
+from tests.gpu.comparison import close_on, host, normal
 
 
 def leaf(*values: float, dtype: Any = np.float64) -> Any:
@@ -78,6 +79,40 @@ def test_apply_takes_its_own_parameters_only() -> None:
     assert x.item() == 0.75
     optimizer.zero_grad()
     assert x.grad is None
+
+
+def test_gradients_of_another_device_are_refused(cupy: Any) -> None:
+    parameters = [tensor(cupy.zeros(2), requires_grad=True) for _ in range(2)]
+    optimizer = optim.SGD(parameters, lr=1.0)
+    with pytest.raises(ValueError, match="a step of arrays on different devices"):
+        optimizer.apply({parameters[0]: cupy.ones(2), parameters[1]: np.ones(2)})
+    assert host(parameters[0]).tolist() == [0.0, 0.0]  # none was stepped
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_training_on_cupys_arrays_is_that_on_numpys(
+    cupy: Any, dtype: Any, subtests: pytest.Subtests
+) -> None:
+    images, labels = normal(0, 32, 64, dtype=dtype), np.random.default_rng(1).integers(0, 10, 32)
+    batches = [(images, labels), (cupy.asarray(images), cupy.asarray(labels))]
+    for options in ({}, {"momentum": 0.9}, {"momentum": 0.9, "weight_decay": 0.01}):
+        with subtests.test(**options):
+            models = [perceptron(dtype), perceptron(dtype).to("cuda")]
+            for model, (x, y) in zip(models, batches, strict=True):
+                optimizer = optim.SGD(model.parameters(), lr=0.05, **options)
+                for _ in range(5):
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+            for here, there in zip(*(model.parameters() for model in models), strict=True):
+                close_on(cupy, there, here)
+
+
+def perceptron(dtype: Any) -> nn.Sequential:
+    rng = np.random.default_rng(1)
+    return nn.Sequential(
+        nn.Linear(64, 64, dtype=dtype, rng=rng), nn.ReLU(), nn.Linear(64, 10, dtype=dtype, rng=rng)
+    )
 
 
 def test_dtype_stays() -> None:

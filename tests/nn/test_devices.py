@@ -1,0 +1,171 @@
+"""Modules on a GPU: what moves with them, where states are loaded and numbers drawn.
+
+What modules compute there tests/nn/test_golden_modules.py checks; here is what its table lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telegrad as tg
+from telegrad import checkpoint, nn
+from telegrad.autograd import Tensor
+from telegrad.nn import functional as F
+from telegrad.nn import init
+from tests.gpu.comparison import close, host, moved, normal, on_gpu
+
+RNG = np.random.default_rng
+D = np.float64
+ROWS, IMAGES = normal(1, 5, 6), normal(0, 2, 4, 6, 5)
+P = 1 / (1 + np.exp(-ROWS))
+LABELS = np.array([0, 1, 5, 2, 0])
+
+LOSSES: dict[str, tuple[Callable[..., Any], Any, Any]] = {
+    "mse": (F.mse_loss, ROWS, P),
+    "l1": (F.l1_loss, ROWS, P),
+    "huber": (F.huber_loss, ROWS, P),
+    "bce": (F.binary_cross_entropy, P, P[::-1].copy()),
+    "logits": (F.binary_cross_entropy_with_logits, ROWS, P),
+    "kl": (F.kl_div, ROWS, P),
+    "cross entropy": (F.cross_entropy, ROWS, LABELS),
+    "nll": (F.nll_loss, ROWS, LABELS),
+    "smoothed": (
+        lambda x, t: F.cross_entropy(x, t, ignore_index=5, label_smoothing=0.1),
+        ROWS,
+        LABELS,
+    ),
+    "of images": (
+        lambda x, t: F.cross_entropy(x, t, [1.0, 2.0, 3.0, 4.0]),  # type: ignore[arg-type]
+        IMAGES,
+        np.arange(60).reshape(2, 6, 5) % 4,
+    ),
+    "of probabilities": (F.cross_entropy, ROWS, P),
+}
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Any], Any]]] = {
+    "rnn": (lambda: nn.RNN(3, 4, 2, dtype=D), lambda m, x: m(x)[0]),
+    "gru": (lambda: nn.GRU(3, 4, bidirectional=True, dtype=D), lambda m, x: m(x)[0]),
+    "lstm": (lambda: nn.LSTM(3, 4, batch_first=True, dtype=D), lambda m, x: m(x)[0]),
+    "cell": (lambda: nn.LSTMCell(3, 4, dtype=D), lambda m, x: m(x[0])[0]),
+    "causal attention": (
+        lambda: nn.MultiheadAttention(3, 3, dtype=D),
+        lambda m, x: m(x, x, x, need_weights=False, is_causal=True)[0],
+    ),
+    "attention": (lambda: nn.MultiheadAttention(3, 1, dtype=D), lambda m, x: m(x, x, x)[0]),
+    "embedding": (
+        lambda: nn.Embedding(5, 3, padding_idx=1, dtype=D),
+        lambda m, x: m([[1, 2], [2, 4]]),
+    ),
+    "conv1d": (lambda: nn.Conv1d(2, 3, 2, padding="same", dtype=D), lambda m, x: m(x)),
+}
+
+
+class Scaled(nn.Module):
+    """A module with a buffer."""
+
+    scale: tg.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(3, 2, rng=RNG(0))
+        self.register_buffer("scale", tg.tensor(np.float32(2.0)))
+
+    def forward(self, x: Any) -> Any:
+        return self.inside(x) * self.scale
+
+
+def test_losses(cupy: Any, subtests: pytest.Subtests) -> None:
+    for name, (function, x, target) in LOSSES.items():
+        with subtests.test(name):
+            leaves = [Tensor(x, requires_grad=True), Tensor(cupy.asarray(x), requires_grad=True)]
+            expected, found = (
+                function(leaf, wanted)
+                for leaf, wanted in zip(leaves, (target, cupy.asarray(target)), strict=True)
+            )
+            close(found, expected)
+            expected.backward()
+            found.backward()
+            close(leaves[1].grad, leaves[0].grad)
+
+
+def test_two_backwards_through_modules(cupy: Any, subtests: pytest.Subtests) -> None:
+    x = normal(0, 5, 2, 3)
+    for name, (make, call) in MODULES.items():
+        with subtests.test(name):
+            here, there = make(), make()
+            there.load_state_dict(here.state_dict())
+            there.to("cuda")
+            for _ in range(2):
+                found, expected = call(there, tg.tensor(cupy.asarray(x))), call(here, tg.tensor(x))
+                close(found, expected)
+                (found * found).sum().backward()
+                (expected * expected).sum().backward()
+            for one, other in zip(there.parameters(), here.parameters(), strict=True):
+                close(one.grad, other.grad)
+
+
+def test_a_module_moves(cupy: Any) -> None:
+    model = Scaled()
+    weight, array = model.inside.weight, model.inside.weight.data
+    x = normal(0, 5, 3, dtype=np.float32)
+    expected = model(x)
+    expected.sum().backward()
+    assert model.to("cuda") is model
+    assert model.inside.weight is weight
+    assert all(map(on_gpu, [*model.parameters(), *model.buffers()]))
+    assert weight.grad is not None
+    assert on_gpu(weight.grad)
+    close(model(cupy.asarray(x)), expected)
+    there = weight.data
+    assert model.to("cuda:0").inside.weight.data is there
+    np.testing.assert_array_equal(host(model.to("cpu").inside.weight), array)
+    assert not any(map(on_gpu, [*model.parameters(), *model.buffers()]))
+    with pytest.raises(ValueError, match="no such device"):
+        model.to("gpu")
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_state_is_loaded_where_the_module_is() -> None:
+    here, there = Scaled(), Scaled().to("cuda")
+    for parameter in here.parameters():
+        parameter.data = parameter.data + 1.0
+    there.load_state_dict(here.state_dict())
+    for name, array in there.state_dict().items():
+        close(array, here.state_dict()[name])
+    here.load_state_dict(Scaled().to("cuda").state_dict())
+    assert not any(map(on_gpu, here.state_dict().values()))
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_state_in_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    module = nn.GRU(3, 4).to("cuda")
+    checkpoint.save_state_dict(module, tmp_path / "x")
+    found = checkpoint.load_state_dict(tmp_path / "x")
+    for name, array in module.state_dict().items():
+        np.testing.assert_array_equal(found[name], host(array))
+
+
+def test_dropout_draws_there(cupy: Any) -> None:
+    x = moved(cupy, Tensor(np.ones((40, 25)), requires_grad=True))
+    first = F.dropout(x, 0.25, rng=RNG(0))
+    again = F.dropout(x, 0.25, rng=RNG(0))
+    assert on_gpu(first)
+    np.testing.assert_array_equal(host(first), host(again))
+    assert set(np.unique(host(first)).tolist()) == {0.0, 1 / 0.75}
+    assert (host(first) == 0).mean() == pytest.approx(0.25, abs=0.06)
+    first.sum().backward()
+    close(x.grad, host(first))
+
+
+@pytest.mark.usefixtures("cupy")
+def test_first_values_stay_where_the_parameter_is() -> None:
+    here, there = nn.Linear(3, 2), nn.Linear(3, 2).to("cuda")
+    for module in (here, there):
+        init.orthogonal_(module.weight, rng=RNG(0))
+    close(there.weight, here.weight)
