@@ -35,8 +35,8 @@ ONE_TEST_SECONDS = 120
 TIMING_SECONDS = 150
 # The oldest driver of each extra's CUDA (its release notes, minor version compatibility).
 DRIVERS = ((580, "cuda13x"), (525, "cuda12x"))
-NEEDED = ("cupy", "numpy", "grpc", "msgpack", "google.protobuf", "pytest")
-NEEDED += ("hypothesis", "ml_dtypes", "safetensors", "scipy")  # modules of tests import them
+OF_TESTS = ("pytest", "hypothesis", "ml_dtypes", "safetensors", "scipy")
+NEEDED = ("cupy", "numpy", "grpc", "msgpack", "google.protobuf", *OF_TESTS)
 OLDEST_PYTEST = 9  # its subtests
 LOOK = f"""
 import importlib.metadata, importlib.util, sys

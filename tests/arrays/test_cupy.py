@@ -30,7 +30,7 @@ def test_there_and_back(cupy: Any, shape: tuple[int, ...], subtests: pytest.Subt
         with subtests.test(dtype=dtype.__name__):
             there = arrays.to_device(source, "cuda")
             assert arrays.is_cupy(there)
-            assert (there.shape, there.dtype) == (shape, dtype)
+            assert (there.shape, there.dtype) == (shape, source.dtype)
             check_hosts(there, source)
 
 

@@ -18,10 +18,13 @@ from telegrad import rpc
 from telegrad.launch import LocalWorkers
 from telegrad.rpc import seams
 from telegrad.transport.shm import device as device_slabs
+from telegrad.transport.shm.device import DEVICE_BOUNDS
+from telegrad.transport.shm.ledger import Bounds
 from telegrad.transport.sockets import unix as local_transport
 from tests.array_libraries import cupy, gpu
 from tests.gpu.sharing import OPTIONS, import_cupy_there
 from tests.gpu.stand_in import stand_in
+from tests.gpu.watch import Watch, watch_there
 
 __all__ = ["cupy", "gpu"]
 
@@ -90,7 +93,19 @@ def said_here() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def me(workers_have_cupy: None) -> Iterator[seams.AgentCore]:
+def device_bounds() -> Bounds:
+    """What the workers of this process keep to; a test may give others."""
+    return DEVICE_BOUNDS
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch, device_bounds: Bounds) -> Watch:
+    """Follows the memory of GPUs that this process shares."""
+    return Watch(monkeypatch, device_bounds)
+
+
+@pytest.fixture
+def me(workers_have_cupy: None, watch: Watch) -> Iterator[rpc.Agent]:
     with rpc.init_rpc("me", options=OPTIONS) as agent:
         yield seams.core_of(agent)
 
@@ -98,4 +113,5 @@ def me(workers_have_cupy: None) -> Iterator[seams.AgentCore]:
 @pytest.fixture
 def worker(me: seams.AgentCore) -> Iterator[str]:
     with LocalWorkers(1) as workers:
+        rpc.rpc_sync(workers.names[0], watch_there)
         yield workers.names[0]

@@ -33,94 +33,94 @@ SCALARS = (bool, int, float, complex, np.generic)
 class ndarray:
     """An array of CuPy's kind over host memory."""
 
-    __slots__ = ("__weakref__", "_host", "_number")
+    __slots__ = ("__weakref__", "number", "of_host")
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, host: Any, dtype: Any = float, memptr: Any = None) -> None:
         """Takes an array of the host; with `memptr`, as CuPy's, the shape of one that lies there."""
-        self._number: int = current_device()
+        self.number: int = current_device()
         if memptr is None:
-            self._host = np.asarray(host)
+            self.of_host = np.asarray(host)
         else:
             size = int(np.prod(host)) * np.dtype(dtype).itemsize
-            self._host = np.ndarray(host, dtype, memptr.octets(size))
-            self._number = memptr.device_id
+            self.of_host = np.ndarray(host, dtype, memptr.octets(size))
+            self.number = memptr.device_id
 
     def _view(self, host: Any) -> ndarray:
         view = ndarray(host)
-        view._number = self._number
+        view.number = self.number
         return view
 
     # What CuPy tells of an array.
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._host.shape
+        return self.of_host.shape
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return self._host.strides
+        return self.of_host.strides
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self._host.dtype
+        return self.of_host.dtype
 
     @property
     def ndim(self) -> int:
-        return self._host.ndim
+        return self.of_host.ndim
 
     @property
     def size(self) -> int:
-        return self._host.size
+        return self.of_host.size
 
     @property
     def itemsize(self) -> int:
-        return self._host.itemsize
+        return self.of_host.itemsize
 
     @property
     def nbytes(self) -> int:
-        return self._host.nbytes
+        return self.of_host.nbytes
 
     @property
     def flags(self) -> types.SimpleNamespace:
-        flags = self._host.flags
+        flags = self.of_host.flags
         return types.SimpleNamespace(
             c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous
         )
 
     @property
     def device(self) -> Device:
-        return Device(self._number, self._number + 1)
+        return Device(self.number, self.number + 1)
 
     @property
     def data(self) -> types.SimpleNamespace:
-        return types.SimpleNamespace(ptr=self._host.__array_interface__["data"][0])
+        return types.SimpleNamespace(ptr=self.of_host.__array_interface__["data"][0])
 
     @property
     def real(self) -> ndarray:
-        return self._view(self._host.real)
+        return self._view(self.of_host.real)
 
     @property
     def base(self) -> Any:
-        return self._host.base
+        return self.of_host.base
 
     @property
     def T(self) -> ndarray:
-        return self._view(self._host.T)
+        return self._view(self.of_host.T)
 
     # To the host.
 
     def get(self, order: str = "C") -> Any:
-        return np.array(self._host, order=order)  # type: ignore[call-overload]
+        return np.array(self.of_host, order=order)  # type: ignore[call-overload]
 
     def item(self) -> Any:
         if self.size != 1:
             raise ValueError("can only convert an array of size 1 to a Python scalar")
-        return self._host.item()
+        return self.of_host.item()
 
     def tolist(self) -> Any:
-        return self._host.tolist()
+        return self.of_host.tolist()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise TypeError(
@@ -135,16 +135,16 @@ class ndarray:
         return int(self.item())
 
     def __bool__(self) -> bool:
-        return bool(self._host)
+        return bool(self.of_host)
 
     def __len__(self) -> int:
-        return len(self._host)
+        return len(self.of_host)
 
     def __iter__(self) -> Iterator[ndarray]:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        return repr(self._host)
+        return repr(self.of_host)
 
     def __copy__(self) -> ndarray:
         return self.copy()
@@ -155,39 +155,39 @@ class ndarray:
     # Parts.
 
     def __getitem__(self, index: Any) -> ndarray:
-        return self._view(self._host[_index(index)])
+        return self._view(self.of_host[_index(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._host[_index(index)] = _host(value)
+        self.of_host[_index(index)] = _host(value)
 
     # Methods; their keyword names are CuPy's.
 
     def sum(
         self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False
     ) -> Any:
-        return _wrap(self._host.sum(axis=axis, dtype=dtype, keepdims=keepdims))
+        return _wrap(self.of_host.sum(axis=axis, dtype=dtype, keepdims=keepdims))
 
     def mean(
         self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False
     ) -> Any:
-        return _wrap(self._host.mean(axis=axis, dtype=dtype, keepdims=keepdims))
+        return _wrap(self.of_host.mean(axis=axis, dtype=dtype, keepdims=keepdims))
 
     def max(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
-        return _wrap(self._host.max(axis=axis, keepdims=keepdims))
+        return _wrap(self.of_host.max(axis=axis, keepdims=keepdims))
 
     def min(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
-        return _wrap(self._host.min(axis=axis, keepdims=keepdims))
+        return _wrap(self.of_host.min(axis=axis, keepdims=keepdims))
 
     def prod(
         self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False
     ) -> Any:
-        return _wrap(self._host.prod(axis=axis, dtype=dtype, keepdims=keepdims))
+        return _wrap(self.of_host.prod(axis=axis, dtype=dtype, keepdims=keepdims))
 
     def any(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
-        return _wrap(self._host.any(axis=axis, keepdims=keepdims))
+        return _wrap(self.of_host.any(axis=axis, keepdims=keepdims))
 
     def all(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
-        return _wrap(self._host.all(axis=axis, keepdims=keepdims))
+        return _wrap(self.of_host.all(axis=axis, keepdims=keepdims))
 
     def astype(
         self,
@@ -198,28 +198,28 @@ class ndarray:
         copy: bool = True,
     ) -> ndarray:
         exact = np.dtype(dtype)
-        return self if exact == self.dtype and not copy else ndarray(self._host.astype(exact))
+        return self if exact == self.dtype and not copy else ndarray(self.of_host.astype(exact))
 
     def copy(self, order: str = "C") -> ndarray:
-        return ndarray(self._host.copy(order))  # type: ignore[arg-type]
+        return ndarray(self.of_host.copy(order))  # type: ignore[arg-type]
 
     def conj(self) -> ndarray:
-        return ndarray(self._host.conj())
+        return ndarray(self.of_host.conj())
 
     def fill(self, value: Any) -> None:
-        self._host.fill(_host(value))
+        self.of_host.fill(_host(value))
 
     def reshape(self, *shape: Any) -> ndarray:
-        return self._view(self._host.reshape(*shape))
+        return self._view(self.of_host.reshape(*shape))
 
     def ravel(self) -> ndarray:
-        return self._view(self._host.ravel())
+        return self._view(self.of_host.ravel())
 
     def transpose(self, *axes: Any) -> ndarray:
-        return self._view(self._host.transpose(*axes))
+        return self._view(self.of_host.transpose(*axes))
 
     def swapaxes(self, axis1: int, axis2: int) -> ndarray:
-        return self._view(self._host.swapaxes(axis1, axis2))
+        return self._view(self.of_host.swapaxes(axis1, axis2))
 
     # NumPy's protocols, as CuPy answers them.
 
@@ -246,7 +246,7 @@ class ndarray:
 def _host(value: Any) -> Any:
     """Returns what NumPy is to compute with: NumPy's own arrays are refused, as by CuPy."""
     if isinstance(value, ndarray):
-        return value._host
+        return value.of_host
     if not isinstance(value, SCALARS):
         raise TypeError(f"Unsupported type {type(value)}")
     return value
@@ -272,7 +272,7 @@ def _index(index: Any) -> Any:
 
 def _index_part(part: Any) -> Any:
     if isinstance(part, ndarray):
-        return part._host
+        return part.of_host
     if part is None or part is Ellipsis or isinstance(part, (slice, int, np.integer)):
         return part
     array = np.asarray(part)
@@ -333,7 +333,7 @@ for _name, _unary in {
     "abs": np.absolute,
     "invert": np.invert,
 }.items():
-    setattr(ndarray, f"__{_name}__", lambda a, unary=_unary: ndarray(unary(a._host)))
+    setattr(ndarray, f"__{_name}__", lambda a, unary=_unary: ndarray(unary(a.of_host)))
 
 
 # -- functions -----------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class _Ufunc:
         return _wrap(result) if out is None else out
 
     def at(self, a: ndarray, indices: Any, b: Any) -> None:
-        self._ufunc.at(a._host, _index(indices), _host(b))
+        self._ufunc.at(a.of_host, _index(indices), _host(b))
 
 
 def _plain(tree: Any) -> Any:
@@ -396,7 +396,7 @@ def _function_of(name: str, home: Any = np) -> Callable[..., Any]:
 
 
 def _array(obj: Any, dtype: Any = None, copy: Any = True, order: str = "K") -> ndarray:
-    host = obj._host if isinstance(obj, ndarray) else obj
+    host = obj.of_host if isinstance(obj, ndarray) else obj
     return ndarray(np.array(host, dtype=dtype, copy=copy, order=order))  # type: ignore[call-overload]
 
 
@@ -411,15 +411,15 @@ def _where(condition: Any, x: Any, y: Any) -> ndarray:
 
 
 def _clip(a: ndarray, a_min: Any, a_max: Any) -> ndarray:
-    return ndarray(np.clip(a._host, _plain(a_min), _plain(a_max)))
+    return ndarray(np.clip(a.of_host, _plain(a_min), _plain(a_max)))
 
 
 def _as_strided(x: ndarray, shape: Any, strides: Any) -> ndarray:
-    return ndarray(np.lib.stride_tricks.as_strided(x._host, shape, strides))
+    return ndarray(np.lib.stride_tricks.as_strided(x.of_host, shape, strides))
 
 
 def _may_share_memory(a: ndarray, b: ndarray) -> bool:
-    return np.may_share_memory(a._host, b._host)
+    return np.may_share_memory(a.of_host, b.of_host)
 
 
 def _made_by(function: Callable[..., Any]) -> Callable[..., ndarray]:

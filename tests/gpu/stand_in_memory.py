@@ -213,7 +213,7 @@ class MemoryPointer:
         if self.ptr + size > self.mem.ptr + self.mem.size:
             raise AssertionError("an array that is longer than its memory")
         there = (ctypes.c_uint8 * size).from_address(self.ptr)
-        there._kept = self  # type: ignore[attr-defined]
+        there.kept = self  # type: ignore[attr-defined]
         return there
 
 

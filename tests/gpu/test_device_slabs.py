@@ -12,11 +12,19 @@ import pytest
 
 from telegrad import arrays
 from telegrad.errors import DecodeError
-from telegrad.transport.shm.device import DEVICE_BOUNDS, DeviceSlabs, DeviceStream, told_of
+from telegrad.transport.shm.device import (
+    DEVICE_BOUNDS,
+    DeviceSlabs,
+    DeviceStream,
+    Hold,
+    told_of,
+)
 from telegrad.transport.shm.ledger import Account
 from telegrad.transport.shm.slabs import SlabPool
 from telegrad.wire import SHADOW_BYTES, Mode, describe, mode_of, place_by, rebuild, set_mode
+from tests.gpu.sharing import wait_until
 from tests.gpu.stand_in_memory import allocated
+from tests.gpu.watch import Watch
 
 SIZE = 20_000
 
@@ -24,7 +32,8 @@ SIZE = 20_000
 class End:
     """The sender's end; the peer's part is played by the test."""
 
-    def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, watch: Watch, clock: Callable[[], float] = lambda: 0.0) -> None:
+        self.watch = watch
         self.pool = SlabPool(clock)
         self.account: Account[Any] = Account()
         self.devices = DeviceSlabs(clock)
@@ -45,7 +54,7 @@ class End:
 
     def out(self) -> int:
         self.free()
-        return sum(each.out for each in self.stream._accounts.values())
+        return self.watch.out_bytes
 
     def shadow(self, array: Any) -> memoryview | None:  # as `wire.Memory`
         return self.stream.shadow(array)
@@ -54,7 +63,8 @@ class End:
         del size
 
     def works(self) -> None:
-        self.stream._works[0] = True
+        """Has the peer say that it could open memory of the GPU."""
+        self.stream.tried(Hold(self.stream, 0, None, trial=True), Mode.OPENED)
 
 
 def octets(shadow: memoryview) -> Any:
@@ -66,8 +76,8 @@ def source(seed: int = 0) -> Any:
 
 
 @pytest.fixture
-def end(xp: Any) -> End:
-    return End()
+def end(xp: Any, watch: Watch) -> End:
+    return End(watch)
 
 
 def test_the_first_is_for_trial_and_others_wait_for_its_answer(end: End, xp: Any) -> None:
@@ -102,9 +112,9 @@ def test_what_is_not_lent_holds_its_bytes(end: End, xp: Any) -> None:
     assert other.tobytes() == bytes(100_000)
 
 
-def test_the_end_of_the_stream(xp: Any) -> None:
+def test_the_end_of_the_stream(xp: Any, watch: Watch) -> None:
     now = [0.0]
-    end = End(lambda: now[0])
+    end = End(watch, lambda: now[0])
     end.works()
     shadows = [end.posted(xp.asarray(source(i))) for i in range(3)]
     end.stream.close()
@@ -112,15 +122,13 @@ def test_the_end_of_the_stream(xp: Any) -> None:
         assert mode_of(octets(shadow)) is Mode.HERE
         assert bytes(shadow[:-SHADOW_BYTES]) == source(i).tobytes()
     assert end.stream.shadow(xp.asarray(source())) is None
-    (_, memory), *none = end.devices._retired
-    assert none == []
+    assert (watch.retired, watch.slabs) == (1, 0)
     now[0] = DEVICE_BOUNDS.idle_seconds - 1
     end.devices.tick()
-    assert len(end.devices._retired) == 1  # who has it open may look for a while
+    assert watch.retired == 1  # who has it open may look for a while
     now[0] = DEVICE_BOUNDS.idle_seconds + 1
     end.devices.tick()
-    assert end.devices._retired == []
-    assert memory.pointer
+    wait_until("it is freed", lambda: watch.retired == 0)
 
 
 def test_the_stream_ends_while_an_array_is_copied(
@@ -168,18 +176,17 @@ def test_no_room(end: End, xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert end.stream.shadow(array) is not None
 
 
-def test_an_idle_slab_is_freed(xp: Any) -> None:
+def test_an_idle_slab_is_freed(xp: Any, watch: Watch) -> None:
     now = [0.0]
-    end = End(lambda: now[0])
+    end = End(watch, lambda: now[0])
     end.works()
     shadow = end.posted(xp.asarray(source()))
     del shadow
     assert end.out() == 0
-    (ledger,) = end.devices._ledgers.values()
-    assert ledger.slabs == 1
+    assert watch.slabs == 1
     now[0] = DEVICE_BOUNDS.idle_seconds + 1
     end.devices.tick()
-    assert ledger.slabs == 0
+    wait_until("it is freed", lambda: watch.slabs == 0)
 
 
 def test_a_place_of_which_the_mode_is_garbage(end: End, xp: Any) -> None:
@@ -239,19 +246,22 @@ def test_a_shadow_for_host_memory_says_so(end: End, xp: Any) -> None:
     assert (arrived == 1.0).all()
 
 
-def test_gpus_that_only_one_of_them_sees(xp: Any) -> None:
+def test_gpus_that_only_one_of_them_sees(three_gpus: Any) -> None:
     devices, mine = DeviceSlabs(lambda: 0.0), told_of(["a", "b", "c"])
+    asked: list[int] = []
 
-    def take(size: int, beside: object) -> None:
-        return None
+    def take(size: int, beside: Hold) -> None:
+        asked.append(beside.number)  # and there is no room
 
     assert devices.open(mine, told_of(["x"]), take) is None
     assert devices.open(mine, (), take) is None
     assert devices.open((), mine, take) is None
     shared = devices.open(mine, told_of(["c", "a"]), take)
     assert shared is not None
-    assert shared._gpus == {0: "a", 2: "c"}
-    assert shared.shadow(xp.ones(SIZE)) is None  # no room
+    for number in range(3):
+        there = arrays.to_device(np.ones(SIZE), f"cuda:{number}")
+        assert shared.shadow(there) is None
+    assert asked == [0, 2]
 
 
 def test_it_frees_what_it_made(xp: Any) -> None:

@@ -18,26 +18,23 @@ from tests.gpu.sharing import (
     OPTIONS,
     SIZE,
     checksum,
-    held,
     import_cupy_there,
     make,
-    my_pid,
     negative,
     none_out,
     not_by_the_host,
     source,
-    stream_to,
-    this_agent,
     tried,
     wait_until,
     works,
 )
+from tests.gpu.watch import Watch, taken_there, watch_there
 
 
 def test_arrays_go_by_the_gpu(
-    me: seams.AgentCore, worker: str, monkeypatch: pytest.MonkeyPatch, xp: Any
+    watch: Watch, worker: str, monkeypatch: pytest.MonkeyPatch, xp: Any
 ) -> None:
-    tried(worker)
+    tried(watch, worker)
     not_by_the_host(monkeypatch)
     for dtype in (np.float32, np.float64, np.complex64, np.int16, np.bool_):
         values = (1000 * source(1)).astype(dtype)
@@ -50,16 +47,15 @@ def test_arrays_go_by_the_gpu(
     for part in (grid.T, grid[::-2], grid[:, 3:390], grid[100:250]):
         arrived = rpc.rpc_sync(worker, negative, (part,))
         np.testing.assert_array_equal(host(arrived), -host(part))
-    _, slabs, mappings = held(me)
-    assert slabs == mappings == 4  # one for each size of a block
-    none_out(me, worker)
+    assert watch.slabs == watch.mappings == 4  # one for each size of a block
+    none_out(watch, worker)
 
 
 @pytest.mark.long
-def test_an_array_that_arrived_is_the_receivers_own(me: seams.AgentCore, worker: str) -> None:
-    tried(worker)
+def test_an_array_that_arrived_is_the_receivers_own(watch: Watch, worker: str) -> None:
+    tried(watch, worker)
     arrived = [rpc.rpc_sync(worker, make, (i, SIZE)) for i in range(5)]
-    none_out(me, worker)
+    none_out(watch, worker)
     arrived[0][...] = 7.0
     for i in range(1, 5):
         np.testing.assert_array_equal(host(arrived[i]), source(i))
@@ -67,33 +63,32 @@ def test_an_array_that_arrived_is_the_receivers_own(me: seams.AgentCore, worker:
 
 @pytest.mark.long
 def test_what_is_sent_is_the_value_at_the_time_of_the_call(
-    me: seams.AgentCore, worker: str, xp: Any
+    watch: Watch, worker: str, xp: Any
 ) -> None:
-    tried(worker)
+    tried(watch, worker)
     x = xp.zeros(SIZE)
     futures = []
     for i in range(10):
         x[...] = i
         futures.append(rpc.rpc_async(worker, checksum, (x,)))
     assert [total for _, total in rpc.wait_all(futures)] == [float(i * SIZE) for i in range(10)]
-    none_out(me, worker)
+    none_out(watch, worker)
 
 
 @pytest.mark.long
-def test_the_same_slab_goes_again_and_again(me: seams.AgentCore, worker: str, xp: Any) -> None:
-    tried(worker)
+def test_the_same_slab_goes_again_and_again(watch: Watch, worker: str, xp: Any) -> None:
+    tried(watch, worker)
     for i in range(50):
         values = np.full(SIZE, float(i))
         np.testing.assert_array_equal(
             host(rpc.rpc_sync(worker, negative, (xp.asarray(values),))), -values
         )
-    _, slabs, mappings = held(me)
-    assert (slabs, mappings) == (1, 1)
-    none_out(me, worker)
+    assert (watch.slabs, watch.mappings) == (1, 1)
+    none_out(watch, worker)
 
 
 @pytest.mark.long
-def test_many_threads(me: seams.AgentCore, worker: str, xp: Any) -> None:
+def test_many_threads(watch: Watch, worker: str, xp: Any) -> None:
     failures: list[BaseException] = []
 
     def run(seed: int) -> None:
@@ -111,57 +106,56 @@ def test_many_threads(me: seams.AgentCore, worker: str, xp: Any) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    none_out(me, worker)
+    none_out(watch, worker)
 
 
 @pytest.mark.long
-def test_a_device_map(workers_have_cupy: None, xp: Any) -> None:
+def test_a_device_map(workers_have_cupy: None, watch: Watch, xp: Any) -> None:
     """With one GPU, "cpu" alone; `test_three_gpus` has more."""
     options = replace(OPTIONS, device_maps={"worker1": {0: "cpu"}})
-    with rpc.init_rpc("me", options=options) as agent, LocalWorkers(1) as workers:
-        me = seams.core_of(agent)
+    with rpc.init_rpc("me", options=options), LocalWorkers(1) as workers:
         worker = workers.names[0]
-        rpc.rpc_sync(worker, my_pid)
+        rpc.rpc_sync(worker, watch_there)
         for i in range(4):  # the first one by trial
             values = source(i)
             there = rpc.rpc_sync(worker, checksum, (xp.asarray(values),))
             assert there == ("cpu", float(values.sum()))
-            wait_until("an answer", lambda: works(me, worker))
-        none_out(me, worker)
+            wait_until("an answer", lambda: works(watch, worker))
+        none_out(watch, worker)
 
 
 @pytest.mark.long
-def test_three_gpus(three_gpus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_three_gpus(
+    three_gpus: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     import_cupy_there(three_gpus, monkeypatch, tmp_path)
     options = replace(OPTIONS, device_maps={"worker1": {0: 1, 1: 2, 2: 0}})
-    with rpc.init_rpc("me", options=options) as agent, LocalWorkers(1) as workers:
-        me = seams.core_of(agent)
+    with rpc.init_rpc("me", options=options), LocalWorkers(1) as workers:
         worker = workers.names[0]
-        rpc.rpc_sync(worker, my_pid)
+        rpc.rpc_sync(worker, watch_there)
         for i in range(6):
             values = source(i)
             for number in range(3):
                 there = arrays.to_device(values, f"cuda:{number}")
                 found = rpc.rpc_sync(worker, checksum, (there,))
                 assert found == (f"cuda:{(number + 1) % 3}", float(values.sum()))
-        gpus = stream_to(me, worker).slabs._gpus
-        assert gpus._works == {0: True, 1: True, 2: True}
-        none_out(me, worker)
+        assert watch.works == {0: True, 1: True, 2: True}
+        none_out(watch, worker)
 
 
 @pytest.mark.long
-def test_nothing_is_shared_unless_both_say_so(workers_have_cupy: None, xp: Any) -> None:
-    with rpc.init_rpc("me", options=replace(OPTIONS, cuda_ipc=False)) as agent:
-        me = seams.core_of(agent)
-        with LocalWorkers(1) as workers:
-            worker = workers.names[0]
-            for i in range(3):
-                values = source(i)
-                arrived = rpc.rpc_sync(worker, np.negative, (xp.asarray(values),))
-                np.testing.assert_array_equal(host(arrived), -values)
-            assert stream_to(me, worker).slabs._gpus is None
-            assert rpc.rpc_sync(worker, shares) is False
-
-
-def shares() -> bool:
-    return stream_to(this_agent(), "me").slabs._gpus is not None
+def test_nothing_is_shared_unless_both_say_so(
+    workers_have_cupy: None, watch: Watch, xp: Any
+) -> None:
+    with (
+        rpc.init_rpc("me", options=replace(OPTIONS, cuda_ipc=False)),
+        LocalWorkers(1) as workers,
+    ):
+        worker = workers.names[0]
+        rpc.rpc_sync(worker, watch_there)
+        for i in range(3):
+            values = source(i)
+            arrived = rpc.rpc_sync(worker, np.negative, (xp.asarray(values),))
+            np.testing.assert_array_equal(host(arrived), -values)
+        assert watch.streams == []
+        assert watch.taken == rpc.rpc_sync(worker, taken_there) == 0

@@ -19,26 +19,23 @@ import pytest
 from telegrad import arrays, rpc
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.launch import LocalWorkers
-from telegrad.rpc import seams
-from telegrad.transport.shm import device as device_slabs
 from telegrad.transport.shm import slabs
+from telegrad.transport.shm.device import DEVICE_BOUNDS
 from tests.gpu.comparison import host
 from tests.gpu.sharing import (
     OPTIONS,
     SIZE,
     checksum,
-    held,
     make,
     my_pid,
     negative,
     none_out,
-    slabs_of,
     source,
-    stream_to,
     tried,
     wait_until,
 )
 from tests.gpu.stand_in_memory import allocated
+from tests.gpu.watch import Watch, watch_there
 
 # -- where it cannot be had ------------------------------------------------------------------------
 
@@ -54,25 +51,24 @@ def test_what_cannot_be_opened_goes_by_the_host(
     there: str,
     said: str,
     stand_in_alone: Any,
+    watch: Watch,
     monkeypatch: pytest.MonkeyPatch,
     said_here: list[str],
     capfd: Any,
 ) -> None:
-    with rpc.init_rpc("me", options=OPTIONS) as agent:
-        me = seams.core_of(agent)
+    with rpc.init_rpc("me", options=OPTIONS):
         monkeypatch.setenv("STAND_IN_IPC", there)
         with LocalWorkers(1) as workers:
             worker = workers.names[0]
             rpc.rpc_sync(worker, say_all)
             monkeypatch.delenv("STAND_IN_IPC")
-            rpc.rpc_sync(worker, my_pid)
+            rpc.rpc_sync(worker, watch_there)
             for i in range(5):
                 values = source(i)
                 arrived = rpc.rpc_sync(worker, negative, (arrays.to_device(values, "cuda"),))
                 np.testing.assert_array_equal(host(arrived), -values)
-            gpus = stream_to(me, worker).slabs._gpus
-            assert gpus._works == {0: False}
-            none_out(me, worker)
+            assert watch.works == {0: False}
+            none_out(watch, worker)
     assert len([words for words in said_here if "cannot open memory of GPU" in words]) == 1
     told = capfd.readouterr()
     lines = [line for line in (told.out + told.err).splitlines() if "cannot be opened by" in line]
@@ -87,13 +83,12 @@ def say_all() -> None:
 
 @pytest.mark.long
 def test_what_cannot_be_shared_goes_by_the_host(
-    stand_in_alone: Any, monkeypatch: pytest.MonkeyPatch, said_here: list[str]
+    stand_in_alone: Any, watch: Watch, monkeypatch: pytest.MonkeyPatch, said_here: list[str]
 ) -> None:
-    with rpc.init_rpc("me", options=OPTIONS) as agent:
-        me = seams.core_of(agent)
+    with rpc.init_rpc("me", options=OPTIONS):
         with LocalWorkers(1) as workers:
             worker = workers.names[0]
-            rpc.rpc_sync(worker, my_pid)
+            rpc.rpc_sync(worker, watch_there)
             monkeypatch.setenv("STAND_IN_IPC", "no-export")
             for i in range(5):
                 values = source(i)
@@ -101,37 +96,36 @@ def test_what_cannot_be_shared_goes_by_the_host(
                 np.testing.assert_array_equal(host(arrived), -values)
             gc.collect()
             assert allocated()[0] == 0
-            none_out(me, worker)
+            none_out(watch, worker)
     words = [each for each in said_here if "cannot share memory" in each]
     assert len(words) == 1
     assert "cudaErrorNotSupported" in words[0]
 
 
 @pytest.mark.long
-def test_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, said_here: list[str]) -> None:
+def test_where_there_is_no_gpu(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, said_here: list[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # an import of it fails
-    with rpc.init_rpc("me", options=OPTIONS) as agent:
-        me = seams.core_of(agent)
+    with rpc.init_rpc("me", options=OPTIONS):
         with LocalWorkers(1) as workers:
             assert rpc.rpc_sync(workers.names[0], np.negative, (source(),))[0] == -source()[0]
-            assert stream_to(me, workers.names[0]).slabs._gpus is None
+            assert watch.streams == []
     assert "no memory of GPUs is shared: " in said_here[0]
 
 
 @pytest.mark.long
-def test_more_than_may_be_out_goes_by_the_host(
-    me: seams.AgentCore, worker: str, monkeypatch: pytest.MonkeyPatch, xp: Any
-) -> None:
-    tried(worker)
-    devices = slabs_of(me)
-    for ledger in devices._ledgers.values():
-        monkeypatch.setattr(ledger, "_bounds", replace(device_slabs.DEVICE_BOUNDS, lent=8 * SIZE))
+@pytest.mark.parametrize("device_bounds", [replace(DEVICE_BOUNDS, lent=8 * SIZE)])
+def test_more_than_may_be_out_goes_by_the_host(watch: Watch, worker: str, xp: Any) -> None:
+    tried(watch, worker)
+    taken = watch.taken
     values = [source(i) for i in range(4)]
     there = [xp.asarray(each) for each in values]
     arrived = rpc.rpc_sync(worker, negatives, (there,))
     for got, each in zip(arrived, values, strict=True):
         np.testing.assert_array_equal(host(got), -each)
-    none_out(me, worker)
+    assert watch.taken == taken + 1  # of four
+    none_out(watch, worker)
 
 
 def negatives(parts: list[Any]) -> list[Any]:
@@ -140,9 +134,9 @@ def negatives(parts: list[Any]) -> list[Any]:
 
 @pytest.mark.long
 def test_more_arrays_than_one_frame_lends(
-    me: seams.AgentCore, worker: str, xp: Any, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, worker: str, xp: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried(worker)
+    tried(watch, worker)
     monkeypatch.setattr(slabs, "MOST_LENT", 3)
     read, brought = arrays.DeviceMemory.read, []
 
@@ -156,7 +150,7 @@ def test_more_arrays_than_one_frame_lends(
     for got, each in zip(arrived, values, strict=True):
         np.testing.assert_array_equal(host(got), -each)
     assert len(brought) == 4  # of seven
-    none_out(me, worker)
+    none_out(watch, worker)
 
 
 # -- when a process or a stream ends ---------------------------------------------------------------
@@ -173,47 +167,48 @@ def stands_still(stat: Path) -> bool:
     return stat.read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_a_receiver_is_killed(me: seams.AgentCore, workers_have_cupy: None, xp: Any) -> None:
+def test_a_receiver_is_killed(
+    me: rpc.Agent, workers_have_cupy: None, watch: Watch, xp: Any
+) -> None:
     with LocalWorkers(1) as workers:
         worker = workers.names[0]
-        tried(worker)
+        tried(watch, worker)
         process = rpc.rpc_sync(worker, my_pid)
+        wait_until("all came back", lambda: not watch.out)
         stop(process)  # so that it has them, and has not looked
         futures = [rpc.rpc_async(worker, checksum, (xp.asarray(source(i)),)) for i in range(3)]
-        stream = stream_to(me, worker)
-        gpus = stream.slabs._gpus
-        assert len(gpus._holds) == 3
-        del stream
+        assert len(watch.out) == 3
         os.kill(process, signal.SIGKILL)
         for future in futures:
             with pytest.raises(WorkerLostError):
                 future.wait()
-        wait_until("the stream ends", lambda: not gpus._open)
-    assert gpus._holds == {}
-    devices = slabs_of(me)
-    wait_until("what was lent is never used again", lambda: held(me)[:2] == (0, 0))
-    assert len(devices._retired) == 1
-    after_a_while(devices)
-    wait_until("it is freed", lambda: devices._retired == [] and nothing_is_shared(xp, devices))
+        wait_until("the stream ends", lambda: ended(watch))
+    wait_until("what was lent is never used again", lambda: (len(watch.out), watch.slabs) == (0, 0))
+    assert watch.retired == 1
+    after_a_while(watch)
+    wait_until("it is freed", lambda: watch.retired == 0 and nothing_is_shared(xp, watch))
 
 
-def after_a_while(devices: device_slabs.DeviceSlabs) -> None:
+def ended(watch: Watch) -> bool:
+    return watch.streams[-1] in watch.ended
+
+
+def after_a_while(watch: Watch) -> None:
     """Has as much time pass as memory is kept for."""
-    passed = devices._clock() + 2 * device_slabs.DEVICE_BOUNDS.idle_seconds
-    devices._clock = devices.mappings._clock = lambda: passed
+    watch.passed += 2 * DEVICE_BOUNDS.idle_seconds
 
 
-def nothing_is_shared(xp: Any, devices: device_slabs.DeviceSlabs) -> bool:
+def nothing_is_shared(xp: Any, watch: Watch) -> bool:
     on_stand_in = "stand_in" in str(xp.__file__)
     gc.collect()
-    return devices.mappings.count == 0 and (not on_stand_in or allocated() == (0, 0))
+    return watch.mappings == 0 and (not on_stand_in or allocated() == (0, 0))
 
 
 @pytest.mark.long
-def test_a_sender_is_killed(me: seams.AgentCore, workers_have_cupy: None, xp: Any) -> None:
+def test_a_sender_is_killed(me: rpc.Agent, workers_have_cupy: None, watch: Watch, xp: Any) -> None:
     with LocalWorkers(1) as workers:
         worker = workers.names[0]
-        tried(worker)
+        tried(watch, worker)
         arrived = [rpc.rpc_sync(worker, make, (i, SIZE)) for i in range(3)]
         late = [rpc.rpc_async(worker, make, (i, SIZE)) for i in range(3, 9)]
         os.kill(rpc.rpc_sync(worker, my_pid), signal.SIGKILL)
@@ -222,44 +217,48 @@ def test_a_sender_is_killed(me: seams.AgentCore, workers_have_cupy: None, xp: An
                 np.testing.assert_array_equal(host(future.wait()), source(i))
     for i, array in enumerate(arrived):
         np.testing.assert_array_equal(host(array), source(i))
-    devices = slabs_of(me)
-    assert devices.mappings.count == 1
-    after_a_while(devices)
-    wait_until("its memory is closed", lambda: nothing_is_shared(xp, devices))
+    assert watch.mappings == 1
+    after_a_while(watch)
+    wait_until("its memory is closed", lambda: nothing_is_shared(xp, watch))
 
 
-def break_it(stream: Any) -> None:
-    stream.carrier.direct._socket.shutdown(socket.SHUT_RDWR)
-    wait_until("it has ended", lambda: not stream.slabs._gpus._open)
+def break_it(watch: Watch) -> None:
+    """Shuts the connections of this process by sockets of this host, which have a name at one end."""
+    for each in Path("/proc/self/fd").iterdir():
+        if each.is_socket():
+            with socket.socket(fileno=os.dup(int(each.name))) as copied, suppress(OSError):
+                named = copied.family == socket.AF_UNIX and copied.getpeername()
+                if named or (copied.family == socket.AF_UNIX and copied.getsockname()):
+                    copied.shutdown(socket.SHUT_RDWR)
+    wait_until("it has ended", lambda: ended(watch))
 
 
 @pytest.mark.long
-def test_a_stream_that_breaks_while_both_live(me: seams.AgentCore, worker: str, xp: Any) -> None:
+def test_a_stream_that_breaks_while_both_live(watch: Watch, worker: str, xp: Any) -> None:
     """What was posted comes all the same, from host memory, and later ones by the GPU again."""
-    tried(worker)
+    tried(watch, worker)
     process = rpc.rpc_sync(worker, my_pid)
+    wait_until("all came back", lambda: not watch.out)
     stop(process)
     try:
         futures = [rpc.rpc_async(worker, negative, (xp.asarray(source(i)),)) for i in range(4)]
-        stream = stream_to(me, worker)
-        assert len(stream.slabs._gpus._holds) == 4
-        break_it(stream)
-        devices = slabs_of(me)
-        after_a_while(devices)  # the worker has read no frame, and finds the memory freed
-        wait_until("it is freed", lambda: devices._retired == [])
+        assert len(watch.out) == 4
+        break_it(watch)
+        after_a_while(watch)  # the worker has read no frame, and finds the memory freed
+        wait_until("it is freed", lambda: watch.retired == 0)
     finally:
         os.kill(process, signal.SIGCONT)
     for i, future in enumerate(futures):
         np.testing.assert_array_equal(host(future.wait()), -source(i))
-    tried(worker)
-    none_out(me, worker)
+    tried(watch, worker)
+    none_out(watch, worker)
 
 
 @pytest.mark.long
 def test_a_gpu_that_fails_as_the_stream_breaks(
-    me: seams.AgentCore, worker: str, xp: Any, monkeypatch: pytest.MonkeyPatch, said_here: list[str]
+    watch: Watch, worker: str, xp: Any, monkeypatch: pytest.MonkeyPatch, said_here: list[str]
 ) -> None:
-    tried(worker)
+    tried(watch, worker)
     process = rpc.rpc_sync(worker, my_pid)
 
     def broken(*args: object) -> None:
@@ -269,8 +268,7 @@ def test_a_gpu_that_fails_as_the_stream_breaks(
     stop(process)
     try:
         future = rpc.rpc_async(worker, negative, (xp.asarray(source()),))
-        stream = stream_to(me, worker)
-        break_it(stream)
+        break_it(watch)
     finally:
         os.kill(process, signal.SIGCONT)
     with pytest.raises(DecodeError, match="shares on a GPU, which failed"):

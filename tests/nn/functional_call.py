@@ -17,8 +17,13 @@ def as_function(
     module: nn.Module, call: Callable[..., Any]
 ) -> tuple[Callable[..., Any], list[Tensor]]:
     """Returns `call(*inputs)` as a function of inputs and parameters, and these parameters."""
-    places = [(owner, name) for owner in module.modules() for name in owner._parameters]
-    parameters: list[Tensor] = [owner._parameters[name] for owner, name in places]
+    places = [
+        (owner, name)
+        for owner in module.modules()
+        for name, _ in owner.named_parameters()
+        if "." not in name
+    ]
+    parameters: list[Tensor] = [getattr(owner, name) for owner, name in places]
 
     def function(*given: Tensor) -> Any:
         own = given[len(given) - len(places) :]

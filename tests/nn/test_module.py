@@ -213,7 +213,8 @@ def test_manual_seed_holds_in_every_thread() -> None:
 def test_functional(xp: Any) -> None:
     logits = tensor(xp.zeros((4, 10)), requires_grad=True)
     for given in (logits, logits.data):
-        for labels in ([0, 1, 2, 3], xp.asarray(np.array([0, 1, 2, 3]))):
+        choices: list[Any] = [[0, 1, 2, 3], xp.asarray(np.array([0, 1, 2, 3]))]
+        for labels in choices:
             loss = nn.functional.cross_entropy(given, labels)
             assert loss.item() == pytest.approx(np.log(10))
     loss = nn.functional.cross_entropy(logits, [0, 1, 2, 3])  # type: ignore[arg-type]

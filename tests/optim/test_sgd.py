@@ -95,8 +95,9 @@ def test_training_on_cupys_arrays_is_that_on_numpys(
 ) -> None:
     images, labels = normal(0, 32, 64, dtype=dtype), np.random.default_rng(1).integers(0, 10, 32)
     batches = [(images, labels), (cupy.asarray(images), cupy.asarray(labels))]
-    for options in ({}, {"momentum": 0.9}, {"momentum": 0.9, "weight_decay": 0.01}):
-        with subtests.test(**options):
+    choices: list[dict[str, Any]] = [{}, {"momentum": 0.9}, {"momentum": 0.9, "weight_decay": 0.01}]
+    for options in choices:
+        with subtests.test(options=options):
             models = [perceptron(dtype), perceptron(dtype).to("cuda")]
             for model, (x, y) in zip(models, batches, strict=True):
                 optimizer = optim.SGD(model.parameters(), lr=0.05, **options)
