@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,25 @@ LAUNCH = ["telegrad", "run", "--nproc-per-node"]
 TRAINERS = 2
 
 
+SHORT = """
+from examples import ddp_rpc
+
+ddp_rpc.EPOCHS = {epochs}
+
+if __name__ == "__main__":
+    ddp_rpc.main()
+"""
+
+
 @pytest.mark.timeout(90)
-def test_the_trainers_learn_which_page_a_line_is_from(programs: Programs) -> None:
-    output = programs.run([*LAUNCH, "3", "examples/ddp_rpc.py"], limit=80.0)
+@pytest.mark.parametrize("epochs", [1, pytest.param(None, marks=pytest.mark.long)])
+def test_the_trainers_learn_which_page_a_line_is_from(
+    programs: Programs, epochs: int | None
+) -> None:
+    program: Path | str = "examples/ddp_rpc.py"
+    if epochs is not None:
+        program = programs.script(SHORT.format(epochs=epochs))
+    output = programs.run([*LAUNCH, "3", program], limit=80.0)
     found = re.search(r"test accuracy: (\d+\.\d) % +always the longest page: (\d+\.\d) %", output)
     assert found is not None, output
     accuracy, always_the_longest = map(float, found.groups())
