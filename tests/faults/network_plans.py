@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from telegrad import rpc
 from telegrad.testing import FaultPlan
 
@@ -9,6 +11,10 @@ from telegrad.testing import FaultPlan
 # five in `lost_after`; the default of 10 s would make each such loss cost 2 s.
 LOST_AFTER = 3.0
 OPTIONS = rpc.RpcOptions(timeout=20.0, init_timeout=20.0, lost_after=LOST_AFTER)
+
+# A cut that lasts is waited for in full.
+CUT_AFTER = 1.0
+CUT_OPTIONS = dataclasses.replace(OPTIONS, lost_after=CUT_AFTER)
 
 
 def a_bit_of_everything(seed: int, *, most: int | None = 12) -> FaultPlan:

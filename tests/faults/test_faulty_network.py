@@ -7,7 +7,7 @@ in the name of the test; `make test-long` tries many.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from telegrad.testing import (
     no_leaked_references,
 )
 from tests.faults import network_programs as programs
-from tests.faults.network_plans import LOST_AFTER, OPTIONS, a_bit_of_everything
+from tests.faults.network_plans import CUT_AFTER, CUT_OPTIONS, OPTIONS, a_bit_of_everything
 from tests.faults.network_programs import PROGRAMS
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import (
@@ -44,6 +44,8 @@ from tests.patience import with_more_time
 
 N = 3
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 23)]
+# Over processes; the others run there in `make test-long`.
+QUICK = ("calls", "references", "gradients", "collective_operations")
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +87,21 @@ def test_results_equal_those_over_a_sound_network(
         assert cluster.network.statistics().faults > 0
 
 
-@pytest.mark.parametrize("seed", [1, *LONG_SEEDS[:5]])
+@pytest.mark.parametrize(
+    ("seed", "names"),
+    [
+        (1, QUICK),
+        *(pytest.param(seed, PROGRAMS, marks=pytest.mark.long) for seed in (1, *range(3, 8))),
+    ],
+    ids=["1", "1, every program", *(str(seed) for seed in range(3, 8))],
+)
 def test_results_equal_those_over_sound_processes(
-    seed: int, expected: Callable[[str], list[Any]]
+    seed: int, names: Iterable[str], expected: Callable[[str], list[Any]]
 ) -> None:
     plan = a_bit_of_everything(seed, most=8)
     with Cluster(N, processes=True, options=OPTIONS, faults=plan) as cluster:
-        for name, program in PROGRAMS.items():
-            assert cluster.run(program) == expected(name), f"{name} over {plan!r}"
+        for name in names:
+            assert cluster.run(PROGRAMS[name]) == expected(name), f"{name} over {plan!r}"
         assert all(cluster.run(faults_so_far))
 
 
@@ -129,13 +138,25 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER], ids=str)
+@pytest.mark.parametrize(
+    "both",
+    [
+        (Fault.KILL, Fault.KILL_AFTER),
+        pytest.param((Fault.KILL, Fault.KILL), marks=pytest.mark.long),
+        pytest.param((Fault.KILL_AFTER, Fault.KILL_AFTER), marks=pytest.mark.long),
+    ],
+    ids=lambda both: ", ".join(fault.value for fault in both),
+)
 def test_carriers_that_break_at_a_kind(
-    kind: str, fault: Fault, expected: Callable[[str], list[Any]]
+    kind: str, both: tuple[Fault, Fault], expected: Callable[[str], list[Any]]
 ) -> None:
-    """Every worker loses the first and the second of them; what was lost is sent again."""
+    """Each worker's carrier breaks at the first and at the second; what was lost is sent again."""
     name = KINDS[kind]
-    rules = [FaultRule(fault, kind, times=2, sender=f"worker{r}") for r in range(N)]
+    rules = [
+        FaultRule(fault, kind, at=at, sender=f"worker{r}")
+        for r in range(N)
+        for at, fault in enumerate(both, start=1)
+    ]
     with Cluster(N, options=OPTIONS, faults=FaultPlan(rules=rules)) as cluster:
         assert cluster.run(PROGRAMS[name]) == expected(name)
         assert cluster.network.statistics().killed >= 2
@@ -224,7 +245,7 @@ def not_held_yet(network: FaultyNetwork, before: int) -> list[str]:
 
 def test_a_cut_that_lasts_is_a_loss_on_both_sides(pool: ThreadPoolExecutor) -> None:
     """Both hear it from their calls, within the bound; the third goes on with either."""
-    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+    with Cluster(N, options=CUT_OPTIONS, faults=FaultPlan()) as cluster:
         cluster.run(call_everybody)
         waiting = [
             pool.submit(cluster.call, 0, waits_for, "worker1", "there"),
@@ -234,7 +255,7 @@ def test_a_cut_that_lasts_is_a_loss_on_both_sides(pool: ThreadPoolExecutor) -> N
         cluster.call(0, entered, "back")
         cluster.network.partition("worker0", "worker1")
         for name, each in zip(("worker1", "worker0"), waiting, strict=True):
-            failure = each.result(10.0 * LOST_AFTER)
+            failure = each.result(20.0 * CUT_AFTER)
             failure.check(WorkerLostError, f"worker {name!r}", "silent for", within=math.inf)
         cluster.network.heal()
         for rank, lost in ((0, "worker1"), (1, "worker0")):
@@ -249,7 +270,7 @@ def test_a_reduction_over_a_cut_that_lasts_raises_on_every_rank(
     cut: tuple[str, ...], pool: ThreadPoolExecutor
 ) -> None:
     """Also on the one that could talk with both others. Who can still meet goes on."""
-    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+    with Cluster(N, options=CUT_OPTIONS, faults=FaultPlan()) as cluster:
         cluster.run(programs.meet)
         cluster.network.partition(*cut)
         for failure in cluster.run(programs.all_reduce_fails):
@@ -263,7 +284,7 @@ def test_a_reduction_over_a_cut_that_lasts_raises_on_every_rank(
 
 def test_who_is_cut_off_from_all_is_lost_and_the_others_go_on() -> None:
     """It cannot be told that it was evicted; it finds that it has lost everybody."""
-    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+    with Cluster(N, options=CUT_OPTIONS, faults=FaultPlan()) as cluster:
         cluster.run(call_everybody)
         cluster.network.partition("worker2")
         for rank, other in enumerate(("worker2", "worker2", "worker0")):
@@ -278,7 +299,7 @@ def test_who_is_cut_off_from_all_is_lost_and_the_others_go_on() -> None:
 
 def test_who_is_cut_off_from_the_coordinator_is_evicted_by_it() -> None:
     """The others hear it from the coordinator, though they could still talk with it."""
-    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+    with Cluster(N, options=CUT_OPTIONS, faults=FaultPlan()) as cluster:
         cluster.run(call_everybody)
         cluster.network.partition("worker2", "coordinator")
         for rank in (0, 1):
