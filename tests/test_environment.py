@@ -65,6 +65,7 @@ def test_a_missing_venv_module_is_named_with_the_remedy(checkout: Path) -> None:
     assert "sudo apt install python3-venv" in said
 
 
+@pytest.mark.long  # makes an environment with pip in it: 5 s
 def test_an_index_that_cannot_be_reached_is_said_in_one_line(checkout: Path) -> None:
     said = make(
         checkout,

@@ -41,12 +41,14 @@ async def train_here(observers: int) -> rl.Episodes:
     return episodes
 
 
-def test_the_agent_learns_to_balance_the_pole() -> None:
+@pytest.mark.parametrize("goal", [80.0, pytest.param(195.0, marks=pytest.mark.long)])
+def test_the_agent_learns_to_balance_the_pole(goal: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rl, "GOAL", goal)
     episodes = asyncio.run(train_here(8))
     assert episodes.solved()
-    assert episodes.mean() >= 195.0
+    assert episodes.mean() >= goal
     assert np.mean(episodes.rewards[:20]) < 50.0
-    assert max(episodes.rewards) == 500.0
+    assert max(episodes.rewards) >= min(2.0 * goal, 500.0)
 
 
 def rewards_on_workers() -> list[float]:

@@ -120,7 +120,7 @@ def perplexities(output: str) -> list[float]:
 def test_perplexity_falls_and_the_model_writes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"TRAINING_STEPS": 40, "LINE_EVERY": 20, "SAMPLE": 30, "HIDDEN": 64}.items():
+    for name, value in {"TRAINING_STEPS": 24, "LINE_EVERY": 12, "SAMPLE": 30, "HIDDEN": 48}.items():
         monkeypatch.setattr(example, name, value)
     with Cluster(3) as cluster:
         cluster.call(0, example.train)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import ast
 import functools
-import io
 import subprocess
 import sys
-import tokenize
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -144,21 +142,22 @@ def in_cycles(graph: dict[str, set[str]]) -> list[str]:
 
 def code_lines(path: Path) -> int:
     """The lines of a file without docstrings, comments and blanks."""
-    without = {
-        line
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node.value.value, str)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    docstrings, strings = set[int](), set[int]()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            docstrings.update(lines_of(node))
+        elif isinstance(node, ast.Constant | ast.JoinedStr):
+            strings.update(lines_of(node))
     lines = {
-        line
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
-        if token.type not in skipped and token.type != tokenize.ENDMARKER
-        for line in range(token.start[0], token.end[0] + 1)
+        number
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if line.strip() and not line.lstrip().startswith("#")
     }
-    return len(lines - without)
+    return len((lines | strings) - docstrings)
+
+
+def lines_of(node: ast.expr | ast.Expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def measured_code() -> dict[str, int]:

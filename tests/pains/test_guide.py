@@ -48,7 +48,7 @@ def test_the_training_step_prints_what_the_guide_shows(programs: Programs) -> No
 def test_the_calls_print_what_the_guide_shows(programs: Programs) -> None:
     text, shown = program("calls.py")
     script = programs.script(text, "calls.py")
-    assert programs.run(["python", script], env={"TELEGRAD_TOKEN": TOKEN}) == shown
+    assert programs.run(["python", script], env={"TELEGRAD_TOKEN": TOKEN}, preload=[]) == shown
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -541,5 +541,7 @@ def test_the_program_of_the_guide_runs(programs: Programs) -> None:
     text = (ROOT / "docs" / "remote-module.md").read_text()
     code, _, rest = text.partition("```python\n")[2].partition("```\n")
     promised = rest.partition("$ python program.py\n")[2].split("\n")[0].strip()
-    output = programs.run(["python", programs.script(code)], env={"TELEGRAD_TOKEN": "x" * 32})
+    output = programs.run(
+        ["python", programs.script(code)], env={"TELEGRAD_TOKEN": "x" * 32}, preload=[]
+    )
     assert output.strip() == promised

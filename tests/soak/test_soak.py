@@ -65,7 +65,7 @@ def test_the_second_half_of_100000_operations_leaves_nothing(kind: str) -> None:
 )
 def test_a_few_thousand_operations_leave_nothing_running(kind: str) -> None:
     """The same load, short enough for every run; what is bounded is not full yet, and still grows."""
-    check(kind, 4000, 8, 45.0, memory=False)
+    check(kind, 2000, 8, 45.0, memory=False)
 
 
 def check(kind: str, operations: int, rounds: int, limit: float, *, memory: bool = True) -> None:

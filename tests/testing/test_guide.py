@@ -17,5 +17,5 @@ def test_the_tests_of_the_guide_pass(programs: Programs, tmp_path: Path) -> None
         (tmp_path / name).write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
     bare = ["-p", "no:cacheprovider", "-p", "no:asyncio"]
-    output = programs.run(["python", "-m", "pytest", "-q", *bare, tmp_path])
+    output = programs.run(["python", "-m", "pytest", "-q", *bare, tmp_path], preload=[])
     assert "8 passed" in output
