@@ -80,7 +80,7 @@ def test_a_process_that_is_killed_while_data_is_under_way(pool: ThreadPoolExecut
 
 def test_a_process_that_stands_still(pool: ThreadPoolExecutor) -> None:
     """It is given up after the bound; when it goes on it hears so too."""
-    with Cluster(3, processes=True, options=RpcOptions(lost_after=4.0)) as cluster:
+    with Cluster(3, processes=True, options=RpcOptions(lost_after=1.5)) as cluster:
         pid = cluster.run(remote_code.meet)[1]
         what = f"all_reduce {LARGE * 10}"
         running = {

@@ -46,7 +46,7 @@ def check_everything(results: list[dict[str, Any]], n: int, sizes: tuple[int, ..
             np.testing.assert_array_equal(found[f"ring {size}"], base + (r - 1) % n)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 7])
+@pytest.mark.parametrize("n", [2, 3, pytest.param(4, marks=pytest.mark.long), 7])
 def test_every_operation(n: int) -> None:
     sizes = (0, 1, 7, LARGE)
     with Cluster(n) as cluster:
@@ -152,8 +152,10 @@ def test_on_the_user_loop() -> None:
             assert words.endswith("2.0")
 
 
-def test_between_processes() -> None:
-    sizes = (0, 7, LARGE, 2**20)
+@pytest.mark.parametrize(
+    "sizes", [(0, 7, LARGE), pytest.param((2**20,), marks=pytest.mark.long)], ids=repr
+)
+def test_between_processes(sizes: tuple[int, ...]) -> None:
     with Cluster(3, processes=True) as cluster:
         check_everything(cluster.run(remote_code.everything, sizes), 3, sizes)
         check_many_at_once(cluster, 20, 10)

@@ -35,7 +35,7 @@ from tests.faults.network_plans import OPTIONS, a_bit_of_everything
 # What a call that was given up does later may come when its context is left already.
 pytestmark = pytest.mark.filterwarnings("ignore:a Tensor that needs a gradient")
 
-FAST, LONG = 12, 1500  # cases
+FAST, LONG = 8, 1500  # cases
 PATIENCE = 100.0  # seconds for one case on a machine that does many things
 
 

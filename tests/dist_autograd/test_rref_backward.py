@@ -566,7 +566,9 @@ def loses_another(name: str) -> str:
     return caught.value.worker
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
+@pytest.mark.parametrize(
+    "processes", [False, pytest.param(True, marks=pytest.mark.long)], ids=["here", "processes"]
+)
 def test_another_worker_is_killed_in_the_middle(
     pool: ThreadPoolExecutor, name: str, processes: bool
 ) -> None:
@@ -583,7 +585,9 @@ def nothing_is_served() -> None:
     leaks.wait_until_gone("calls", lambda: [call.record.function for call in serving.calls()])
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
+@pytest.mark.parametrize(
+    "processes", [False, pytest.param(True, marks=pytest.mark.long)], ids=["here", "processes"]
+)
 def test_who_asks_is_killed_in_the_middle(
     pool: ThreadPoolExecutor, name: str, processes: bool
 ) -> None:

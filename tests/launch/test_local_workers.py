@@ -282,6 +282,7 @@ def test_no_descriptor_is_left_behind(agent: rpc.Agent) -> None:
             assert ask("worker1")
 
 
+@pytest.mark.long  # like test_under_telegrad_run; and each worker asks each
 def test_in_a_job_of_many() -> None:
     """Every worker of the job knows those on top, and any of them may start some."""
     with Cluster(2, processes=True) as cluster:

@@ -195,7 +195,7 @@ def training(steps: int) -> bytes:
     return b"".join(array.tobytes() for array in model.state_dict().values())
 
 
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_parameters_are_bitwise_equal_after_twenty_steps(processes: bool) -> None:
     with Cluster(N, processes=processes) as cluster:
         assert len(set(cluster.run(training, 20))) == 1
@@ -285,6 +285,7 @@ def test_a_part_of_the_model_may_be_behind_a_call(cluster: Cluster) -> None:
     cluster.run(part_behind_an_rpc)
 
 
+@pytest.mark.long
 def test_a_part_of_the_model_may_be_behind_a_call_over_processes() -> None:
     with Cluster(N, processes=True) as cluster:
         cluster.run(part_behind_an_rpc)

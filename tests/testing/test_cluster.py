@@ -192,9 +192,10 @@ def test_a_cluster_of_none_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "faults",
-    [pytest.param(None, marks=pytest.mark.long), FaultPlan(delay=0.05)],
+    [None, FaultPlan(delay=0.05)],
     ids=["sound", "faulty"],
 )
+@pytest.mark.long  # tests/launch/test_certs.py has a whole job with certificates in make test
 def test_processes_with_certificates(tmp_path: Path, faults: FaultPlan | None) -> None:
     """Also over a faulty network they show and demand what the options say."""
     names = ("coordinator", "worker0", "worker1")

@@ -77,7 +77,8 @@ def use_a_failed_value(use: str) -> None:
 @pytest.mark.parametrize("use", ["fetch", "method", "method kept"])
 def test_a_failed_value_leaves_nothing_for_the_collector(use: str) -> None:
     """The error that was told to whoever fetched it kept the value, in a circle of frames."""
-    with Cluster(2) as cluster:
+    # At the next heartbeat both know what the other has let go of: five in `lost_after`.
+    with Cluster(2, options=rpc.RpcOptions(lost_after=1.0)) as cluster:
         gc.disable()
         try:
             with no_leaked_references(cluster):
