@@ -255,22 +255,6 @@ def remote_traceback_of(name: str) -> str:
     return "nothing was raised"
 
 
-def unused_results() -> list[float]:
-    """Uses one of two remote results; the other's gradient is none, not awaited."""
-    x = vector()
-    with dist_autograd.context() as context_id:
-        used, unused = sync(double, (x,)), sync(double, (x,))
-        assert unused.requires_grad
-        nested = rpc.rpc_sync(TO, calls_and_forgets, (x,))
-        dist_autograd.backward(context_id, [(used + nested).sum()], timeout=20.0)
-        return [float(each) for each in dist_autograd.get_gradients(context_id)[x].data]
-
-
-def calls_and_forgets(x: Any) -> Any:
-    rpc.rpc_sync("worker0", double, (x,))
-    return x * 3.0
-
-
 def kept_alive_by_failures() -> list[str]:
     """Makes each call with garbage collection off; returns those whose errors keep locals alive."""
 

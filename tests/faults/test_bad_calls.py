@@ -208,7 +208,3 @@ def test_a_timeout_over_two_hops(cluster: Cluster) -> None:
     words = "hold on 'worker0'" if inner else "relay on 'worker1'"
     failure.check(CallTimeoutError, f"{words} took longer than 0.3 s")
     cluster.call(0, remote_code.release, "nested")
-
-
-def test_an_unused_remote_result_does_not_hang(cluster: Cluster) -> None:
-    assert cluster.call(0, bad_calls.unused_results) == [5.0, 5.0, 5.0]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,10 +89,6 @@ class HeldOptimizer(Optimizer):
         return parameter, state
 
 
-def open_door() -> None:
-    doors.open.set()
-
-
 def are_held(n: int) -> None:
     """Returns when n more calls are held here."""
     for _ in range(n):
@@ -112,11 +107,6 @@ def echo(value: Any) -> Any:
     return value
 
 
-def relay(to: str) -> str:
-    """A nested call without a deadline of its own."""
-    return rpc.rpc_sync(to, hold, timeout=math.inf)
-
-
 def outcome(wait: Callable[[], object]) -> str:
     """The class of what a wait raises, and the worker that it names; else the value."""
     try:
@@ -125,25 +115,8 @@ def outcome(wait: Callable[[], object]) -> str:
         return f"{type(error).__name__} {getattr(error, 'worker', '')}".strip()
 
 
-def waits_in_every_way(callee: str, via: str) -> list[str]:
-    """A call, a fetch and a nested call, none with a deadline, on a worker that will be killed."""
-    call = rpc.rpc_async(callee, hold, timeout=math.inf)
-    made = rpc.remote(callee, hold, timeout=math.inf)
-    nested = rpc.rpc_async(via, relay, (callee,), timeout=math.inf)
-    waits = [call.wait, lambda: made.to_here(timeout=math.inf), nested.wait]
-    return [outcome(wait) for wait in cast("list[Callable[[], object]]", waits)]
-
-
-def around(left: int, size: int) -> int:
-    """Calls the next worker, which calls the next one, and so on: a thread waits at each step."""
-    if left == 0:
-        return 0
-    here = rpc.get_worker_info().rank
-    return 1 + rpc.rpc_sync((here + 1) % size, around, (left - 1, size))
-
-
 async def around_softly(left: int, size: int) -> int:
-    """The same with coroutines: no thread waits."""
+    """Calls the next worker, which calls the next one, and so on, with coroutines: no thread waits."""
     if left == 0:
         return 0
     here = rpc.get_worker_info().rank
@@ -172,16 +145,6 @@ def call_and_reduce(rounds: int) -> float:
         total -= ahead.wait() * (size - 1)
     dist.barrier()
     return float(total.sum())
-
-
-class Ranges:
-    """An object whose methods are called through a reference, concurrently."""
-
-    def __init__(self, n: int = 0) -> None:
-        self.n = n
-
-    def add(self, array: npt.NDArray[Any]) -> float:
-        return float(array.sum()) + self.n
 
 
 def raise_it(number: int) -> None:
@@ -219,13 +182,6 @@ def own_one() -> rpc.RRef[list[int]]:
 
 def process_id() -> int:
     return os.getpid()
-
-
-def leave_twice() -> str:
-    """Shuts down and does so again."""
-    rpc.shutdown(timeout=20.0)
-    rpc.shutdown(timeout=20.0)
-    return "left"
 
 
 def size_and_last(array: npt.NDArray[np.uint8]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ import telegrad
 from telegrad import launch, rpc
 from telegrad.errors import AuthenticationError, CallRefusedError, EncodeError
 from telegrad.testing import Cluster
-from tests.conftest import Programs, unused_port
+from tests.conftest import unused_port
 from tests.pains.listeners import listeners
 from tests.pains.remote_code import TOKEN, echo, process_id
 
@@ -79,64 +79,3 @@ def test_pain_08_pickle_runs_what_it_is_sent() -> None:
             with pytest.raises(CallRefusedError):
                 cluster.call(0, rpc.rpc_sync, "worker1", func, (pickle.dumps(Payload()),))
     assert ran == []
-
-
-FORKS = """
-import os
-from telegrad import rpc
-from telegrad.errors import AgentForkedError
-
-agent = rpc.init_rpc()
-rref = rpc.RRef(3)
-if os.fork() == 0:
-    for use in (lambda: rpc.rpc_sync(0, max, (1, 2)), lambda: rpc.rpc_async(0, max, (1, 2))):
-        try:
-            use()
-        except AgentForkedError as error:
-            assert "spawn" in str(error)
-            print("told", flush=True)
-    os._exit(0)
-os.wait()
-print(rref.to_here())
-rpc.shutdown()
-"""
-
-
-def test_pain_26_a_forked_child_hangs(programs: Programs) -> None:
-    output = programs.run(["python", programs.script(FORKS)], env={"TELEGRAD_TOKEN": TOKEN})
-    assert output.splitlines() == ["told", "told", "3"]
-
-
-OF_THE_SCRIPT = """
-from telegrad import launch, rpc
-
-def double(x):
-    return 2 * x
-
-class Model:
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, x):
-        return self.factor * x
-
-if __name__ == "__main__":
-    with rpc.init_rpc("me"), launch.LocalWorkers(1) as workers:
-        (name,) = workers.names
-        print(rpc.rpc_sync(name, double, (3,)), rpc.remote(name, Model, (5,)).rpc_sync()(3))
-        for func in (lambda x: x, Model(2).__call__):
-            try:
-                rpc.rpc_sync(name, func, (3,))
-            except TypeError as error:
-                print(error)
-"""
-
-
-def test_pain_32_functions_of_the_script_and_lambdas(programs: Programs) -> None:
-    """Those of the script travel by name, those without a name are refused with what to write."""
-    script = programs.script(OF_THE_SCRIPT)
-    output = programs.run(["python", script], env={"TELEGRAD_TOKEN": TOKEN})
-    first, refused, method = output.splitlines()
-    assert first == "6 15"
-    assert "lambda" in refused
-    assert "rref.rpc_sync()" in method

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
-import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,16 +15,13 @@ from telegrad import rpc
 from telegrad.errors import OwnerLostError
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
-from telegrad.transport.bulk.lane import Lane
 from tests.pains.remote_code import (
-    LIMIT,
     echo,
     keeps,
     kept,
     own_one,
     owned_by_me,
     size_and_last,
-    who,
 )
 
 MIB, GIB = 2**20, 2**30
@@ -132,32 +127,6 @@ def test_pain_22_more_than_2_gib_and_nobody_is_taken_for_dead() -> None:
     options = rpc.RpcOptions(lost_after=1.5)
     with Cluster(2, processes=True, options=options) as cluster:
         assert cluster.call(0, push_more_than_2_gib, "worker1") == (2 * GIB + 1, 1)
-
-
-def small_beside_big(to: str, half: threading.Event, rest: threading.Event) -> set[str]:
-    """Calls with nothing to carry while an array is on its way, and stays there."""
-    big = rpc.rpc_async(to, size_and_last, (np.ones(16 * MIB, np.uint8),))
-    assert half.wait(LIMIT)
-    answers = {rpc.rpc_sync(to, who) for _ in range(50)}
-    assert not big.done()
-    rest.set()
-    assert big.wait() == (16 * MIB, 1)
-    return answers
-
-
-def test_pain_23_small_calls_wait_behind_big_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What moves arrays stands still after the first chunk until the small calls are answered."""
-    half, rest = threading.Event(), threading.Event()
-    send = Lane._send
-
-    async def send_and_stop(self: Lane, chunk: bytes, offset: int) -> None:
-        await send(self, chunk, offset)
-        half.set()
-        await asyncio.get_running_loop().run_in_executor(None, rest.wait, LIMIT)
-
-    monkeypatch.setattr(Lane, "_send", send_and_stop)
-    with Cluster(2) as cluster:
-        assert cluster.call(0, small_beside_big, "worker1", half, rest) == {"worker1"}
 
 
 ARRAYS: list[npt.NDArray[np.generic]] = [
