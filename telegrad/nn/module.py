@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, final
 
 from telegrad.arrays import as_array, device_name, device_of, namespace, to_device
 from telegrad.autograd import (
@@ -188,6 +188,22 @@ class Parameter(Tensor):
 
 # -- `Module` ------------------------------------------------------------------------------------
 
+if TYPE_CHECKING:
+    F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
+
+    class HasForward(Protocol[F_co]):
+        @property
+        def forward(self) -> F_co: ...
+
+    class CallOfForward:
+        """The type of `Module.__call__`: that of the `forward` of the module."""
+
+        def __get__(self, module: HasForward[F_co], owner: object) -> F_co: ...
+
+
+def _as_forward(call: Callable[..., Any]) -> CallOfForward:
+    return cast("CallOfForward", call)
+
 
 class Module:
     """The base of everything with parameters; subclasses write `__init__` and `forward`.
@@ -272,6 +288,7 @@ class Module:
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
+    @_as_forward
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns `forward(*args, **kwargs)`; the hooks run before and after it."""
         if self._hooks is None:

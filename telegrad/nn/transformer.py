@@ -112,14 +112,14 @@ class TransformerEncoderLayer(Module):
                 need_weights=False,
                 is_causal=is_causal,
             )
-            return self.dropout1(read)  # type: ignore[no-any-return]
+            return self.dropout1(read)
 
         if self.norm_first:
-            x = src + attend(self.norm1(src))
-            return x + self._feed(self.norm2(x))  # type: ignore[no-any-return]
+            x: Tensor = src + attend(self.norm1(src))
+            return x + self._feed(self.norm2(x))
         x = self.norm1(src + attend(src))
-        return self.norm2(x + self._feed(x))  # type: ignore[no-any-return]
+        return self.norm2(x + self._feed(x))
 
     def _feed(self, x: Any) -> Tensor:
         inner = self.dropout(self.activation(self.linear1(x)))
-        return self.dropout2(self.linear2(inner))  # type: ignore[no-any-return]
+        return self.dropout2(self.linear2(inner))

@@ -265,7 +265,7 @@ class Net(nn.Module):
         self.second = nn.Linear(300, 3, rng=rng)
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast("Tensor", self.second(cast("Tensor", np.tanh(self.first(x)))))
+        return self.second(cast("Tensor", np.tanh(self.first(x))))
 
 
 def data_parallel() -> list[bytes]:

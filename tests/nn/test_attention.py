@@ -154,6 +154,8 @@ def test_heads_are_the_loop(batch_first: bool, lengths: Any) -> None:
     _, weights = layer(*given, **masks, average_attn_weights=False)
     fast, none = layer(*given, **masks, need_weights=False)
     assert none is None
+    assert weights is not None
+    assert mean is not None
     for b in range(2):
         may_read = ~hidden & ~padding[b]
         out, each = heads_by_loops(layer, query[:, b], key[:, b], value[:, b], may_read)

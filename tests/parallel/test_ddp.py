@@ -54,7 +54,7 @@ class Net(Module):
 
     def forward(self, x: Any) -> Tensor:
         hidden: Any = np.tanh(self.first(x))
-        return cast("Tensor", self.second(hidden) * self.factor)
+        return self.second(hidden) * self.factor
 
 
 def loss_of(outputs: Any) -> Tensor:

@@ -87,7 +87,7 @@ class LocalModel(Module):
         self.head = Head(3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast("Tensor", self.head(np.tanh(self.first(x))))
+        return self.head(cast("Tensor", np.tanh(self.first(x))))
 
 
 def on_trainer(cluster: Cluster, func: Callable[..., Any], *args: Any) -> Any:

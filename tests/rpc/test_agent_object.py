@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -278,7 +278,7 @@ def test_many_agents_come_and_go_and_leave_nothing() -> None:
 def square_sum(x: Tensor, layer: rpc.RRef[nn.Linear]) -> Tensor:
     """Runs the layer of this worker."""
     y = layer.local_value()(x)
-    return cast("Tensor", (y * y).sum())
+    return (y * y).sum()
 
 
 def make_layer() -> nn.Linear:
