@@ -10,7 +10,7 @@ dist_autograd.backward ─── gradients ─────▶ through Head's gra
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self, cast, final
 
 from telegrad.autograd import Tensor
@@ -141,7 +141,7 @@ class RemoteModule(RemotePart):
         self,
         to: str | int | WorkerInfo,
         module_class: type[Module],
-        args: Sequence[Any] | None = (),
+        args: tuple[Any, ...] | list[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    overload,
+)
 
 from telegrad.errors import BlockingCallError
 from telegrad.rpc.agent.ambient import current_agent, find_agent
@@ -38,9 +47,111 @@ __all__ = [
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVarTuple("A")
 To = str | int | WorkerInfo
-Args = Sequence[Any] | None
+Args = tuple[Any, ...] | list[Any] | None
 Kwargs = Mapping[str, Any] | None
+
+
+# -- the types of the verbs: `args` fit the parameters of `func`, where `kwargs` is not given -----
+
+if TYPE_CHECKING:
+    Later: TypeAlias = Coroutine[Any, Any, T] | Future[T]
+    Given: TypeAlias = tuple[*A] | list[Any] | None
+    Named: TypeAlias = Mapping[str, Any]
+    Seconds: TypeAlias = float | None
+
+    class AnyValue:
+        """No function returns it: mypy explains wrong arguments by the first overload, which says so."""
+
+    # fmt: off
+    class RpcSync(Protocol):
+        """The type of `rpc_sync`."""
+
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], AnyValue], args: Given[*A], kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Any: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], Later[T]], args: Given[*A], kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> T: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], T], args: Given[*A], kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> T: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], AnyValue], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Any: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], Later[T]], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> T: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], T], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> T: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., Later[T]], args: Args, kwargs: Named, timeout: Seconds = None, retry: int = 0) -> T: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., T], args: Args, kwargs: Named, timeout: Seconds = None, retry: int = 0) -> T: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., Later[T]], args: Args = (), *, kwargs: Named, timeout: Seconds = None, retry: int = 0) -> T: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., T], args: Args = (), *, kwargs: Named, timeout: Seconds = None, retry: int = 0) -> T: ...
+
+    class RpcAsync(Protocol):
+        """The type of `rpc_async`."""
+
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], AnyValue], args: Given[*A], kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[Any]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], Later[T]], args: Given[*A], kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], T], args: Given[*A], kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], AnyValue], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[Any]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], Later[T]], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], T], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., Later[T]], args: Args, kwargs: Named, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., T], args: Args, kwargs: Named, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., Later[T]], args: Args = (), *, kwargs: Named, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., T], args: Args = (), *, kwargs: Named, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
+
+    class Remote(Protocol):
+        """The type of `remote`."""
+
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], AnyValue], args: Given[*A], kwargs: None = None, timeout: Seconds = None) -> RRef[Any]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], Later[T]], args: Given[*A], kwargs: None = None, timeout: Seconds = None) -> RRef[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], T], args: Given[*A], kwargs: None = None, timeout: Seconds = None) -> RRef[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], AnyValue], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None) -> RRef[Any]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], Later[T]], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None) -> RRef[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], T], args: tuple[()] = (), kwargs: None = None, timeout: Seconds = None) -> RRef[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., Later[T]], args: Args, kwargs: Named, timeout: Seconds = None) -> RRef[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., T], args: Args, kwargs: Named, timeout: Seconds = None) -> RRef[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., Later[T]], args: Args = (), *, kwargs: Named, timeout: Seconds = None) -> RRef[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., T], args: Args = (), *, kwargs: Named, timeout: Seconds = None) -> RRef[T]: ...
+    # fmt: on
+
+
+def sync_verb(verb: Callable[..., Any]) -> RpcSync:
+    """Gives a function or method the type of `rpc_sync`."""
+    return verb
+
+
+def async_verb(verb: Callable[..., Any]) -> RpcAsync:
+    """Gives a function or method the type of `rpc_async`."""
+    return verb
+
+
+def remote_verb(verb: Callable[..., Any]) -> Remote:
+    """Gives a function or method the type of `remote`."""
+    return verb
 
 
 # These two import the composition root when they are called.
@@ -126,33 +237,7 @@ def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
 # Calls.
 
 
-@overload
-def rpc_sync(
-    to: To,
-    func: Callable[..., Coroutine[Any, Any, T]],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-    retry: int = 0,
-) -> T: ...
-@overload
-def rpc_sync(
-    to: To,
-    func: Callable[..., Future[T]],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-    retry: int = 0,
-) -> T: ...
-@overload
-def rpc_sync(
-    to: To,
-    func: Callable[..., T],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-    retry: int = 0,
-) -> T: ...
+@sync_verb
 def rpc_sync(
     to: To,
     func: Callable[..., Any],
@@ -221,33 +306,7 @@ def rpc_sync(
         raise
 
 
-@overload
-def rpc_async(
-    to: To,
-    func: Callable[..., Coroutine[Any, Any, T]],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-    retry: int = 0,
-) -> Future[T]: ...
-@overload
-def rpc_async(
-    to: To,
-    func: Callable[..., Future[T]],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-    retry: int = 0,
-) -> Future[T]: ...
-@overload
-def rpc_async(
-    to: To,
-    func: Callable[..., T],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-    retry: int = 0,
-) -> Future[T]: ...
+@async_verb
 def rpc_async(
     to: To,
     func: Callable[..., Any],
@@ -296,30 +355,7 @@ def rpc_async(
     return watched(agent, call_again(agent, to, func, args, kwargs, timeout, retry=retry))
 
 
-@overload
-def remote(
-    to: To,
-    func: Callable[..., Coroutine[Any, Any, T]],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-) -> RRef[T]: ...
-@overload
-def remote(
-    to: To,
-    func: Callable[..., Future[T]],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-) -> RRef[T]: ...
-@overload
-def remote(
-    to: To,
-    func: Callable[..., T],
-    args: Args = (),
-    kwargs: Kwargs = None,
-    timeout: float | None = None,
-) -> RRef[T]: ...
+@remote_verb
 def remote(
     to: To,
     func: Callable[..., Any],

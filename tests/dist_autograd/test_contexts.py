@@ -57,7 +57,7 @@ def double(x: Tensor) -> Tensor:
 
 
 def relay(x: Tensor, *names: str) -> Tensor:
-    return rpc.rpc_sync(names[0], relay, (x, *names[1:])) if names else double(x)
+    return rpc.rpc_sync(names[0], relay, [x, *names[1:]]) if names else double(x)
 
 
 def vector() -> Tensor:
@@ -201,7 +201,7 @@ def open_along(name: str, *names: str) -> None:
     told, left = threading.Event(), threading.Event()
     leaving[name] = (told, left)
     with dist_autograd.context():
-        rpc.rpc_sync(names[0], relay, (vector(), *names[1:]))
+        rpc.rpc_sync(names[0], relay, [vector(), *names[1:]])
         opened[name].set()
         assert told.wait(20)
     left.set()

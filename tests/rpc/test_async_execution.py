@@ -121,7 +121,7 @@ def test_errors_before_and_after_the_first_yield_keep_their_class(job: Job) -> N
             with pytest.raises(KeyError, match=words) as info:
                 call().wait()
             assert "KeyError" in (rpc.remote_traceback(info.value) or "")
-        for func, args in ((form_code.raises_before, ()), (form_code.raises_after, ("w2",))):
+        for func, args in ((form_code.raises_before, []), (form_code.raises_after, ["w2"])):
             with pytest.raises(KeyError, match="the first yield"):
                 rpc.remote("w1", func, args).to_here()
 

@@ -509,7 +509,7 @@ def test_errors_give_back(make_job: MakeJob) -> None:
             with pytest.raises(CallRefusedError):
                 rpc.rpc_sync("w1", json.loads, (b"x" * MIB,))
             with pytest.raises(TypeError):
-                rpc.rpc_sync("w1", pressure_code.push, (megabytes(1), 1, 2))
+                rpc.rpc_sync("w1", pressure_code.push, [megabytes(1), 1, 2])
             with pytest.raises(EncodeError):
                 rpc.rpc_sync("w1", remote_code.give_unsendable, (), {})
             unknown = agent.send(peer, "no.such.kind", b"x" * MIB, function="unknown")

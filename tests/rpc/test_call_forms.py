@@ -221,5 +221,5 @@ def test_wrong_arguments_are_an_error_of_the_function(job: Job) -> None:
     with seams.use_agent(job.agents[0]):
         for func in (form_code.plain, form_code.coroutine, form_code.sum_over, Point):
             with pytest.raises(TypeError, match="argument") as info:
-                rpc.rpc_sync("w1", func, (1, 2, 3, 4, 5, 6, 7))
+                rpc.rpc_sync("w1", func, [1, 2, 3, 4, 5, 6, 7])  # type: ignore[arg-type]
             assert not isinstance(info.value, RemoteError)

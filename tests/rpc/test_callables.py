@@ -386,7 +386,7 @@ def test_refused_calls_are_recorded(exposed: Job, log: AuditLog) -> None:
         with pytest.raises(CallRefusedError):
             rpc.remote("w1", code.unexposed).to_here()
         with pytest.raises(CallRefusedError):
-            list(rpc.stream("w1", code.lines, (1,)))
+            list(rpc.stream("w1", code.lines, (1,)))  # type: ignore[arg-type]
         with pytest.raises(CallRefusedError):
             child.rpc_sync().reset()
         reset_by_hand(counter)

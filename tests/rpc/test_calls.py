@@ -169,7 +169,7 @@ def test_wrong_forms_are_refused_before_anything_is_sent(job: Job) -> None:
         with pytest.raises(TypeError, match=r"write args=\(x,\)"):
             rpc.rpc_sync("w1", remote_code.echo, 3)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match=r"not str.*write args=\(x,\)"):
-            rpc.rpc_sync("w1", remote_code.echo, "xyz")
+            rpc.rpc_sync("w1", remote_code.echo, "xyz")  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="kwargs must be a dict"):
             rpc.rpc_sync("w1", remote_code.echo, (), [1])  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="keys of kwargs"):
@@ -179,10 +179,10 @@ def test_wrong_forms_are_refused_before_anything_is_sent(job: Job) -> None:
         with pytest.raises(EncodeError, match="lambda"):
             rpc.rpc_sync("w1", lambda: 3)
         with pytest.raises(EncodeError) as info:
-            rpc.rpc_sync("w1", remote_code.echo, (1, {"lr": [remote_code.Unsendable()]}))
+            rpc.rpc_sync("w1", remote_code.echo, [1, {"lr": [remote_code.Unsendable()]}])
         assert "Unsendable" in str(info.value)
         with pytest.raises(EncodeError) as positional:
-            rpc.rpc_sync("w1", remote_code.add, (1, {"lr": [remote_code.Unsendable()]}))
+            rpc.rpc_sync("w1", remote_code.add, [1, {"lr": [remote_code.Unsendable()]}])
         assert positional.value.path == "args[1]['lr'][0]"
         with pytest.raises(EncodeError) as named:
             rpc.rpc_sync("w1", remote_code.echo, (), {"value": remote_code.Unsendable()})

@@ -122,7 +122,7 @@ def test_what_is_no_stream(job: Job) -> None:
         with pytest.raises(remote_code.CustomError, match="at once"):
             next(rpc.stream("w1", stream_code.raises_before, ("at once",)))
         with pytest.raises(TypeError, match="argument"):
-            next(rpc.stream("w1", stream_code.count))
+            next(rpc.stream("w1", stream_code.count))  # type: ignore[arg-type]
 
 
 def test_what_is_refused_before_anything_is_sent(job: Job) -> None:
@@ -137,7 +137,7 @@ def test_what_is_refused_before_anything_is_sent(job: Job) -> None:
         with pytest.raises(EncodeError, match="lambda"):
             rpc.stream("w1", lambda: iter(()))
         with pytest.raises(EncodeError, match=r"args\[0\]"):
-            rpc.stream("w1", stream_code.count, (remote_code.Unsendable(),))
+            rpc.stream("w1", stream_code.count, (remote_code.Unsendable(),))  # type: ignore[arg-type]
         with pytest.raises(EncodeError, match="Stream does not travel"):
             rpc.rpc_sync("w1", remote_code.echo, (rpc.stream("w0", stream_code.count, (1,)),))
         assert rpc.statistics().calls_sent == sent + 1

@@ -21,7 +21,7 @@ def double(x: tg.Tensor) -> tg.Tensor:
 
 
 def keep_a_reference() -> None:
-    rref = rpc.remote("worker1", double, (np.ones(2),))
+    rref = rpc.remote("worker1", double, (tg.as_tensor(np.ones(2)),))
     wait_until_gone("creations", lambda: [] if rref.confirmed_by_owner() else [rref])
     KEPT.append(rref)
 

@@ -6,12 +6,12 @@ There is one implementation of each verb, in a module of its own, and it uses th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from telegrad.rpc import api
-from telegrad.rpc.stream.stream import stream
+from telegrad.rpc.stream.stream import stream, stream_verb
 
 if TYPE_CHECKING:
     from telegrad.rpc.future.future import Future
@@ -37,41 +37,12 @@ class AgentVerbs(ABC):
     def as_current(self) -> AbstractContextManager[Self]:
         """Returns a block inside which this agent is the ambient one."""
 
-    @overload
-    def rpc_sync(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Coroutine[Any, Any, T]],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        retry: int = 0,
-    ) -> T: ...
-    @overload
-    def rpc_sync(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Future[T]],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        retry: int = 0,
-    ) -> T: ...
-    @overload
-    def rpc_sync(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., T],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        retry: int = 0,
-    ) -> T: ...
+    @api.sync_verb
     def rpc_sync(
         self,
         to: str | int | WorkerInfo,
         func: Callable[..., Any],
-        args: Sequence[Any] = (),
+        args: tuple[Any, ...] | list[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         retry: int = 0,
@@ -80,41 +51,12 @@ class AgentVerbs(ABC):
         with self.as_current():
             return api.rpc_sync(to, func, args, kwargs, timeout, retry)
 
-    @overload
-    def rpc_async(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Coroutine[Any, Any, T]],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        retry: int = 0,
-    ) -> Future[T]: ...
-    @overload
-    def rpc_async(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Future[T]],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        retry: int = 0,
-    ) -> Future[T]: ...
-    @overload
-    def rpc_async(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., T],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        retry: int = 0,
-    ) -> Future[T]: ...
+    @api.async_verb
     def rpc_async(
         self,
         to: str | int | WorkerInfo,
         func: Callable[..., Any],
-        args: Sequence[Any] = (),
+        args: tuple[Any, ...] | list[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         retry: int = 0,
@@ -123,38 +65,12 @@ class AgentVerbs(ABC):
         with self.as_current():
             return api.rpc_async(to, func, args, kwargs, timeout, retry)
 
-    @overload
-    def remote(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Coroutine[Any, Any, T]],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> RRef[T]: ...
-    @overload
-    def remote(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Future[T]],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> RRef[T]: ...
-    @overload
-    def remote(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., T],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> RRef[T]: ...
+    @api.remote_verb
     def remote(
         self,
         to: str | int | WorkerInfo,
         func: Callable[..., Any],
-        args: Sequence[Any] = (),
+        args: tuple[Any, ...] | list[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> RRef[Any]:
@@ -162,29 +78,12 @@ class AgentVerbs(ABC):
         with self.as_current():
             return api.remote(to, func, args, kwargs, timeout)
 
-    @overload
-    def stream(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Iterator[T]],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Stream[T]: ...
-    @overload
-    def stream(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., AsyncIterator[T]],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Stream[T]: ...
+    @stream_verb
     def stream(
         self,
         to: str | int | WorkerInfo,
         func: Callable[..., Any],
-        args: Sequence[Any] = (),
+        args: tuple[Any, ...] | list[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Stream[Any]:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    final,
+    overload,
+)
 
 from telegrad.rpc.agent.ambient import current_agent
 from telegrad.rpc.call.user_call import call_payload
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Stream", "attach_to", "open_stream", "stream"]
 
 T = TypeVar("T")
+A = TypeVarTuple("A")
 To = str | int | WorkerInfo
 
 
@@ -139,26 +150,37 @@ class Stream(Generic[T]):
         self._readers.drop(self._reader)
 
 
-@overload
-def stream(
-    to: To,
-    func: Callable[..., Iterator[T]],
-    args: Sequence[Any] | None = (),
-    kwargs: Mapping[str, Any] | None = None,
-    timeout: float | None = None,
-) -> Stream[T]: ...
-@overload
-def stream(
-    to: To,
-    func: Callable[..., AsyncIterator[T]],
-    args: Sequence[Any] | None = (),
-    kwargs: Mapping[str, Any] | None = None,
-    timeout: float | None = None,
-) -> Stream[T]: ...
+if TYPE_CHECKING:
+    Items: TypeAlias = Iterator[T] | AsyncIterator[T]
+    Given: TypeAlias = tuple[*A] | list[Any] | None
+    Args: TypeAlias = tuple[Any, ...] | list[Any] | None
+    Named: TypeAlias = Mapping[str, Any]
+
+    # fmt: off
+    class RpcStream(Protocol):
+        """The type of `stream`: `args` fit the parameters of `func`, where `kwargs` is not given."""
+
+        @overload
+        def __call__(self, to: To, func: Callable[[*A], Items[T]], args: Given[*A], kwargs: None = None, timeout: float | None = None) -> Stream[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[[], Items[T]], args: tuple[()] = (), kwargs: None = None, timeout: float | None = None) -> Stream[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., Items[T]], args: Args, kwargs: Named, timeout: float | None = None) -> Stream[T]: ...
+        @overload
+        def __call__(self, to: To, func: Callable[..., Items[T]], args: Args = (), *, kwargs: Named, timeout: float | None = None) -> Stream[T]: ...
+    # fmt: on
+
+
+def stream_verb(verb: Callable[..., Any]) -> RpcStream:
+    """Gives a function or method the type of `stream`."""
+    return verb
+
+
+@stream_verb
 def stream(
     to: To,
     func: Callable[..., Any],
-    args: Sequence[Any] | None = (),
+    args: Args = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float | None = None,
 ) -> Stream[Any]:

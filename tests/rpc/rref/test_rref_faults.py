@@ -169,7 +169,7 @@ def test_creations_that_cannot_start(cluster: Cluster) -> None:
     def body() -> None:
         with pytest.raises(EncodeError):
             rpc.remote("worker1", lambda: 1)
-        rref = rpc.remote("worker1", Model, ("no size",))
+        rref = rpc.remote("worker1", Model, ("no size",))  # type: ignore[arg-type]
         with pytest.raises(TypeError):
             rref.to_here()
 
@@ -242,9 +242,9 @@ def test_an_argument_that_cannot_travel_leaves_nothing(cluster: Cluster) -> None
     def body() -> None:
         rref = RRef("mine")
         with pytest.raises(TypeError):
-            rpc.rpc_sync("worker1", read_value, (rref, object()))
+            rpc.rpc_sync("worker1", read_value, (rref, object()))  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            rpc.remote("worker1", read_value, (rref, object()))
+            rpc.remote("worker1", read_value, (rref, object()))  # type: ignore[arg-type]
 
     on(cluster, 0, body)
     drained(cluster)
