@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
 from telegrad.rpc.agent.ambient import current_agent
@@ -24,6 +24,7 @@ from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.failure import fresh_copy
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_payload
+from telegrad.rpc.future.combine_types import Call, gathers, waits_for_all
 from telegrad.rpc.future.future import Dispatch, Future, Listener, Waker, new_future
 from telegrad.rpc.future.unread import origin_of_caller, watched
 from telegrad.rpc.future.waits import (
@@ -236,8 +237,7 @@ def checked_k(k: object, count: int) -> int:
     return k
 
 
-# ------------------------------------------------------------------------------------------------
-
+# -- all of them, or each as it is completed -----------------------------------------------------
 T = TypeVar("T")
 
 
@@ -280,6 +280,7 @@ def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
     return result
 
 
+@waits_for_all
 def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list[T]:
     """Blocks until all futures are completed and returns their values, in order.
 
@@ -610,9 +611,8 @@ def _checked(futures: Iterable[Future[T]], verb: str) -> list[Future[T]]:
 
 # -- many calls at once: all of their values, or the first k of them; what is common is encoded once --
 
-Call: TypeAlias = tuple[Any, ...] | Future[Any]
 
-
+@gathers
 def gather(
     calls: Iterable[Call], k: int | None = None, timeout: float | None = None
 ) -> Future[list[Any]]:
