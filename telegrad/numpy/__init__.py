@@ -16,8 +16,6 @@ The names follow the NumPy that is installed, so this file does not list them.
 tensor([0.5       , 0.73105858])
 """
 
-import typing
-
 import numpy
 
 from telegrad.numpy import fft as fft
@@ -27,7 +25,3 @@ from telegrad.numpy import namespace
 __all__ = sorted({*namespace.names_of(numpy), "fft", "linalg"})
 
 globals().update(namespace.names_of(numpy))
-
-if typing.TYPE_CHECKING:
-
-    def __getattr__(name: str) -> typing.Any: ...

@@ -1,7 +1,5 @@
 """`numpy.fft` with gradients; see `telegrad.numpy`."""
 
-import typing
-
 import numpy
 
 from telegrad.numpy import namespace
@@ -9,7 +7,3 @@ from telegrad.numpy import namespace
 __all__ = sorted(namespace.names_of(numpy.fft))
 
 globals().update(namespace.names_of(numpy.fft))
-
-if typing.TYPE_CHECKING:
-
-    def __getattr__(name: str) -> typing.Any: ...

@@ -1,7 +1,5 @@
 """`numpy.linalg` with gradients; see `telegrad.numpy`."""
 
-import typing
-
 import numpy
 
 from telegrad.numpy import namespace
@@ -9,7 +7,3 @@ from telegrad.numpy import namespace
 __all__ = sorted(namespace.names_of(numpy.linalg))
 
 globals().update(namespace.names_of(numpy.linalg))
-
-if typing.TYPE_CHECKING:
-
-    def __getattr__(name: str) -> typing.Any: ...

@@ -15,8 +15,6 @@ as the function here, except for `logsumexp`, `softmax`, `log_softmax` and `poly
 not ufuncs, so use the ones here. CuPy arrays go to `cupyx.scipy.special`, if that has the function.
 """
 
-import typing
-
 try:
     from scipy import special as _special
 except ImportError as error:
@@ -32,7 +30,3 @@ globals().update(
         for name, value in ((name, getattr(_special, name)) for name in _special.__all__)
     }
 )
-
-if typing.TYPE_CHECKING:
-
-    def __getattr__(name: str) -> typing.Any: ...
