@@ -53,7 +53,7 @@ HEAD = """# NumPy's functions and their gradients
 
 This page lists every public function of NumPy {version}, of `numpy.linalg` and of `numpy.fft`, and
 tells how far each can be differentiated. `telegrad.numpy.f(...)` and `numpy.f(...)` do the same if
-an argument is a Tensor.
+an argument is a Tensor. A type checker knows that of the first alone (`install.md`).
 
 | tier | functions | meaning |
 |---|---|---|
