@@ -242,7 +242,7 @@ def test_in_place_operations_write_into_the_array(xp: Any) -> None:
         x[1:] = x[1:] - 1.0
     assert x.data is array
     close_on(xp, x, np.array([5.0, 5.0, 11.0]))
-    assert x.value.version == 4
+    assert x._value.version == 4
     x.fill(2.0)
     close_on(xp, x, np.full(3, 2.0))
 

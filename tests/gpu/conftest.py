@@ -105,7 +105,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, device_bounds: Bounds) -> Watch:
 
 
 @pytest.fixture
-def me(workers_have_cupy: None, watch: Watch) -> Iterator[rpc.Agent]:
+def me(workers_have_cupy: None, watch: Watch) -> Iterator[seams.AgentCore]:
     with rpc.init_rpc("me", options=OPTIONS) as agent:
         yield seams.core_of(agent)
 

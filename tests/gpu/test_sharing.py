@@ -12,7 +12,6 @@ import pytest
 
 from telegrad import arrays, rpc
 from telegrad.launch import LocalWorkers
-from telegrad.rpc import seams
 from tests.gpu.comparison import host, on_gpu
 from tests.gpu.sharing import (
     OPTIONS,

@@ -19,6 +19,7 @@ import pytest
 from telegrad import arrays, rpc
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.launch import LocalWorkers
+from telegrad.rpc import seams
 from telegrad.transport.shm import slabs
 from telegrad.transport.shm.device import DEVICE_BOUNDS
 from tests.gpu.comparison import host
@@ -168,7 +169,7 @@ def stands_still(stat: Path) -> bool:
 
 
 def test_a_receiver_is_killed(
-    me: rpc.Agent, workers_have_cupy: None, watch: Watch, xp: Any
+    me: seams.AgentCore, workers_have_cupy: None, watch: Watch, xp: Any
 ) -> None:
     with LocalWorkers(1) as workers:
         worker = workers.names[0]
@@ -205,7 +206,9 @@ def nothing_is_shared(xp: Any, watch: Watch) -> bool:
 
 
 @pytest.mark.long
-def test_a_sender_is_killed(me: rpc.Agent, workers_have_cupy: None, watch: Watch, xp: Any) -> None:
+def test_a_sender_is_killed(
+    me: seams.AgentCore, workers_have_cupy: None, watch: Watch, xp: Any
+) -> None:
     with LocalWorkers(1) as workers:
         worker = workers.names[0]
         tried(watch, worker)

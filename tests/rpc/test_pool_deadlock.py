@@ -59,7 +59,7 @@ def test_many_chains_of_nested_calls_in_pools_of_4(
     # Not about liveness: 1,280 threads leave the loop little time where the machine has none.
     job = make_job(2, num_threads=THREADS, timeout=50.0, lost_after=50.0)
     path = ["w1", "w0"] * (depth // 2)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         chains = [rpc.rpc_async("w0", remote_code.chain, (path,)) for _ in range(count)]
         assert rpc.wait_all(chains) == [["w0", *path]] * count
     assert [agent.attached(WaitProbes).reported for agent in job.agents] == [0, 0]

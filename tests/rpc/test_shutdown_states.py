@@ -19,6 +19,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import CallOff
+from telegrad.rpc import seams
 from telegrad.rpc.agent import shutdown
 from telegrad.rpc.seams import call_off_joins, set_process_agent
 from telegrad.testing import leaks

@@ -13,7 +13,6 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import WaitCycleError
-from telegrad.rpc import Agent
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.deadlock import probe as wait_probe
