@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
+from telegrad.rpc import api
 from telegrad.rpc.agent.ambient import use_agent
-from telegrad.rpc.agent.verbs import AgentVerbs
+from telegrad.rpc.stream.stream import stream, stream_verb
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
     from telegrad.rpc.agent.members import RpcStatistics
     from telegrad.rpc.agent.options import RpcOptions
+    from telegrad.rpc.future.future import Future
+    from telegrad.rpc.rref.rref import RRef
+    from telegrad.rpc.stream.stream import Stream
+    from telegrad.types import WorkerInfo
 
 __all__ = ["Agent", "agent_of", "core_of"]
 
 
 @final
-class Agent(AgentVerbs):
+class Agent:
     """One worker of a job: what `init_rpc` makes for a process, or one that the program holds.
 
     `Agent(...)` joins a job as `init_rpc` does and returns when all workers are there, but does
@@ -35,6 +40,11 @@ class Agent(AgentVerbs):
 
     A function that another worker calls on this one finds it as the ambient agent. A thread that
     the program starts does not: it enters `as_current()` itself.
+
+    Each verb is the function of `telegrad.rpc` of its name, called with this agent as the ambient
+    one: the same arguments, values and errors. For the other functions (`gather`, `publish`, ...)
+    enter `as_current()`. An agent that was shut down raises NotInitializedError, one of another
+    process AgentForkedError.
 
     A context manager, sync and async: leaving the block shuts the agent down gracefully, or at
     once if an exception leaves it; entering it makes nothing ambient. An agent that is never shut
@@ -113,6 +123,70 @@ class Agent(AgentVerbs):
         """
         with use_agent(self._core):
             yield self
+
+    @api.sync_verb
+    def rpc_sync(
+        self,
+        to: str | int | WorkerInfo,
+        func: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] | None = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        retry: int = 0,
+    ) -> Any:
+        """Calls a function on a worker and waits for its value; see `telegrad.rpc.rpc_sync`."""
+        with self.as_current():
+            return api.rpc_sync(to, func, args, kwargs, timeout, retry)
+
+    @api.async_verb
+    def rpc_async(
+        self,
+        to: str | int | WorkerInfo,
+        func: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] | None = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        retry: int = 0,
+    ) -> Future[Any]:
+        """Calls a function and returns the future of its value; see `telegrad.rpc.rpc_async`."""
+        with self.as_current():
+            return api.rpc_async(to, func, args, kwargs, timeout, retry)
+
+    @api.remote_verb
+    def remote(
+        self,
+        to: str | int | WorkerInfo,
+        func: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] | None = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> RRef[Any]:
+        """Calls a function on a worker, where its value stays; see `telegrad.rpc.remote`."""
+        with self.as_current():
+            return api.remote(to, func, args, kwargs, timeout)
+
+    @stream_verb
+    def stream(
+        self,
+        to: str | int | WorkerInfo,
+        func: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] | None = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Stream[Any]:
+        """Runs a generator function on a worker and reads its items; see `telegrad.rpc.stream.stream`."""
+        with self.as_current():
+            return stream(to, func, args, kwargs, timeout)
+
+    def get_worker_info(self, to: str | int | WorkerInfo | None = None) -> WorkerInfo:
+        """Returns a worker of this agent's job, or this one; see `telegrad.rpc.get_worker_info`."""
+        with self.as_current():
+            return api.get_worker_info(to)
+
+    def get_worker_infos(self) -> list[WorkerInfo]:
+        """Returns the living workers of this agent's job by rank, this one included."""
+        with self.as_current():
+            return api.get_worker_infos()
 
     def statistics(self) -> RpcStatistics:
         """Returns the counters of this worker; see `telegrad.rpc.statistics`."""
