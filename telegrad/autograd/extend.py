@@ -18,7 +18,7 @@ import numpy as np
 
 from telegrad.autograd.graph.dispatch import TABLE, Tier, refuse_out
 from telegrad.autograd.graph.operation import Operation
-from telegrad.autograd.graph.plain import constant, has_tensor
+from telegrad.autograd.graph.unrecorded import constant, has_tensor
 
 __all__ = [
     "Operation",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telegrad.dist_autograd.engine import backward, context, get_gradients, grad
+from telegrad.dist_autograd.api import backward, context, get_gradients, grad
 
 __all__ = [
     "backward",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from telegrad.dist_autograd.api import AutogradContext, attach_to, backward_from_rref
 from telegrad.dist_autograd.container import Container
-from telegrad.dist_autograd.engine import AutogradContext, attach_to, backward_from_rref
 from telegrad.dist_autograd.functions import ROW_SPARSE, TENSOR, RecvFunction, SendFunction
 
 __all__ = [

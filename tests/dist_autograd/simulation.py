@@ -4,7 +4,7 @@ Every message, graph step, late event and fault goes into one bag from which a s
 draws, so any order may happen.
 
 Roots of other workers are asked for first, as `remote_roots` does. A pass that is recorded leaves a
-pair of functions for each message of gradients, as `gradient_functions` does.
+pair of functions for each message of gradients, as `functions` does.
 """
 
 from __future__ import annotations

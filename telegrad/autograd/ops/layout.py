@@ -23,7 +23,7 @@ from telegrad.arrays import (
 )
 from telegrad.autograd.extend import composed
 from telegrad.autograd.graph.dispatch import TABLE
-from telegrad.autograd.graph.plain import constant
+from telegrad.autograd.graph.unrecorded import constant
 from telegrad.autograd.ops import shape as shaping
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import DTypeLike, Shape

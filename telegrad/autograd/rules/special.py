@@ -17,7 +17,7 @@ from scipy import special
 from telegrad.arrays import namespace
 from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.dispatch import TABLE
-from telegrad.autograd.graph.plain import has_tensor
+from telegrad.autograd.graph.unrecorded import has_tensor
 from telegrad.autograd.ops import exp, log, sign
 from telegrad.autograd.ops import log_softmax as log_softmax_of_last
 from telegrad.autograd.ops import softmax as softmax_of_last

@@ -1,6 +1,6 @@
 """Looks after calls that have waited for long, and ends those that wait for each other.
 
-The shell around `wait_cycle`: `wait_graph` says how the calls that are served here wait, the agent
+The shell around `protocol`: `graph` says how the calls that are served here wait, the agent
 carries the messages. Nothing is done, and nothing sent, about calls that end soon: a worker looks
 five times a second, and begins to follow a wait when it has seen it for a second.
 """

@@ -2,7 +2,7 @@
 
 Two want to know. The pool, that one of its threads is about to block: whoever waits holds up
 nobody, neither for a thread nor for the bytes that its call was admitted with. And the search for
-cycles (`wait_probe`): it follows each wait to the future, and from there to what will complete
+cycles (`deadlock/probe`): it follows each wait to the future, and from there to what will complete
 that, which the library notes with `comes_from`.
 """
 

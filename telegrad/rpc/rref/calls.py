@@ -6,7 +6,7 @@
     rref.call    {rref, method, args, kwargs}                     answered with what it returns
     rref.read    {rref, name}          answered with [False, the attribute] or [True, None]: a method
 
-What the owner does with them is in `rref_serving`. A small value that never changes (a number, a short
+What the owner does with them is in `serving`. A small value that never changes (a number, a short
 str) comes with the news that it is there, and its creator fetches it without a message.
 """
 

@@ -54,7 +54,7 @@ class Reference:
         fork: This user's fork; None on the owner.
         owner: Who holds the value.
         creation: The future of its creation where that was asked for here; None once it was read.
-        asked: What hears how its creation has ended, until somebody uses this; see `rref_asked`.
+        asked: What hears how its creation has ended, until somebody uses this; see `Asked`.
         made: When, on the monotonic clock.
         methods: Names that are known to be methods of the value.
         whence: Where the program got it, for the report of what is never let go; shown by `str`.

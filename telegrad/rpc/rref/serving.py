@@ -1,4 +1,4 @@
-"""The owner's end of the calls that RRefs make; `rref_calls` names them.
+"""The owner's end of the calls that RRefs make; `calls` names them.
 
 What is there already is answered in the thread that serves the request. A fetch or a method call
 that arrives before its value is there waits for it without a thread.

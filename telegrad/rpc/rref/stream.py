@@ -1,7 +1,7 @@
 """Streams of the methods of an RRef's value: generators that run on its owner.
 
     rref.stream   {rref, method, args, kwargs, stream}   a request; from there on it is a stream as
-                                                         `stream_messages` has it
+                                                         `stream/messages` has it
 
 What may be called, and when, is as for any method called through an RRef; what is read, as for
 any stream.

@@ -1,7 +1,7 @@
 """The bulk lanes of one stream: opened when there is something big to move, let go with it.
 
 Whoever dialled the control stream dials its lanes, at the same endpoint; or one lane over a socket
-of its own (`bulk_sockets`), where both ends have that. Each proves that it belongs to this stream and
+of its own (`socket_lane`), where both ends have that. Each proves that it belongs to this stream and
 no other (`telegrad.transport.security.handshake`). Chunks are as safe as the stream is: under TLS they are
 encrypted; without it they carry no tags of their own, and can be altered by somebody on the path.
 """

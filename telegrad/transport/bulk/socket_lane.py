@@ -5,7 +5,7 @@
 
 A chunk is what it is on a lane over gRPC, behind its size in four bytes. Plain, its bytes are copied
 by nobody but the kernel: out of the value as it was at the time of the call, into the array it ends
-in. Sealed (`bulk_seal`), each end copies once more. There are no credits here either: a reader that
+in. Sealed (`seal`), each end copies once more. There are no credits here either: a reader that
 is behind stops reading, and TCP stops the sender.
 """
 

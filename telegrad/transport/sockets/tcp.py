@@ -1,6 +1,6 @@
 """A TCP socket past gRPC: on the loop while it proves itself, then moved by threads.
 
-A lane has two that block (`put`, `fill`); a stream whoever posts or waits (`direct_socket`).
+A lane has two that block (`put`, `fill`); a stream whoever posts or waits (`message_socket`).
 
     message = size (4 bytes) | that many bytes
 

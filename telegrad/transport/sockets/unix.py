@@ -2,7 +2,7 @@
 
 An endpoint is `local://HOST/path`. HOST is drawn from the machine's boot id, so that a dialler
 elsewhere does not look for the path. The socket lies in a directory that nobody but its user may
-enter (`unix_socket`); both ends look at who is at the other, too, for which the kernel answers.
+enter (`message_socket`); both ends look at who is at the other, too, for which the kernel answers.
 """
 
 from __future__ import annotations
