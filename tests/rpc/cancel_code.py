@@ -39,6 +39,13 @@ class Notes:
 notes = Notes()
 
 
+def number_of_this_call() -> int:
+    """Returns the number by which its caller knows it; the next call of that worker has the next."""
+    served = current_served_call()
+    assert served is not None
+    return served.number
+
+
 def here() -> rpc.CurrentCall:
     call = rpc.current_call()
     assert call is not None

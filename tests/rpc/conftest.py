@@ -18,7 +18,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import DuplicateNameError
 from telegrad.rendezvous import Coordinator
-from telegrad.rpc import seams
+from telegrad.rpc.pool.executor import Executor
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
 from telegrad.testing.fork_server import ForkedProcess
 from telegrad.transport import (
@@ -182,6 +182,12 @@ def processes(request: pytest.FixtureRequest) -> Iterator[Job | None]:
     for rank in (1, 2):
         job.on(0, rpc.rpc_sync, rank, remote_code.release, (THE_END,))
     job.shutdown()
+
+
+@pytest.fixture
+def most_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Says from how many threads on the pools of the agents that are made then refuse root calls."""
+    return lambda count: monkeypatch.setattr(Executor.__init__, "__defaults__", (count,))
 
 
 def options_of_job(**options: Any) -> rpc.RpcOptions:

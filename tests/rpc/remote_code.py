@@ -401,6 +401,10 @@ def total(array: FloatArray, weights: dict[str, Any], *, bias: float) -> float:
     return float(weights["scale"] * (array.sum() + weights["other"].sum()) + bias)
 
 
+def fetch(rref: rpc.RRef[Any]) -> Any:
+    return rref.to_here()
+
+
 def fetch_sum(rref: rpc.RRef[list[int]]) -> int:
     return sum(rref.to_here())
 

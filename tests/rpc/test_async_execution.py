@@ -16,6 +16,7 @@ from telegrad.rpc import seams
 from telegrad.rpc.future.future import Future
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import form_code
+from tests.rpc.rest import wait_until_idle
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.form_code import Machine, Promise, Promises
 
@@ -162,7 +163,7 @@ def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob
             rpc.rpc_sync("w1", form_code.never, timeout=0.2)
         cancelled = rpc.rpc_async("w1", form_code.never)
         assert cancelled.cancel()
-        wait_until_gone("served call", job.agents[1]._serving.calls, within=20.0)
+        wait_until_idle(job.agents[1])
         assert rpc.rpc_sync("w1", form_code.where) == "w1"
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from telegrad.errors import (
     NotInitializedError,
     WorkerLostError,
 )
-from telegrad.rpc import Limits, seams
+from telegrad.rpc import Limits
+from telegrad.rpc.call import table
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.interceptor import Interceptor, Message
@@ -31,10 +33,12 @@ from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.testing import Cluster, leaks
 from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, write_body
+from telegrad.wire import Envelope
+from tests.counting import counted
 from tests.rpc import pressure_code, remote_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.pressure_code import MIB, megabytes, meter
+from tests.rpc.rest import assert_at_rest
 
 GUIDE = Path(__file__).parents[2] / "docs" / "back-pressure.md"
 
@@ -53,24 +57,7 @@ def strict(**limits: Any) -> Limits:
 
 def assert_nothing_is_left(job: Job, *agents: seams.AgentCore) -> None:
     """All calls have ended: neither end of the admission knows of any."""
-    living = agents or tuple(job.agents)
-    for agent in living:
-        assert agent.drain(time.monotonic() + 20.0)
-
-    def left() -> list[str]:  # the last withdrawal may still be on its way
-        found = []
-        for agent in living:
-            caller, budget = agent._calling._admission, agent._serving._admission._budget
-            if caller._held or not all(each.is_empty for each in caller._windows.values()):
-                found.append(f"window of {agent.name}")
-            if not budget.is_empty or budget.in_use:
-                found.append(f"budget of {agent.name}")
-        return found
-
-    leaks.wait_until_gone("admissions", left)
-    for agent in living:
-        statistics = agent.statistics()
-        assert (statistics.waiting_calls, statistics.admitted_bytes) == (0, 0)
+    assert_at_rest(agents or job.agents)
 
 
 def wait_until(what: str, come_true: Callable[[], bool]) -> None:
@@ -101,10 +88,10 @@ class Undone(Interceptor):
 
 
 def test_twenty_pushes_fit_a_budget_of_three(make_job: MakeJob) -> None:
-    """20 x 8 MiB at once into 32 MiB: what else is in a message leaves room for three."""
-    job = make_job(3, limits=strict(pending_bytes=32 * MIB))
+    """20 x 1 MiB at once into 4 MiB: what else is in a message leaves room for three."""
+    job = make_job(3, limits=strict(pending_bytes=4 * MIB))
     pushes = [
-        job.on(1 + i % 2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(8, i), "pushes"))
+        job.on(1 + i % 2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(1, i), "pushes"))
         for i in range(20)
     ]
     wait_until("three are in", lambda: meter.inside == 3)
@@ -112,21 +99,21 @@ def test_twenty_pushes_fit_a_budget_of_three(make_job: MakeJob) -> None:
     assert waiting[0] == 0
     assert sum(waiting) == 17
     remote_code.release("pushes")
-    assert rpc.wait_all(pushes) == [i * 8 * MIB for i in range(20)]
+    assert rpc.wait_all(pushes) == [i * MIB for i in range(20)]
     assert meter.most_inside == 3
-    assert 24 * MIB < meter.most_bytes <= 32 * MIB
+    assert 3 * MIB < meter.most_bytes <= 4 * MIB
     assert sorted(meter.order) == list(range(20))
     assert_nothing_is_left(job)
 
 
 def test_calls_within_the_allowance_never_ask(make_job: MakeJob) -> None:
     job = make_job(2, limits=Limits(pending_bytes=1, allowance_bytes=MIB))
-    with seams.use_agent(job.agents[0]):
+    with rpc.use_agent(job.agents[0]), counted() as work:
         calls = [rpc.rpc_async("w1", remote_code.add, (i, i)) for i in range(100)]
         assert rpc.wait_all(calls) == [2 * i for i in range(100)]
         for _ in range(5):
             assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(0.9),)) == 0
-    assert job.agents[1]._serving._admission._budget.changes == 0
+    assert set(work.envelopes) == {"w0 rpc.call", "w1 reply"}
     assert_nothing_is_left(job)
 
 
@@ -317,21 +304,24 @@ def test_a_deadline_ends_the_wait(make_job: MakeJob, limits: Limits, asks: bool)
         remote_code.release("late")
         assert rpc.wait_all([held, last]) == [0, 0]
     assert len(meter.order) == 2
-    assert job.agents[1]._serving.served == 2
+    assert job.agents[1].statistics().calls_served == 2
     assert_nothing_is_left(job)
 
 
-def test_the_deadline_counts_from_the_call(make_job: MakeJob) -> None:
+def test_the_deadline_counts_from_the_call(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = make_job(2, limits=strict(pending_calls_per_peer=1))
     with seams.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", remote_code.hold, ("count",))
         assert remote_code.entered("count")
         left = rpc.rpc_async("w1", remote_code.time_left, (), timeout=60.0)
-        ((call, _),) = job.agents[0]._calling._admission._held.values()
-        call.started -= 30.0  # it has waited half a minute
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 30.0)
+        monkeypatch.setattr(table, "time", later)  # it has waited half a minute
         remote_code.release("count")
         held.wait()
         assert left.wait()[0] < 30.0
+        monkeypatch.undo()
     assert_nothing_is_left(job)
 
 
@@ -434,7 +424,6 @@ def test_calls_to_different_workers_wait_for_a_place_in_all(make_job: MakeJob, e
     assert_nothing_is_left(
         job, *(each for each in job.agents if end != "lost" or each.name != peer)
     )
-    assert job.agents[0]._calling._admission._places.taken == 0
 
 
 def test_a_lost_caller_gives_back_what_was_on_its_way(make_job: MakeJob) -> None:
@@ -522,11 +511,13 @@ def test_errors_give_back(make_job: MakeJob) -> None:
     assert_nothing_is_left(job)
 
 
-def test_a_call_that_expired_on_its_way_gives_back(make_job: MakeJob) -> None:
+def test_a_call_that_expired_on_its_way_gives_back(
+    make_job: MakeJob, most_threads: Callable[[int], None]
+) -> None:
     """It is dropped where it arrives."""
+    most_threads(1)
     job = make_job(2, limits=strict(pending_bytes=1), num_threads=1)
-    job.agents[1]._executor._max_threads = 1
-    with seams.use_agent(job.agents[0]):
+    with rpc.use_agent(job.agents[0]):
         calls = [
             rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "expired"), timeout=0.2)
             for _ in range(3)
@@ -536,13 +527,12 @@ def test_a_call_that_expired_on_its_way_gives_back(make_job: MakeJob) -> None:
                 call.wait()
         remote_code.release("expired")
         assert_nothing_is_left(job)
-        wait_until("the thread is free", lambda: not job.agents[1]._executor.exhausted())
         assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
     assert_nothing_is_left(job)
 
 
 class Bulky(Interceptor):
-    """Has so much to say beside a big message that no envelope takes it."""
+    """Has so much to say beside a first message that no envelope takes it."""
 
     def __init__(self) -> None:
         self.undone = 0
@@ -552,7 +542,8 @@ class Bulky(Interceptor):
         return "bulky"
 
     def outgoing(self, message: Message) -> None:
-        message.headers[self.name] = "x" * (3 * MIB)
+        if not self.undone:
+            message.headers[self.name] = "x" * (3 * MIB)
 
     def incoming(self, message: Message) -> None:
         pass
@@ -601,8 +592,8 @@ def test_garbage_about_admission_is_refused(make_job: MakeJob) -> None:
     peer = agent.worker("w1")
     for kind in ("rpc.ask", "rpc.withdraw", "rpc.admit"):
         for body in (None, -1, True, [1], [1, -2], [1, 2.0], ["x", 1], [1, 2**63], 2**63, "x"):
-            agent._post(peer, write_body(kind, body))
-    with seams.use_agent(agent):
+            agent.post(peer, kind, body)
+    with rpc.use_agent(agent):
         assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
     assert_nothing_is_left(job)
 

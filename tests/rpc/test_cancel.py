@@ -6,12 +6,10 @@ import asyncio
 import concurrent.futures
 import contextvars
 import hashlib
-import itertools
 import math
 import random
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,20 +21,19 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
-from telegrad.rpc import Limits, seams
-from telegrad.rpc.call.early_cancels import EARLY_CANCELS
+from telegrad.rpc import Limits
+from telegrad.rpc.call import early_cancels
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call.serving import CANCEL, EXPIRE
-from telegrad.rpc.rref.table import RRefRegistry
-from telegrad.rpc.seams import reference_of
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, write_body
 from tests.conftest import Programs
+from tests.counting import counted
 from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.rest import assert_at_rest
 
 OVER_FAULTS_TOO = True
 
@@ -73,32 +70,9 @@ def cancelled(name: str) -> bool:
     return gates(f"{name}-cancelled").wait(20)
 
 
-def early(agent: seams.AgentCore) -> dict[tuple[WorkerInfo, int], bool]:
-    return agent._serving._early.remembered
-
-
 def assert_nothing_is_left(job: Job) -> None:
-    """No table of any worker knows of a call, and none is counted."""
-
-    def left() -> list[str]:
-        found = []
-        for agent in job.agents:
-            calling, serving = agent._calling, agent._serving
-            values = [each for each in calling._table._calls.values() if each.values]
-            found += [f"{agent.name} has called {each.record.function}" for each in values]
-            found += [f"{agent.name} serves {each}" for each in serving._calls]
-            windows = calling._admission._windows.values()
-            if calling._admission._held or not all(each.is_empty for each in windows):
-                found.append(f"window of {agent.name}")
-            if not serving._admission._budget.is_empty:
-                found.append(f"budget of {agent.name}")
-        return found
-
-    leaks.wait_until_gone("calls", left)
-    for agent in job.agents:
-        statistics = agent.statistics()
-        assert (statistics.pending_calls, statistics.waiting_calls) == (0, 0)
-        assert statistics.admitted_bytes == 0
+    """No worker calls or serves anything, and none is counted."""
+    assert_at_rest(job.agents)
 
 
 # -- a future
@@ -241,23 +215,16 @@ def test_check_raises_in_an_expired_call(job: Job) -> None:
 
 def test_the_callee_is_told_which_of_both_it_is(job: Job) -> None:
     """By its own clock it cannot know: what arrives at the deadline may come just before it."""
-    calling, told = job.agents[0]._calling, []
-    post = calling._post
-
-    def spy(to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
-        told.append(envelope.kind)
-        post(to, envelope, rides=rides)
-
-    calling._post = spy
-    with pytest.raises(CallTimeoutError):
-        call(job, 0, cancel_code.run_until_cancelled, "expires", timeout=0.05).wait()
-    call(job, 0, cancel_code.run_until_cancelled, "cancels").cancel()
-    leaks.wait_until_gone("waits", lambda: {EXPIRE, CANCEL} - set(told))
-    calling._post = post
+    with counted() as work:
+        with pytest.raises(CallTimeoutError):
+            call(job, 0, cancel_code.run_until_cancelled, "expires", timeout=0.05).wait()
+        call(job, 0, cancel_code.run_until_cancelled, "cancels").cancel()
+        told = {f"w0 {kind}" for kind in (EXPIRE, CANCEL)}
+        leaks.wait_until_gone("waits", lambda: told - set(work.envelopes))
+    number = call(job, 0, cancel_code.number_of_this_call).wait() + 1
     future = call(job, 0, cancel_code.check_until_it_raises, "told")
     assert entered("told")
-    (number,) = [n for n, each in calling._table._calls.items() if each.future is future]
-    job.agents[0]._post(job.agents[1].info, write_body(EXPIRE, number))
+    job.agents[0].post(job.agents[1].info, EXPIRE, number)
     assert isinstance(notes("told").get(timeout=20), CallTimeoutError)
     with pytest.raises(CallTimeoutError):
         future.wait()
@@ -293,26 +260,30 @@ def test_an_answered_call_is_not_cancelled(job: Job) -> None:
     assert future.wait() == 3
 
 
-def test_an_interrupted_rpc_sync_cancels_its_call(job: Job) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
+def test_an_interrupted_rpc_sync_cancels_its_call(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = threading.main_thread()
+    assert main.ident is not None
+    waits, wait = threading.Event(), rpc.Future.wait
 
-    def waits() -> bool:
-        frame = sys._current_frames().get(main)
-        while frame is not None and frame.f_code is not rpc.Future.wait.__code__:
-            frame = frame.f_back
-        return frame is not None
+    def noted_wait(future: rpc.Future[Any], timeout: float | None = None) -> Any:
+        if threading.current_thread() is main:
+            waits.set()
+        return wait(future, timeout)
 
     def interrupt() -> None:
         assert entered("interrupt")  # which is perhaps before the call was handed to who waits
-        leaks.wait_until_gone("call", lambda: [] if waits() else ["no wait"])
-        signal.pthread_kill(main, signal.SIGINT)
+        assert waits.wait(20)
+        signal.pthread_kill(main.ident or 0, signal.SIGINT)
 
+    monkeypatch.setattr(rpc.Future, "wait", noted_wait)
     thread = threading.Thread(target=interrupt)
     with pytest.raises(KeyboardInterrupt):
         thread.start()
         job.on(0, rpc.rpc_sync, "w1", cancel_code.run_until_cancelled, ("interrupt",))
     thread.join()
+    monkeypatch.undo()
     assert cancelled("interrupt")
     assert_nothing_is_left(job)
 
@@ -336,68 +307,47 @@ def test_a_task_that_stops_awaiting_a_call_leaves_it_alone(job: Job) -> None:
     assert future.wait() == "awaited"
 
 
+MOST_EARLY = 50
+
+
 @pytest.mark.parametrize(
     ("kind", "error"), [(CANCEL, CallCancelledError), (EXPIRE, CallTimeoutError)]
 )
 def test_a_cancellation_that_overtakes_its_call(
-    job: Job, kind: str, error: type[Exception]
+    job: Job, kind: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays travel on lanes of their own; a cancellation does not wait for them."""
+    monkeypatch.setattr(early_cancels, "EARLY_CANCELS", MOST_EARLY)
     first, second = job.agents[0], job.agents[1]
     served = second.statistics().calls_served
-    number = 10_000
-    for _ in range(2 * EARLY_CANCELS):  # one entry, which drives nothing out
-        first._post(second.info, write_body(kind, number))
-    leaks.wait_until_gone("waits", lambda: [] if early(second) else ["not there"])
+    number = call(job, 0, cancel_code.number_of_this_call).wait()
+    for _ in range(2 * MOST_EARLY):  # one entry, which drives nothing out
+        first.post(second.info, kind, number + 2)
     job.on(0, rpc.rpc_sync, "w1", remote_code.who)
-    served += 1
-    first._calling._table.draw = itertools.count(number).__next__
     future = call(job, 0, cancel_code.run_until_cancelled, "overtaken")
     with pytest.raises(error, match="by 'w0'"):
         future.wait()
     assert not gates("overtaken-entered").is_set()
-    assert second.statistics().calls_served == served + 1
-    assert not early(second)
+    assert second.statistics().calls_served == served + 3
 
 
-def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(job: Job) -> None:
-    """It was on its way together with the reply."""
+def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was on its way together with the reply; it drives out none that has overtaken its call."""
+    monkeypatch.setattr(early_cancels, "EARLY_CANCELS", MOST_EARLY)
     first, second = job.agents[0], job.agents[1]
-    table = first._calling._table
-    before = table.draw()
-    calls = [call(job, 0, remote_code.add, i, 1) for i in range(20)]
-    elsewhere = [call(job, 0, remote_code.add, i, 1, to="w2") for i in range(20)]
-    calls += [call(job, 0, remote_code.add, i, 1) for i in range(20)]
-    assert rpc.wait_all([*calls, *elsewhere])
-    after = table.draw()
-    leaks.wait_until_gone("calls", lambda: list(second._serving._calls))
-    for number in range(before + 1, after):
+    number = call(job, 0, cancel_code.number_of_this_call).wait()
+    last = number + MOST_EARLY + 2
+    first.post(second.info, CANCEL, last)
+    for ended in range(number + 1, last):
+        assert call(job, 0, remote_code.add, ended, 1).wait() == ended + 1
         for kind in (CANCEL, EXPIRE):
-            first._post(second.info, write_body(kind, number))
-    assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
-    of_others = {number for _, number in early(second)}
-    assert len(of_others) == 20  # those that w2 has served, which it was never asked about
-    assert min(of_others) > before + 20
-
-
-def test_what_is_remembered_of_cancellations_is_bounded(job: Job) -> None:
-    first, second = job.agents[0], job.agents[1]
-    for number in range(2 * EARLY_CANCELS):
-        first._post(second.info, write_body(CANCEL, 100_000 + number))
-    assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
-    assert len(early(second)) <= EARLY_CANCELS
-    second._serving.lose(first.info)
-    assert not early(second)
-
-
-def test_the_oldest_of_what_is_remembered_goes_first(job: Job) -> None:
-    first, serving = job.agents[0], job.agents[1]._serving
-    for number in range(EARLY_CANCELS + 1):
-        serving._on_cancel(first.info, write_body(CANCEL, 100_000 + number), expired=False)
-        serving._on_cancel(first.info, write_body(CANCEL, 100_000 + number), expired=True)
-    remembered = early(job.agents[1])
-    assert list(remembered) == [(first.info, 100_001 + n) for n in range(EARLY_CANCELS)]
-    assert all(remembered.values())
+            first.post(second.info, kind, ended)
+    future = call(job, 0, cancel_code.run_until_cancelled, "overtaken again")
+    with pytest.raises(CallCancelledError, match="by 'w0'"):
+        future.wait()
+    assert not gates("overtaken again-entered").is_set()
 
 
 # -- admission
@@ -521,10 +471,10 @@ def test_a_future_that_calls_share_is_cancelled_for_one_of_them(job: Job) -> Non
     theirs = call(job, 2, cancel_code.waits_with_the_others, "batch")
     for _ in range(2):
         assert notes("batch").get(timeout=20) == "waits"
+    served = job.agents[1].statistics().calls_served
     mine.cancel()
-    serving = job.agents[1]._serving
     leaks.wait_until_gone(
-        "calls", lambda: [each for each in serving.calls() if each.caller == job.agents[0].info]
+        "calls", lambda: [1] * (served + 1 - job.agents[1].statistics().calls_served)
     )
     assert not theirs.done()
     cancel_code.shared["batch"].set_result("all")
@@ -728,38 +678,46 @@ def test_who_waits_until_another_agent_is_idle_is_none_of_its_calls(job: Job) ->
 
     def in_a_call_of_another() -> bool:
         enter_served_call(mine)
-        return job.agents[1]._serving.wait_until_idle(time.monotonic())
+        return job.agents[1].drain(time.monotonic())
 
     assert not contextvars.copy_context().run(in_a_call_of_another)
     gates("idle").set()
     assert future.wait() == "idle"
 
 
+class Deadline(float):
+    """Says that somebody is about to wait for it, and holds the lock of what he waits for."""
+
+    waited_for: threading.Event
+
+    def __sub__(self, now: float) -> float:
+        self.waited_for.set()
+        return float(self) - now
+
+
 def test_who_waits_until_an_agent_is_idle_is_woken_by_the_last_reply(job: Job) -> None:
     future = call(job, 0, cancel_code.hold, "last")
     assert entered("last")
-    serving = job.agents[1]._serving
+    deadline = Deadline(time.monotonic() + 60)
+    deadline.waited_for = threading.Event()
     idle: list[bool] = []
-    waits = threading.Thread(
-        target=lambda: idle.append(serving.wait_until_idle(time.monotonic() + 60)), daemon=True
-    )
+    waits = threading.Thread(target=lambda: idle.append(job.agents[1].drain(deadline)), daemon=True)
     waits.start()
-    leaks.wait_until_gone("thread on its way", lambda: [] if serving._waiters else ["it"])
+    assert deadline.waited_for.wait(20)
     gates("last").set()
     assert future.wait() == "last"
     waits.join(20)
     assert idle == [True]
-    assert serving._waiters == 0
 
 
 def test_a_value_that_was_not_made_in_time_says_so_to_all_who_ask(job: Job) -> None:
     rref = job.on(0, rpc.remote, "w1", remote_code.hold_async, ("in-time",))
     assert entered("in-time")
-    creation = reference_of(rref).creation
+    asked = call(job, 0, remote_code.fetch, rref)
+    creation = rref.reference.creation
     assert creation is not None
     job.expire(0, creation)
     with pytest.raises(CallTimeoutError):
         rref.to_here()
-    (owned,) = job.agents[1].attached(RRefRegistry)._values.values()
     with pytest.raises(CallTimeoutError, match="given up by 'w0'"):
-        owned.wait(20)
+        asked.wait(20)

@@ -75,7 +75,16 @@ def test_a_lost_caller_leaves_nothing() -> None:
     for caller in CALLERS:
         early.lose(caller)
     assert early.remembered == {}
-    assert early._come == {}
+    assert not any(early.of(caller).numbers.runs for caller in CALLERS)
+
+
+def test_the_oldest_of_what_is_remembered_goes_first() -> None:
+    early, caller = EarlyCancels(), CALLERS[0]
+    for number in range(EARLY_CANCELS + 1):
+        early.cancelled(caller, number, expired=False)
+        early.cancelled(caller, number, expired=True)
+    assert list(early.remembered) == [(caller, 1 + n) for n in range(EARLY_CANCELS)]
+    assert all(early.remembered.values())
 
 
 @on_examples(st.randoms(use_true_random=True), st.integers(0, 80), st.integers(1, 10))

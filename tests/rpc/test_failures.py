@@ -24,7 +24,7 @@ from telegrad.errors import (
     RemoteError,
     WorkerLostError,
 )
-from telegrad.rpc import seams
+from telegrad.rpc.call import calling
 from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.pool import user_loop
 from telegrad.rpc.seams import fresh_copy
@@ -228,7 +228,11 @@ def test_a_late_reply_is_given_back(job: Job) -> None:
     ]
 
 
-def test_a_reply_that_nobody_reads_is_given_back(job: Job) -> None:
+def test_a_reply_that_nobody_reads_is_given_back(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "HOUSEKEEPING_SECONDS", 0.01)
+    job = make_job(2)
     recorder = Recorder()
     agent = job.agents[0]
     agent.add_interceptor(recorder)
@@ -239,7 +243,6 @@ def test_a_reply_that_nobody_reads_is_given_back(job: Job) -> None:
         del future
 
         def unheard() -> list[str]:
-            agent._calling.drop_unread()
             return [] if ("undelivered", True) in [each[:2] for each in recorder.heard] else ["it"]
 
         leaks.wait_until_gone("replies", unheard)
@@ -336,11 +339,12 @@ def test_blocking_verbs_on_our_loops_send_nothing(job: Job) -> None:
             rpc.rpc_sync("w1", remote_code.waits_on_the_user_loop, ("w2",))
 
 
-def test_an_exhausted_pool_takes_no_root_call(make_job: MakeJob) -> None:
+def test_an_exhausted_pool_takes_no_root_call(
+    make_job: MakeJob, most_threads: Callable[[int], None]
+) -> None:
+    most_threads(1)
     job = make_job(2, num_threads=1)
-    executor = job.agents[1]._executor
-    executor._max_threads = 1
-    with seams.use_agent(job.agents[0]):
+    with rpc.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", remote_code.hold, ("pool",))
         assert remote_code.entered("pool")
         with pytest.raises(PoolExhaustedError, match="w1"):
@@ -354,9 +358,9 @@ def test_garbage_inside_a_well_formed_stream(job: Job, caplog: pytest.LogCapture
     peer = first.worker("w1")
     with caplog.at_level(logging.CRITICAL), seams.use_agent(first):
         for kind in ("rpc.call", "rpc.remote", "rref.fetch", "rpc.cancel", "no.such.kind"):
-            first._post(peer, Envelope(kind, call=1 << 40, document=b"\xc1garbage"))
-            first._post(peer, write_body(kind, {"func": 3}))
-        first._post(peer, Envelope("rpc.reply", call=5, reply=True, document=b"\xc1"))
+            first.post_envelope(peer, Envelope(kind, call=1 << 40, document=b"\xc1garbage"))
+            first.post(peer, kind, {"func": 3})
+        first.post_envelope(peer, Envelope("rpc.reply", call=5, reply=True, document=b"\xc1"))
         with pytest.raises(Exception, match="no handler"):
             first.request(peer, "no.such.kind", {}).wait(20)
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"

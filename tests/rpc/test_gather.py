@@ -28,6 +28,7 @@ from telegrad.transport import LoopThread, on_own_loop
 from telegrad.wire import encode, external
 from telegrad.wire.values import array_types
 from tests.rpc import remote_code
+from tests.rpc.rest import wait_until_idle
 from tests.rpc.conftest import Job
 
 WORKERS = ("w0", "w1", "w2")
@@ -50,15 +51,8 @@ class Counter:
 
 def settled(job: Job) -> None:
     """Returns when no call is pending or served anywhere."""
-    wait_until_gone(
-        "call",
-        lambda: [
-            agent.name
-            for agent in job.agents
-            if agent.statistics().pending_calls or agent._serving._calls
-        ],
-        within=20.0,
-    )
+    for agent in job.agents:
+        wait_until_idle(agent)
 
 
 def test_values_in_the_order_of_the_calls(job: Job) -> None:

@@ -28,6 +28,7 @@ from telegrad.rpc.call.retry import Retries, is_idempotent
 from telegrad.testing import leaks
 from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes
+from tests.rpc.rest import wait_until_idle
 from tests.rpc.conftest import Job, MakeJob
 
 OVER_FAULTS_TOO = True
@@ -332,7 +333,7 @@ def test_cancelled_at_the_second_attempt(job: Job) -> None:
     assert entered("second")
     assert future.cancel()
     assert gates("second-cancelled").wait(20)
-    leaks.wait_until_gone("calls", lambda: list(job.agents[1]._serving._calls))
+    wait_until_idle(job.agents[1])
 
 
 def test_cancelled_with_the_call_that_made_it(make_job: MakeJob) -> None:
@@ -342,7 +343,7 @@ def test_cancelled_with_the_call_that_made_it(make_job: MakeJob) -> None:
     lose(job, 2)
     waits_for_a_return(job, 1)
     future.cancel()
-    leaks.wait_until_gone("calls", lambda: list(job.agents[1]._serving._calls))
+    wait_until_idle(job.agents[1])
     assert none_waits(job, 1)
 
 
@@ -385,7 +386,7 @@ def test_a_shutdown_waits_for_what_a_served_call_retries(make_job: MakeJob) -> N
     leaving = threading.Thread(target=job.agents[1].shutdown)
     leaving.start()
     leaks.wait_until_gone(
-        "the job", lambda: [] if job.agents[1]._shutdown.state != "running" else [1]
+        "the job", lambda: [each for each in [repr(job.agents[1])] if "running" in each]
     )
     assert job.agents[1].statistics().pending_calls == 1
     gates("served").set()

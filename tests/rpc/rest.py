@@ -1,0 +1,47 @@
+"""Agents at rest: nothing is called or served any more, and nothing waits for admission."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from telegrad import rpc
+from telegrad.errors import PoolExhaustedError
+from telegrad.testing import leaks
+from tests.rpc import remote_code
+
+__all__ = ["assert_at_rest", "wait_until_idle"]
+
+
+def wait_until_idle(agent: rpc.Agent) -> None:
+    """Waits until a worker calls and serves nothing, not even what nobody waits for."""
+    assert agent.drain(time.monotonic() + leaks.GONE_WITHIN), agent.waits_for()
+
+
+def assert_at_rest(agents: Iterable[rpc.Agent]) -> None:
+    """Waits until nothing is left of any call; then each of the agents may call each other."""
+    living = list(agents)
+    for agent in living:
+        wait_until_idle(agent)
+
+    def counted() -> list[str]:  # the last withdrawal may still be on its way
+        found = {agent.name: agent.statistics() for agent in living}
+        return [
+            f"{name}: {each}"
+            for name, each in found.items()
+            if (each.pending_calls, each.waiting_calls, each.admitted_bytes) != (0, 0, 0)
+        ]
+
+    leaks.wait_until_gone("calls", counted)
+    for agent in living:
+        for to in living:
+            leaks.wait_until_gone("calls", partial(_refused, agent, to))
+
+
+def _refused(agent: rpc.Agent, to: rpc.Agent) -> list[str]:
+    try:
+        assert agent.call(to.name, remote_code.who).wait() == to.name
+    except PoolExhaustedError as error:  # its only thread is on its way back
+        return [str(error)]
+    return []
