@@ -11,6 +11,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -18,6 +19,8 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import DuplicateNameError
 from telegrad.rendezvous import Coordinator
+from telegrad.rpc.call import calling
+from telegrad.rpc.pool.deadlines import Deadline, Deadlines
 from telegrad.rpc.pool.executor import Executor
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
 from telegrad.testing.fork_server import ForkedProcess
@@ -39,6 +42,8 @@ T = TypeVar("T")
 # missed at the next heartbeat, of which there are five in `lost_after`.
 FAULTS = FaultPlan(drop=0.03, delay=0.1, duplicate=0.03, reorder=0.03, kill=0.05, most=6)
 LOST_AFTER_FAULTS = 3.0
+# A call that is due sooner has a deadline of its own from the beginning.
+ALL_SECONDS = 1000.0
 THE_END = "the end of a module"  # a gate
 
 
@@ -86,13 +91,7 @@ class Job:
         with seams.use_agent(self.agents[rank]):
             return func(*args, **kwargs)
 
-    def expire(self, rank: int, future: rpc.Future[Any]) -> None:
-        """Ends a call of this worker's as its deadline does, when the test wants it."""
-        calling = self.agents[rank]._calling
-        (call,) = [each for each in list(calling._table._calls.values()) if each.future is future]
-        calling._expire(call)
-
-    def rejoin(self, rank: int) -> seams.AgentCore:
+    def rejoin(self, rank: int) -> rpc.Agent:
         """Starts another incarnation of a worker that is gone."""
         self.agents[rank] = self._join(rank)
         return self.agents[rank]
@@ -182,6 +181,28 @@ def processes(request: pytest.FixtureRequest) -> Iterator[Job | None]:
     for rank in (1, 2):
         job.on(0, rpc.rpc_sync, rank, remote_code.release, (THE_END,))
     job.shutdown()
+
+
+@pytest.fixture
+def expire(monkeypatch: pytest.MonkeyPatch) -> Callable[[rpc.Future[Any]], None]:
+    """Ends a call as its deadline does, when the test wants it; before any is made."""
+    deadlines: list[Callable[[], None]] = []
+    at = Deadlines.at
+
+    def noted(self: Deadlines, when: float, callback: Callable[[], None]) -> Deadline:
+        deadlines.append(callback)
+        return at(self, when, callback)
+
+    def expire(future: rpc.Future[Any]) -> None:
+        for each in deadlines:
+            if isinstance(each, partial) and [call.future for call in each.args] == [future]:
+                each()
+                return
+        raise AssertionError("no call with a deadline has this future")
+
+    monkeypatch.setattr(Deadlines, "at", noted)
+    monkeypatch.setattr(calling, "SOON_SECONDS", ALL_SECONDS)
+    return expire
 
 
 @pytest.fixture

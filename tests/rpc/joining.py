@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from telegrad import rpc
-from telegrad._distributed import make_agent
+from telegrad._distributed import make_agent, settle
 from telegrad.rendezvous import JobAddress
 from telegrad.rpc import seams
 from telegrad.transport import GrpcTransport, Transport
 from tests.rpc import form_code, remote_code, stream_code  # noqa: F401 - what workers run
 
-__all__ = ["SERVE", "join", "join_and_serve"]
+__all__ = ["SERVE", "join", "join_and_serve", "make_agent", "settle"]
 
 # The program of a worker in a process of its own; the arguments come through its standard input.
 SERVE = (

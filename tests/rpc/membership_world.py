@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from telegrad import rpc
-from telegrad._distributed import make_agent
 from telegrad.rendezvous import Coordinator, JobAddress
 from telegrad.rpc import seams
 from telegrad.testing import FaultyNetwork, FaultyTransport, leaks
@@ -21,6 +20,7 @@ from telegrad.transport import (
     make_token,
     shared_loop_thread,
 )
+from tests.rpc.joining import make_agent
 
 __all__ = ["Heard", "World"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 
@@ -24,3 +25,14 @@ def start(func: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=func)
     thread.start()
     return thread
+
+
+def objects_left_by(run: Callable[[], object], times: int) -> int:
+    """Returns how many more objects the garbage collector knows after so many runs."""
+    run()
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(times):
+        run()
+    gc.collect()
+    return len(gc.get_objects()) - before

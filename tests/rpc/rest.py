@@ -11,7 +11,7 @@ from telegrad.errors import PoolExhaustedError
 from telegrad.testing import leaks
 from tests.rpc import remote_code
 
-__all__ = ["assert_at_rest", "wait_until_idle"]
+__all__ = ["assert_at_rest", "refused", "wait_until_idle"]
 
 
 def wait_until_idle(agent: rpc.Agent) -> None:
@@ -36,10 +36,11 @@ def assert_at_rest(agents: Iterable[rpc.Agent]) -> None:
     leaks.wait_until_gone("calls", counted)
     for agent in living:
         for to in living:
-            leaks.wait_until_gone("calls", partial(_refused, agent, to))
+            leaks.wait_until_gone("calls", partial(refused, agent, to))
 
 
-def _refused(agent: rpc.Agent, to: rpc.Agent) -> list[str]:
+def refused(agent: rpc.Agent, to: rpc.Agent) -> list[str]:
+    """Calls one worker from another one; says why its pool refused that."""
     try:
         assert agent.call(to.name, remote_code.who).wait() == to.name
     except PoolExhaustedError as error:  # its only thread is on its way back

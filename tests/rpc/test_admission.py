@@ -125,7 +125,6 @@ def test_one_peer_that_stalls_gets_one_more_in_though_others_go_on() -> None:
     for call in (1, 2, 3):
         budget.release(A, call)
     assert budget.is_empty
-    assert not budget._changed
 
 
 def test_calls_are_admitted_while_there_is_room() -> None:
@@ -324,7 +323,8 @@ def test_leaves_lapse_when_nothing_comes_for_so_many_looks() -> None:
         assert leaves.look({slow: None}) == []
     assert leaves.look({slow: None}) == [slow]
     assert leaves.look({}) == []
-    assert not leaves._seen
+    for _ in range(LOOKS):  # it was forgotten
+        assert leaves.look({slow: None}) == []
 
 
 # -- any order of events ------------------------------------------------------------------------
@@ -358,6 +358,9 @@ class World:
         self.budgets = {each: Budget(*sizes) for each in (A, B, C)}
         self.overdrawn = False
         self.lapsed = 0
+        # What budgets and places should hold: calls that asked, to their sizes; those that take a place.
+        self.admitted: dict[WorkerInfo, dict[int, int]] = {each: {} for each in (A, B, C)}
+        self.placed: set[int] = set()
 
     def call(self, a: WorkerInfo, b: WorkerInfo, size: int, inside: Call | None = None) -> Call:
         call = Call(len(self.calls), a, b, size, inside)
@@ -379,6 +382,8 @@ class World:
     def move(self, moves: list[Move]) -> None:
         for number, step, size in moves:
             a, b = self.calls[number].caller, self.calls[number].callee
+            if step in (Step.START, Step.ASK):
+                self.placed.add(number)
             if step is Step.START:
                 self.send(self.calls[number])
             elif step is Step.ASK:
@@ -388,6 +393,7 @@ class World:
 
     def grant(self, b: WorkerInfo, grants: list[Grant]) -> None:
         for grant in grants:
+            self.admitted[b][grant.call] = self.calls[grant.call].size
             self.messages.append(("admit", b, grant.peer, grant.call))
 
     def deliver(self, place: int) -> None:
@@ -395,16 +401,19 @@ class World:
         if kind == "ask":
             self.grant(b, self.budgets[b].ask(a, *body))
         elif kind == "withdraw":
+            self.admitted[b].pop(body, None)
             self.grant(b, self.budgets[b].withdraw(a, body))
         elif kind == "admit":
             if self.windows[b, a].admit(body):
                 self.send(self.calls[body])
         elif kind == "call":
-            self.budgets[b].arrive(a, body.number)
+            if self.budgets[b].arrive(a, body.number):  # one that lapsed counts from now on
+                self.admitted[b][body.number] = body.size
             body.state = "served"
         else:
             body.state = "ended"
             self.close(body)
+            self.placed.discard(body.number)
             self.move(self.windows[b, a].leave(body.number))
 
     def deliver_all(self) -> None:
@@ -419,12 +428,14 @@ class World:
         self.wait(call)
 
     def wait(self, call: Call) -> None:
+        self.admitted[call.callee].pop(call.number, None)
         self.grant(call.callee, self.budgets[call.callee].release(call.caller, call.number))
 
     def withdraw(self, call: Call) -> None:
         assert call.state == "held"
         call.state = "withdrawn"
         ends = call.caller, call.callee
+        self.placed.discard(call.number)
         self.move(self.windows[ends].leave(call.number))
 
     def close(self, call: Call) -> None:
@@ -442,9 +453,18 @@ class World:
                     self.close(each)
                 each.state = "lost"
         for other in {A, B, C} - self.dead:
+            self.forget(other, gone)
             self.move(self.windows[other, gone].lose())
             self.grant(other, self.budgets[other].lose(gone))
         self.messages = [each for each in self.messages if not self.dead & set(each[1:3])]
+
+    def forget(self, other: WorkerInfo, gone: WorkerInfo) -> None:
+        """A worker that lives on gives back what it has for one that is gone, but what runs."""
+        for each in self.calls.values():
+            if (each.caller, each.callee) == (other, gone):
+                self.placed.discard(each.number)
+            elif (each.caller, each.callee) == (gone, other) and each.state != "served":
+                self.admitted[other].pop(each.number, None)
 
     def runnable(self) -> list[Call]:
         return [each for each in self.calls.values() if each.state == "served"]
@@ -469,9 +489,6 @@ class World:
         assert all(self.windows[a, b].is_empty for a in living for b in living)
         assert all(self.budgets[each].is_empty for each in living)
         assert all(self.budgets[each].in_use == 0 for each in living)
-        assert not any(
-            self.budgets[each]._in_use_by or self.budgets[each]._changed for each in living
-        )
         assert all(self.places[each].taken == 0 for each in living)
 
 
@@ -545,17 +562,19 @@ class Random:
                         world.crash(rng.choice(living))
 
     def check_budgets(self) -> None:
-        for budget in self.world.budgets.values():
-            alone = len(budget._coming) + len(budget._here) == 1
-            assert budget.in_use <= self.world.limits.pending_bytes or alone
-            for peer, used in budget._in_use_by.items():
-                calls = [each for each in (*budget._coming, *budget._here) if each[0] == peer]
-                assert used <= self.world.limits.pending_bytes_per_peer or len(calls) == 1
-        for caller, places in self.world.places.items():
-            windows = [each for (a, _), each in self.world.windows.items() if a == caller]
-            assert all(each._taken == len(each._started) + len(each._asking) for each in windows)
-            assert places.taken == sum(each._taken for each in windows)
-            assert places.taken <= self.world.limits.pending_calls
+        world = self.world
+        for callee in {A, B, C} - world.dead:
+            held, budget = world.admitted[callee], world.budgets[callee]
+            assert budget.in_use == sum(held.values())
+            assert budget.in_use <= world.limits.pending_bytes or len(held) == 1
+            for peer in (A, B, C):
+                used = [size for call, size in held.items() if world.calls[call].caller == peer]
+                assert sum(used) <= world.limits.pending_bytes_per_peer or len(used) == 1
+        for caller in {A, B, C} - world.dead:
+            places = world.places[caller]
+            windows = [each for (a, _), each in world.windows.items() if a == caller]
+            assert places.taken == sum(world.calls[each].caller == caller for each in world.placed)
+            assert places.taken <= world.limits.pending_calls
             assert places.is_full or not any(each.is_ready for each in windows)
 
 

@@ -14,11 +14,10 @@ from telegrad import rpc
 from telegrad.errors import CallTimeoutError, EncodeError
 from telegrad.rpc import seams
 from telegrad.rpc.future.future import Future
-from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import form_code
-from tests.rpc.rest import wait_until_idle
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.form_code import Machine, Promise, Promises
+from tests.rpc.rest import wait_until_idle
 
 ALL = ["w0", "w1", "w2"]
 PATH = ["w2", "w0", "w1", "w1", "w2", "w0"]

@@ -325,14 +325,16 @@ def test_the_deadline_counts_from_the_call(
     assert_nothing_is_left(job)
 
 
-def test_a_call_given_up_while_it_runs_keeps_its_place(make_job: MakeJob) -> None:
+def test_a_call_given_up_while_it_runs_keeps_its_place(
+    make_job: MakeJob, expire: Callable[[rpc.Future[Any]], None]
+) -> None:
     """The callee still holds its arguments; whoever is next comes when it has ended."""
     job = make_job(2, limits=strict(pending_bytes=1))
     with seams.use_agent(job.agents[0]):
         expired = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "gone"))
         following = rpc.rpc_async("w1", pressure_code.push, (megabytes(1, 1),))
         wait_until("it is in", lambda: meter.inside == 1)
-        job.expire(0, expired)
+        expire(expired)
         with pytest.raises(CallTimeoutError, match="may still run"):
             expired.wait()
         assert not following.done()

@@ -15,6 +15,7 @@ import pytest
 from telegrad import rpc
 from telegrad.rpc import seams
 from telegrad.rpc.call.serving import REPLY
+from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, write_body
 from tests.rpc import remote_code
@@ -30,7 +31,9 @@ def test_the_callers_end_of_an_empty_call(
     job = make_job(2)
     agent, peer = job.agents[0], job.agents[1].info
 
-    def answer(to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
+    def answer(
+        exchange: Exchange, to: WorkerInfo, envelope: Envelope, *, rides: bool = False
+    ) -> None:
         reply = write_body(REPLY, None, reply=True)
         reply.call = envelope.call
         functions.append("(the transport)")
@@ -44,8 +47,8 @@ def test_the_callers_end_of_an_empty_call(
         elif event == "c_call":
             functions.append(argument.__qualname__)
 
-    with seams.use_agent(agent), monkeypatch.context() as patch:
-        patch.setattr(agent._exchange, "post", answer)
+    with rpc.use_agent(agent), monkeypatch.context() as patch:
+        patch.setattr(Exchange, "post", answer)
         for _ in range(3):
             rpc.rpc_sync("w1", remote_code.who)
         functions.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -119,19 +120,28 @@ def test_a_call_expires_whether_or_not_that_is_soon(
     name = f"expires-{timeout}"
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, (name,), timeout=timeout)
-        assert future._source is not None
-        assert (future._source.deadline is None) == (timeout > 0.1)  # type: ignore[attr-defined]
         with pytest.raises(CallTimeoutError, match="took longer than") as raised:
             future.wait(20)
         assert raised.value.elapsed >= timeout
         rpc.rpc_sync("w1", remote_code.release, (name,))
 
 
-def test_a_call_that_is_answered_leaves_no_deadline_behind(make_job: MakeJob) -> None:
+@pytest.mark.parametrize("timeout", [0.5, 10.0])
+def test_a_call_has_a_deadline_of_its_own_where_that_is_soon(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, timeout: float
+) -> None:
     job = make_job(2)
-    agent = job.agents[0]
-    before = len(agent._deadlines._heap)
-    with seams.use_agent(agent):
+    deadlines, at = list[float](), Deadlines.at
+
+    def noted(self: Deadlines, when: float, callback: Callable[[], None]) -> Deadline:
+        deadlines.append(when)
+        return at(self, when, callback)
+
+    monkeypatch.setattr(Deadlines, "at", noted)
+    with rpc.use_agent(job.agents[0]):
         for _ in range(100):
-            rpc.rpc_sync("w1", remote_code.who, timeout=10.0)
-    assert len(agent._deadlines._heap) < before + 50
+            rpc.rpc_sync("w1", remote_code.who, timeout=timeout)
+    if timeout < calling.SOON_SECONDS:
+        assert len(deadlines) >= 100
+    else:
+        assert len(deadlines) < 50

@@ -710,13 +710,15 @@ def test_who_waits_until_an_agent_is_idle_is_woken_by_the_last_reply(job: Job) -
     assert idle == [True]
 
 
-def test_a_value_that_was_not_made_in_time_says_so_to_all_who_ask(job: Job) -> None:
+def test_a_value_that_was_not_made_in_time_says_so_to_all_who_ask(
+    expire: Callable[[rpc.Future[Any]], None], job: Job
+) -> None:
     rref = job.on(0, rpc.remote, "w1", remote_code.hold_async, ("in-time",))
     assert entered("in-time")
     asked = call(job, 0, remote_code.fetch, rref)
     creation = rref.reference.creation
     assert creation is not None
-    job.expire(0, creation)
+    expire(creation)
     with pytest.raises(CallTimeoutError):
         rref.to_here()
     with pytest.raises(CallTimeoutError, match="given up by 'w0'"):

@@ -122,8 +122,9 @@ def held(executor: Executor, gate: threading.Event) -> Future[object]:
 
 def run_root(executor: Executor, func: Callable[[], object]) -> Future[object]:
     future: Future[object] = Future()
-    work = contextvars.Context(), lambda: future.set_result(func()), ()
-    executor._enter(executor._roots, work)  # as `submit_call` does, exhausted or not
+    assert executor.submit_call(
+        contextvars.Context(), lambda: future.set_result(func()), nested=False
+    )
     return future
 
 
@@ -153,12 +154,16 @@ def test_a_root_call_gets_its_turn_however_much_nested_work_there_is(deadlines: 
     assert [place for place, what in enumerate(order) if what == "root"] == [TURNS, 2 * TURNS + 1]
 
 
-def test_nested_work_gets_a_thread_where_root_calls_get_none(deadlines: Deadlines) -> None:
+def test_nested_work_gets_a_thread_where_root_calls_get_none(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two roots fill the pool and wait, unseen, for work that comes behind a third one."""
     executor = make(deadlines, 1, max_threads=2)
     gate = threading.Event()
     stuck = [held(executor, gate) for _ in range(2)]
-    third = run_root(executor, lambda: executor.threads)
+    with monkeypatch.context() as patch:  # it came a moment ago, when the pool took it
+        patch.setattr(Executor, "exhausted", lambda *_, **__: False)
+        third = run_root(executor, lambda: executor.threads)
     assert (executor.exhausted(), executor.exhausted(nested=True)) == (True, False)
     assert run(executor, lambda: executor.threads).wait(20) == 3
     assert not third.done()
@@ -402,15 +407,15 @@ def test_a_wait_of_ours_lets_others_take_over(deadlines: Deadlines) -> None:
 
 
 def test_a_thread_that_was_woken_for_what_another_did_takes_what_nobody_was_woken_for(
-    deadlines: Deadlines,
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadlines.close()  # nothing ticks: nobody is woken for what waits
     executor = make(deadlines, 2)
-    executor._slow = executor_module.SLOW_FROM  # each piece of work gets a thread
+    monkeypatch.setattr(executor_module, "SLOW_FROM", -100)  # each piece of work gets a thread
     both = threading.Barrier(2)
     for future in [run(executor, both.wait, 10) for _ in range(2)]:
         future.wait(10)
-    executor._slow = 0
+    monkeypatch.setattr(executor_module, "SLOW_FROM", 100)
     gate = threading.Event()
     first = held(executor, gate)
     second = run(executor, lambda: None)  # left to the thread that runs
@@ -419,7 +424,6 @@ def test_a_thread_that_was_woken_for_what_another_did_takes_what_nobody_was_woke
     gate.set()
     first.wait(10)
     assert {run(executor, lambda: 3).wait(10) for _ in range(10)} == {3}
-    assert executor._unclaimed == 0
     executor.close()
 
 

@@ -29,7 +29,7 @@ from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.pool import user_loop
 from telegrad.rpc.seams import fresh_copy
 from telegrad.testing import leaks
-from telegrad.wire import Envelope, write_body
+from telegrad.wire import Envelope
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.wire.samples import EXCEPTIONS, OddError, is_like
@@ -129,11 +129,11 @@ def test_timeout(job: Job) -> None:
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
 
 
-def test_expiry_cancels_a_coroutine(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
+def test_expiry_cancels_a_coroutine(expire: Callable[[rpc.Future[Any]], None], job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold_async, ("cancel",))
         assert remote_code.entered("cancel")
-        job.expire(0, future)
+        expire(future)
         with pytest.raises(CallTimeoutError):
             future.wait()
     assert remote_code.gates("cancel-cancelled").wait(20)
@@ -200,14 +200,14 @@ def test_interceptors_see_requests_and_replies(job: Job) -> None:
     assert recorders[1].heard == [("incoming", False, name), ("outgoing", True, name)]
 
 
-def test_a_late_reply_is_given_back(job: Job) -> None:
+def test_a_late_reply_is_given_back(expire: Callable[[rpc.Future[Any]], None], job: Job) -> None:
     recorders = [Recorder() for _ in job.agents]
     for agent, recorder in zip(job.agents, recorders, strict=True):
         agent.add_interceptor(recorder)
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("late",))
         assert remote_code.entered("late")
-        job.expire(0, future)
+        expire(future)
         with pytest.raises(CallTimeoutError):
             future.wait()
         remote_code.release("late")

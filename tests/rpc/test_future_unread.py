@@ -32,7 +32,7 @@ class Log:
     def __init__(self, job: Job, caplog: pytest.LogCaptureFixture) -> None:
         self.job = job
         self._caplog = caplog
-        self._unread = job.agents[0].attached(UnreadErrors)
+        self.unread = job.agents[0].attached(UnreadErrors)
 
     def settle(self) -> None:
         """Returns when no call is pending and no report waits to be told."""
@@ -47,13 +47,13 @@ class Log:
 
     def _silence(self) -> list[str]:
         gc.collect()  # the frames of a callback that raised refer to the future that it fails
-        return ["it"] * self._unread.reports.empty()
+        return ["it"] * self.unread.reports.empty()
 
     def told(self) -> str:
         """Returns what is told now, and forgets it."""
         self.settle()
         self._caplog.clear()
-        self._unread.tell()
+        self.unread.tell()
         found = [r for r in self._caplog.records if r.name == LOGGER]
         return "\n".join(f"{r.getMessage()} [{r.exc_info[1]!r}]" for r in found if r.exc_info)
 
@@ -362,7 +362,7 @@ def test_a_finaliser_takes_no_lock_and_decodes_nothing(log: Log) -> None:
         lock, reply = future._lock, future._thunk
         with lock:
             del future
-        report = log._unread.reports.get(timeout=20)
+        report = log.unread.reports.get(timeout=20)
         assert report.error is reply
         assert isinstance(report.read(), remote_code.CustomError)
 

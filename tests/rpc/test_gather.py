@@ -28,8 +28,8 @@ from telegrad.transport import LoopThread, on_own_loop
 from telegrad.wire import encode, external
 from telegrad.wire.values import array_types
 from tests.rpc import remote_code
-from tests.rpc.rest import wait_until_idle
 from tests.rpc.conftest import Job
+from tests.rpc.rest import wait_until_idle
 
 WORKERS = ("w0", "w1", "w2")
 

@@ -11,12 +11,11 @@ from telegrad import rpc
 from telegrad.errors import DecodeError, EncodeError, PoolExhaustedError
 from telegrad.rpc import Limits, seams
 from telegrad.rpc.seams import connection_limits
-from telegrad.testing import leaks
 from telegrad.transport import ConnectionLimits
 from telegrad.wire import DecodeLimits
 from tests.rpc import remote_code
-from tests.rpc.rest import wait_until_idle
 from tests.rpc.conftest import MakeJob
+from tests.rpc.rest import wait_until_idle
 
 
 def test_the_defaults_of_the_floors_are_the_same() -> None:

@@ -137,7 +137,6 @@ def test_a_task_that_gave_up_is_not_woken(loop: CountingLoop) -> None:
             await task
 
     loop.run_until_complete(run())
-    assert not future._wakers
     assert future.wait() == 3
 
 
@@ -153,12 +152,10 @@ def test_a_closed_loop_keeps_nobody_from_completing_a_future() -> None:
         return await future
 
     loop.run_until_complete(wait())
-    tasks = asyncio.all_tasks(loop)
+    loop.set_exception_handler(lambda *_: None)  # the task is destroyed with the loop
     loop.close()
     future.set_result(1)
     assert future.wait() == 1
-    for task in tasks:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_a_loop_that_rests_wakes_them_when_it_runs_again(loop: CountingLoop) -> None:
@@ -205,7 +202,6 @@ def test_an_interrupt_while_tasks_are_woken_forgets_none(loop: CountingLoop) -> 
         loop.run_until_complete(asyncio.sleep(0))
     loop.run_until_complete(asyncio.sleep(0))
     assert (first.woken, second.woken) == (2, 2)
-    assert not waker._due
 
 
 def test_an_interrupt_before_the_loop_was_called_leaves_others_their_turn(

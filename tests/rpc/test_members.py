@@ -103,13 +103,17 @@ def test_who_is_lost_and_was_never_replaced_is_kept(members: Members) -> None:
 
 
 def test_events_remember_the_last_of_the_lost_alone() -> None:
-    events = MembershipEvents(OWN, lambda *_: None)
-    workers = [rpc.WorkerInfo("w1", 1, 2 + i) for i in range(3 * MOST_LOST)]
+    told = Told()
+    told.events.begin([OWN])
+    workers = [rpc.WorkerInfo(f"other{i}", i, 2 + i) for i in range(1, 3 * MOST_LOST)]
     for each in workers:
-        events.lost(each, lost(each))
-    assert len(events._gone) == MOST_LOST
-    events.joined(workers[-1])  # heard of late: it is gone
-    assert not events._known
+        told.events.lost(each, lost(each))
+    before = len(told.run())
+    for each in workers[-MOST_LOST:]:
+        told.events.joined(each)  # heard of late: it is gone
+    assert len(told.run()) == before
+    told.events.joined(workers[0])  # forgotten
+    assert len(told.run()) == before + 1
 
 
 class Told:

@@ -11,7 +11,6 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad import rpc
-from telegrad._distributed import make_agent
 from telegrad.errors import UnreachableWorkerError
 from telegrad.rendezvous import Coordinator, JobAddress, join_job
 from telegrad.rpc import seams
@@ -25,6 +24,7 @@ from telegrad.transport import (
 )
 from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
+from tests.rpc.joining import make_agent
 
 T = TypeVar("T")
 HOST, FIRST, SECOND = 0, 1, 2  # of whom the first listens, and the others do not
@@ -35,12 +35,12 @@ class Job:
 
     def __init__(self, kind: str, listens: tuple[bool, ...]) -> None:
         self._kind, self._network = kind, InprocNetwork()
-        self._size = len(listens)
+        self.size = len(listens)
         self._token = make_token()
         self.coordinator = Coordinator(self._transports(), job="test", token=self._token)
         self._endpoint = self.coordinator.start()[0]
-        with ThreadPoolExecutor(self._size) as pool:
-            self.agents = list(pool.map(self.join, range(self._size), listens))
+        with ThreadPoolExecutor(self.size) as pool:
+            self.agents = list(pool.map(self.join, range(self.size), listens))
 
     def _transports(self) -> list[Transport]:
         return [InprocTransport(self._network) if self._kind == "inproc" else GrpcTransport()]
@@ -51,7 +51,7 @@ class Job:
                 host="test",
                 port=0,
                 rank=rank,
-                world_size=self._size,
+                world_size=self.size,
                 job="test",
                 hosts_store=False,
                 endpoint=self._endpoint,

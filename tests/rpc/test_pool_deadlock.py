@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +16,7 @@ from telegrad.rpc.seams import WaitProbes
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code, waiting_code
 from tests.rpc.conftest import MakeJob
+from tests.rpc.rest import refused
 
 THREADS = 4
 TRAINERS = 5
@@ -96,13 +98,12 @@ def test_a_synchronous_server_whose_handlers_call_back_first(make_job: MakeJob) 
         given.release()
 
 
-def test_a_recursion_without_an_end_is_an_error(make_job: MakeJob) -> None:
+def test_a_recursion_without_an_end_is_an_error(
+    make_job: MakeJob, most_threads: Callable[[int], None]
+) -> None:
     """Each call waits for the next one; nothing waits for a thread until the deadline."""
+    most_threads(10)
     job = make_job(2, num_threads=2)
-    for agent in job.agents:
-        agent._executor._max_threads = 10
     with pytest.raises(PoolExhaustedError, match="takes no further nested call"):
         job.on(0, rpc.rpc_sync, "w1", remote_code.chain, (["w0", "w1"] * 100,))
-    pool = job.agents[1]._executor  # its threads end when they have answered
-    wait_until_gone("threads", lambda: ["no room"] * pool.exhausted())
-    assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
+    wait_until_gone("threads", lambda: refused(*job.agents))  # they end when they have answered

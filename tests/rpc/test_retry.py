@@ -28,8 +28,8 @@ from telegrad.rpc.call.retry import Retries, is_idempotent
 from telegrad.testing import leaks
 from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes
-from tests.rpc.rest import wait_until_idle
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.rest import wait_until_idle
 
 OVER_FAULTS_TOO = True
 

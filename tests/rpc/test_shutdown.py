@@ -21,8 +21,8 @@ from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous import control as reminder
 from telegrad.rpc import seams
 from telegrad.rpc.agent.ambient import process_agent
-from telegrad.rpc.agent.shutdown import _State
 from telegrad.testing import leaks
+from telegrad.transport import Exchange
 from tests.rpc import cancel_code, remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
 
@@ -183,19 +183,27 @@ def test_who_leaves_at_once_hears_of_that_alone(
         assert known is not None
         leaks.wait_until_gone("sessions", lambda: [known] if known.loss is None else [])
 
+    closed: list[bool] = []
+    close = Exchange.close
+
+    def close_and_note(exchange: Exchange, timeout: float, reason: str = "shutdown") -> None:
+        close(exchange, timeout, reason)
+        closed.append(True)
+
+    monkeypatch.setattr(Exchange, "close", close_and_note)
     for verb in ("close", "leave"):
         told = getattr(membership, verb)
 
         def and_heard(*args: object, told: Callable[..., None] = told) -> None:
             told(*args)
-            if not agent._exchange._closed:
+            if not closed:
                 given_up()
 
         monkeypatch.setattr(membership, verb, and_heard)
     with ThreadPoolExecutor(len(waits)) as pool:
         waiting = {what: pool.submit(job.on, 0, wait) for what, wait in waits.items()}
         thread, _ = in_thread(agent.shutdown if hurried else lambda: None)
-        while hurried and agent._shutdown._state is not _State.ENDING:
+        while hurried and "shutting down" not in repr(agent):
             thread.join(0.001)
         agent.shutdown(graceful=False)
         remote_code.gates.open_all()
@@ -330,7 +338,7 @@ def test_leaving_at_once_ends_a_graceful_shutdown_that_still_serves(job: Job) ->
     job.agents[1].call("w0", remote_code.hold, ("hurry",), timeout=float("inf"))
     assert remote_code.entered("hurry")
     thread, outcome = in_thread(agent.shutdown)
-    while agent._shutdown._state is not _State.ENDING:
+    while "shutting down" not in repr(agent):
         thread.join(0.001)
     agent.shutdown(graceful=False)
     assert agent.ended

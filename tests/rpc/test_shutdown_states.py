@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,10 @@ def test_an_interrupt_does_not_look_like_the_end_of_the_job(
 
 
 def test_a_call_that_was_given_up_holds_nobody_up(
-    make_job: MakeJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    make_job: MakeJob,
+    expire: Callable[[rpc.Future[Any]], None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread cannot be cancelled, and the function may never return."""
     monkeypatch.setattr(shutdown, "CLOSE_SECONDS", 1.0)  # of which it waits for a quarter
@@ -99,7 +103,7 @@ def test_a_call_that_was_given_up_holds_nobody_up(
     first, second = job.agents
     given_up = first.call("w1", remote_code.hold, ("given up",))
     assert remote_code.entered("given up")
-    job.expire(0, given_up)
+    expire(given_up)
     with pytest.raises(CallTimeoutError):
         given_up.wait(20)
     with ThreadPoolExecutor(2) as pool:

@@ -7,6 +7,8 @@ import gc
 import logging
 import math
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,15 +23,19 @@ from telegrad.errors import (
     NotInitializedError,
     WorkerLostError,
 )
-from telegrad.rpc import seams
+from telegrad.rpc.seams import new_future
+from telegrad.rpc.stream import reading
 from telegrad.rpc.stream.messages import ITEM, MORE
 from telegrad.rpc.stream.protocol import WINDOW_BYTES, WINDOW_ITEMS
-from telegrad.rpc.stream.reading import StreamReaders
+from telegrad.rpc.stream.reading import StreamReader, StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.testing import leaks
 from telegrad.wire import Envelope
+from tests.counting import counted
+from tests.patience import with_more_time
 from tests.rpc import remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.rest import refused
 
 FOREVER: list[Callable[..., Any]] = [stream_code.forever, stream_code.aforever]
 HOLDS: list[Callable[..., Any]] = [stream_code.holds, stream_code.aholds]
@@ -39,8 +45,9 @@ gates = remote_code.gates
 
 
 @pytest.fixture(autouse=True)
-def _counts() -> None:
+def _counts(monkeypatch: pytest.MonkeyPatch) -> None:
     counts.begin()
+    monkeypatch.setattr(reading, "HOUSEKEEPING_SECONDS", 0.05)
 
 
 def wait_for(what: str, holds: Callable[[], bool]) -> None:
@@ -52,28 +59,56 @@ def rests(job: Job, rank: int) -> Callable[[], bool]:
 
 
 def left(job: Job) -> list[str]:
-    """Ends of streams, calls, threads that work, on all workers."""
+    """Ends of streams and calls, on all workers."""
     found = []
     for agent in job.agents:
         if not agent.ended:
             ends = len(agent.attached(StreamReaders)), len(agent.attached(StreamProducers))
-            calls = agent.statistics().pending_calls
-            work = agent._executor.busy
-            if any((*ends, calls, work)):
-                found.append(f"{agent.name}: {ends} ends, {calls} calls, {work} threads")
+            calls = agent.waits_for()
+            if any((*ends, calls)) or not agent.drain(time.monotonic()):
+                found.append(f"{agent.name}: {ends} ends, {calls}")
     return found
+
+
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> list[StreamReader]:
+    """What reads each stream that the test opens."""
+    opened, open_stream = list[StreamReader](), StreamReaders.open
+
+    def noted(*args: Any, **options: Any) -> StreamReader:
+        opened.append(open_stream(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(StreamReaders, "open", noted)
+    return opened
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set when a reader begins to wait for an item."""
+    begun = threading.Event()
+
+    def noted(*args: Any) -> rpc.Future[Any]:
+        begun.set()
+        return new_future(*args)
+
+    monkeypatch.setattr(reading, "new_future", noted)
+    return begun
 
 
 # Back-pressure ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("func", FOREVER)
-def test_a_generator_rests_when_it_is_ahead(job: Job, func: Callable[..., Any]) -> None:
-    producer = job.agents[1]
-    with seams.use_agent(job.agents[0]), rpc.stream("w1", func, ("ahead",)) as items:
+def test_a_generator_rests_when_it_is_ahead(
+    make_job: MakeJob, most_threads: Callable[[int], None], func: Callable[..., Any]
+) -> None:
+    most_threads(1)
+    job = make_job(3, num_threads=1)
+    with rpc.use_agent(job.agents[0]), rpc.stream("w1", func, ("ahead",)) as items:
         wait_for("rest", rests(job, 1))
         assert counts.yielded("ahead") == WINDOW_ITEMS
-        wait_for("no thread", lambda: producer._executor.busy == 0)
+        leaks.wait_until_gone("thread", lambda: refused(job.agents[2], job.agents[1]))
         read = [next(items) for _ in range(WINDOW_ITEMS // 2 - 1)]
         assert counts.yielded("ahead") == WINDOW_ITEMS
         read.append(next(items))
@@ -109,12 +144,13 @@ def test_what_a_stream_costs(job: Job) -> None:
     n = 10 * WINDOW_ITEMS
     with seams.use_agent(consumer):
         rpc.rpc_sync("w1", remote_code.who)
-        before = consumer._exchange.statistics(), producer._exchange.statistics()
-        assert sum(rpc.stream("w1", stream_code.count, (n,))) == n * (n - 1) // 2
-        after = consumer._exchange.statistics(), producer._exchange.statistics()
-    sent = [b.envelopes_sent - a.envelopes_sent for a, b in zip(before, after, strict=True)]
-    assert 1 < sent[0] <= 1 + n // (WINDOW_ITEMS // 2)
-    assert sent[1] == n + 1
+        with counted() as work:
+            assert sum(rpc.stream("w1", stream_code.count, (n,))) == n * (n - 1) // 2
+    sent = Counter[str]()
+    for name, count in work.envelopes.items():
+        sent[name.partition(" ")[0]] += count
+    assert 1 < sent[consumer.name] <= 1 + n // (WINDOW_ITEMS // 2)
+    assert sent[producer.name] == n + 1
 
 
 # Leaving early ------------------------------------------------------------------------------------
@@ -163,15 +199,18 @@ def test_one_that_nobody_holds_any_more(job: Job, func: Callable[..., Any]) -> N
 
 
 @pytest.mark.parametrize("func", HOLDS)
-def test_cancelling_wakes_who_reads(job: Job, func: Callable[..., Any]) -> None:
-    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+def test_cancelling_wakes_who_reads(
+    job: Job, func: Callable[..., Any], waits: threading.Event
+) -> None:
+    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", func, ("held", 2))
         assert [next(items), next(items)] == [0, 1]
-        reading = pool.submit(next, items)
-        wait_for("a reader", lambda: bool(items._reader._waiters))
+        waits.clear()
+        reads = pool.submit(next, items)
+        assert waits.wait(20)
         assert items.cancel()
         with pytest.raises(CallCancelledError, match=r"holds on 'w1' was cancelled"):
-            reading.result()
+            reads.result()
         with pytest.raises(CallCancelledError):
             next(items)
         assert not items.cancel()
@@ -180,28 +219,28 @@ def test_cancelling_wakes_who_reads(job: Job, func: Callable[..., Any]) -> None:
     leaks.wait_until_gone("streams", lambda: left(job))
 
 
-def test_closing_ends_it_for_who_reads_in_another_thread(job: Job) -> None:
-    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+def test_closing_ends_it_for_who_reads_in_another_thread(job: Job, waits: threading.Event) -> None:
+    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", stream_code.holds, ("held", 0))
-        reading = pool.submit(list, items)
-        wait_for("a reader", lambda: bool(items._reader._waiters))
+        reads = pool.submit(list, items)
+        assert waits.wait(20)
         items.close()
-        assert reading.result() == []
+        assert reads.result() == []
     gates("held").set()
     leaks.wait_until_gone("streams", lambda: left(job))
 
 
-def test_a_task_that_is_cancelled_loses_no_item(job: Job) -> None:
+def test_a_task_that_is_cancelled_loses_no_item(job: Job, waits: threading.Event) -> None:
     async def main() -> list[int]:
         async with rpc.stream("w1", stream_code.holds, ("task", 1)) as items:
             first = await anext(items)
             waiting = asyncio.ensure_future(anext(items))
+            waits.clear()
             await asyncio.sleep(0)  # the task runs as far as it can
-            assert items._reader._waiters
+            assert waits.is_set()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            assert not items._reader._waiters
             gates("task").set()
             return [first, *[each async for each in items]]
 
@@ -255,16 +294,26 @@ def test_a_closed_outer_stream_closes_the_inner_one(job: Job) -> None:
 # Deadlines ----------------------------------------------------------------------------------------
 
 
+def first_two(items: rpc.Stream[int]) -> list[int]:
+    """Reads two items, which a busy machine may keep for longer than the limit."""
+    try:
+        return [next(items), next(items)]
+    except CallTimeoutError as error:
+        raise AssertionError(f"{error}") from error
+
+
 @pytest.mark.parametrize("func", HOLDS)
 def test_the_time_for_the_next_item(job: Job, func: Callable[..., Any]) -> None:
-    with seams.use_agent(job.agents[0]):
-        items = rpc.stream("w1", func, ("late", 2), timeout=60.0)
-        assert [next(items), next(items)] == [0, 1]
-        items._reader._limit = 0.5
+    def read(limit: float) -> CallTimeoutError:
+        items = rpc.stream("w1", func, ("late", 2), timeout=limit)
+        assert first_two(items) == [0, 1]
         for _ in range(2):
-            with pytest.raises(CallTimeoutError, match=r"next item of .*within 0.5 s") as info:
+            with pytest.raises(CallTimeoutError, match=rf"next item of .*within {limit} s") as info:
                 next(items)
-        error = info.value
+        return info.value
+
+    with rpc.use_agent(job.agents[0]):
+        error = with_more_time(read, 0.2, 5.0)
         assert (error.worker, error.phase) == ("w1", "waiting for the next item")
         assert error.function.endswith("holds")
     if func is stream_code.holds:
@@ -275,16 +324,15 @@ def test_the_time_for_the_next_item(job: Job, func: Callable[..., Any]) -> None:
 
 
 def test_the_time_for_the_next_item_on_a_loop(job: Job) -> None:
-    async def main() -> list[int]:
-        items = rpc.stream("w1", stream_code.aholds, ("late", 2), timeout=60.0)
-        read = [await anext(items), await anext(items)]
-        items._reader._limit = 0.5
+    async def read(limit: float) -> None:
+        items = rpc.stream("w1", stream_code.aholds, ("late", 2), timeout=limit)
+        first = [await asyncio.to_thread(first_two, items)]
+        assert first == [[0, 1]]
         with pytest.raises(CallTimeoutError):
             await anext(items)
-        return read
 
-    with seams.use_agent(job.agents[0]):
-        assert asyncio.run(main()) == [0, 1]
+    with rpc.use_agent(job.agents[0]):
+        with_more_time(lambda limit: asyncio.run(read(limit)), 0.2, 5.0)
     assert counts.wait_closed("late")
     leaks.wait_until_gone("streams", lambda: left(job))
 
@@ -300,27 +348,27 @@ def test_what_a_served_call_has_left_bounds_all_of_it(job: Job, func: Callable[.
 
 
 def test_nobody_is_late_while_another_reader_gets_items(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: Job, monkeypatch: pytest.MonkeyPatch, readers: list[StreamReader]
 ) -> None:
-    reading = job.agents[0]
+    consumer, limit = job.agents[0], 61.5
     timers: list[Callable[[], None]] = []
     stopped: list[int] = []
 
-    others = reading.after
+    others = consumer.after
 
     def after(delay: float, callback: Callable[[], None]) -> Callable[[], None]:
-        if delay != reader._limit:  # the agent has more to do than this
+        if delay != limit:  # the agent has more to do than this
             return others(delay, callback)
         timers.append(callback)
         place = len(timers)
         return lambda: stopped.append(place)
 
-    with seams.use_agent(reading):
-        items = rpc.stream("w1", stream_code.count, (3,), timeout=61.5)
-        reader = items._reader
-        wait_for("all", lambda: reader._ended)
-        monkeypatch.setattr(reading, "after", after)
-        forget = reader._expire_later()
+    with rpc.use_agent(consumer):
+        items, ended = rpc.stream("w1", stream_code.count, (3,), timeout=limit), threading.Event()
+        readers[0].call_when_ended(ended.set)
+        assert ended.wait(20)
+        monkeypatch.setattr(consumer, "after", after)
+        forget = readers[0]._expire_later()
         timers[0]()  # the next item is here
         assert next(items) == 0
         timers[1]()  # one was taken
@@ -353,7 +401,11 @@ def test_a_lost_producer_after_what_has_come(job: Job, func: Callable[..., Any])
 
 @pytest.mark.parametrize("read", [0, 2])
 def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
-    job: Job, monkeypatch: pytest.MonkeyPatch, read: int
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    readers: list[StreamReader],
+    waits: threading.Event,
+    read: int,
 ) -> None:
     """Big items take longer than the reply: they may still be on their way."""
     producer = job.agents[1]
@@ -364,20 +416,29 @@ def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
             post(to, envelope)
 
     numbers = list(reversed(range(5)))
+    ended, lost, lose = threading.Event(), threading.Event(), StreamReader.lose
+
+    def noted(reader: StreamReader, error: WorkerLostError) -> None:
+        lose(reader, error)
+        lost.set()
+
+    monkeypatch.setattr(StreamReader, "lose", noted)
     monkeypatch.setattr(producer, "post_envelope", never_arrives)
     with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", stream_code.count, (5,), timeout=math.inf)
-        wait_for("the end", lambda: items._reader._ended)
+        readers[0].call_when_ended(ended.set)
+        assert ended.wait(20)
         assert [next(items) for _ in range(read)] == list(range(read))
+        waits.clear()
         if read:
-            reading = pool.submit(next, items)
-            wait_for("a reader", lambda: bool(items._reader._waiters))
+            reads = pool.submit(next, items)
+            assert waits.wait(20)
         producer.shutdown(graceful=False)
         if read:
             with pytest.raises(WorkerLostError):
-                reading.result(20)
+                reads.result(20)
         else:
-            wait_for("the loss", lambda: items._reader._lost is not None)
+            assert lost.wait(20)
             assert [next(items), next(items)] == [0, 1]
         with pytest.raises(WorkerLostError):
             next(items)
@@ -473,16 +534,13 @@ def test_garbage(job: Job, caplog: pytest.LogCaptureFixture) -> None:
         assert [next(items) for _ in range(100)] == list(range(100))
 
 
-def test_items_beyond_the_window_end_the_stream(job: Job) -> None:
+def test_items_beyond_the_window_end_the_stream(job: Job, readers: list[StreamReader]) -> None:
     consumer = job.agents[0]
     with seams.use_agent(consumer):
         items = rpc.stream("w1", stream_code.holds, ("beyond", 1))
         assert next(items) == 0
-        reader = items._reader
-        from telegrad.wire import Envelope  # noqa: PLC0415
-
         with pytest.raises(DecodeError):
-            reader.arrive(WINDOW_ITEMS, 1, Envelope(ITEM))
+            readers[0].arrive(WINDOW_ITEMS, 1, Envelope(ITEM))
         with pytest.raises(DecodeError, match="was not expected"):
             next(items)
     gates("beyond").set()
@@ -490,18 +548,20 @@ def test_items_beyond_the_window_end_the_stream(job: Job) -> None:
     leaks.wait_until_gone("streams", lambda: left(job))
 
 
-def test_items_that_come_when_it_was_given_up_are_no_garbage(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
+def test_items_that_come_when_it_was_given_up_are_no_garbage(
+    job: Job, readers: list[StreamReader]
+) -> None:
+    with rpc.use_agent(job.agents[0]):
         closed = rpc.stream("w1", stream_code.holds, ("late", 1))
         closed.close()
-        assert not closed._reader.arrive(1, 1, Envelope(ITEM))
+        assert not readers[0].arrive(1, 1, Envelope(ITEM))
         cancelled = rpc.stream("w1", stream_code.holds, ("late", 1))
         cancelled.cancel()
-        assert not cancelled._reader.arrive(1, 1, Envelope(ITEM))
+        assert not readers[1].arrive(1, 1, Envelope(ITEM))
         expired = rpc.stream("w1", stream_code.holds, ("late", 0), timeout=0.01)
         with pytest.raises(CallTimeoutError):
             next(expired)
-        assert not expired._reader.arrive(0, 1, Envelope(ITEM))
+        assert not readers[2].arrive(0, 1, Envelope(ITEM))
     gates("late").set()
     leaks.wait_until_gone("streams", lambda: left(job))
 

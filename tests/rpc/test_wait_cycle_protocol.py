@@ -20,6 +20,11 @@ def all_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait_cycle, "MAX_FORKS", 10**9)
 
 
+def of_item(call: ServedId, items: int) -> ServedId:
+    """Returns the name of the stream of a call before that item."""
+    return ServedId(call.worker, call.caller, call.number, items)
+
+
 @dataclass
 class Model:
     """Calls that wait for calls, on a few workers, and messages under way between those.
@@ -230,15 +235,15 @@ class StreamModel:
         return next(each for each in self.workers if each.incarnation == call.worker)
 
     def name(self, call: ServedId) -> ServedId:
-        return call._replace(items=self.sent[call])
+        return of_item(call, self.sent[call])
 
     def steps(self, name: ServedId) -> list[Step]:
-        call = name._replace(items=0)
+        call = of_item(name, 0)
         if call not in self.tokens or name != self.name(call):
             return []
         token, read = self.tokens[call], self.reads[call]
         age = float(self.now - self.lived[token][0])
-        to = Branch(read._replace(items=self.taken[call]), self.at(read))
+        to = Branch(of_item(read, self.taken[call]), self.at(read))
         return [Step((token,), (to,), age, f"{call.number}")]
 
     def want(self, call: ServedId) -> None:
@@ -287,7 +292,7 @@ class StreamModel:
             lives = [self.lived[hop.token[0]] for hop in message.hops]
             moment = max(begun for begun, _ in lives)
             assert moment < min(ended for _, ended in lives), message
-            yielded = {hop.call._replace(items=0) for hop in message.hops}
+            yielded = {of_item(hop.call, 0) for hop in message.hops}
             for (call, _), (sent, arrived) in self.flights.items():
                 assert call not in yielded or arrived <= moment or sent > moment, message
             self.breaks += 1
@@ -295,7 +300,7 @@ class StreamModel:
         self.posted += sends
         name = message.hops[message.place].call
         if not wait_cycle.ended(end, self.steps(name)):
-            self.end(name._replace(items=0))
+            self.end(of_item(name, 0))
 
     def any_event(self) -> None:
         self.now += 1
