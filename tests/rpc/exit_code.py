@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from telegrad import rpc
 from tests.rpc import remote_code
+from tests.rpc.turns import turn
 
 ERRORS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 
@@ -23,7 +24,7 @@ async def awaits_nothing(kind: int) -> None:
 
 
 async def after_an_await(kind: int) -> None:
-    await asyncio.sleep(0)
+    await turn()
     leaves(kind)
 
 
@@ -32,7 +33,7 @@ async def in_a_task(kind: int) -> None:
 
 
 async def in_a_gather(kind: int) -> None:
-    await asyncio.gather(after_an_await(kind), asyncio.sleep(0))
+    await asyncio.gather(after_an_await(kind), turn())
 
 
 async def in_a_group(kind: int) -> None:
@@ -188,12 +189,12 @@ async def leaves_something_behind(name: str) -> str:
     loop.call_soon(sys.exit, name)
     task = loop.create_task(after_an_await(1))
     task.add_done_callback(lambda done: done.exception())
-    await asyncio.sleep(0)
+    await turn()
     return await asyncio.shield(asyncio.sleep(0, name))
 
 
 async def who_async() -> str:
-    await asyncio.sleep(0)
+    await turn()
     return await rpc.to_thread(remote_code.who)
 
 

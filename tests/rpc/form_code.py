@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from telegrad import rpc
+from tests.rpc.turns import turn
 
 ran: list[str] = []  # which generators began to run in this process
 
@@ -27,7 +27,7 @@ def plain(x: int, y: int = 1, *, times: int = 1) -> int:
 
 
 async def coroutine(x: int, y: int = 1, *, times: int = 1) -> int:
-    await asyncio.sleep(0)
+    await turn()
     return (x + y) * times
 
 
@@ -107,7 +107,7 @@ class Machine:
         return self.value
 
     async def add_later(self, x: int) -> int:
-        await asyncio.sleep(0)
+        await turn()
         return self.add(x)
 
     @staticmethod
@@ -124,7 +124,7 @@ class Machine:
 
 class LaterBase:
     async def __call__(self, x: int) -> int:
-        await asyncio.sleep(0)
+        await turn()
         return x * 10
 
 

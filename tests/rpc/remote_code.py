@@ -16,6 +16,7 @@ import numpy.typing as npt
 from telegrad import rpc
 from telegrad.rpc.call.served_call import inherited
 from telegrad.rpc.future.waits import PoolThread
+from tests.rpc.turns import turn
 from tests.wire.samples import EXCEPTIONS, OddError
 
 FloatArray = npt.NDArray[np.float64]
@@ -113,7 +114,7 @@ def chain(path: list[str]) -> list[str]:
 
 
 async def async_who() -> str:
-    await asyncio.sleep(0)
+    await turn()
     return rpc.get_worker_info().name
 
 

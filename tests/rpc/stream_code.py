@@ -17,6 +17,7 @@ from telegrad.errors import WorkerLostError
 from telegrad.rpc.seams import current_agent
 from telegrad.rpc.stream.serving import StreamProducers
 from tests.rpc import remote_code
+from tests.rpc.turns import turn
 
 FloatArray = npt.NDArray[np.float64]
 gates = remote_code.gates
@@ -84,7 +85,7 @@ def count(n: int, name: str = "") -> Iterator[int]:
 async def acount(n: int, name: str = "") -> AsyncIterator[int]:
     with noted(name):
         for i in range(n):
-            await asyncio.sleep(0)
+            await turn()
             counts.item(name)
             yield i
 
@@ -175,8 +176,7 @@ async def aholds_in_finally(name: str) -> AsyncIterator[int]:
             counts.item(name)
             yield i
     finally:
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turn(2)
         counts.close(name)
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from telegrad import rpc
-from telegrad.rpc import seams
+from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.serving import REPLY
 from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
@@ -37,9 +39,19 @@ def test_the_callers_end_of_an_empty_call(
         reply = write_body(REPLY, None, reply=True)
         reply.call = envelope.call
         functions.append("(the transport)")
-        agent._inbox.on_envelope(peer, reply)
+        inboxes[agent.name](peer, reply)
 
     functions: list[str] = []
+    inboxes: dict[str, Callable[[WorkerInfo, Envelope], None]] = {}
+    on_envelope = Inbox.on_envelope
+
+    def noted(inbox: Inbox, sender: WorkerInfo, envelope: Envelope) -> None:
+        inboxes["w0" if sender == peer else "w1"] = partial(on_envelope, inbox)
+        on_envelope(inbox, sender, envelope)
+
+    with rpc.use_agent(agent), monkeypatch.context() as patch:
+        patch.setattr(Inbox, "on_envelope", noted)
+        rpc.rpc_sync("w1", remote_code.who)
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":

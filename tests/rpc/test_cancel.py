@@ -34,6 +34,7 @@ from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.rest import assert_at_rest
+from tests.rpc.turns import turn
 
 OVER_FAULTS_TOO = True
 
@@ -109,7 +110,7 @@ def test_the_error_is_what_users_of_futures_catch_and_no_cancellation_of_a_task(
             await future
 
         task = asyncio.create_task(waits())
-        await asyncio.sleep(0)
+        await turn()
         future.cancel()
         with pytest.raises(CallCancelledError):
             await task
@@ -296,7 +297,7 @@ def test_a_task_that_stops_awaiting_a_call_leaves_it_alone(job: Job) -> None:
             return str(await future)
 
         task = asyncio.create_task(waits())
-        await asyncio.sleep(0)
+        await turn()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

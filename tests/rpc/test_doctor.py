@@ -13,7 +13,7 @@ import pytest
 
 from telegrad import doctor, rpc
 from telegrad.doctor import probe as doctor_probe
-from telegrad.doctor.facts import Reach
+from telegrad.doctor.facts import DoctorWorker, Reach
 from telegrad.doctor.probe import ASK, ECHO, DoctorProbe
 from telegrad.errors import (
     BlockingCallError,
@@ -170,13 +170,12 @@ def test_a_question_takes_so_long_and_no_longer(job: Job, monkeypatch: pytest.Mo
 def test_a_worker_that_answers_garbage_is_a_silent_one(
     job: Job, monkeypatch: pytest.MonkeyPatch, lie: Any
 ) -> None:
-    answered = DoctorProbe._answered
+    to_plain = DoctorWorker.to_plain
 
-    def lies(probe: DoctorProbe, body: Any) -> Any:
-        return lie if probe is liar else answered(probe, body)
+    def lies(facts: DoctorWorker) -> Any:
+        return lie if facts.info.name == "w1" else to_plain(facts)
 
-    liar = job.agents[1].attached(DoctorProbe)
-    monkeypatch.setattr(DoctorProbe, "_answered", lies)
+    monkeypatch.setattr(DoctorWorker, "to_plain", lies)
     report = job.on(0, doctor.examine)
     assert [each.kind for each in report.problems][:1] == ["silent worker"]
     assert report.problems[0].workers == ("w1",)

@@ -16,6 +16,7 @@ from telegrad.rpc.future.future import Future
 from telegrad.rpc.pool import executor as executor_module
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.executor import NESTED_SHARE, TURNS, Executor
+from telegrad.rpc.pool.leader import Leader
 from telegrad.transport import Gate, LoopThread
 
 
@@ -312,6 +313,8 @@ def test_who_leads_reads_again_after_quick_work_and_leaves_nothing_to_the_loop(
     deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor_module, "QUICK_SECONDS", 10.0)
+    leader = Leader()
+    monkeypatch.setattr(executor_module, "Leader", lambda: leader)
     deadlines.close()
     executor, reading = leading(deadlines, 4)
     while reading.left.acquire(blocking=False):
@@ -378,6 +381,8 @@ def test_a_leader_that_was_replaced_while_it_looked_leaves_what_it_took(
     """Else it would keep the sockets, and what it does next may wait for what comes there."""
     monkeypatch.setattr(executor_module, "PACE_SECONDS", -1.0)  # it looks before each piece
     monkeypatch.setattr(executor_module, "QUICK_SECONDS", 10.0)
+    leader = Leader()
+    monkeypatch.setattr(executor_module, "Leader", lambda: leader)
     deadlines.close()
     executor, reading = leading(deadlines, 4)
     while reading.left.acquire(blocking=False):
@@ -385,7 +390,7 @@ def test_a_leader_that_was_replaced_while_it_looked_leaves_what_it_took(
     looked: list[bool] = []
 
     def on_glance() -> None:
-        executor._leader.stays = False  # the tick found it stuck, in this moment
+        leader.stays = False  # the tick found it stuck, in this moment
         looked.append(True)
 
     reading.on_glance = on_glance
@@ -410,6 +415,8 @@ def test_a_thread_that_was_woken_for_what_another_did_takes_what_nobody_was_woke
     deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadlines.close()  # nothing ticks: nobody is woken for what waits
+    tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    monkeypatch.setattr(executor_module, "SimpleQueue", lambda: tokens)
     executor = make(deadlines, 2)
     monkeypatch.setattr(executor_module, "SLOW_FROM", -100)  # each piece of work gets a thread
     both = threading.Barrier(2)
@@ -419,7 +426,7 @@ def test_a_thread_that_was_woken_for_what_another_did_takes_what_nobody_was_woke
     gate = threading.Event()
     first = held(executor, gate)
     second = run(executor, lambda: None)  # left to the thread that runs
-    executor._queue.put(True)  # for work that is done by now
+    tokens.put(True)  # for work that is done by now
     second.wait(10)
     gate.set()
     first.wait(10)

@@ -16,6 +16,7 @@ from telegrad.rpc.future.combine import collect_all, wait_all
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.transport import LoopThread
 from tests.rpc.plain_futures import done, failed, objects_left_by, start
+from tests.rpc.turns import turn
 
 
 def test_value_and_state() -> None:
@@ -162,7 +163,7 @@ async def test_a_cancelled_await_leaves_the_future_alone() -> None:
         return await future
 
     task = asyncio.create_task(wait())
-    await asyncio.sleep(0)
+    await turn()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -23,6 +23,7 @@ from tests.repeated import on_examples
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
 from tests.rpc.plain_futures import done, failed, objects_left_by, start
+from tests.rpc.turns import turn
 
 
 def pending(count: int) -> list[Future[int]]:
@@ -135,7 +136,7 @@ async def test_async_for_times_out_and_may_be_cancelled() -> None:
             pass
     iterator = as_completed([future])
     task = asyncio.ensure_future(anext(iterator))
-    await asyncio.sleep(0)
+    await turn()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

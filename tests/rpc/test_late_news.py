@@ -10,8 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.joined_job import MemberEvents
-from telegrad.rpc import seams
-from telegrad.testing import leaks
+from telegrad.transport.session.guest_list import GuestList
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 
@@ -23,10 +22,21 @@ class SlowLine:
         self.held: list[Callable[[], None]] = []
         self.slow = False
         self._lock = threading.Lock()
-        take = MemberEvents.on_message
+        self.waits = threading.Event()  # somebody at a door
+        names: dict[MemberEvents, str] = {}
+        take, follow, admits = MemberEvents.on_message, MemberEvents.follow, GuestList.admits
+
+        def followed(events: MemberEvents, info: rpc.WorkerInfo) -> None:
+            names[events] = info.name
+            follow(events, info)
+
+        async def waited(guests: GuestList, peer: rpc.WorkerInfo, seconds: float) -> None:
+            if self.slow and peer not in guests:
+                self.waits.set()
+            await admits(guests, peer, seconds)
 
         def on_message(events: MemberEvents, kind: str, body: object) -> None:
-            of_w1 = events._self is not None and events._self.name == "w1"
+            of_w1 = names.get(events) == "w1"
             with self._lock:
                 if self.slow and of_w1 and kind in (messages.JOINED, messages.LOST):
                     self.held.append(lambda: take(events, kind, body))
@@ -34,6 +44,8 @@ class SlowLine:
             take(events, kind, body)
 
         monkeypatch.setattr(MemberEvents, "on_message", on_message)
+        monkeypatch.setattr(MemberEvents, "follow", followed)
+        monkeypatch.setattr(GuestList, "admits", waited)
 
     def let_go(self) -> None:
         with self._lock:
@@ -49,12 +61,6 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowLine]:
     slow.let_go()
 
 
-def at_the_door(agent: seams.AgentCore) -> None:
-    guests = agent._exchange._guests
-    assert guests is not None
-    leaks.wait_until_gone("doors with nobody", lambda: [] if guests._waiting else ["w1's"])
-
-
 def test_a_successor_waits_until_the_news_of_it_is_there(make_job: MakeJob, line: SlowLine) -> None:
     """It was a member as far as the coordinator says; w1 has not heard that, nor of the loss."""
     job = make_job(3)
@@ -63,8 +69,9 @@ def test_a_successor_waits_until_the_news_of_it_is_there(make_job: MakeJob, line
     line.slow = True
     job.agents[0].shutdown(graceful=False)
     visit(job)
+    line.waits.clear()  # w2 may have heard a moment later, too
     answer = job.on(0, rpc.rpc_async, "w1", remote_code.who)
-    at_the_door(job.agents[1])
+    assert line.waits.wait(20)
     assert job.agents[0].info not in job.agents[1].workers()
     assert not answer.done()
     line.let_go()

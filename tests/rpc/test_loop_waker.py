@@ -15,6 +15,7 @@ from telegrad.rpc import seams
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.waits import LoopWakers, _LoopWaker
 from tests.rpc.plain_futures import start
+from tests.rpc.turns import turn
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
@@ -62,7 +63,7 @@ def test_what_is_completed_together_wakes_the_loop_once(loop: CountingLoop) -> N
 
     async def wait() -> list[int]:
         tasks = [asyncio.ensure_future(value(future)) for future in futures]
-        await asyncio.sleep(0)
+        await turn()
         start(complete).join()  # this loop does nothing meanwhile
         return await asyncio.gather(*tasks)
 
@@ -75,7 +76,7 @@ def test_without_an_agent_each_task_is_woken_by_itself() -> None:
 
     async def wait() -> list[int]:
         tasks = [asyncio.ensure_future(value(future)) for future in futures]
-        await asyncio.sleep(0)
+        await turn()
         start(complete)
         return await asyncio.gather(*tasks)
 
@@ -97,7 +98,7 @@ def test_what_is_completed_on_the_loop_itself_takes_no_call_into_it(loop: Counti
 
     async def wait() -> list[int]:
         tasks = [asyncio.ensure_future(value(future)) for future in futures]
-        await asyncio.sleep(0)
+        await turn()
         tasks[0].cancel()
         for i, future in enumerate(futures):
             future.set_result(i)
@@ -130,7 +131,7 @@ def test_a_task_that_gave_up_is_not_woken(loop: CountingLoop) -> None:
 
     async def run() -> None:
         task = asyncio.ensure_future(value())
-        await asyncio.sleep(0)
+        await turn()
         future.set_result(3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -146,7 +147,7 @@ def test_a_closed_loop_keeps_nobody_from_completing_a_future() -> None:
 
     async def wait() -> None:
         asyncio.ensure_future(value())  # noqa: RUF006
-        await asyncio.sleep(0)
+        await turn()
 
     async def value() -> int:
         return await future
@@ -166,7 +167,7 @@ def test_a_loop_that_rests_wakes_them_when_it_runs_again(loop: CountingLoop) -> 
         return await future
 
     tasks = [loop.create_task(value(each)) for each in (first, second)]
-    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(turn())
     first.set_result(1)
     second.set_result(2)
     assert loop.calls == 1
@@ -199,8 +200,8 @@ def test_an_interrupt_while_tasks_are_woken_forgets_none(loop: CountingLoop) -> 
     waker.wake(first)
     waker.wake(second)
     with pytest.raises(KeyboardInterrupt):
-        loop.run_until_complete(asyncio.sleep(0))
-    loop.run_until_complete(asyncio.sleep(0))
+        loop.run_until_complete(turn())
+    loop.run_until_complete(turn())
     assert (first.woken, second.woken) == (2, 2)
 
 
@@ -218,7 +219,7 @@ def test_an_interrupt_before_the_loop_was_called_leaves_others_their_turn(
         patch.setattr(loop, "call_soon_threadsafe", interrupt)
         waker.wake(first)
     waker.wake(second)
-    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(turn())
     assert (first.woken, second.woken) == (2, 2)
 
 
@@ -248,7 +249,7 @@ def test_from_many_threads_at_once() -> None:
 
     async def wait() -> int:
         tasks = [asyncio.ensure_future(value(future)) for future in futures]
-        await asyncio.sleep(0)
+        await turn()
         begin.wait(20)
         return sum(await asyncio.gather(*tasks))
 

@@ -15,6 +15,7 @@ from telegrad import rpc
 from telegrad.rpc import seams
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
+from tests.rpc.turns import turn
 
 N_CALLS = 50
 
@@ -34,7 +35,7 @@ async def many_calls(agent: seams.AgentCore, met: threading.Barrier | None = Non
     with seams.use_agent(agent):
         plain = [rpc.rpc_async("w1", remote_code.add, (i, i)) for i in range(N_CALLS)]
         awaited = [rpc.rpc_async("w2", remote_code.async_add, (i, 1)) for i in range(N_CALLS)]
-        await asyncio.sleep(0)
+        await turn()
         found = [await future for future in plain]
         found += await asyncio.gather(*awaited)
         assert await asyncio.wait_for(rpc.rpc_async("w1", remote_code.add, (1, 1)), 20) == 2
@@ -74,7 +75,7 @@ def test_a_future_may_be_awaited_on_two_loops(job: Job) -> None:
 
     async def wait() -> str:
         task = asyncio.ensure_future(wrapped())
-        await asyncio.sleep(0)  # it waits by now
+        await turn()  # it waits by now
         await asyncio.to_thread(waiting.wait, 20)
         return await task
 

@@ -26,6 +26,7 @@ from telegrad.rpc.deadlock.graph import (
 from telegrad.rpc.future.waits import Arrival, Wait, comes_from
 from telegrad.types import WorkerInfo
 from tests.repeated import on_examples
+from tests.rpc.turns import turn
 
 ME, OTHER = WorkerInfo("w0", 0, 100), WorkerInfo("w1", 1, 101)
 
@@ -97,8 +98,7 @@ def test_what_asyncio_waits_for_is_seen() -> None:
         both = asyncio.gather(waits, asyncio.shield(asyncio.sleep(60)))
         outer = asyncio.create_task(_awaits(both))
         runs = asyncio.current_task()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await turn(2)
         assert runs is not None
         assert wait_of(runs) is None
         wait = wait_of(waits)
@@ -133,7 +133,7 @@ def test_scopes_that_may_end_a_wait_are_seen() -> None:
         def __init__(self, task: object) -> None:
             self.tasks = {task}
 
-    Scope.__module__ = "anyio._backends._asyncio"
+    Scope.__module__ = "anyio.backends"
 
     async def main() -> None:
         task = asyncio.current_task()
@@ -148,10 +148,10 @@ def test_scopes_that_may_end_a_wait_are_seen() -> None:
         del group, inside
         assert not limited([task])
         async with asyncio.timeout(None):
-            await asyncio.sleep(0)
+            await turn()
             assert not limited([task])
         async with asyncio.timeout(60):
-            await asyncio.sleep(0)
+            await turn()
             assert limited([task])
         scope = Scope(task)
         assert limited([task])

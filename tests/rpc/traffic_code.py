@@ -11,6 +11,7 @@ import numpy as np
 
 from telegrad import rpc
 from telegrad.transport import Exchange
+from tests.rpc.turns import turn
 
 Noted: TypeAlias = tuple[str, int, int]
 POSTED: list[Noted] = []  # of one worker: kind, bytes without buffers, of buffers
@@ -58,7 +59,7 @@ def echo(value: Any) -> Any:
 
 
 async def soon(value: Any) -> Any:
-    await asyncio.sleep(0)
+    await turn()
     return value
 
 

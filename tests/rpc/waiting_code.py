@@ -12,6 +12,7 @@ from typing import Any
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError, WaitCycleError
 from tests.rpc import remote_code
+from tests.rpc.turns import turn
 
 
 class Boxes:
@@ -157,13 +158,13 @@ async def awaits_a_gather(future: rpc.Future[Any]) -> Any:
 @follows
 async def awaits_a_gather_of_several(future: rpc.Future[Any]) -> Any:
     inner = asyncio.gather(awaited(future), future.then(lambda done: done.value()))
-    return await asyncio.gather(future, inner, asyncio.sleep(0))
+    return await asyncio.gather(future, inner, turn())
 
 
 @follows
 async def awaits_a_group(future: rpc.Future[Any]) -> Any:
     async with asyncio.TaskGroup() as group:
-        group.create_task(asyncio.sleep(0))
+        group.create_task(turn())
         for _ in range(2):
             group.create_task(awaited(future))
 
