@@ -36,6 +36,7 @@ def sockets_and_lanes() -> tuple[int, int]:
     return sockets, exchange.statistics().lanes
 
 
+@pytest.mark.long
 def test_they_are_used_and_encrypted(make_hosts: MakeHosts, programs: Programs) -> None:
     hosts = make_hosts(2)
     with HostileJob(programs, NAMES, lost_after=PATIENT, bridge=hosts, options=OPEN) as job:

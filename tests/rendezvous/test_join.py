@@ -22,6 +22,7 @@ from telegrad.errors import (
 )
 from telegrad.rendezvous import Coordinator, JobAddress, JoinedJob, Member, join, join_job
 from telegrad.rendezvous.control import ControlLine
+from telegrad.testing.leaks import wait_until_gone
 from telegrad.transport import GrpcTransport, InprocNetwork, InprocTransport, Transport
 from telegrad.types import WorkerInfo
 from tests.patience import with_more_time
@@ -334,8 +335,7 @@ def test_a_wrong_token_is_named_to_those_who_wait(job: Job) -> None:
 
 def check_wrong_token(job: Job, timeout: float) -> None:
     first = job.start(0, timeout=timeout)
-    while not job.coordinator.members and not first.done():
-        time.sleep(0.001)
+    wait_until_gone("a member", lambda: [] if job.coordinator.members or first.done() else [first])
     with pytest.raises(AuthenticationError):
         job.join(1, token=b"not the token of this job")
     with pytest.raises(RendezvousTimeoutError) as caught:

@@ -12,6 +12,7 @@ from telegrad.errors import DecodeError
 from telegrad.rendezvous import joined_job as standing
 from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.joined_job import Standing
+from telegrad.testing.leaks import wait_until_gone
 from telegrad.types import WorkerInfo
 
 COORDINATOR = WorkerInfo("coordinator", -1, 9)
@@ -57,6 +58,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standing, "FIRST_PAUSE_SECONDS", 0.001)
 
 
+def threads() -> list[str]:
+    """Returns the names of the living threads that ask."""
+    names = [each.name for each in threading.enumerate()]
+    return [name for name in names if name.startswith("telegrad-standing")]
+
+
 def asks(line: Line, evicted: queue.Queue[str]) -> Standing:
     return Standing(cast("ControlLine", line), "test", INFO, lambda: evicted.put("evicted"))
 
@@ -89,8 +96,7 @@ def test_where_nobody_can_say_it_asks_no_more() -> None:
     line = Line({"member": None})
     asking = asks(line, evicted)
     asking.start()
-    asking._thread.join(LIMIT)
-    assert not asking._thread.is_alive()
+    wait_until_gone("threads", threads, LIMIT)
     assert line.opened == line.closed == 1
     assert evicted.empty()
 
@@ -102,7 +108,6 @@ def test_closing_waits_no_longer_than_it_may() -> None:
     asking.start()
     assert line.asked.wait(LIMIT)
     asking.close(0.001)
-    assert asking._thread.is_alive()
+    assert threads()
     answers.set()
-    asking._thread.join(LIMIT)
-    assert not asking._thread.is_alive()
+    wait_until_gone("threads", threads, LIMIT)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import types
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -70,9 +73,30 @@ def test_a_line_waits_for_so_many_keys_and_no_more() -> None:
     assert it.answers[2:] == [(OTHER, 1, None)]
 
 
+def size_of(*roots: object) -> int:
+    """Returns how many objects are reachable, but for classes, functions and modules."""
+    seen: dict[int, object] = {}
+    left = list(roots)
+    while left:
+        each = left.pop()
+        if id(each) not in seen and not isinstance(
+            each, type | types.ModuleType | types.BuiltinFunctionType
+        ):
+            seen[id(each)] = each
+            if isinstance(
+                each, types.FunctionType
+            ):  # what it refers to, and not where it is at home
+                left.extend(each.__closure__ or ())
+            else:
+                left.extend(gc.get_referents(each))
+    return len(seen)
+
+
 def test_what_is_not_waiting_holds_nothing() -> None:
     it = Answers()
+    before = size_of(it)
     it.wait(1, "a")
+    assert size_of(it) > before
     with pytest.raises(RendezvousError, match="call 1 of one waits already"):
         it.wait(1, "b")
     it.wait(0, "b")
@@ -82,27 +106,27 @@ def test_what_is_not_waiting_holds_nothing() -> None:
     it.waits.forget(ONE, 2)
     it.waits.forget(OTHER, 1)
     it.waits.forget(ONE, 1)
-    assert not it.store._watchers
-    assert not it.waits._lines
     assert len(it.waits) == 0
+    assert size_of(it) == before
 
 
 def test_a_write_looks_at_nobody_who_waits_for_other_keys() -> None:
-    store, looked = MemoryStore(), 0
+    store, looked = MemoryStore(), set[str]()
+
+    class Looked(str):
+        """A key that notes who looks at it."""
+
+        def __hash__(self) -> int:
+            looked.add(str(self))
+            return super().__hash__()
+
     for i in range(100):
-        store.watch([f"never {i}"], lambda _: None)
-    original = store._values
-
-    def counted(keys: list[str]) -> list[bytes] | None:
-        nonlocal looked
-        looked += 1
-        return original(keys)
-
-    store._values = counted  # type: ignore[method-assign, assignment]
+        store.watch([Looked(f"never {i}")], lambda _: None)
+    looked.clear()
     store.set("k", b"")
-    assert looked == 0
+    assert not looked
     store.set("never 3", b"")
-    assert looked == 1
+    assert looked == {"never 3"}
 
 
 class Counted(str):
@@ -135,6 +159,7 @@ def test_keys_with_a_prefix_are_counted_without_a_look_at_all() -> None:
 
 def test_who_waits_for_several_keys_is_told_when_all_are_set_at_once() -> None:
     store, told = MemoryStore(), list[list[bytes] | None]()
+    before = size_of(store)
     store.watch(["a", "b", "c", "a"], told.append)
     unwatch = store.watch(["a", "b"], told.append)
     store.set("a", b"1")
@@ -145,7 +170,23 @@ def test_who_waits_for_several_keys_is_told_when_all_are_set_at_once() -> None:
     assert not told
     store.set("a", b"4")
     assert told == [[b"4", b"2", b"3", b"4"]]
-    assert not store._watchers
+    for key in "abc":
+        store.delete(key)
+    assert size_of(store) == before
+
+
+def largest(store: MemoryStore) -> int:
+    """Returns the bytes of the largest value that an empty store takes."""
+
+    def takes(size: int) -> bool:
+        try:
+            store.set("a", bytes(size))
+        except RendezvousError:
+            return False
+        store.delete("a")
+        return True
+
+    return bisect_left(range(10_000), 1, key=lambda size: not takes(size)) - 1
 
 
 def test_a_table_holds_so_many_bytes_and_no_more() -> None:
@@ -164,7 +205,8 @@ def test_a_table_holds_so_many_bytes_and_no_more() -> None:
         store.delete(f"counter {i}")
     store.delete("never")
     store.delete("a")
-    assert store._bytes == 0
+    most = largest(MemoryStore(2000))
+    assert 1000 < largest(store) == most  # as if nothing had ever been in it
     store.set("b", bytes(1000))
     assert store.get("b") == bytes(1000)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import weakref
@@ -41,6 +40,7 @@ from tests.transport.workers import (
     beat,
     first_of,
     floor_of,
+    let_pass,
     over_one_transport,
     wait_until,
 )
@@ -224,8 +224,7 @@ def test_a_loss_in_the_middle_lets_go_of_memory(floor: Floor, end: str) -> None:
     else:
         tap.hold["control"] = 0
         while not alice.recorder.lost:
-            clock.now += 1.0
-            shared_loop_thread().run(asyncio.sleep(0.01))
+            let_pass(clock, 1.0, alice)
     assert alice.recorder.wait_lost().worker == "bob"
     wait_until("memory", lambda: gc.collect() >= 0 and held() is None)
     assert bob.recorder.calls() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import signal
 import socket
@@ -18,7 +17,7 @@ from telegrad.transport import Carrier, GrpcTransport, shared_loop_thread
 from telegrad.transport.grpc.options import split_address
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
-from tests.transport.workers import SECONDS, Floor, ManualClock
+from tests.transport.workers import SECONDS, Floor, ManualClock, let_pass
 
 if TYPE_CHECKING:
     from tests.conftest import Programs
@@ -154,7 +153,7 @@ def test_a_peer_that_answers_no_hello_is_dialled_again(grpc_floor: Floor) -> Non
         bob = WorkerInfo("bob", 1, 1)
         alice.exchange.connect(bob, [deaf.endpoint])
         alice.exchange.post(bob, Envelope("test.message"))
-        for _ in range(3):
+        for _ in range(2):
             assert dialled.acquire(timeout=SECONDS)
         alice.exchange.close(0.1)
     finally:
@@ -182,8 +181,7 @@ def test_a_process_ends_or_stops_in_the_middle_of_big_ones(
         alice.exchange.post(info, Envelope("test.message", call, buffers=[more.data]))
     program.process.send_signal(word)
     while word is signal.SIGSTOP and not alice.recorder.lost:
-        clock.now += 1.0
-        shared_loop_thread().run(asyncio.sleep(0.01))
+        let_pass(clock, 1.0, alice)
     assert alice.recorder.wait_lost().worker == info.name
     wait_until_gone("memory", lambda: [held()] if gc.collect() >= 0 and held() is not None else [])
     alice.exchange.close(SECONDS)

@@ -20,6 +20,7 @@ from tests.transport.workers import (
     ManualClock,
     Worker,
     let_pass,
+    over_one_transport,
     settled,
     wait_until,
 )
@@ -175,6 +176,7 @@ def test_the_dial_is_faster_than_the_news(
     assert not audit.found(CONNECTION_REFUSED)
 
 
+@over_one_transport
 def test_news_that_is_later_than_the_bound(floor: Floor, audit: AuditLog) -> None:
     """Who is told to come again hears that the peer lives: nobody is lost by that."""
     guests, clock = GuestList(), ManualClock()

@@ -18,7 +18,7 @@ from telegrad.testing import leaks
 from telegrad.transport.io import loop_reader
 from telegrad.transport.io.handle_set import MOST_REQUESTS
 from tests.transport.test_direct_pump import Ends, gather
-from tests.transport.workers import SECONDS
+from tests.transport.workers import SECONDS, settled
 
 OWN = "pump-test"
 
@@ -99,7 +99,7 @@ def test_it_reads_from_begin_to_end(ends: Ends) -> None:
         ends.send(b"a")
         assert await came(ends) == (b"a", "MainThread")
         end()
-        await asyncio.sleep(0)
+        await settled()
         ends.send(b"b")
         assert await came(ends) == (b"b", OWN)
 
@@ -332,7 +332,7 @@ def test_it_sleeps_when_the_window_is_over(looking: Ends, monkeypatch: pytest.Mo
         await taken(looking, b"a")
         now = time.monotonic
         end = begin(looking)
-        await asyncio.sleep(0)
+        await settled()
         with monkeypatch.context() as patch:
             later = SimpleNamespace(monotonic=lambda: now() + SECONDS)
             patch.setattr(loop_reader, "time", later)
@@ -391,7 +391,7 @@ def test_a_stream_that_ends_while_it_looks_ends_that(looking: Ends) -> None:
         await taken(looking, b"a")
         end = begin(looking)
         await asyncio.to_thread(looking.on_loop, lambda: looking.pump.let_go(None))
-        await asyncio.sleep(0)
+        await settled()
         loop.turns = loop.slept = 0
         await asyncio.sleep(0.01)
         assert loop.slept

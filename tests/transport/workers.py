@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from telegrad.transport.session.connection import Connection
 
 SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
+FAREWELL = 0.2  # for what a test has left under way; some peers are gone and answer no goodbye
 TICK = 0.25  # how often an exchange looks, with a bound of 10 s
 SETTLES = 30  # turns of the loop in which whatever is under way in this process arrives
 NAMES = ("alice", "bob", "carol", "dave", "host")  # in the certificate of a floor with mutual TLS
@@ -324,7 +325,7 @@ class Floor:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.exchange.close(1.0)
+            worker.exchange.close(FAREWELL)
 
 
 @contextlib.contextmanager

@@ -388,20 +388,15 @@ def test_the_policy_holds_for_attributes(
     drained(cluster)
 
 
-@pytest.mark.parametrize(
-    ("cls", "name"),
-    [(Tools, "slot"), (Caller, "__call__")]
-    + [
-        (Drawer, name)
-        for name in ("attribute", "static", "a_class", "method", "made", "cached", "made_up")
-    ],
-)
 def test_the_policy_holds_for_a_callable_that_an_attribute_holds(
-    cluster: Cluster, cls: type[Any], name: str
+    cluster: Cluster, subtests: pytest.Subtests
 ) -> None:
     """However it comes to be there: nobody may run what `callables` does not let him call."""
+    in_drawers = ("attribute", "static", "a_class", "method", "made", "cached", "made_up")
+    held_by: list[tuple[type[Any], str]] = [(Tools, "slot"), (Caller, "__call__")]
+    held_by += [(Drawer, name) for name in in_drawers]
 
-    def body() -> None:
+    def body(cls: type[Any], name: str) -> None:
         rref = rpc.remote("worker1", cls)
         called: Any = rref.rpc_sync()
         with pytest.raises(CallRefusedError, match="subprocess"):
@@ -411,7 +406,9 @@ def test_the_policy_holds_for_a_callable_that_an_attribute_holds(
             made = kept("echo run") if name == "__call__" else getattr(kept, name)("echo run")
             made.to_here()
 
-    on(cluster, 0, body)
+    for cls, name in held_by:
+        with subtests.test(cls=cls.__name__, name=name):
+            on(cluster, 0, body, cls, name)
     drained(cluster)
 
 

@@ -88,7 +88,7 @@ def test_what_arrives_is_confirmed(cluster: Cluster, func: Callable[..., bool]) 
     def body() -> None:
         mine, theirs = RRef("zero"), rpc.remote("worker1", str, ("one",))
         pending = rpc.remote("worker1", make_slowly, ("slow", "two"))  # its creator need not wait
-        for _ in range(20):
+        for _ in range(8):
             given = rpc.rpc_sync("worker1", make_rref, ("three",))
             assert rpc.rpc_sync("worker2", func, ([mine, theirs, given],))
             assert rpc.rpc_sync("worker2", func, ([pending, pending],))
