@@ -125,6 +125,7 @@ def test_a_stale_file_misleads_nobody(path: Path, kind: str) -> None:
         waiting = pool.submit(join, path, 1)
         if kind == "no telegrad":
             server.accept()[0].close()
+            server.close()  # or the next to dial waits until it gives up
         assemble(path, pool, waiting)
     coordinator.close()
 
