@@ -56,9 +56,7 @@ def leaves(given_arrays: list[Any]) -> list[Tensor]:
     return [Tensor(x, requires_grad=True) for x in given_arrays]
 
 
-@settings(max_examples=200)
-@given(calls(most=4), st.sampled_from([False, True, "optimal"]))
-def test_values_are_numpys(call: tuple[str, list[Shape]], optimize: Any) -> None:
+def check_values(call: tuple[str, list[Shape]], optimize: Any) -> None:
     subscripts, shapes = call
     operands = arrays(shapes)
     expected = np.einsum(subscripts, *operands)
@@ -68,11 +66,35 @@ def test_values_are_numpys(call: tuple[str, list[Shape]], optimize: Any) -> None
     np.testing.assert_allclose(found.data, expected, rtol=1e-12, atol=1e-13)
 
 
-@settings(max_examples=100)
-@given(calls())
-def test_gradients_are_differences(call: tuple[str, list[Shape]]) -> None:
+@settings(max_examples=50)
+@given(calls(most=4), st.sampled_from([False, True, "optimal"]))
+def test_values_are_numpys(call: tuple[str, list[Shape]], optimize: Any) -> None:
+    check_values(call, optimize)
+
+
+@pytest.mark.long
+@settings(max_examples=400)
+@given(calls(most=4), st.sampled_from([False, True, "optimal"]))
+def test_values_of_many_calls_are_numpys(call: tuple[str, list[Shape]], optimize: Any) -> None:
+    check_values(call, optimize)
+
+
+def check_gradients(call: tuple[str, list[Shape]]) -> None:
     subscripts, shapes = call
     assert gradcheck(lambda *x: np.einsum(subscripts, *x), leaves(arrays(shapes)))
+
+
+@settings(max_examples=50)
+@given(calls())
+def test_gradients_are_differences(call: tuple[str, list[Shape]]) -> None:
+    check_gradients(call)
+
+
+@pytest.mark.long
+@settings(max_examples=200)
+@given(calls())
+def test_gradients_of_many_calls_are_differences(call: tuple[str, list[Shape]]) -> None:
+    check_gradients(call)
 
 
 @settings(max_examples=30)

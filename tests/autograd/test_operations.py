@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from telegrad.autograd import Tensor, gradcheck, gradgradcheck, ops, tensor
-from tests.autograd.finite_differences import check_second_along_a_line
+from tests.autograd.finite_differences import check_along_a_line, check_second_along_a_line
 from tests.autograd.operation_cases import CASES, arrays_of, in_dtype, signed
 from tests.gpu.comparison import close_on, moved, of, on_gpu
 
@@ -200,13 +200,17 @@ def test_gradgradcheck_finds_a_gradient_that_is_cut_off() -> None:
 
 
 def test_differences_along_a_line_find_one_wrong_item() -> None:
-    """The second derivative of one item of six is wrong by a tenth of a percent."""
+    """The derivative of one item of six is wrong by a tenth of a percent."""
     factor = np.array([[1.0, 1.0, 1.0], [1.0, 1.001, 1.0]])
 
     def slope(g: Any, a: Any) -> Any:
         here = a.detach() if isinstance(a, Tensor) else a
         return g * np.cos(here + factor * (a - here))
 
+    for_first = ops.exp.__class__("wrong", np.sin, "a", a=lambda g, a: g * np.cos(a) * factor)
+    check_along_a_line(np.sin, [S23])
+    with pytest.raises(RuntimeError, match="the gradient of input 0 is wrong"):
+        check_along_a_line(for_first, [S23])
     wrong = ops.exp.__class__("wrong", np.sin, "a", a=slope)
     check_second_along_a_line(np.sin, [S23])
     with pytest.raises(RuntimeError, match="the gradient of input 0 is wrong"):

@@ -439,6 +439,9 @@ def test_a_table_that_is_read_while_it_is_stepped_is_never_half_stepped() -> Non
 # -- what it costs ---------------------------------------------------------------------------------
 
 
+ITEMS = 200_000  # rows of a table that is larger than all bounds
+
+
 @contextmanager
 def peak() -> Iterator[list[int]]:
     """Appends how many bytes were allocated at most at one time."""
@@ -453,8 +456,8 @@ def peak() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize(("name", "width"), [("sgd", 64), ("adagrad", 8)])
 def test_no_array_of_the_tables_size_is_made(name: str, width: int) -> None:
-    weight = Tensor(np.zeros((10**6, width), dtype=np.float32), requires_grad=True)
-    rows = np.random.default_rng(0).integers(0, 10**6, 100)
+    weight = Tensor(np.zeros((ITEMS, width), dtype=np.float32), requires_grad=True)
+    rows = np.random.default_rng(0).integers(0, ITEMS, 100)
     optimizer = OPTIMIZERS[name](weight)
     optimizer.apply({weight: RowSparse(rows, np.ones((100, width), np.float32), weight.shape)})  # type: ignore[dict-item]
     with peak() as backward:
