@@ -144,7 +144,7 @@ class SimWorker:
                 self.enter(roots)
 
         def asked(owner: SimWorker, value: Value) -> None:
-            send = owner._sent(self.index, (value,))
+            send = owner.sent(self.index, (value,))
             simulation.send(owner, self.info, lambda _: answered(send))
 
         for value in program.remote_roots:
@@ -159,7 +159,7 @@ class SimWorker:
         self.asked.clear()
         self.simulation.ended(cause)
 
-    def _sent(self, peer: int, values: tuple[Value, ...]) -> SimNode:
+    def sent(self, peer: int, values: tuple[Value, ...]) -> SimNode:
         self.simulation.program.messages += 1
         message = self.simulation.program.messages
         send = SimNode("send", self.index, values, outputs=1, peer=peer, message=message)
@@ -236,7 +236,7 @@ class SimWorker:
                 simulation.send(self, peer, lambda w: w.perform(w.machine.begun(self.info, cause)))
             case protocol.Answer(peer, gradients, nones):
                 recorded = simulation.program.creates and bool(gradients)
-                function = self._sent(simulation.infos.index(peer), ()) if recorded else None
+                function = self.sent(simulation.infos.index(peer), ()) if recorded else None
                 simulation.send(
                     self, peer, lambda w: w.on_answer(self.info, gradients, nones, function)
                 )

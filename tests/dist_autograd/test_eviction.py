@@ -11,7 +11,6 @@ import pytest
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.container import Container
-from telegrad.dist_autograd.pass_protocol import Phase
 from telegrad.errors import EvictedError, NotInitializedError
 from telegrad.rpc import seams
 from telegrad.testing import leaks
@@ -61,9 +60,13 @@ def holds_backwards(x: Tensor, name: str, following: str) -> Tensor:
     return y * 1.0
 
 
-def pass_of(agent: seams.AgentCore, name: str) -> None:
+contexts: list[int] = []
+
+
+def pass_of(agent: rpc.Agent, name: str) -> None:
     """Runs backward w0 ─▶ w1, which holds it, ─▶ w2."""
-    with seams.use_agent(agent), dist_autograd.context() as context_id:
+    with rpc.use_agent(agent), dist_autograd.context() as context_id:
+        contexts.append(context_id)
         x = tensor(np.ones(3), requires_grad=True)
         loss = rpc.rpc_sync("w1", holds_backwards, (x, name, "w2")).sum()
         try:
@@ -74,9 +77,9 @@ def pass_of(agent: seams.AgentCore, name: str) -> None:
 
 def running(agent: seams.AgentCore) -> list[object]:
     """The passes of a worker that are not aborted."""
-    container = agent.attached(Container)
-    runners = [each for context in container._contexts.values() for each in context.passes()]
-    return [each for each in runners if each._protocol.phase is not Phase.ABORTED]
+    found = map(agent.attached(Container).get, contexts)
+    runners = [each for context in found if context is not None for each in context.passes()]
+    return [each for each in runners if each.running or each.done]
 
 
 def test_the_starter_hears_of_its_eviction_and_not_that_it_is_lost(world: World, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from telegrad.dist_autograd.messages import (
     PassMode,
     ReleaseMessage,
 )
-from telegrad.dist_autograd.pass_protocol import Drop, End, Feed
+from telegrad.dist_autograd.pass_protocol import Drop, End, Feed, PassProtocol
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import DecodeError, EncodeError, RemoteError
 from telegrad.rpc.agent import seams as agent_seams
@@ -193,7 +194,9 @@ def fed_after_it_was_dropped() -> None:
     with dist_autograd.context() as context_id:
         runner = container.new_pass(container.find(context_id))
         cause, info = ValueError("why"), rpc.get_worker_info()
-        runner._perform([Drop(cause), Feed((info, 1), None), End(cause)])
+        actions = [Drop(cause), Feed((info, 1), None), End(cause)]
+        with mock.patch.object(PassProtocol, "abort", return_value=actions):
+            runner.abort(cause)
         with pytest.raises(ValueError, match="why"):
             runner.ended.wait(5.0)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Completion, GradientTarget, PassEnd, Sink, Tensor, tensor
-from telegrad.dist_autograd.pass_runner import PassRunner
+from telegrad.autograd import Completion, GradientTarget, GraphTask, PassEnd, Sink, Tensor, tensor
+from telegrad.dist_autograd import pass_runner
+from telegrad.dist_autograd.messages import PassMessage
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
+from telegrad.testing.leaks import wait_until_gone
 from tests.patience import with_more_time
 
 
@@ -253,33 +256,52 @@ def through_a_call() -> None:
         assert dist_autograd.get_gradients(context_id)[x].item() == 2.0
 
 
+class Held:
+    """In the place of a message; the thread that hears it goes on when the graph is done."""
+
+    mode = None
+    gradients = nones = ()
+
+    def __init__(self, task: GraphTask) -> None:
+        self.task = task
+        self.reached = threading.Event()
+
+    @property
+    def begun(self) -> bool:
+        self.reached.set()
+        wait_until_gone("graph", lambda: [] if self.task.done else [self.task])
+        return False
+
+
 def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taken late, it found the graph done, and the gradient behind it was called unresolved."""
-    on_sink = PassRunner._on_sink
+    tasks: list[GraphTask] = []
     others: list[threading.Thread] = []
 
-    def behind_a_look(runner: PassRunner, sink: Sink, gradients: Any) -> None:
-        task = runner._task
-        if runner._agent.name != "worker1" or task is None:
-            on_sink(runner, sink, gradients)
-            return
-        runner._events.append(runner._ran)  # of a thread that found this one in the graph
-        assert runner._working.acquire(timeout=20.0)  # another one goes on when the graph is done
-        on_sink(runner, sink, gradients)
+    def look_before(on_sink: Any, sink: Sink, gradients: Any) -> None:
+        runner, held = on_sink.__self__, Held(tasks[0])
 
-        def go_on() -> None:
-            nothing = threading.Event()
-            while not task.done:
-                nothing.wait(0.001)
-            runner._working.release()
-            runner._handle(list)
+        def handle_events() -> None:
+            runner.hear(rpc.WorkerInfo("worker0", 0, 0), cast("PassMessage", held))
+            runner.work()
 
-        others.append(threading.Thread(target=go_on))
+        others.append(threading.Thread(target=handle_events))
         others[-1].start()
+        assert held.reached.wait(20.0)
+        runner._events.append(runner._ran)  # of a thread that found this one in the graph
+        on_sink(sink, gradients)
 
-    monkeypatch.setattr(PassRunner, "_on_sink", behind_a_look)
+    def make_task(*given: Any, sink: Any, **options: Any) -> GraphTask:
+        if current_agent().name == "worker1":
+            sink = partial(look_before, sink)
+        task = GraphTask(*given, sink=sink, **options)
+        if current_agent().name == "worker1":
+            tasks.append(task)
+        return task
+
+    monkeypatch.setattr(pass_runner, "GraphTask", make_task)
     cluster.call(0, through_a_call)
     assert len(others) == 1
     others[0].join(20.0)

@@ -13,8 +13,7 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad, tensor
-from telegrad.dist_autograd.api import LABEL
-from telegrad.dist_autograd.pass_protocol import Phase
+from telegrad.dist_autograd.engine import LABEL
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     AutogradError,
@@ -432,23 +431,16 @@ class Step:
         assert self.tail.rpc_sync().gradient(context_id) is not None
 
 
-def phases(context_id: int) -> list[Phase]:
-    """What the passes of a context have come to at this worker."""
-    container = current_agent().attached(Container)
-    found = container.get(context_id)
-    return [] if found is None else [each._protocol.phase for each in found.passes()]
-
-
 def is_aborted(context_id: int) -> None:
     """Returns when every pass of the context is aborted at this worker."""
 
     def others() -> list[str]:
-        return [phase.name for phase in phases(context_id) or [Phase.IDLE] if phase.name != ABORTED]
+        context = current_agent().attached(Container).get(context_id)
+        passes = [] if context is None else context.passes()
+        left = [repr(each.id) for each in passes if each.running or each.done]
+        return left if passes else ["a pass"]
 
     leaks.wait_until_gone("passes", others)
-
-
-ABORTED = Phase.ABORTED.name
 
 
 def late(name: str, timeout: float) -> None:

@@ -194,7 +194,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "private method, raw": lambda: raw("tests.faults.bad_calls:Model._secret"),
     "through a module, raw": lambda: raw("tests.faults.bad_calls:os.system", "exit 3"),
     "dunder, raw": lambda: raw("tests.faults.bad_calls:sync.__globals__.get", "os"),
-    "os._exit, raw": lambda: raw("os:_exit", 3),
+    "os:_exit, raw": lambda: raw("os:_exit", 3),
     "import, raw": lambda: raw("importlib:import_module", "antigravity"),
     "a value, raw": lambda: raw("tests.faults.bad_calls:TO"),
     "rpc.shutdown": lambda: sync(rpc.shutdown),

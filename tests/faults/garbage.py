@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import final
+from typing import Any, final
+from unittest import mock
 
 from telegrad import rpc
 from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.agent.inbox import Inbox
+from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.seams import current_agent
+from telegrad.testing import Cluster
 from telegrad.wire import Envelope, write_body
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import who
@@ -34,21 +38,48 @@ DOCUMENTS = (b"", b"\xc1", b"\xff" * 64, b"\xdd\xff\xff\xff\xff", b"\x81\xa1x", 
 NUMBERS = (0, 1, 1 << 40)
 
 
-def send_garbage(to: str) -> int:
+def known_kinds() -> list[str]:
+    """Returns the kinds for which an agent of this process registers handlers."""
+    kinds: list[str] = []
+    register = Inbox.register
+
+    def note(inbox: Inbox, kind: str, handler: Any, **how: Any) -> None:
+        kinds.append(kind)
+        register(inbox, kind, handler, **how)
+
+    with mock.patch.object(Inbox, "register", note), Cluster(1):
+        return kinds
+
+
+def known_headers() -> list[str]:
+    """Returns the names of the interceptors that an agent of this process adds."""
+    names: list[str] = []
+    add = MessageCodec.add
+
+    def note(codec: MessageCodec, interceptor: Interceptor) -> None:
+        names.append(interceptor.name)
+        add(codec, interceptor)
+
+    with mock.patch.object(MessageCodec, "add", note), Cluster(1):
+        return names
+
+
+def send_garbage(to: str, known: list[str]) -> int:
     """Sends every kind that is known, and some that are not, with every kind of nonsense."""
     agent = current_agent()
-    peer = agent.worker(to)
-    kinds = [*agent._inbox._handlers, "rpc.reply", "rpc.error", "no.such.kind", "\u20ac" * 99]
+    peer = rpc.get_worker_info(to)
+    kinds = [*known, "rpc.reply", "rpc.error", "no.such.kind", "\u20ac" * 99]
     sent = 0
     for kind in kinds:
         for call in NUMBERS:
             for reply in (False, True):
                 for document in DOCUMENTS:
-                    agent._post(peer, Envelope(kind, call=call, reply=reply, document=document))
+                    garbage = Envelope(kind, call=call, reply=reply, document=document)
+                    agent.post_envelope(peer, garbage)
                 for body in BODIES:
                     envelope = write_body(kind, body, reply=reply)
                     envelope.call = call
-                    agent._post(peer, envelope)
+                    agent.post_envelope(peer, envelope)
                 sent += len(DOCUMENTS) + len(BODIES)
     return sent
 
@@ -76,10 +107,9 @@ class Spoiler(Interceptor):
         pass
 
 
-def send_bad_headers(to: str) -> list[Failure]:
+def send_bad_headers(to: str, names: list[str]) -> list[Failure]:
     """Calls in good form, but with nonsense in what the interceptors say beside the document."""
     agent = current_agent()
-    names = [interceptor.name for interceptor in agent._codec._chain]
     spoiler = Spoiler()
     agent.add_interceptor(spoiler)
     ends = []

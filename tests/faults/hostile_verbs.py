@@ -303,7 +303,7 @@ def lookup_waits(name: str) -> bool:
 
 
 def is_waited_for(name: str) -> bool:
-    return name in current_agent().attached(_Published)._waiting
+    return current_agent().attached(_Published).waiting == 1  # that of the row below
 
 
 @row(VERBS, "rpc.lookup", held=(), middle=lookup_waits, ends=lost("callee"))
@@ -320,7 +320,7 @@ STORE: Any = {"held": (), "middle": store_is_asked, "cut_off": (RendezvousError,
 
 
 def all_wait_in_the_store() -> bool:
-    coordinator = current_agent().attached(JoinedJob)._coordinator
+    coordinator = current_agent().attached(JoinedJob).coordinator
     assert coordinator is not None
     return len(coordinator._waits) == 2  # whose rows stand below
 

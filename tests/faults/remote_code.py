@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -144,7 +144,7 @@ def leaves_with_a_call_in_flight(to: str, name: str) -> Failure:
 def waits_until_dropped(to: str, name: str) -> Failure:
     """The same as `waits_for`, and then until the coordinator has dropped the worker, too."""
     failure = waits_for(to, name)
-    membership = cast("JoinedJob", current_agent()._shutdown.membership)
+    membership = current_agent().attached(JoinedJob)
     leaks.wait_until_gone(
         "members", lambda: [each for each in membership.living() if each.info.name == to]
     )

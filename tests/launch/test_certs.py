@@ -22,14 +22,17 @@ TOKEN = "a token that only the tests use"
 JOB = """
 import numpy as np
 from telegrad import rpc
+from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.seams import current_agent
 
 def twice(x):
     return 2 * x
 
 agent = rpc.init_rpc()
+members = current_agent().attached(JoinedJob).living
 right = (agent.rank + 1) % agent.world_size
+(endpoint, *_) = next(m.endpoints for m in members() if m.info.rank == right)
 found = rpc.rpc_sync(right, twice, (np.ones(300_000),))
-stream = next(iter(agent._exchange._connections.values())).stream
 print(f"{agent.name} got {found.sum():g}", flush=True)
 rpc.shutdown()
 """
@@ -157,7 +160,7 @@ def test_a_job_beyond_loopback_encrypts_by_itself(programs: Programs) -> None:
     if not found:
         pytest.skip("this machine has no IPv4 address but loopback")
     env = {"MASTER_ADDR": found[0], "TELEGRAD_TOKEN": TOKEN}
-    report = JOB.replace("got", "{stream.carrier.description.partition(':')[0]} got")
+    report = JOB.replace("got", "{endpoint} got")
     report = report.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(local=False))")
     for worker in programs.ranks(programs.script(report), 2, env=env):
-        assert re.search(r"worker\d grpcs\b.* got 600000", worker.wait())
+        assert re.search(r"worker\d grpcs://.* got 600000", worker.wait())

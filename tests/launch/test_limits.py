@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 
 import pytest
 
@@ -12,10 +13,12 @@ from telegrad.launch.cli import main
 from telegrad.launch.run import LEAST, MOST, RunOptions, _serving, limits_of, parse_limit
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rpc.seams import connection_limits, core_of
+from telegrad.rpc.seams import connection_limits, current_agent
 from telegrad.transport import GrpcTransport, make_token
+from tests.conftest import unused_port
 
 SECONDS = 20.0
+TOKEN = "a token that only the tests use"
 
 
 def test_the_names_are_those_of_workers() -> None:
@@ -61,14 +64,33 @@ def test_a_coordinator_that_a_command_hosts_is_bounded() -> None:
             line.close()
 
 
-def test_a_worker_bounds_its_line_and_the_coordinator_that_it_hosts() -> None:
-    limits = rpc.Limits(document_bytes=2**16, handshake_seconds=3.0, connections=7)
-    with rpc.Agent("alone", options=rpc.RpcOptions(limits=limits)) as agent:
-        job = core_of(agent).attached(JoinedJob)
-        assert job.coordinator is not None
-        line, coordinator = job._line._exchange._terms, job.coordinator._exchange._terms
-        assert line.limits == connection_limits(limits)
-        assert coordinator.limits.connections == 14
-        assert line.prove_within == coordinator.prove_within == 3.0
+def test_a_worker_bounds_the_coordinator_that_it_hosts() -> None:
+    """The coordinator takes two connections for each of `Limits.connections`."""
+    limits = rpc.Limits(document_bytes=2**16, handshake_seconds=0.3, connections=1)
+    port = unused_port()
+    options = rpc.RpcOptions(limits=limits, token=TOKEN)
+    address = f"tcp://127.0.0.1:{port}?job=job"
+    lines = [
+        ControlLine(job="job", rank=rank, token=TOKEN.encode(), transports=[GrpcTransport()])
+        for rank in range(1, 4)
+    ]
+    with rpc.Agent("alone", rank=0, world_size=1, init_method=address, options=options):
+        try:
+            with socket.create_connection(("127.0.0.1", port), SECONDS) as stranger:
+                while stranger.recv(4096):
+                    pass  # until handshake_seconds are over
+            with pytest.raises(RendezvousError, match=r"2 connections.*Limits\.connections"):
+                for line in lines:
+                    line.connect(f"grpc://127.0.0.1:{port}", SECONDS)
+            with pytest.raises(RendezvousError, match=r"broke the protocol.*document_bytes"):
+                lines[0].ask("store.set", {"key": "k", "value": bytes(2**17)}, timeout=SECONDS)
+        finally:
+            for line in lines:
+                line.close()
+
+
+def test_a_worker_bounds_its_line() -> None:
+    options = rpc.RpcOptions(limits=rpc.Limits(document_bytes=2**16))
+    with rpc.Agent("alone", options=options) as agent, rpc.use_agent(agent):
         with pytest.raises(EncodeError, match="document_bytes"):
-            job.store.set("k", bytes(2**17))
+            current_agent().attached(JoinedJob).store.set("k", bytes(2**17))

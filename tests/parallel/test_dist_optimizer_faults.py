@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from telegrad.parallel import (
     step_failure,
 )
 from telegrad.parallel.owners import GroupPart, OwnerOptimizer, StepRequest
+from telegrad.parallel.trainer_rounds import Rounds
 from telegrad.rpc import Future, RpcOptions
 from telegrad.rpc.call.failure import describe_failure, rebuild_failure
 from telegrad.testing import Cluster
@@ -342,22 +344,27 @@ def test_the_deadline_ends_the_wait_and_takes_the_gradients_back(cluster: Cluste
     cluster.call(0, late_partner)
 
 
-def wait_until_in_the_round(optimizer: DistributedOptimizer) -> None:
-    """Waits, where the optimizer was made, until some trainer waits."""
-    conductor = optimizer._conductor
-    assert conductor is not None
-    deadline = time.monotonic() + LONG
-    while not conductor.local_value()._rounds._waiting:
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.005)
+@contextmanager
+def arrivals() -> Iterator[threading.Semaphore]:
+    """Counts the trainers that have come into a round, here where the optimizer was made."""
+    arrived, arrive = threading.Semaphore(0), Rounds.arrive
+
+    def tell(rounds: Rounds[Any, Any], trainer: object, share: object) -> object:
+        answer = arrive(rounds, trainer, share)
+        arrived.release()
+        return answer
+
+    with mock.patch.object(Rounds, "arrive", tell):
+        yield arrived
 
 
 def cancelled_partner() -> None:
     parts = make_parts(["worker0", "worker3"])
     optimizer = DistributedOptimizer(Stuck, rrefs_of(parts), trainers=TRAINERS)
     arguments = [(optimizer, parts, x, LONG) for x in XS[:2]]
-    first = rpc.rpc_async("worker1", step, arguments[0], timeout=LONG)
-    wait_until_in_the_round(optimizer)
+    with arrivals() as arrived:
+        first = rpc.rpc_async("worker1", step, arguments[0], timeout=LONG)
+        assert arrived.acquire(timeout=LONG)
     second = rpc.rpc_async("worker2", step, arguments[1], timeout=LONG)  # its call completes it
     assert rpc.rpc_sync("worker3", has_reached, timeout=LONG)
     assert second.cancel()
