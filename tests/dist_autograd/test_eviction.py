@@ -63,9 +63,9 @@ def holds_backwards(x: Tensor, name: str, following: str) -> Tensor:
 contexts: list[int] = []
 
 
-def pass_of(agent: rpc.Agent, name: str) -> None:
+def pass_of(agent: seams.AgentCore, name: str) -> None:
     """Runs backward w0 ─▶ w1, which holds it, ─▶ w2."""
-    with rpc.use_agent(agent), dist_autograd.context() as context_id:
+    with seams.use_agent(agent), dist_autograd.context() as context_id:
         contexts.append(context_id)
         x = tensor(np.ones(3), requires_grad=True)
         loss = rpc.rpc_sync("w1", holds_backwards, (x, name, "w2")).sum()

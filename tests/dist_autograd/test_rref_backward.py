@@ -13,7 +13,7 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad, tensor
-from telegrad.dist_autograd.engine import LABEL
+from telegrad.dist_autograd.api import LABEL
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     AutogradError,

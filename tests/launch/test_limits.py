@@ -91,6 +91,6 @@ def test_a_worker_bounds_the_coordinator_that_it_hosts() -> None:
 
 def test_a_worker_bounds_its_line() -> None:
     options = rpc.RpcOptions(limits=rpc.Limits(document_bytes=2**16))
-    with rpc.Agent("alone", options=options) as agent, rpc.use_agent(agent):
+    with rpc.Agent("alone", options=options) as agent, agent.as_current():
         with pytest.raises(EncodeError, match="document_bytes"):
             current_agent().attached(JoinedJob).store.set("k", bytes(2**17))
