@@ -18,7 +18,7 @@ from telegrad.rpc import seams
 from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.unread import Origin, Report, UnreadErrors
-from telegrad.rpc.stream.reading import StreamReaders
+from telegrad.rpc.stream.reading import StreamReader, StreamReaders
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
@@ -88,13 +88,6 @@ def until_done(future: Future[Any]) -> None:
 def until_failed(rref: rpc.RRef[Any]) -> None:
     """Waits without using it."""
     wait_until_gone("hope", lambda: ["it"] * ("failed, " not in repr(rref)), within=20.0)
-
-
-def until_ended(stream: rpc.Stream[Any]) -> None:
-    """Waits until its end is here, without reading it; no call is pending a moment before that."""
-    ended = threading.Event()
-    stream._reader.call_when_ended(ended.set)
-    assert ended.wait(20.0)
 
 
 def made_here(offset: int = 0) -> str:
@@ -193,16 +186,24 @@ def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
         assert log.told() == ""
 
 
-def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
+def test_a_stream_that_failed_and_was_dropped(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = log.job.agents[0]
     readers = agent.attached(StreamReaders)
-    with seams.use_agent(agent):
+    ended, start = threading.Event(), StreamReader.start
+
+    def noted_start(reader: StreamReader, reply: Future[Any]) -> None:
+        start(reader, reply)
+        reader.call_when_ended(ended.set)
+
+    monkeypatch.setattr(StreamReader, "start", noted_start)
+    with rpc.use_agent(agent):
         for begun in (False, True):
             dropped = rpc.stream("w1", remote_code.one_then_fail, ("unread",))
             here = made_here(-1)
             if begun:
                 assert next(dropped) == 1
-            until_ended(dropped)
+            assert ended.wait(20.0)  # its end is here, and unread
+            ended.clear()
             assert log.told() == ""
             del dropped
             gc.collect()

@@ -143,7 +143,7 @@ def test_a_module_by_value_is_refused_with_the_three_ways() -> None:
 
 
 FORKS = """
-import os
+import os, sys
 from telegrad import rpc
 from telegrad.errors import AgentForkedError
 
@@ -158,7 +158,7 @@ if child == 0:
             found.append("told")
     rpc.shutdown()
     print(*found, flush=True)
-    os._exit(0)
+    sys.exit()
 os.waitpid(child, 0)
 print(rpc.get_worker_info().name)
 rpc.shutdown()
