@@ -514,6 +514,7 @@ def test_a_cut_between_two_that_reach_the_coordinator(
     for agent, lost in ((first, "w1"), (second, "w0")):  # for good
         with pytest.raises(WorkerLostError, match=f"'{lost}'"):
             who(agent, lost)
+    remote_code.release("split")  # w0 would wait for it, though nobody does
     for ending in [world.submit(agent.shutdown) for agent in (first, second, third)]:
         ending.result(LIMIT)
     assert [each.names() for each in heard] == [[]] * 3
