@@ -151,7 +151,7 @@ digits.put_in_place()
 from examples import batch_rpc
 from telegrad import rpc
 
-batch_rpc.EPOCHS = 2
+batch_rpc.EPOCHS, batch_rpc.HIDDEN = 2, 32
 gradients_of = batch_rpc.gradients_of
 calls = 0
 

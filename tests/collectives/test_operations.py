@@ -46,7 +46,7 @@ def check_everything(results: list[dict[str, Any]], n: int, sizes: tuple[int, ..
             np.testing.assert_array_equal(found[f"ring {size}"], base + (r - 1) % n)
 
 
-@pytest.mark.parametrize("n", [2, 3, pytest.param(4, marks=pytest.mark.long), 7])
+@pytest.mark.parametrize("n", [2, 3, 5, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 7))])
 def test_every_operation(n: int) -> None:
     sizes = (0, 1, 7, LARGE)
     with Cluster(n) as cluster:

@@ -43,7 +43,6 @@ from tests.faults.remote_code import (
 from tests.patience import with_more_time
 
 N = 3
-LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 23)]
 # Over processes; the others run there in `make test-long`.
 QUICK = ("calls", "references", "gradients", "collective_operations")
 
@@ -76,8 +75,15 @@ def faults_so_far() -> int:
 # -- by chance ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("seed", [1, *LONG_SEEDS])
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        # In make test the quick ones run over processes, with the same seed.
+        pytest.param(name, seed, marks=pytest.mark.long if seed > 1 or name in QUICK else ())
+        for seed in (1, *range(3, 23))
+        for name in PROGRAMS
+    ],
+)
 def test_results_equal_those_over_a_sound_network(
     name: str, seed: int, expected: Callable[[str], list[Any]]
 ) -> None:

@@ -215,6 +215,7 @@ def os_getpid() -> int:
     return os.getpid()
 
 
+@pytest.mark.long  # test_a_notebook_is_rank_0_of_a_world_of_its_workers makes worlds again, too
 @pytest.mark.usefixtures("agent")
 def test_a_world_is_made_again_when_others_have_joined() -> None:
     """How often a worker had made one counted: those that came later waited for another one."""

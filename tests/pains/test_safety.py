@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -56,21 +56,18 @@ class Payload:
         return ran.append, ("ran",)
 
 
-def imported(node: ast.AST) -> list[str]:
-    """The modules that a statement imports, or imports from."""
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    return [name.name for name in node.names] if isinstance(node, ast.Import) else []
+# A statement that imports modules, or names from one; `import a, b` is written on two lines.
+IMPORT = re.compile(r"^\s*(?:from|import) +(\w+)", re.MULTILINE)
 
 
 def test_pain_08_pickle_runs_what_it_is_sent() -> None:
     """Nothing here unpickles, and functions that would are not called for others."""
     imports = {
-        module.partition(".")[0]
+        name
         for path in Path(telegrad.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        for module in imported(node)
+        for name in IMPORT.findall(path.read_text())
     }
+    assert {"msgpack", "numpy"} <= imports
     assert not imports & {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
     with Cluster(2) as cluster:
         with pytest.raises(EncodeError, match="Payload"):

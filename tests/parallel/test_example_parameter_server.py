@@ -14,13 +14,20 @@ import pytest
 
 import telegrad as tg
 from examples import parameter_server
-from examples.parameter_server import BATCH, Floats, Labels, Progress, Shard, Trainer
+from examples.parameter_server import Floats, Labels, Progress, Shard, Trainer
 from telegrad import optim, rpc
 from telegrad.nn import functional
 from telegrad.testing import Cluster
 
 SERVERS = TRAINERS = STALENESS = 2
-STEPS = 23  # of a trainer in an epoch
+STEPS = 5  # of a trainer in an epoch
+
+
+@pytest.fixture(autouse=True)
+def _large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes an epoch short."""
+    monkeypatch.setattr(parameter_server, "BATCH", 160)
+    monkeypatch.setattr(parameter_server, "EPOCHS", 1)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +84,6 @@ def test_a_trainer_goes_as_far_ahead_as_its_mode_lets_it(
 
     monkeypatch.setattr(Shard, "fetch", counted_fetch)
     monkeypatch.setattr(Trainer, "step", late_step)
-    monkeypatch.setattr(parameter_server, "EPOCHS", 1)
     options = Namespace(servers=SERVERS, trainers=TRAINERS, mode=mode, staleness=STALENESS)
     with Cluster(SERVERS + TRAINERS) as cluster:
         cluster.call(0, parameter_server.serve, options)
@@ -103,7 +109,6 @@ def test_the_others_go_on_without_a_trainer_that_is_killed(
         return step(self, images, labels)
 
     monkeypatch.setattr(Trainer, "step", deadly_step)
-    monkeypatch.setattr(parameter_server, "EPOCHS", 1)
     options = Namespace(servers=SERVERS, trainers=TRAINERS, mode=mode, staleness=STALENESS)
     with Cluster(SERVERS + TRAINERS) as cluster, ThreadPoolExecutor(1) as pool:
         serving = pool.submit(cluster.call, 0, parameter_server.serve, options)
@@ -145,10 +150,10 @@ def train_alone() -> dict[str, Floats]:
     optimizer = optim.SGD(
         parameters.values(), lr=parameter_server.LEARNING_RATE, momentum=parameter_server.MOMENTUM
     )
-    for start in range(0, len(parts[0]), BATCH):
+    for start in range(0, len(parts[0]), parameter_server.BATCH):
         optimizer.zero_grad()
         for part in parts:
-            batch = part[start : start + BATCH]
+            batch = part[start : start + parameter_server.BATCH]
             loss = functional.cross_entropy(
                 parameter_server.logits_of(parameters, images[batch]), labels[batch]
             )
@@ -157,8 +162,7 @@ def train_alone() -> dict[str, Floats]:
     return {name: parameter.data for name, parameter in parameters.items()}
 
 
-def test_synchronous_training_is_that_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_server, "EPOCHS", 1)
+def test_synchronous_training_is_that_of_one_process() -> None:
     with Cluster(SERVERS + TRAINERS) as cluster:
         found = cluster.call(0, train_in_rounds)
     expected = train_alone()

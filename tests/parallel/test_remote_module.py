@@ -537,10 +537,14 @@ def test_a_lost_owner_is_an_error_of_every_method() -> None:
         cluster.call(0, use)
 
 
-def test_the_program_of_the_guide_runs(programs: Programs) -> None:
+@pytest.mark.parametrize("steps", [3, pytest.param(None, marks=pytest.mark.long)])
+def test_the_program_of_the_guide_runs(programs: Programs, steps: int | None) -> None:
+    """After few steps the loss is not as small as it promises yet."""
     text = (ROOT / "docs" / "remote-module.md").read_text()
     code, _, rest = text.partition("```python\n")[2].partition("```\n")
     promised = rest.partition("$ python program.py\n")[2].split("\n")[0].strip()
+    if steps is not None:
+        code, promised = code.replace("range(300)", f"range({steps})"), f"False {promised[5:]}"
     output = programs.run(
         ["python", programs.script(code)], env={"TELEGRAD_TOKEN": "x" * 32}, preload=[]
     )
