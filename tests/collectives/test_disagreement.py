@@ -174,7 +174,9 @@ def test_a_rank_that_leaves_one_operation_early_is_named(how: str) -> None:
     assert said[1][0].startswith("NotInitializedError: no process group on worker 'worker1'")
 
 
-@pytest.mark.parametrize("end", ["dist.destroy_process_group", "rpc.shutdown"])
+@pytest.mark.parametrize(
+    "end", ["dist.destroy_process_group", pytest.param("rpc.shutdown", marks=pytest.mark.long)]
+)
 def test_a_program_that_ends_one_operation_early_is_named(programs: Programs, end: str) -> None:
     script = programs.script(ENDS_EARLY.replace("END", end))
     outputs = [each.wait() for each in programs.ranks(script, 3)]

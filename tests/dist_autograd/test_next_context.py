@@ -137,7 +137,9 @@ def loses_one() -> None:
     step(current_agent(), "worker1", "worker0", "worker1")
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
+@pytest.mark.parametrize(
+    "processes", [False, pytest.param(True, marks=pytest.mark.long)], ids=["here", "processes"]
+)
 def test_survivors_keep_their_gradients_and_the_next_step_works(processes: bool) -> None:
     reached.clear()
     go_on.clear()

@@ -111,6 +111,7 @@ def test_gradients_equal_those_of_one_process(cluster: Cluster, bucket_bytes: in
             assert value is None or value.tobytes() == cast("Array", other[name]).tobytes()
 
 
+@pytest.mark.long  # in make test the example's ranks, which are processes, learn as one process does
 def test_gradients_equal_those_of_one_process_over_processes() -> None:
     with Cluster(N, processes=True) as cluster:
         cluster.run(one_backward, 200)
