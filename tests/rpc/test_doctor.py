@@ -36,6 +36,12 @@ from tests.rpc.test_outbound_only import Job as OutboundJob
 FACTS = {"ask": "facts"}
 
 
+@pytest.fixture
+def small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measures with less than 8 MiB, where a test looks at other things than the figures."""
+    monkeypatch.setattr(doctor_probe, "SIZES", (1 << 14, 1 << 14, 1 << 17))
+
+
 def refuse(caller: WorkerInfo, module: str, qualname: str) -> bool:
     """A policy that lets nobody call anything."""
     raise AssertionError(f"the policy was asked for {module}:{qualname}")
@@ -69,6 +75,7 @@ def test_a_sound_job_is_told_pair_by_pair(job: Job) -> None:
     assert "nothing is wrong" in str(report)
 
 
+@pytest.mark.usefixtures("small_arrays")
 def test_no_policy_has_a_say_and_no_code_of_the_users_runs(make_job: MakeJob) -> None:
     job = make_job(2, callables=refuse)
     assert job.on(0, doctor.examine).ok
@@ -168,6 +175,7 @@ def test_a_question_takes_so_long_and_no_longer(job: Job, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("lie", [{"info": ["w1", float("inf"), 1]}, [], None])
+@pytest.mark.usefixtures("small_arrays")
 def test_a_worker_that_answers_garbage_is_a_silent_one(
     job: Job, monkeypatch: pytest.MonkeyPatch, lie: Any
 ) -> None:
@@ -217,6 +225,7 @@ def outbound(request: pytest.FixtureRequest) -> Iterator[OutboundJob]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.usefixtures("small_arrays")
 def test_two_that_do_not_listen_are_told_as_a_fact_from_wherever_it_is_asked(
     outbound: OutboundJob, rank: int
 ) -> None:
@@ -243,6 +252,7 @@ def test_two_that_do_not_listen_are_told_as_a_fact_from_wherever_it_is_asked(
 # Cut networks --------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_arrays")
 def test_a_cut_pair_is_a_row_with_advice_and_nobody_is_given_up_for_it() -> None:
     """What is cut has never spoken: a call would have the pair given up after `lost_after`."""
     options = rpc.RpcOptions(lost_after=1.0)
@@ -273,6 +283,7 @@ def losses_within(seconds: float) -> int:
     return 3 - len(rpc.get_worker_infos())
 
 
+@pytest.mark.usefixtures("small_arrays")
 def test_who_cannot_be_reached_from_here_is_asked_through_another() -> None:
     """worker0 is cut off from worker2 alone, and hears through worker1 what that one sees."""
     options = rpc.RpcOptions(lost_after=6.0)
@@ -286,6 +297,7 @@ def test_who_cannot_be_reached_from_here_is_asked_through_another() -> None:
         cluster.network.heal()
 
 
+@pytest.mark.usefixtures("small_arrays")
 def test_a_worker_cut_off_from_all_is_silent_and_the_rest_is_measured() -> None:
     options = rpc.RpcOptions(lost_after=1.5)
     with Cluster(3, options=options, faults=FaultPlan()) as cluster:
@@ -299,6 +311,7 @@ def test_a_worker_cut_off_from_all_is_silent_and_the_rest_is_measured() -> None:
         cluster.network.heal()
 
 
+@pytest.mark.usefixtures("small_arrays")
 def test_who_is_lost_is_no_part_of_it() -> None:
     with Cluster(3) as cluster:
         cluster.run(meet_all)
@@ -328,6 +341,7 @@ def test_a_reach_that_was_not_tried_has_not_failed() -> None:
 # Dials that work one way alone ----------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_arrays")
 def test_who_is_dialled_in_vain_and_dials_by_itself_is_one_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
