@@ -25,7 +25,7 @@ from telegrad.launch import worker_process
 from telegrad.launch.env import JobEnvironment
 from telegrad.launch.log_relay import LogRelay
 from telegrad.launch.nodes import DONE, ENDED, FAILED, GONE, SIGNAL, Event, Nodes
-from telegrad.launch.policy import Policy, Send, describe, exit_status
+from telegrad.launch.policy import GRACE, Policy, Send, describe, exit_status
 
 __all__ = ["Supervisor", "Watcher"]
 
@@ -210,7 +210,7 @@ class Supervisor:
             elif event.kind == ENDED and self._on_ended is not None:
                 self._on_ended(event.rank)
             elif event.kind in (FAILED, GONE) and self._policy.failed_elsewhere(time.monotonic()):
-                end = "; the workers here get 5 s to end" if self._policy.living else ""
+                end = f"; the workers here get {GRACE:g} s to end" if self._policy.living else ""
                 self._say(f"{event.words}{end}")
 
     def _take_signal(self, number: int) -> None:
@@ -244,7 +244,7 @@ class Supervisor:
             if first:
                 self._tell(FAILED, rank, code)
             if first and self._policy.living:
-                self._say(f"rank {rank} {describe(code)}; the others get 5 s to end")
+                self._say(f"rank {rank} {describe(code)}; the others get {GRACE:g} s to end")
 
     def _ended(self, rank: int) -> None:
         """Makes nobody wait for a rank that will not join any more."""
