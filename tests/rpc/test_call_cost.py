@@ -60,7 +60,7 @@ def test_the_callers_end_of_an_empty_call(
         elif event == "c_call":
             functions.append(argument.__qualname__)
 
-    with seams.use_agent(agent), monkeypatch.context() as patch:
+    with rpc.use_agent(agent), monkeypatch.context() as patch:
         patch.setattr(Exchange, "post", answer)
         for _ in range(3):
             rpc.rpc_sync("w1", remote_code.who)
