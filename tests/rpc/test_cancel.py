@@ -35,6 +35,7 @@ from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.rest import assert_at_rest
+from tests.rpc.turns import turn
 
 OVER_FAULTS_TOO = True
 

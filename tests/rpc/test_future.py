@@ -16,6 +16,7 @@ from telegrad.rpc.future.combine import collect_all, wait_all
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.transport import LoopThread
 from tests.rpc.plain_futures import done, failed, objects_left_by, start
+from tests.rpc.turns import turn
 
 
 def test_value_and_state() -> None:

@@ -23,6 +23,7 @@ from tests.repeated import on_examples
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
 from tests.rpc.plain_futures import done, failed, objects_left_by, start
+from tests.rpc.turns import turn
 
 
 def pending(count: int) -> list[Future[int]]:

@@ -36,6 +36,7 @@ from tests.patience import with_more_time
 from tests.rpc import remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.rest import refused
+from tests.rpc.turns import turn
 
 FOREVER: list[Callable[..., Any]] = [stream_code.forever, stream_code.aforever]
 HOLDS: list[Callable[..., Any]] = [stream_code.holds, stream_code.aholds]
@@ -236,7 +237,7 @@ def test_a_task_that_is_cancelled_loses_no_item(job: Job, waits: threading.Event
             first = await anext(items)
             waiting = asyncio.ensure_future(anext(items))
             waits.clear()
-            await asyncio.sleep(0)  # the task runs as far as it can
+            await turn()  # the task runs as far as it can
             assert waits.is_set()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
