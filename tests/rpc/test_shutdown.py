@@ -22,6 +22,7 @@ from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous import control as reminder
 from telegrad.rpc import seams
 from telegrad.rpc.agent.ambient import process_agent
+from telegrad.rpc.agent.inbox import Inbox
 from telegrad.testing import leaks
 from telegrad.transport import Exchange
 from tests.rpc import cancel_code, remote_code, stream_code
@@ -181,6 +182,12 @@ def test_who_leaves_at_once_hears_of_that_alone(
 
     given_up, on_lost = threading.Event(), Inbox.on_lost
 
+    def lost(inbox: Inbox, gone: rpc.WorkerInfo, error: WorkerLostError) -> None:
+        on_lost(inbox, gone, error)
+        if gone == peer:
+            given_up.set()
+
+    monkeypatch.setattr(Inbox, "on_lost", lost)
     closed: list[bool] = []
     close = Exchange.close
 
@@ -195,7 +202,7 @@ def test_who_leaves_at_once_hears_of_that_alone(
         def and_heard(*args: object, told: Callable[..., None] = told) -> None:
             told(*args)
             if not closed:
-                given_up()
+                assert given_up.wait(20)
 
         monkeypatch.setattr(membership, verb, and_heard)
     with ThreadPoolExecutor(len(waits)) as pool:
