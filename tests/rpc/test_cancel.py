@@ -24,6 +24,7 @@ from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Limits
 from telegrad.rpc.call import early_cancels
+from telegrad.rpc.call.early_cancels import EarlyCancels
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call.serving import CANCEL, EXPIRE
@@ -350,6 +351,22 @@ def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(
     with pytest.raises(CallCancelledError, match="by 'w0'"):
         future.wait()
     assert not gates("overtaken again-entered").is_set()
+
+
+def remembered() -> list[object]:
+    """Returns what all workers remember of cancellations."""
+    found = [each for each in gc.get_referrers(EarlyCancels) if type(each) is EarlyCancels]
+    return [key for each in found for key in each.remembered]
+
+
+def test_what_a_lost_caller_has_cancelled_is_forgotten(make_job: MakeJob) -> None:
+    job = make_job(2)
+    first, second = job.agents
+    first.post(second.info, CANCEL, 100_000)
+    assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
+    assert remembered() == [(first.info, 100_000)]
+    first.shutdown(graceful=False)
+    leaks.wait_until_gone("cancellations", remembered)
 
 
 # -- admission
