@@ -114,6 +114,18 @@ class AgentForkedError(TelegradError, RuntimeError):
 
     Start processes with multiprocessing's `spawn` method. docs/architecture.md ("Starting and
     ending") says what to set where a library forks.
+
+    Example:
+        >>> from collections.abc import Callable
+        >>> def load_batch(fetch: Callable[[], str]) -> str:
+        ...     try:
+        ...         return fetch()
+        ...     except AgentForkedError:
+        ...         return "a forked process has no agent: start it with the spawn method"
+        >>> def fetch_in_forked_child() -> str:
+        ...     raise AgentForkedError("the agent belongs to the parent")  # as rpc_sync does there
+        >>> load_batch(fetch_in_forked_child)
+        'a forked process has no agent: start it with the spawn method'
     """
 
 
@@ -160,11 +172,36 @@ class ContextError(TelegradError, RuntimeError):
 
 
 class ContextMismatchError(TelegradError, RuntimeError):
-    """A gradient of one autograd context reached a value that was received in another."""
+    """A gradient of one autograd context reached a value that was received in another.
+
+    Example:
+        >>> from telegrad import dist_autograd, rpc, tensor
+        >>> def double(x):
+        ...     return 2.0 * x
+        >>> x = tensor([1.0, 2.0], requires_grad=True)
+        >>> with rpc.init_rpc("a"):
+        ...     with dist_autograd.context():
+        ...         doubled = rpc.rpc_sync("a", double, (x,))
+        ...     with dist_autograd.context() as another:
+        ...         dist_autograd.backward(another, [doubled.sum()])
+        Traceback (most recent call last):
+        telegrad.errors.ContextMismatchError: backward in autograd context ...
+    """
 
 
 class PoolExhaustedError(TelegradError, RuntimeError):
-    """The callee's pool has reached its maximum of threads and takes no further call."""
+    """The callee's pool has reached its maximum of threads and takes no further call.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> def work() -> int:
+        ...     return rpc.rpc_sync("a", len, ([1, 2],))  # a second call while the first is served
+        >>> options = rpc.RpcOptions(limits=rpc.Limits(served_calls_per_peer=1))
+        >>> with rpc.init_rpc("a", options=options):
+        ...     rpc.rpc_sync("a", work)
+        Traceback (most recent call last):
+        telegrad.errors.PoolExhaustedError: worker 'a' has 1 calls of 'a' to serve, ...
+    """
 
 
 class WaitCycleError(TelegradError, RuntimeError):
@@ -173,6 +210,21 @@ class WaitCycleError(TelegradError, RuntimeError):
     Attributes:
         chain: The waits, one line each: a waiter and what it waits for. The last waits for the
             first.
+
+    Example:
+        >>> from collections.abc import Callable
+        >>> def explain(call: Callable[[], None]) -> None:
+        ...     try:
+        ...         call()
+        ...     except WaitCycleError as error:
+        ...         for line in error.chain:
+        ...             print(line)
+        >>> def call_back() -> None:  # stands for a call of 'b' that waits for 'a'
+        ...     chain = ["work on 'b' waits for the call of reply", "reply on 'a' waits for work"]
+        ...     raise WaitCycleError("2 calls wait for each other", chain=chain)
+        >>> explain(call_back)
+        work on 'b' waits for the call of reply
+        reply on 'a' waits for work
     """
 
     def __init__(self, message: str, *, chain: Sequence[str] = ()) -> None:
@@ -266,7 +318,21 @@ class OwnerLostError(WorkerLostError):
 
 
 class EvictedError(WorkerLostError):
-    """The coordinator gave up this worker; the job goes on without it."""
+    """The coordinator gave up this worker; the job goes on without it.
+
+    Example:
+        >>> from collections.abc import Callable
+        >>> def train(step: Callable[[], None]) -> str:
+        ...     try:
+        ...         step()
+        ...     except EvictedError as error:  # a WorkerLostError, but the lost worker is this one
+        ...         return f"the job goes on without {error.worker}: start this process again"
+        ...     return "done"
+        >>> def step_of_evicted_worker() -> None:
+        ...     raise EvictedError("the coordinator gave up 'worker1'", worker="worker1")
+        >>> train(step_of_evicted_worker)
+        'the job goes on without worker1: start this process again'
+    """
 
 
 class UnreachableWorkerError(WorkerLostError):
@@ -274,6 +340,17 @@ class UnreachableWorkerError(WorkerLostError):
 
     Both are members of the job, and other workers reach them. Nothing was sent. See
     `RpcOptions.listen`.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> try:
+        ...     with Cluster(2, options=rpc.RpcOptions(listen=False)) as cluster:
+        ...         cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
+        ... except UnreachableWorkerError as error:
+        ...     print("call", error.worker, "through a worker that listens")
+        call worker1 through a worker that listens
     """
 
 
@@ -375,7 +452,20 @@ class RendezvousTimeoutError(RendezvousError, TimeoutError):
 
 
 class JoinCancelledError(RendezvousError):
-    """This worker gave up joining the job: `shutdown()` was called while it still waited."""
+    """This worker gave up joining the job: `shutdown()` was called while it still waited.
+
+    Example:
+        >>> import tempfile
+        >>> from concurrent.futures import ThreadPoolExecutor, wait
+        >>> from telegrad import rpc
+        >>> place = f"file://{tempfile.mkdtemp()}/store"
+        >>> with ThreadPoolExecutor(1) as pool:
+        ...     joining = pool.submit(rpc.init_rpc, "a", rank=0, world_size=2, init_method=place)
+        ...     while wait([joining], timeout=0.01).not_done:
+        ...         rpc.shutdown()  # has no effect before init_rpc has begun
+        ...     print(type(joining.exception()).__name__)
+        JoinCancelledError
+    """
 
 
 class UnknownWorkerError(TelegradError, LookupError):
@@ -391,11 +481,38 @@ class UnknownWorkerError(TelegradError, LookupError):
 
 
 class FunctionNotFoundError(TelegradError, LookupError):
-    """The callee has no such function."""
+    """The callee has no such function.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> def predict() -> float:
+        ...     raise FunctionNotFoundError("no 'predict' here")  # as an older worker answers
+        >>> def ask(worker: str) -> str:
+        ...     try:
+        ...         return str(rpc.rpc_sync(worker, predict))
+        ...     except FunctionNotFoundError:
+        ...         return f"{worker} runs another version of this program"
+        >>> with rpc.init_rpc("a"):
+        ...     ask("a")
+        'a runs another version of this program'
+    """
 
 
 class AuthenticationError(TelegradError, PermissionError):
-    """A peer did not prove that it holds the job's token."""
+    """A peer did not prove that it holds the job's token.
+
+    Example:
+        >>> import socket
+        >>> from telegrad import rpc
+        >>> with socket.create_server(("127.0.0.1", 0)) as server:
+        ...     place = f"tcp://127.0.0.1:{server.getsockname()[1]}"  # a free port
+        >>> mine = rpc.RpcOptions(token="the token of this job", start_when=1)
+        >>> other = rpc.RpcOptions(token="the token of another")
+        >>> with rpc.Agent("a", rank=0, world_size=2, init_method=place, options=mine):
+        ...     rpc.Agent("b", rank=1, world_size=2, init_method=place, options=other)
+        Traceback (most recent call last):
+        telegrad.errors.AuthenticationError: ...the dialler holds another token; ...
+    """
 
 
 class CallRefusedError(TelegradError, PermissionError):
@@ -431,7 +548,18 @@ class EncodeError(TelegradError, TypeError):
 
 
 class DecodeError(TelegradError, ValueError):
-    """Bytes from a peer are not a valid message, or name something that may not be built here."""
+    """Bytes from a peer are not a valid message, or name something that may not be built here.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> deep = []
+        >>> for _ in range(50):
+        ...     deep = [deep]
+        >>> with rpc.init_rpc("a", options=rpc.RpcOptions(limits=rpc.Limits(depth=40))):
+        ...     rpc.rpc_sync("a", len, (deep,))
+        Traceback (most recent call last):
+        telegrad.errors.DecodeError: worker 'a' cannot read the arguments of builtins:len ...
+    """
 
 
 class DuplicateNameError(TelegradError, ValueError):

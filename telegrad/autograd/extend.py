@@ -120,6 +120,15 @@ def numpy_function(
         also: Other functions with the same meaning.
         options: The other options with their defaults, as for `primitive`.
         others: Further arguments of `primitive`, and the rules.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad.autograd import tensor
+        >>> log2 = numpy_function(np.emath.log2, "x", x=lambda g, x: g / (x * np.log(2.0)))
+        >>> x = tensor(0.5, requires_grad=True)
+        >>> np.emath.log2(x).backward()
+        >>> round(x.grad.item(), 4)
+        2.8854
     """
     if options is None and isinstance(function, np.ufunc):
         options = _OF_UFUNCS
@@ -152,6 +161,17 @@ def composed(
     Calls without Tensors still go to `function` itself. Parameters that the decorated function
     does not support are missing from its signature, so Python's own TypeError names them. `out` may
     be in the signature; a value other than None is refused.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad.autograd import tensor
+        >>> @composed(np.emath.logn)
+        ... def logn(n, x):
+        ...     return np.log(x) / np.log(n)
+        >>> x = tensor(0.5, requires_grad=True)
+        >>> np.emath.logn(2.0, x).backward()
+        >>> round(x.grad.item(), 4)
+        2.8854
     """
 
     def decorate(body: F) -> F:
@@ -175,7 +195,18 @@ def composed(
 
 
 def constants(*functions: Callable[..., Any]) -> None:
-    """Enters functions whose derivative is zero wherever it exists; they are never recorded."""
+    """Enters functions whose derivative is zero wherever it exists; they are never recorded.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad.autograd import tensor
+        >>> def round_half_up(x):
+        ...     return np.floor(x + 0.5)
+        >>> constants(round_half_up)
+        >>> x = tensor([1.2, 2.5], requires_grad=True)
+        >>> find(round_half_up)(x)
+        tensor([1., 3.])
+    """
     for function in functions:
         entry = constant(function)
         entry.__module__ = _home(function)

@@ -43,6 +43,19 @@ class TCPStore(Store):
 
     Args:
         line: A connected line to the coordinator; `TCPStore.connect` makes one.
+
+    Example:
+        >>> from contextlib import closing
+        >>> from telegrad.rendezvous import Coordinator
+        >>> from telegrad.transport import GrpcTransport
+        >>> token, transports = b"the token of this job", [GrpcTransport()]
+        >>> with closing(Coordinator(transports, job="job", token=token)) as coordinator:
+        ...     (endpoint,) = coordinator.start()
+        ...     store = TCPStore.connect(endpoint, job="job", token=token, transports=transports)
+        ...     with closing(store):
+        ...         store.set("address", b"10.0.0.1")
+        ...         store.get("address", timeout=10.0)
+        b'10.0.0.1'
     """
 
     def __init__(self, line: ControlLine) -> None:

@@ -60,9 +60,12 @@ REARRANGING = {
 }  # fmt: skip
 
 
+# Read before any test runs: the examples of telegrad/autograd/extend.py enter rules of their own.
+RULED = {f for f in TABLE if TABLE.tier(f) in (Tier.SECOND_ORDER, Tier.FIRST_ORDER)}
+
+
 def test_every_rule_has_samples() -> None:
-    ruled = {f for f in TABLE if TABLE.tier(f) in (Tier.SECOND_ORDER, Tier.FIRST_ORDER)}
-    lacking = sorted(f.__name__ for f in ruled - SAMPLES.keys() - OTHERS)  # type: ignore[attr-defined]
+    lacking = sorted(f.__name__ for f in RULED - SAMPLES.keys() - OTHERS)  # type: ignore[attr-defined]
     assert not lacking, f"give these samples in tests/autograd/samples: {lacking}"
 
 
