@@ -137,7 +137,8 @@ def test_the_same_block_goes_again_and_again(local: Floor) -> None:
         beat(bob, alice)
         if call == 10:
             before = descriptors(), mappings()
-    assert (descriptors(), mappings()) == before
+    assert descriptors() <= before[0]  # gRPC may close some of an earlier test meanwhile
+    assert mappings() == before[1]
     assert len(books.slabs) == 1
 
 
@@ -586,7 +587,7 @@ def test_descriptors_are_there_before_their_message() -> None:
     one.end()
     other.end()
     del memory, each
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -606,7 +607,7 @@ def test_a_flood_of_descriptors_ends_the_stream(asked: bool) -> None:
     one.end()
     other.end()
     os.close(null)
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_a_stream_without_slabs_takes_none(local: Floor) -> None:
