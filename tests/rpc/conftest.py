@@ -19,6 +19,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import DuplicateNameError
 from telegrad.rendezvous import Coordinator
+from telegrad.rpc import seams
 from telegrad.rpc.call import calling
 from telegrad.rpc.pool.deadlines import Deadline, Deadlines
 from telegrad.rpc.pool.executor import Executor
@@ -91,7 +92,7 @@ class Job:
         with seams.use_agent(self.agents[rank]):
             return func(*args, **kwargs)
 
-    def rejoin(self, rank: int) -> rpc.Agent:
+    def rejoin(self, rank: int) -> seams.AgentCore:
         """Starts another incarnation of a worker that is gone."""
         self.agents[rank] = self._join(rank)
         return self.agents[rank]

@@ -6,20 +6,20 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from telegrad import rpc
 from telegrad.errors import PoolExhaustedError
+from telegrad.rpc import seams
 from telegrad.testing import leaks
 from tests.rpc import remote_code
 
 __all__ = ["assert_at_rest", "refused", "wait_until_idle"]
 
 
-def wait_until_idle(agent: rpc.Agent) -> None:
+def wait_until_idle(agent: seams.AgentCore) -> None:
     """Waits until a worker calls and serves nothing, not even what nobody waits for."""
     assert agent.drain(time.monotonic() + leaks.GONE_WITHIN), agent.waits_for()
 
 
-def assert_at_rest(agents: Iterable[rpc.Agent]) -> None:
+def assert_at_rest(agents: Iterable[seams.AgentCore]) -> None:
     """Waits until nothing is left of any call; then each of the agents may call each other."""
     living = list(agents)
     for agent in living:
@@ -39,7 +39,7 @@ def assert_at_rest(agents: Iterable[rpc.Agent]) -> None:
             leaks.wait_until_gone("calls", partial(refused, agent, to))
 
 
-def refused(agent: rpc.Agent, to: rpc.Agent) -> list[str]:
+def refused(agent: seams.AgentCore, to: seams.AgentCore) -> list[str]:
     """Calls one worker from another one; says why its pool refused that."""
     try:
         assert agent.call(to.name, remote_code.who).wait() == to.name

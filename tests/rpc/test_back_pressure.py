@@ -24,7 +24,7 @@ from telegrad.errors import (
     NotInitializedError,
     WorkerLostError,
 )
-from telegrad.rpc import Limits
+from telegrad.rpc import Limits, seams
 from telegrad.rpc.call import table
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
@@ -108,7 +108,7 @@ def test_twenty_pushes_fit_a_budget_of_three(make_job: MakeJob) -> None:
 
 def test_calls_within_the_allowance_never_ask(make_job: MakeJob) -> None:
     job = make_job(2, limits=Limits(pending_bytes=1, allowance_bytes=MIB))
-    with rpc.use_agent(job.agents[0]), counted() as work:
+    with seams.use_agent(job.agents[0]), counted() as work:
         calls = [rpc.rpc_async("w1", remote_code.add, (i, i)) for i in range(100)]
         assert rpc.wait_all(calls) == [2 * i for i in range(100)]
         for _ in range(5):
@@ -519,7 +519,7 @@ def test_a_call_that_expired_on_its_way_gives_back(
     """It is dropped where it arrives."""
     most_threads(1)
     job = make_job(2, limits=strict(pending_bytes=1), num_threads=1)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         calls = [
             rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "expired"), timeout=0.2)
             for _ in range(3)
@@ -595,7 +595,7 @@ def test_garbage_about_admission_is_refused(make_job: MakeJob) -> None:
     for kind in ("rpc.ask", "rpc.withdraw", "rpc.admit"):
         for body in (None, -1, True, [1], [1, -2], [1, 2.0], ["x", 1], [1, 2**63], 2**63, "x"):
             agent.post(peer, kind, body)
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
     assert_nothing_is_left(job)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from telegrad import rpc
+from telegrad.rpc import seams
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.serving import REPLY
 from telegrad.transport import Exchange
@@ -49,7 +50,7 @@ def test_the_callers_end_of_an_empty_call(
         inboxes["w0" if sender == peer else "w1"] = partial(on_envelope, inbox)
         on_envelope(inbox, sender, envelope)
 
-    with rpc.use_agent(agent), monkeypatch.context() as patch:
+    with seams.use_agent(agent), monkeypatch.context() as patch:
         patch.setattr(Inbox, "on_envelope", noted)
         rpc.rpc_sync("w1", remote_code.who)
 
@@ -59,7 +60,7 @@ def test_the_callers_end_of_an_empty_call(
         elif event == "c_call":
             functions.append(argument.__qualname__)
 
-    with rpc.use_agent(agent), monkeypatch.context() as patch:
+    with seams.use_agent(agent), monkeypatch.context() as patch:
         patch.setattr(Exchange, "post", answer)
         for _ in range(3):
             rpc.rpc_sync("w1", remote_code.who)

@@ -138,7 +138,7 @@ def test_a_call_has_a_deadline_of_its_own_where_that_is_soon(
         return at(self, when, callback)
 
     monkeypatch.setattr(Deadlines, "at", noted)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for _ in range(100):
             rpc.rpc_sync("w1", remote_code.who, timeout=timeout)
     if timeout < calling.SOON_SECONDS:

@@ -16,7 +16,7 @@ from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
 from telegrad.rpc.call.user_call import UserCall, admit_call
 from telegrad.rpc.rref.protocol import RRefId
 from telegrad.rpc.rref.serving import AdmittedMethod
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.transport.security.audit import CALL_REFUSED, Audit
 from telegrad.types import WorkerInfo
 from telegrad.wire import encode, read_head

@@ -22,12 +22,13 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
-from telegrad.rpc import Limits
+from telegrad.rpc import Limits, seams
 from telegrad.rpc.call import early_cancels
 from telegrad.rpc.call.early_cancels import EarlyCancels
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call.serving import CANCEL, EXPIRE
+from telegrad.rpc.seams import reference_of
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
 from tests.conftest import Programs
@@ -735,7 +736,7 @@ def test_a_value_that_was_not_made_in_time_says_so_to_all_who_ask(
     rref = job.on(0, rpc.remote, "w1", remote_code.hold_async, ("in-time",))
     assert entered("in-time")
     asked = call(job, 0, remote_code.fetch, rref)
-    creation = rref.reference.creation
+    creation = reference_of(rref).creation
     assert creation is not None
     expire(creation)
     with pytest.raises(CallTimeoutError):

@@ -22,6 +22,7 @@ from telegrad.errors import (
     PoolExhaustedError,
     UnknownWorkerError,
 )
+from telegrad.rpc import seams
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.transport import GrpcTransport, shared_loop_thread
 from telegrad.types import WorkerInfo

@@ -24,6 +24,7 @@ from telegrad.errors import (
     RemoteError,
     WorkerLostError,
 )
+from telegrad.rpc import seams
 from telegrad.rpc.call import calling
 from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.pool import user_loop
@@ -130,7 +131,7 @@ def test_timeout(job: Job) -> None:
 
 
 def test_expiry_cancels_a_coroutine(expire: Callable[[rpc.Future[Any]], None], job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold_async, ("cancel",))
         assert remote_code.entered("cancel")
         expire(future)
@@ -344,7 +345,7 @@ def test_an_exhausted_pool_takes_no_root_call(
 ) -> None:
     most_threads(1)
     job = make_job(2, num_threads=1)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", remote_code.hold, ("pool",))
         assert remote_code.entered("pool")
         with pytest.raises(PoolExhaustedError, match="w1"):

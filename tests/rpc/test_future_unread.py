@@ -196,7 +196,7 @@ def test_a_stream_that_failed_and_was_dropped(log: Log, monkeypatch: pytest.Monk
         reader.call_when_ended(ended.set)
 
     monkeypatch.setattr(StreamReader, "start", noted_start)
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         for begun in (False, True):
             dropped = rpc.stream("w1", remote_code.one_then_fail, ("unread",))
             here = made_here(-1)

@@ -23,6 +23,7 @@ from telegrad.errors import (
     NotInitializedError,
     WorkerLostError,
 )
+from telegrad.rpc import seams
 from telegrad.rpc.seams import new_future
 from telegrad.rpc.stream import reading
 from telegrad.rpc.stream.messages import ITEM, MORE
@@ -106,7 +107,7 @@ def test_a_generator_rests_when_it_is_ahead(
 ) -> None:
     most_threads(1)
     job = make_job(3, num_threads=1)
-    with rpc.use_agent(job.agents[0]), rpc.stream("w1", func, ("ahead",)) as items:
+    with seams.use_agent(job.agents[0]), rpc.stream("w1", func, ("ahead",)) as items:
         wait_for("rest", rests(job, 1))
         assert counts.yielded("ahead") == WINDOW_ITEMS
         leaks.wait_until_gone("thread", lambda: refused(job.agents[2], job.agents[1]))
@@ -203,7 +204,7 @@ def test_one_that_nobody_holds_any_more(job: Job, func: Callable[..., Any]) -> N
 def test_cancelling_wakes_who_reads(
     job: Job, func: Callable[..., Any], waits: threading.Event
 ) -> None:
-    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", func, ("held", 2))
         assert [next(items), next(items)] == [0, 1]
         waits.clear()
@@ -221,7 +222,7 @@ def test_cancelling_wakes_who_reads(
 
 
 def test_closing_ends_it_for_who_reads_in_another_thread(job: Job, waits: threading.Event) -> None:
-    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", stream_code.holds, ("held", 0))
         reads = pool.submit(list, items)
         assert waits.wait(20)
@@ -313,7 +314,7 @@ def test_the_time_for_the_next_item(job: Job, func: Callable[..., Any]) -> None:
                 next(items)
         return info.value
 
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         error = with_more_time(read, 0.2, 5.0)
         assert (error.worker, error.phase) == ("w1", "waiting for the next item")
         assert error.function.endswith("holds")
@@ -332,7 +333,7 @@ def test_the_time_for_the_next_item_on_a_loop(job: Job) -> None:
         with pytest.raises(CallTimeoutError):
             await anext(items)
 
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with_more_time(lambda limit: asyncio.run(read(limit)), 0.2, 5.0)
     assert counts.wait_closed("late")
     leaks.wait_until_gone("streams", lambda: left(job))
@@ -364,7 +365,7 @@ def test_nobody_is_late_while_another_reader_gets_items(
         place = len(timers)
         return lambda: stopped.append(place)
 
-    with rpc.use_agent(consumer):
+    with seams.use_agent(consumer):
         items, ended = rpc.stream("w1", stream_code.count, (3,), timeout=limit), threading.Event()
         readers[0].call_when_ended(ended.set)
         assert ended.wait(20)
@@ -552,7 +553,7 @@ def test_items_beyond_the_window_end_the_stream(job: Job, readers: list[StreamRe
 def test_items_that_come_when_it_was_given_up_are_no_garbage(
     job: Job, readers: list[StreamReader]
 ) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         closed = rpc.stream("w1", stream_code.holds, ("late", 1))
         closed.close()
         assert not readers[0].arrive(1, 1, Envelope(ITEM))
