@@ -47,7 +47,7 @@ def test_several_outputs() -> None:
     x, y = leaf(2, 3), leaf(3, seed=1)
     result = polar(x, y)
     assert type(result) is Polar
-    assert (result.radius.output, result.angle.output) == (0, 1)
+    assert (result.radius.output_nr, result.angle.output_nr) == (0, 1)
     assert result.radius.grad_fn is result.angle.grad_fn
     assert gradcheck(polar, [x, y])
     assert gradgradcheck(polar, [x, y])
