@@ -10,7 +10,7 @@ export PYTHON
 # Where it is set, each start of an interpreter compiles all modules again: twice the time.
 export PYTHONDONTWRITEBYTECODE :=
 # Test processes at once: most tests wait more than they compute. 0 for one, with pdb and all output.
-WORKERS ?= 2
+WORKERS ?= 4
 PYTEST_ARGS ?=
 PYTEST = -m pytest -n $(WORKERS) --dist worksteal
 GPU_ARGS ?=
