@@ -12,6 +12,7 @@ import pytest
 
 from telegrad.autograd import Tensor, gradcheck, no_grad, tensor
 from telegrad.errors import AutogradError
+from tests.autograd.versions import version_of
 
 A23 = np.array([[0.5, -1.25, 2.0], [3.5, 0.75, -0.5]])
 ROUND = np.array([True, False, True])
@@ -208,10 +209,10 @@ def test_in_place_operators_write_into_the_array(name: str) -> None:
     a = np.array([[6, 5], [12, 9]], np.int64 if whole else np.float64)
     b = np.array([[3, 1], [2, 1]], a.dtype)
     t = Tensor(a.copy())
-    held, version = t.data, t._value.version
+    held, version = t.data, version_of(t)
     assert do(t, Tensor(b)) is t
     assert t.data is held
-    assert t._value.version == version + 1
+    assert version_of(t) == version + 1
     np.testing.assert_array_equal(t.data, do(a.copy(), b))
 
 
@@ -267,7 +268,7 @@ def test_sort_partition_and_fill_change_in_place() -> None:
     assert x.data[1] == 2.0
     x.fill(7)
     assert x.data.tolist() == [7.0] * 3
-    assert x._value.version == 3
+    assert version_of(x) == 3
     w = tensor([3.0, 1.0, 2.0], requires_grad=True)
     y = w * 1
     y.sort()
@@ -322,7 +323,7 @@ def test_all_indexing_and_assignment(index: Any) -> None:
     target = Tensor(A23.copy())
     target[index] = value
     np.testing.assert_array_equal(target.data, expected)
-    assert target._value.version == 1
+    assert version_of(target) == 1
 
 
 def test_assignment_follows_the_in_place_rules() -> None:

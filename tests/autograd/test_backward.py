@@ -33,6 +33,7 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import graph_root, replace_data
 from telegrad.errors import AutogradError
+from tests.autograd.versions import version_of
 from tests.gpu.comparison import close_on, of
 
 
@@ -242,7 +243,7 @@ def test_in_place_operations_write_into_the_array(xp: Any) -> None:
         x[1:] = x[1:] - 1.0
     assert x.data is array
     close_on(xp, x, np.array([5.0, 5.0, 11.0]))
-    assert x._value.version == 4
+    assert version_of(x) == 4
     x.fill(2.0)
     close_on(xp, x, np.full(3, 2.0))
 
