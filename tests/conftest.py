@@ -15,6 +15,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,13 @@ def _no_old_objects() -> None:
     """Likewise takes out what the tests of other modules have left to live on: reports, timers."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _uvloops_own_pipe() -> None:
+    """Makes one loop of uvloop's, where that is installed: libuv keeps a pipe from its first loop on."""
+    if find_spec("uvloop") is not None:
+        import_module("uvloop").new_event_loop().close()
 
 
 @pytest.fixture(autouse=True)
