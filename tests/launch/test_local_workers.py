@@ -322,7 +322,9 @@ def test_without_an_agent_or_out_of_reach() -> None:
 
 
 def test_a_start_that_takes_too_long_leaves_nothing(agent: rpc.Agent) -> None:
-    with pytest.raises(RendezvousTimeoutError, match=r"was not (ready|joined) within 0\.01 s; give it lon"):
+    with pytest.raises(
+        RendezvousTimeoutError, match=r"was not (ready|joined) within 0\.01 s; give it lon"
+    ):
         LocalWorkers(2, timeout=0.01)
     assert agent.world_size == 1
 
