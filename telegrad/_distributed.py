@@ -48,6 +48,7 @@ from telegrad.rpc.seams import (
     attach_parts,
     call_off_joins,
     connection_limits,
+    core_of,
     current_agent,
     find_agent,
     joining,
@@ -106,25 +107,12 @@ def init_rpc(
     options: RpcOptions | None = None,
 ) -> Agent:
     """Joins the job and starts this process' agent; see `telegrad.rpc.init_rpc`."""
-    return agent_of(
-        _join(name, rank=rank, world_size=world_size, init_method=init_method, options=options)
-    )
-
-
-def _join(
-    name: str | None,
-    *,
-    rank: int | None,
-    world_size: int | None,
-    init_method: str | None,
-    options: RpcOptions | None,
-) -> AgentCore:
     joined = _joined_by_groups(name, rank, world_size, options)
     if joined is not None:
-        return joined
+        return agent_of(joined)
     refuse_second()
     address, own_name, chosen = _place(name, rank, world_size, init_method, options)
-    return _make_process_agent(address, own_name, chosen, _token(chosen))
+    return agent_of(_make_process_agent(address, own_name, chosen, _token(chosen)))
 
 
 def join_as(
@@ -173,7 +161,9 @@ def init_process_group(
     if agent is not None:
         _check_same(agent, name, rank, world_size, options, "init_process_group")
         return agent.attached(Groups).make_world(timeout, world_size)
-    agent = _join(name, rank=rank, world_size=world_size, init_method=init_method, options=options)
+    agent = core_of(
+        init_rpc(name, rank=rank, world_size=world_size, init_method=init_method, options=options)
+    )
     groups = agent.attached(Groups)
     groups.owns_agent = True
     try:

@@ -79,7 +79,7 @@ def primitive(
         rules: The rules by argument name.
 
     Raises:
-        ValueError: A rule names something unknown, or a function in `_stands_for` has an entry.
+        ValueError: A rule names something unknown, or a function in `stands_for` has an entry.
 
     >>> from telegrad.autograd import tensor
     >>> cube = primitive("cube", lambda x: x * x * x, "x", x=lambda g, x: g * 3 * x * x)
