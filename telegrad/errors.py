@@ -458,8 +458,8 @@ class JoinCancelledError(RendezvousError):
         >>> import tempfile
         >>> from concurrent.futures import ThreadPoolExecutor, wait
         >>> from telegrad import rpc
-        >>> place = f"file://{tempfile.mkdtemp()}/store"
-        >>> with ThreadPoolExecutor(1) as pool:
+        >>> with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+        ...     place = f"file://{folder}/store"
         ...     joining = pool.submit(rpc.init_rpc, "a", rank=0, world_size=2, init_method=place)
         ...     while wait([joining], timeout=0.01).not_done:
         ...         rpc.shutdown()  # has no effect before init_rpc has begun

@@ -230,13 +230,6 @@ class Agent:
     ) -> None:
         await asyncio.to_thread(self.shutdown, graceful=error is None)
 
-    def __eq__(self, other: object) -> bool:
-        """Two agents are equal if they are the same worker."""
-        return isinstance(other, Agent) and self._core is other._core
-
-    def __hash__(self) -> int:
-        return hash(self._core)
-
     def __repr__(self) -> str:
         return repr(self._core)
 

@@ -403,7 +403,7 @@ class Future(Generic[T]):
         waker()
 
     def _stands_for(self, call: object, on_cancel: Callable[[], object]) -> None:
-        """Does what `comes_from` and `_let_cancel` do, while nobody else has it. For the library."""
+        """Does what `comes_from` and `_let_cancel` do; before any other thread has the future."""
         self._source, self._on_cancel = call, on_cancel
 
     def _let_cancel(self, on_cancel: Callable[[], object]) -> None:
