@@ -406,7 +406,7 @@ def test_states_that_somebody_holds_are_not_written_into() -> None:
     before = held.copy()
     step(weight, optimizer)
     np.testing.assert_array_equal(held, before)
-    assert not np.array_equal(optimizer._states[weight]["sum"], before)
+    assert not np.array_equal(optimizer.state_dict()["state"][0]["sum"], before)
 
 
 def test_a_table_that_is_read_while_it_is_stepped_is_never_half_stepped() -> None:

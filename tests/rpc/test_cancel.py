@@ -590,7 +590,7 @@ def test_hooks_of_a_served_call_run_once_whoever_comes_first() -> None:
 def test_the_hooks_come_before_what_was_called() -> None:
     served, nested = served_call(), rpc.Future[int]()
     heard: list[str] = []
-    nested._let_cancel(lambda: heard.append("nested"))
+    nested.add_done_callback(lambda _: heard.append("nested"))
     served.nested.add(nested)
     served.on_cancel(lambda: heard.append("coroutine"))
     served.cancel()

@@ -175,7 +175,8 @@ class _Back(NamedTuple):
 
 
 @lru_cache(_REMEMBERED_PLANS)
-def _back(subscripts: str, i: int, narrow: tuple[bool, ...]) -> _Back:
+def gradient_plan(subscripts: str, i: int, narrow: tuple[bool, ...]) -> _Back:
+    """Returns how to make the gradient of operand i; `narrow`: which of its axes have length 1."""
     first, second, out = _parts(subscripts)
     own, other = (first, second) if i == 0 else (second, first)
     # An axis of length 1 gets the sum over the axis it was broadcast to, as part of the
@@ -195,7 +196,7 @@ def toward(g: Any, other: Any, shape: Shape, subscripts: str, i: int) -> Any:
         subscripts: The labels, such as `ij,jk->ik`; each at most once in an operand.
         i: The number of the operand, 0 or 1.
     """
-    plan = _back(subscripts, i, tuple([n == 1 for n in shape]))
+    plan = gradient_plan(subscripts, i, tuple([n == 1 for n in shape]))
     recorded = isinstance(g, Tensor) or isinstance(other, Tensor)
     part = (contraction if recorded else _kernel)(plan.subscripts)(g, other)
     if part.shape == shape:
@@ -438,7 +439,7 @@ class _Parsed(NamedTuple):
 def _einsum(*operands: Any, optimize: Any = False) -> Any:
     subscripts, given = _sorted(operands)
     arrays = arrays_of(given)
-    parsed = _parse(subscripts, tuple([x.ndim for x in arrays]))
+    parsed = parse_subscripts(subscripts, tuple([x.ndim for x in arrays]))
     if len(arrays) == 1:
         return collapse(arrays[0], subscripts=parsed.subscripts)
     for k, diagonal in enumerate(parsed.diagonals):
@@ -448,7 +449,7 @@ def _einsum(*operands: Any, optimize: Any = False) -> Any:
         return contraction(parsed.subscripts)(*arrays)
     way = tuple(map(_frozen, optimize)) if isinstance(optimize, (list, tuple)) else optimize
     shapes = tuple([x.shape for x in arrays])
-    for i, j, step in _steps(parsed.subscripts, shapes, way or "greedy"):
+    for i, j, step in pair_order(parsed.subscripts, shapes, way or "greedy"):
         two = arrays.pop(max(i, j)), arrays.pop(min(i, j))
         arrays.append(contraction(step)(*two))
     return arrays[0]
@@ -479,7 +480,7 @@ def _frozen(part: Any) -> Any:
 
 
 @lru_cache(_REMEMBERED_SPECS)
-def _parse(subscripts: str, ndims: tuple[int, ...]) -> _Parsed:
+def parse_subscripts(subscripts: str, ndims: tuple[int, ...]) -> _Parsed:
     """Returns the parsed subscripts for operands of `ndims` axes.
 
     Raises:
@@ -512,7 +513,7 @@ def _parse(subscripts: str, ndims: tuple[int, ...]) -> _Parsed:
 
 
 @lru_cache(_REMEMBERED_SPECS)
-def _steps(subscripts: str, shapes: tuple[Shape, ...], way: Any) -> list[tuple[int, int, str]]:
+def pair_order(subscripts: str, shapes: tuple[Shape, ...], way: Any) -> list[tuple[int, int, str]]:
     """Returns the pairs of operands to contract, with subscripts; each result goes to the end."""
     way = list(way) if isinstance(way, tuple) else way
     given, out = subscripts.split("->")
