@@ -52,7 +52,6 @@ class Adam(Optimizer):
     def __init__(
         self,
         params: Params,
-        *,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -154,7 +153,6 @@ class AdamW(Adam):
     def __init__(
         self,
         params: Params,
-        *,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

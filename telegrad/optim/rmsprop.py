@@ -53,7 +53,6 @@ class RMSprop(Optimizer):
     def __init__(
         self,
         params: Params,
-        *,
         lr: float = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
@@ -161,7 +160,6 @@ class Adagrad(Optimizer):
     def __init__(
         self,
         params: Params,
-        *,
         lr: float = 1e-2,
         lr_decay: float = 0.0,
         weight_decay: float = 0.0,

@@ -56,7 +56,7 @@ class Scheduler(ABC):
     0.5
     """
 
-    def __init__(self, optimizer: HasGroups, *, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: HasGroups, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, HasGroups):
             raise TypeError(f"{type(self).__name__} needs an Optimizer, not {optimizer!r}")
         self.optimizer = optimizer
@@ -137,7 +137,7 @@ class LambdaLR(Scheduler):
     """
 
     def __init__(
-        self, optimizer: HasGroups, lr_lambda: Callable[[int], float], *, last_epoch: int = -1
+        self, optimizer: HasGroups, lr_lambda: Callable[[int], float], last_epoch: int = -1
     ) -> None:
         self.lr_lambda = lr_lambda
         super().__init__(optimizer, last_epoch=last_epoch)
@@ -169,7 +169,7 @@ class StepLR(Scheduler):
     """
 
     def __init__(
-        self, optimizer: HasGroups, step_size: int, *, gamma: float = 0.1, last_epoch: int = -1
+        self, optimizer: HasGroups, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
         _check_positive("step_size", step_size)
         self.step_size, self.gamma = step_size, gamma
@@ -205,7 +205,6 @@ class MultiStepLR(Scheduler):
         self,
         optimizer: HasGroups,
         milestones: Sequence[int],
-        *,
         gamma: float = 0.1,
         last_epoch: int = -1,
     ) -> None:
@@ -237,7 +236,7 @@ class ExponentialLR(Scheduler):
     [1.0, 0.5, 0.25, 0.125]
     """
 
-    def __init__(self, optimizer: HasGroups, gamma: float, *, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: HasGroups, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
         super().__init__(optimizer, last_epoch=last_epoch)
 
@@ -271,7 +270,6 @@ class LinearLR(Scheduler):
     def __init__(
         self,
         optimizer: HasGroups,
-        *,
         start_factor: float = 1 / 3,
         end_factor: float = 1.0,
         total_iters: int = 5,
@@ -317,7 +315,7 @@ class CosineAnnealingLR(Scheduler):
     """
 
     def __init__(
-        self, optimizer: HasGroups, T_max: int, *, eta_min: float = 0.0, last_epoch: int = -1
+        self, optimizer: HasGroups, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
         _check_positive("T_max", T_max)
         self.T_max, self.eta_min = T_max, eta_min
@@ -454,7 +452,6 @@ class SequentialLR(Scheduler):
         optimizer: HasGroups,
         schedulers: Sequence[Scheduler],
         milestones: Sequence[int],
-        *,
         last_epoch: int = -1,
     ) -> None:
         if len(milestones) != len(schedulers) - 1:
@@ -535,7 +532,6 @@ class ReduceLROnPlateau:
     def __init__(
         self,
         optimizer: HasGroups,
-        *,
         mode: str = "min",
         factor: float = 0.1,
         patience: int = 10,

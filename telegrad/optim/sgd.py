@@ -26,7 +26,7 @@ class SGD(Optimizer):
     Args:
         params: The parameters, or groups of them.
         lr: The learning rate; not negative.
-        momentum: The part of the last velocity that a step keeps; at least 0 and below 1.
+        momentum: The part of the last velocity that a step keeps; not negative.
         dampening: The part of the gradient that does not go into the velocity.
         weight_decay: The factor of the decay; not negative.
         nesterov: True for Nesterov's momentum, which looks ahead; needs momentum and no dampening.
@@ -48,7 +48,6 @@ class SGD(Optimizer):
     def __init__(
         self,
         params: Params,
-        *,
         lr: float = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
@@ -74,9 +73,9 @@ class SGD(Optimizer):
         """
         lr, momentum, decay = (options[name] for name in ("lr", "momentum", "weight_decay"))
         # These conditions are False for NaN, so NaN is refused, too.
-        if not lr >= 0 or not 0 <= momentum < 1 or not decay >= 0:
+        if not (lr >= 0 and momentum >= 0 and decay >= 0):
             raise ValueError(
-                f"SGD needs lr >= 0, 0 <= momentum < 1 and weight_decay >= 0, not lr={lr}, "
+                f"SGD needs lr >= 0, momentum >= 0 and weight_decay >= 0, not lr={lr}, "
                 f"momentum={momentum}, weight_decay={decay}"
             )
         if options["nesterov"] and (not momentum or options["dampening"]):

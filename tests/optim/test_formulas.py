@@ -213,6 +213,7 @@ def test_row_sparse_gradients(make: Any, step: Step, options: Any) -> None:
     ("make", "options", "words"),
     [
         (optim.SGD, {"nesterov": True}, "needs momentum > 0"),
+        (optim.SGD, {"momentum": float("nan")}, "momentum >= 0"),
         (optim.Adam, {"betas": (0.9, 1.0)}, "two betas >= 0 and < 1"),
         (optim.Adam, {"lr": -1.0}, "Adam needs lr >= 0"),
         (optim.AdamW, {"weight_decay": -1.0}, "AdamW needs lr >= 0"),
@@ -223,3 +224,26 @@ def test_row_sparse_gradients(make: Any, step: Step, options: Any) -> None:
 def test_numbers_out_of_range(make: Any, options: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make([tensor(1.0, requires_grad=True)], **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (optim.SGD, {"lr": 0.1, "momentum": 1.0, "dampening": 0.5, "weight_decay": 0.01}),
+        (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.2, "weight_decay": 0.3}),
+        (optim.Adam, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1}),
+        (optim.AdamW, {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1}),
+        (optim.RMSprop, {"lr": 0.1, "alpha": 0.9, "eps": 1e-6, "weight_decay": 0.1}),
+    ],
+)
+def test_options_may_be_given_by_position_in_torchs_order(make: Any, given: Any) -> None:
+    optimizer = make([tensor(1.0, requires_grad=True)], *given.values())
+    assert given.items() <= optimizer.param_groups[0].items()
+
+
+def test_a_momentum_of_one_keeps_the_whole_velocity() -> None:
+    x = tensor(1.0, requires_grad=True)
+    optimizer = optim.SGD([x], 0.1, momentum=1.0)
+    for _ in range(3):
+        optimizer.apply({x: np.array(1.0)})
+    np.testing.assert_allclose(x.data, 1.0 - 0.1 * (1 + 2 + 3))

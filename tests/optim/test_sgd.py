@@ -145,7 +145,7 @@ def test_concurrent_steps_lose_nothing() -> None:
     [
         {"lr": -1.0},
         {"lr": float("nan")},
-        {"lr": 1.0, "momentum": 1.0},
+        {"lr": 1.0, "momentum": -0.1},
         {"lr": 1.0, "weight_decay": -0.1},
     ],
 )

@@ -417,7 +417,7 @@ def state_that_does_not_fit() -> None:
         ({**saved, "param_groups": [{**group, "params": [0, 1]}]}, r"groups have \[2\] parameters"),
         ({**saved, "state": buffers}, r"of parameter 1 has shape \(5,\), \(1,\) needed"),
         ({**saved, "state": {9: {}}}, "parameter 9 is none of 4"),
-        ({**saved, "param_groups": [{**group, "momentum": 2.0}]}, "SGD needs lr >= 0"),
+        ({**saved, "param_groups": [{**group, "momentum": -2.0}]}, "SGD needs lr >= 0"),
         ({**saved, "param_groups": [{"params": group["params"]}]}, "group 0 lacks lr"),
     ]
     for state, words in cases:
