@@ -7,6 +7,7 @@ python scripts/run_notebook.py docs/quickstart.ipynb --check    fails where they
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import tempfile
@@ -35,6 +36,8 @@ def main() -> int:
             record_timing=False,
             resources={"metadata": {"path": directory}},
         ).execute()
+        if left := os.listdir(directory):
+            sys.exit(f"{options.notebook} leaves {', '.join(left)} behind")
     if options.check:
         return check(options.notebook, stored, fresh)
     fresh.metadata = nbformat.from_dict(
@@ -61,13 +64,14 @@ def check(path: Path, stored: Any, fresh: Any) -> int:
 
 
 def texts(cell: Any) -> list[str]:
-    """Returns what a cell wrote, stream by stream, and its value; ages left out."""
+    """Returns what a cell wrote, stream by stream, and its value; no ages, no temporary folders."""
     written = [
         output.text if output.output_type == "stream" else output.data["text/plain"]
         for output in cell.outputs
         if output.output_type in ("stream", "execute_result", "display_data")
     ]
-    return [re.sub(r"\d+\.\d s old", "N s old", text) for text in written]
+    ages = [re.sub(r"\d+\.\d s old", "N s old", text) for text in written]
+    return [re.sub(r"/\S+/mycode", "/tmp/folder/mycode", text) for text in ages]
 
 
 if __name__ == "__main__":
