@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import operator
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +70,20 @@ def test_an_exception_over_two_hops(job: Job) -> None:
     assert len(notes) == 1
     assert "'w1'" in notes[0]
     assert "'w2'" in notes[0]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_remote_traceback_has_the_users_frames_and_all_frames_on_request(
+    job: Job, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    monkeypatch.setenv("TELEGRAD_TRACEBACKS", "full" if full else "")
+    with seams.use_agent(job.agents[0]), pytest.raises(remote_code.CustomError) as info:
+        rpc.rpc_sync("w1", remote_code.relay_failure, ("w2",))
+    text = rpc.remote_traceback(info.value) or ""
+    files = [Path(name) for name in re.findall(r'File "([^"]*)", line', text)]
+    users = [file for file in files if file.name == "remote_code.py"]
+    assert len(users) == 2  # the function that calls on, and the one that fails
+    assert (files != users) == full
 
 
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)

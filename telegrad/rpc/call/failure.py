@@ -106,7 +106,7 @@ def without_frames(error: BaseException) -> BaseException:
 # Exceptions carry the remote traceback under this name; it does not travel on.
 _ATTRIBUTE = "__telegrad_remote_traceback__"
 _NOTE = "remote traceback, from "
-_OWN_FRAMES = str(Path(__file__).parents[1])
+_OWN_FRAMES = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def describe_failure(error: BaseException, worker: str) -> dict[str, object]:
@@ -161,7 +161,9 @@ def remote_traceback(error: BaseException) -> str | None:
         error: What a call raised here.
 
     Returns:
-        The text that Python would have printed there; None for an exception of this process.
+        The text that Python would have printed there, without frames of telegrad itself unless the
+        environment of that worker has `TELEGRAD_TRACEBACKS=full`; None for an exception of this
+        process.
 
     Example:
         >>> remote_traceback(ValueError("raised here")) is None
@@ -195,17 +197,17 @@ def _bare(error: BaseException) -> BaseException:
 
 
 def _format(error: BaseException) -> str:
-    """Formats a traceback from the user's frames on: ours above them tell nothing."""
-    frames = error.__traceback__
-    while frames is not None and _is_own(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    if frames is None:
-        frames = error.__traceback__
-    return "".join(traceback.format_exception(type(error), error, frames))
-
-
-def _is_own(filename: str) -> bool:
-    return filename.startswith(_OWN_FRAMES)
+    """Formats a traceback of the user's own frames, unless `TELEGRAD_TRACEBACKS` is `full`."""
+    told = traceback.TracebackException.from_exception(error)
+    if os.environ.get("TELEGRAD_TRACEBACKS") != "full":
+        left: list[traceback.TracebackException | None] = [told]
+        while left:
+            each = left.pop()
+            if each is not None:
+                users = [line for line in each.stack if not line.filename.startswith(_OWN_FRAMES)]
+                each.stack[:] = users or each.stack
+                left += [each.__cause__, each.__context__, *(each.exceptions or ())]
+    return "".join(told.format())
 
 
 # -- the one rule for user code whose errors nobody waits for: they are logged, and end nothing else --
