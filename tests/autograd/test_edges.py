@@ -30,6 +30,8 @@ EDGES: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     "arctan2: squares overflow":      (np.arctan2, [0.0, 1e200], [1e-200, 0.0]),
     "logaddexp: of nothing":          (np.logaddexp, [[-INF, -INF, 1.0], [-INF, 2.0, -INF]], [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]),
     "logaddexp2: of nothing":         (np.logaddexp2, [[-INF, -INF, 1.0], [-INF, 2.0, -INF]], [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]),
+    "logaddexp: infinity":            (np.logaddexp, [[INF, 0.0, INF, 9e300], [0.0, INF, -INF, 9e300]], [[1.0, 0.0, 1.0, 0.5], [0.0, 1.0, 0.0, 0.5]]),
+    "logaddexp2: infinity":           (np.logaddexp2, [[INF, 0.0, INF, 9e300], [0.0, INF, -INF, 9e300]], [[1.0, 0.0, 1.0, 0.5], [0.0, 1.0, 0.0, 0.5]]),
     "logsumexp: of nothing":          (special.logsumexp, [[-INF, -INF]], [[0.0, 0.0]]),
     "norm: of a negative order, 0":   (lambda x: np.linalg.norm(x + 0.0, -1), [[0.0, 2.0]], [[0.0, 0.0]]),
     "power: to the 0th":              (lambda x: x**0, [[INF, 0.0, -2.0]], [[0.0, 0.0, 0.0]]),

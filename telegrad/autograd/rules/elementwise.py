@@ -9,7 +9,7 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
-from telegrad.autograd.ops import broadcast_to, getitem, put, sign, sqrt, stack, where
+from telegrad.autograd.ops import broadcast_to, getitem, put, sigmoid, sign, sqrt, stack, where
 from telegrad.autograd.ops.elementwise import base_slope, exponent_slope
 from telegrad.autograd.rules.joining import alike
 from telegrad.autograd.rules.selection import chosen, in_range, plain
@@ -77,9 +77,13 @@ def _turned(x: Any, x1: Any, x2: Any) -> Any:
     return _over(_over(x, length), length)
 
 
-def _of_sum(x: Any, y: Any) -> Any:
-    """Returns the log of the share of exp(x) in exp(y); if exp(y) is 0, it returns x (-inf)."""
-    return x - where(y == -np.inf, 0.0, y)
+def _lead(x: Any, other: Any, y: Any) -> Any:
+    """Returns `x - other`, but x (-inf) where both are -inf, so that neither gets a gradient.
+
+    The sigmoid of it is the share of exp(x) in the sum of both: exact where y is x but for rounding
+    or infinite.
+    """
+    return x - where(y == -np.inf, 0.0, other)
 
 
 # fmt: off
@@ -92,8 +96,8 @@ fmin         = numpy_function(np.fmin,         "x1 x2", x1=lambda g, x1, x2: _pr
 hypot        = numpy_function(np.hypot,        "x1 x2", x1=lambda g, y, x1: g * _over(x1, y), x2=lambda g, y, x2: g * _over(x2, y))
 arctan2      = numpy_function(np.arctan2,      "x1 x2", x1=lambda g, x1, x2: g * _turned(x2, x1, x2),
                                                         x2=lambda g, x1, x2: -g * _turned(x1, x1, x2))
-logaddexp    = numpy_function(np.logaddexp,    "x1 x2", x1=lambda g, y, x1: g * np.exp(_of_sum(x1, y)),  x2=lambda g, y, x2: g * np.exp(_of_sum(x2, y)))
-logaddexp2   = numpy_function(np.logaddexp2,   "x1 x2", x1=lambda g, y, x1: g * np.exp2(_of_sum(x1, y)), x2=lambda g, y, x2: g * np.exp2(_of_sum(x2, y)))
+logaddexp    = numpy_function(np.logaddexp,    "x1 x2", x1=lambda g, y, x1, x2: g * sigmoid(_lead(x1, x2, y)),        x2=lambda g, y, x1, x2: g * sigmoid(_lead(x2, x1, y)))
+logaddexp2   = numpy_function(np.logaddexp2,   "x1 x2", x1=lambda g, y, x1, x2: g * sigmoid(_LN2 * _lead(x1, x2, y)), x2=lambda g, y, x1, x2: g * sigmoid(_LN2 * _lead(x2, x1, y)))
 copysign     = numpy_function(np.copysign,     "x1 x2", x1=lambda g, y, x1: g * (np.sign(y) * np.sign(x1)), x2=lambda g: g * 0)
 heaviside    = numpy_function(np.heaviside,    "x1 x2", x1=lambda g: g * 0, x2=lambda g, x1: where(x1 == 0, g, 0.0))
 ldexp        = numpy_function(np.ldexp,        "x1 x2", x1=lambda g, x2: np.ldexp(g, x2))
