@@ -35,6 +35,10 @@ EDGES: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     "logsumexp: of nothing":          (special.logsumexp, [[-INF, -INF]], [[0.0, 0.0]]),
     "norm: of a negative order, 0":   (lambda x: np.linalg.norm(x + 0.0, -1), [[0.0, 2.0]], [[0.0, 0.0]]),
     "power: to the 0th":              (lambda x: x**0, [[INF, 0.0, -2.0]], [[0.0, 0.0, 0.0]]),
+    "power: the exponent of 0":       (lambda b: np.zeros(3) ** b, [[-2.0, 0.0, 2.0]], [[-INF, 0.0, 0.0]]),
+    "power: the exponent of -0":      (lambda b: np.float64(-0.0) ** b, [-3.0], [INF]),
+    "power: infinity to the 0th":     (lambda x, b: x**b, [[INF, -INF, math.nan, 0.0], [0.0] * 4], [[0.0] * 4, [INF, 0.0, 0.0, 0.0]]),
+    "power: negative numbers":        (lambda x, b: x**b, [[-2.0, -INF], [3.0, 3.0]], [[12.0, INF], [0.0, 0.0]]),
     "vander: of infinity":            (lambda x: np.vander(x, 2)[:, 0], [[INF, 2.0]], [[1.0, 1.0]]),
     "interp: two last knots":         (lambda x, fp: np.interp(x, [0.0, 1.0, 1.0], fp), [[0.5, 1.0], [0.0, 1.0, 2.0]], [[1.0, 0.0], [0.5, 0.5, 1.0]]),
     "rel_entr: nothing of nothing":   (lambda y: special.rel_entr(np.zeros(2), y), [[0.0, 1.0]], [[0.0, 0.0]]),
@@ -52,6 +56,19 @@ def test_edges(name: str) -> None:
     for leaf, wanted in zip(leaves, expected, strict=True):
         assert leaf.grad is not None
         np.testing.assert_allclose(leaf.grad.data, wanted, rtol=1e-13, atol=0)
+
+
+def test_power_to_the_0th_has_a_second_derivative() -> None:
+    """The slope of the base is 0 there, and the slope of that along the exponent is 1 / base."""
+    base, exponent = (
+        Tensor(np.array(x), requires_grad=True) for x in ([2.0, -4.0, INF], [0.0] * 3)
+    )
+    (slope,) = tg.grad((base**exponent).sum(), base, create_graph=True)
+    (mixed,) = tg.grad(slope.sum(), exponent)
+    np.testing.assert_array_equal(mixed.data[:2], [0.5, -0.25])
+    assert np.isfinite(mixed.data[2])
+    finite = Tensor(np.array([0.5, 3.0]), requires_grad=True)
+    assert gradgradcheck(lambda a, b: a**b, [finite, Tensor(np.zeros(2), requires_grad=True)])
 
 
 def test_infinity_has_no_share_but_an_unknown_one() -> None:

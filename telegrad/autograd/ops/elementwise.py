@@ -123,19 +123,24 @@ def _inside(a: Any, low: Any, high: Any) -> Any:
 
 def base_slope(a: Any, b: Any) -> Any:
     """Returns the slope of `a ** b` with respect to `a`."""
-    # b * a ** (b - 1), but 0 instead of 0 * inf where b is 0.
+    # b * a ** (b - 1), but 0 where b is 0, whatever a is. There it is b / a, which has the right
+    # slope with respect to b, 1 / a, where that exists.
     b = b.item() if isinstance(b, np.generic) else b
     if isinstance(b, (int, float)):
         return b * a ** (b - 1) if b != 0 else 0.0
-    return b * a ** where(b == 0, 1.0, b - 1)
+    zero = b == 0
+    at_zero = b / where(zero & (a != 0) & (abs(a) < np.inf), a, 1.0)
+    return where(zero, at_zero, b * where(zero, 1.0, a) ** where(zero, 1.0, b - 1))
 
 
 def exponent_slope(y: Any, a: Any) -> Any:
     """Returns the slope of `y = a ** b` with respect to `b`."""
-    # y * log(a), but 0 where a is not positive: there the power exists for isolated b only.
+    # y * log(a), but 0 where a is negative: there the power exists for isolated b only. Where a is
+    # 0, it is 0 or, for negative b, the opposite infinity of y: the last 2 stands for a log > 0.
     if y.dtype.kind == "c":
         return y * log(where(a == 0, 1.0, a) + 0j)
-    return y * log(where(a > 0, a, 1.0))
+    kept = where(a > 0, y, where((a == 0) & (abs(y) == np.inf), -y, 0.0))
+    return kept * log(where(a > 0, a, 2.0))
 
 
 def _share(g: Any, a: Any, b: Any) -> Any:
