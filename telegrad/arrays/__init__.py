@@ -1,6 +1,14 @@
 """One interface to NumPy and CuPy arrays; CuPy need not be installed."""
 
-from telegrad.arrays.backend import as_array, is_array, is_cupy, is_floating, is_inexact, namespace
+from telegrad.arrays.backend import (
+    as_array,
+    computing_dtype,
+    is_array,
+    is_cupy,
+    is_floating,
+    is_inexact,
+    namespace,
+)
 from telegrad.arrays.device import (
     CPU,
     array_beside,
@@ -30,6 +38,7 @@ __all__ = [
     "as_array",
     "can_share",
     "check_devices",
+    "computing_dtype",
     "copy_into",
     "copy_to_device",
     "device_name",

@@ -14,7 +14,15 @@ import numpy as np
 
 from telegrad.types import Array, DTypeLike
 
-__all__ = ["as_array", "is_array", "is_cupy", "is_floating", "is_inexact", "namespace"]
+__all__ = [
+    "as_array",
+    "computing_dtype",
+    "is_array",
+    "is_cupy",
+    "is_floating",
+    "is_inexact",
+    "namespace",
+]
 
 _LOADED: Final = sys.modules  # a name of this module, because most operations look here
 
@@ -59,6 +67,16 @@ def is_floating(dtype: DTypeLike) -> bool:
     if exact.kind == "f":
         return True
     return exact.kind == "V" and exact.name.startswith(("bfloat", "float"))
+
+
+def computing_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """Returns the dtype for sums and variances of numbers of `dtype`: float32 for shorter floats.
+
+    >>> computing_dtype(np.float16), computing_dtype(np.float64)
+    (dtype('float32'), dtype('float64'))
+    """
+    exact = np.dtype(dtype)
+    return np.dtype(np.float32) if exact.itemsize < 4 and is_floating(exact) else exact
 
 
 def is_inexact(dtype: DTypeLike) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import is_cupy, namespace
+from telegrad.arrays import computing_dtype, is_cupy, namespace
 from telegrad.types import Array
 
 __all__ = ["gelu", "gelu_slope"]
@@ -50,7 +50,7 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
     """Returns `x * Phi(x)`.
 
     Args:
-        x: Floating-point numbers; float16 is computed in float32.
+        x: Floating-point numbers; float16 and bfloat16 are computed in float32.
         approximate: "none", or "tanh" for `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3)))`.
     """
     return _in_pieces(_tanh_value if approximate == "tanh" else _value, x)
@@ -63,7 +63,7 @@ def gelu_slope(x: Array, *, approximate: str = "none") -> Array:
 
 def _in_pieces(function: Any, x: Any) -> Array:
     xp = namespace(x)
-    wide = x.astype(np.float32) if x.dtype == np.float16 else x
+    wide = x.astype(computing_dtype(x.dtype), copy=False)
     flat = wide.reshape(-1)
     if is_cupy(x):
         made = function(xp, flat)

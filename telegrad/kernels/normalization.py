@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from telegrad.arrays import is_cupy, namespace
+from telegrad.arrays import computing_dtype, is_cupy, namespace
 from telegrad.types import Array, Shape
 
 __all__ = ["Normalized", "normalize", "normalize_input", "normalize_weight"]
@@ -57,7 +57,7 @@ def normalize(
     """Returns `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
     Args:
-        x: Floating-point numbers; float16 is computed in float32.
+        x: Floating-point numbers; float16 and bfloat16 are computed in float32.
         weight: The factor, in the shape of the axes that are normalised together; one number per
             channel if `over` is None. None for ones.
         bias: The shift, in the shape of `weight`; None for zeros.
@@ -67,7 +67,7 @@ def normalize(
         centred: True to subtract the mean. If False, `variance` is the mean square.
     """
     xp = namespace(x)
-    wide: Any = np.float32 if x.dtype == np.float16 else x.dtype
+    wide: Any = computing_dtype(x.dtype)
     given = [part.dtype for part in (x, weight, bias) if part is not None]
     view: Any = _view(x, over)
     a, b, c = view.shape
@@ -160,7 +160,7 @@ def normalize_input(
 def normalize_weight(gradient: Array, standard: Array, *, over: int | None = 1) -> Array:
     """Returns the gradient of the weight of `normalize`, in its shape."""
     xp = namespace(gradient)
-    g, x = _view(gradient, over), _view(standard, over)
+    g, x = _view(gradient, over).astype(standard.dtype, copy=False), _view(standard, over)
     if over is None:
         total: Array = xp.einsum("abc,abc->b", g, x)
         return total

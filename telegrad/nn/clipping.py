@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import device_of, namespace
+from telegrad.arrays import computing_dtype, device_of, namespace
 from telegrad.autograd import RowSparse, Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -37,7 +37,7 @@ def clip_grad_norm_(
 
     Returns:
         The norm before scaling. For arrays on a GPU, the function waits for it once. Squares of
-        float16 are computed in float32.
+        float16 and bfloat16 are computed in float32.
 
     Raises:
         ValueError: The norm is not finite and `error_if_nonfinite` is True, or `max_norm` is
@@ -119,7 +119,7 @@ def _norm(arrays: list[Any], order: float) -> float:
 
 def _part(items: Any, order: float) -> Any:
     """Returns the sum whose root is the norm; for `math.inf` the largest size."""
-    wide = items.astype(np.float32) if items.dtype == np.float16 else items
+    wide = items.astype(computing_dtype(items.dtype), copy=False)
     if order == 2 and wide.dtype.kind == "f":
         flat = wide.ravel()
         return flat @ flat

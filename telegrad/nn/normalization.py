@@ -1,6 +1,6 @@
 """Normalisation layers, as functions and as modules.
 
-Means and variances have the dtype of the input, or float32 for float16. Variances are means of
+Means and variances have the dtype of the input, or float32 for float16 and bfloat16. Variances are means of
 squared distances, never differences of squares.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import is_floating, namespace
+from telegrad.arrays import computing_dtype, is_floating, namespace
 from telegrad.autograd import Tensor, as_tensor, rules
 from telegrad.autograd.seams import replace_data
 from telegrad.nn.module import Module, Parameter
@@ -71,7 +71,7 @@ def rms_norm(
         normalized_shape: The lengths of the last axes.
         weight: The factor, of shape `normalized_shape`; None for ones.
         eps: The number added to the mean of squares; None for the distance from 1 to the next
-            number in the dtype of `x`.
+            number in the dtype of `x`, of float32 for float16 and bfloat16.
 
     Raises:
         ValueError: The shapes do not fit, or there are no items.
@@ -79,7 +79,7 @@ def rms_norm(
     >>> rms_norm(np.array([[3.0, 4.0]]), (2,))
     tensor([[0.84852814, 1.13137085]])
     """
-    added = float(np.finfo(x.dtype).eps) if eps is None else eps
+    added = float(np.finfo(computing_dtype(x.dtype)).eps) if eps is None else eps
     return _over_last(x, tuple(normalized_shape), weight, None, added, centred=False)
 
 
@@ -163,13 +163,15 @@ def batch_norm(
 
 def _by_running(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Tensor:
     xp = namespace(mean)
-    scale: Any = 1 / xp.sqrt(variance + eps)
+    dtype = np.result_type(*[part.dtype for part in (x, mean, weight, bias) if part is not None])
+    scale: Any = 1 / xp.sqrt(variance.astype(computing_dtype(variance.dtype)) + eps)
     if weight is not None:
         scale = scale * weight
     shift = -mean * scale
     if bias is not None:
         shift = shift + bias
-    return as_tensor(rules.layers.affine(x, scale, shift))
+    y = as_tensor(rules.layers.affine(x, scale, shift))
+    return y if y.dtype == dtype else y.astype(dtype)
 
 
 def _approach(running: Tensor | None, found: Any, momentum: float, factor: float) -> None:

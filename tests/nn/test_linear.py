@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -59,6 +60,19 @@ def test_dtypes_promote() -> None:
     y.sum().backward()
     assert x.grad.dtype == weight.grad.dtype == np.float32
     assert F.linear(x, weight, made(2, dtype=np.float32)).dtype == np.float32
+
+
+def test_short_dtypes_stay() -> None:
+    """NumPy's product of two matrices of bfloat16 is one of float32."""
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        layer = nn.Linear(3, 2, dtype=dtype)
+        for x in (np.ones((4, 3), dtype), np.ones((2, 4, 3), dtype)):
+            y = layer(x)
+            y.sum().backward()
+            gradients: list[Any] = [each.grad for each in layer.parameters()]
+            found = [y, F.linear(x, layer.weight), *gradients]
+            assert [each.dtype for each in found] == [dtype] * 4
+        assert layer(np.ones((4, 3), np.float32)).dtype == np.float32
 
 
 def test_the_gradient_of_a_weight_lies_as_the_weight_does() -> None:

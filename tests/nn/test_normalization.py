@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -119,18 +120,48 @@ def test_a_far_mean_leaves_the_variance_right() -> None:
     assert np.abs(z - exact).max() < 2e-3
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
 def test_dtypes(dtype: Any) -> None:
     x = Tensor(normal(4, 3).astype(dtype) * 100, requires_grad=True)
     weight = Tensor(np.ones(3, dtype), requires_grad=True)
+    mean, variance = Tensor(np.zeros(3, dtype)), Tensor(np.full(3, 1e4, dtype))
+    functions: list[Any] = [
+        lambda x, w: F.layer_norm(x, (3,), w, w),
+        lambda x, w: F.batch_norm(x, None, None, w, w, training=True),
+        lambda x, w: F.batch_norm(x, mean, variance, w, w),
+        lambda x, w: F.rms_norm(x, (3,), w),
+    ]
+    eps = float(np.spacing(np.ones((), dtype)))
+    # The squares would be too large for float16.
+    factors = normal(4, 3).astype(dtype)
+    for function in functions:
+        y = function(x, weight)
+        found = [y, *grad((y * factors).sum(), [x, weight])]
+        assert [each.dtype for each in found] == [dtype] * 3
+        exact = [Tensor(each.data.astype(np.float64), requires_grad=True) for each in (x, weight)]
+        y = function(*exact)
+        expected = [y, *grad((y * factors.astype(np.float64)).sum(), exact)]
+        for one, other in zip(found, expected, strict=True):
+            close = 8 * eps * max(0.01, float(np.abs(other.data).max()))
+            np.testing.assert_allclose(one.data.astype(np.float64), other.data, atol=close, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_short_numbers_are_added_up_in_float32(dtype: Any) -> None:
+    """In bfloat16, 256 + 1 is 256; in float16 it is so from 2048 on."""
+    x, bias = np.ones((4096, 2), dtype), Tensor(np.ones(2, dtype), requires_grad=True)
     for y in (
-        F.layer_norm(x, (3,), weight, weight),
-        F.batch_norm(x, None, None, weight, weight, training=True),
-        F.rms_norm(x, (3,), weight),
+        F.layer_norm(x, (2,), None, bias),
+        F.batch_norm(x, None, None, None, bias, training=True),
+        F.linear(x, np.ones((2, 2), dtype), bias),
     ):
-        assert y.dtype == dtype
-        assert np.isfinite(y.data).all()  # the squares would be too large for float16
-        assert [g.dtype for g in grad(y.sum(), [x, weight])] == [dtype, dtype]
+        assert [g.data.tolist() for g in grad(y.sum(), [bias])] == [[4096.0, 4096.0]]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
+def test_the_default_eps_of_rms_norm_is_that_of_the_computation(dtype: Any) -> None:
+    y = F.rms_norm(np.array([[0.01, 0.02]], dtype), (2,))  # the values are those of PyTorch 2.13
+    np.testing.assert_allclose(y.data.astype(np.float64), [[0.6323, 1.2646]], rtol=2e-3)
 
 
 def test_rows_are_computed_in_groups_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:

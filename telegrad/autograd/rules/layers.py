@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad import kernels
-from telegrad.arrays import array_beside, namespace
+from telegrad.arrays import array_beside, computing_dtype, namespace
 from telegrad.autograd.differentiate import grad
 from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.grad_mode import enable_grad
@@ -160,6 +160,8 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
         y += bias
     elif bias is not None:
         y = y + bias
+    if x.dtype.kind == "V" and x.dtype == weight.dtype == (x if bias is None else bias).dtype:
+        y = y.astype(x.dtype)  # NumPy multiplies matrices of bfloat16 in float32
     return y if x.ndim == 2 else y.reshape(*x.shape[:-1], len(weight))
 
 
@@ -183,7 +185,7 @@ def _of_weight(g: Any, x: Any) -> Any:
 linear = primitive("linear", _linear, "x weight bias", complex_rule="holomorphic",
                    x=_of_x,
                    weight=_of_weight,
-                   bias=lambda g: (g if g.ndim == 2 else _rows(g)).sum(0))
+                   bias=lambda g: (g if g.ndim == 2 else _rows(g)).sum(0, dtype=computing_dtype(g.dtype)))
 # fmt: on
 
 
@@ -309,7 +311,8 @@ def _weight(g: Any, standard: Any, over: Any) -> Any:
 def _bias(g: Any, over: Any) -> Any:
     if g is None:
         return None
-    return reduce_sum(g, axis=_axes(g.ndim, over) if over is None else tuple(range(g.ndim - over)))
+    axes = _axes(g.ndim, over) if over is None else tuple(range(g.ndim - over))
+    return reduce_sum(g, axis=axes, dtype=computing_dtype(g.dtype))
 
 
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
