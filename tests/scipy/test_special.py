@@ -18,7 +18,7 @@ import pytest
 from scipy import special
 
 import telegrad as tg
-from telegrad.autograd import Tensor, extend, gradcheck, gradgradcheck, no_grad, tensor
+from telegrad.autograd import Tensor, extend, grad, gradcheck, gradgradcheck, no_grad, tensor
 from telegrad.errors import AutogradError
 from tests.autograd.samples.special import SPECIAL, WITHOUT_PROTOCOL
 from tests.gpu.stand_in import stand_in
@@ -197,6 +197,43 @@ def test_products_with_zero_have_slopes() -> None:
     assert y.grad is not None
     np.testing.assert_allclose(x.grad.data, [0.0, np.log(3.0), np.log(3.0)])
     np.testing.assert_allclose(y.grad.data, [0.0, 0.0, 2.0 / 3.0])
+
+
+def bessel_slope(function: Any, n: int, x: Any, k: int, sign: int) -> Any:
+    """The k-th derivative of iv(n, x) or jv(n, x), by DLMF 10.29.1 and 10.6.1."""
+    if k == 0:
+        return function(n, x)
+    below, above = (bessel_slope(function, n + step, x, k - 1, sign) for step in (-1, 1))
+    return (below + sign * above) / 2
+
+
+def test_bessel_functions_near_0_have_exact_derivatives_of_higher_order() -> None:
+    """The quotient i1(x) / x is finite there, but its derivatives cancel."""
+    places = np.array([1e-100, 1e-8, 1e-4, 0.1, 0.9999, 1.0001, 3.0])
+    x = np.concatenate([-places, places])
+    cases: dict[str, tuple[Any, int, int]] = {
+        "i0": (special.iv, 0, 1),
+        "i1": (special.iv, 1, 1),
+        "j0": (special.jv, 0, -1),
+        "j1": (special.jv, 1, -1),
+    }
+    for name, (function, n, sign) in cases.items():
+        leaf = tensor(x, requires_grad=True)
+        y = getattr(ours, name)(leaf)
+        for order in (1, 2, 3):
+            (y,) = grad(y.sum(), leaf, create_graph=True)
+            wanted = bessel_slope(function, n, x, order, sign)
+            np.testing.assert_allclose(y.data, wanted, rtol=1e-12, err_msg=f"{name}, {order}")
+    leaf = tensor(x, requires_grad=True)
+    (slope,) = grad(ours.i1e(leaf).sum(), leaf, create_graph=True)
+    (bend,) = grad(slope.sum(), leaf)
+    terms = [bessel_slope(special.iv, 1, np.abs(x), k, 1) for k in range(3)]
+    bends = np.sign(x) * np.exp(-np.abs(x)) * (terms[2] - 2 * terms[1] + terms[0])
+    np.testing.assert_allclose(bend.data, bends, rtol=1e-12)
+    at_0 = tensor([0.0, -0.0], requires_grad=True)
+    (slope,) = grad(ours.i1(at_0).sum(), at_0, create_graph=True)
+    (bend,) = grad(slope.sum(), at_0)
+    np.testing.assert_array_equal([slope.data, bend.data], [[0.5, 0.5], [0.0, 0.0]])
 
 
 def test_a_logarithm_of_a_normal_tail_keeps_its_slope() -> None:

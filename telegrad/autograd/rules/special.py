@@ -55,10 +55,21 @@ def _on_arrays(name: str, *args: Any, **options: Any) -> Any:
     return kernel(*args, **options)
 
 
-def _over(y: Any, x: Any, at_zero: float) -> Any:
-    """Returns `y / x`, but `at_zero` where x is 0."""
-    zero = x == 0
-    return np.where(zero, at_zero, y / np.where(zero, 1.0, x))
+# i1(x) / x is the sum of (x^2 / 4)^k / (2 k! (k + 1)!), and j1(x) / x that of (-x^2 / 4)^k / ...
+_TERMS: Final = [0.5 / (math.factorial(k) * math.factorial(k + 1)) for k in range(10)]
+
+
+def _over_x(y: Any, x: Any, of_square: float = 0.25, factor: Any = 1.0) -> Any:
+    """Returns `y / x` for y = i1(x), or j1(x) with `of_square` -0.25, times a `factor` in y.
+
+    Between -1 and 1 it is the series, which is exact there: derivatives of the quotient cancel.
+    """
+    near = abs(x) < 1
+    square = np.where(near, x, 0.0) ** 2 * of_square
+    total: Any = 0.0
+    for term in reversed(_TERMS):
+        total = total * square + term
+    return np.where(near, total * factor, y / np.where(near, 1.0, x))
 
 
 def _unless(case: Any, x: Any, other: float) -> Any:
@@ -133,15 +144,15 @@ rel_entr  = _ufunc("rel_entr",  "x1 x2", x1=lambda g, x1, x2: g * (log(x1 / x2) 
 kl_div    = _ufunc("kl_div",    "x1 x2", x1=lambda g, x1, x2: g * log(x1 / x2), x2=lambda g, x1, x2: g * (1 - _share(x1, x2)))
 
 i0        = _ufunc("i0",  "x", x=lambda g, x: g * i1(x))
-i1        = _ufunc("i1",  "x", x=lambda g, x, y: g * (i0(x) - _over(y, x, 0.5)))
+i1        = _ufunc("i1",  "x", x=lambda g, x, y: g * (i0(x) - _over_x(y, x)))
 i0e       = _ufunc("i0e", "x", x=lambda g, x, y: g * (i1e(x) - sign(x) * y))
-i1e       = _ufunc("i1e", "x", x=lambda g, x, y: g * (i0e(x) - _over(y, x, 0.5) - sign(x) * y))
+i1e       = _ufunc("i1e", "x", x=lambda g, x, y: g * (i0e(x) - _over_x(y, x, factor=exp(-abs(x))) - sign(x) * y))
 k0        = _ufunc("k0",  "x", x=lambda g, x: -g * k1(x))
 k1        = _ufunc("k1",  "x", x=lambda g, x, y: -g * (k0(x) + y / x))
 k0e       = _ufunc("k0e", "x", x=lambda g, x, y: g * (y - k1e(x)))
 k1e       = _ufunc("k1e", "x", x=lambda g, x, y: g * (y - k0e(x) - y / x))
 j0        = _ufunc("j0",  "x", x=lambda g, x: -g * j1(x))
-j1        = _ufunc("j1",  "x", x=lambda g, x, y: g * (j0(x) - _over(y, x, 0.5)))
+j1        = _ufunc("j1",  "x", x=lambda g, x, y: g * (j0(x) - _over_x(y, x, -0.25)))
 y0        = _ufunc("y0",  "x", x=lambda g, x: -g * y1(x))
 y1        = _ufunc("y1",  "x", x=lambda g, x, y: g * (y0(x) - y / x))
 # fmt: on
