@@ -34,6 +34,13 @@ DEFAULT_JOB = "default"
 LOOPBACK = "127.0.0.1"
 _ALONE = ((None, 1), (0, 1))  # rank and world size that mean a job of one
 KNOWN = "'env://', 'tcp://host:port' or 'file:///path'"
+# Where other launchers tell a process its rank and the number of processes. Of two names for the
+# number the first that is set holds: `srun -n 1` inside a job of four tasks starts one process.
+_OTHER_LAUNCHERS = (
+    ("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    ("MPI", "PMI_RANK", ("PMI_SIZE",)),  # MPICH, Intel MPI, Cray MPI
+)
 
 
 @final
@@ -117,6 +124,8 @@ def parse_init_method(
         if _is_of_several(environment) and (rank, world_size) not in _ALONE:
             _check_rank_is_said(environment, rank)
             return _from_environment(environment, rank, world_size)
+        if (rank, world_size) not in _ALONE:
+            _check_started_alone(environment)
         return _alone(rank, world_size)
     if not isinstance(init_method, str):
         raise ValueError(
@@ -166,6 +175,20 @@ def _check_rank_is_said(environ: Mapping[str, str], rank: int | None) -> None:
             f"{', '.join(there)} {verb} set and RANK is not; set RANK to this worker's rank, from "
             "0, or give rank=; for a job of one unset them, or give rank=0, world_size=1"
         )
+
+
+def _check_started_alone(environ: Mapping[str, str]) -> None:
+    """Checks that no launcher but `telegrad run` started this process as one of several."""
+    for launcher, rank, names in _OTHER_LAUNCHERS:
+        size = next((name for name in names if environ.get(name)), None)
+        if environ.get(rank) and size is not None and environ[size] != "1":
+            raise ValueError(
+                f"{launcher} started this process as one of {environ[size]} ({rank}="
+                f"{environ[rank]}, {size}={environ[size]}), and RANK is not set, so that each would "
+                f"be a job of its own; start sh -c 'RANK=${rank} WORLD_SIZE=${size} "
+                "MASTER_ADDR=HOST MASTER_PORT=29500 exec python SCRIPT' instead, where HOST is the "
+                "host of rank 0; for a job of one give rank=0, world_size=1"
+            )
 
 
 def _alone(rank: int | None, world_size: int | None) -> JobAddress:

@@ -221,7 +221,8 @@ def init_rpc(
         EvictedError: The coordinator gave this worker up before it was complete.
         DuplicateNameError: Another living worker has the name or the rank.
         AuthenticationError: One side does not hold the other's token.
-        ValueError: An argument is invalid.
+        ValueError: An argument is invalid, or Slurm or MPI started this process as one of several
+            and nothing says which rank it has.
         OSError: A port is in use.
 
     Example:

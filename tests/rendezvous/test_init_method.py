@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from telegrad.rendezvous import JobAddress, parse_init_method
@@ -59,6 +61,36 @@ def test_who_says_that_it_is_alone_is_alone() -> None:
     assert parse_init_method(None, rank=0, world_size=1, environ=environ).world_size == 1
     assert parse_init_method(None, world_size=1, environ=environ).host == "127.0.0.1"
     assert parse_init_method(None, environ={"WORLD_SIZE": "1"}).world_size == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        (
+            {"SLURM_PROCID": "1", "SLURM_NTASKS": "4"},
+            "Slurm started this process as one of 4 (SLURM_PROCID=1, SLURM_NTASKS=4), and RANK",
+        ),
+        (
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "2"},
+            "start sh -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS MASTER_ADDR=HOST",
+        ),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+            "sh -c 'RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE",
+        ),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPI started this process as one of 2 (PMI_RANK=0"),
+    ],
+)
+def test_a_process_that_another_launcher_started_makes_no_job_of_one(
+    environ: dict[str, str], words: str
+) -> None:
+    for rank in (None, 0):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            parse_init_method(None, rank=rank, environ=environ)
+    assert parse_init_method(None, rank=0, world_size=1, environ=environ).world_size == 1
+    assert parse_init_method(None, environ={**environ, **ENVIRON}).world_size == 3
+    alone = {name: "1" if "SIZE" in name or "TASKS" in name else "0" for name in environ}
+    assert parse_init_method(None, environ=alone).world_size == 1
 
 
 def test_everything_missing_is_named_at_once() -> None:
