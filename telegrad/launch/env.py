@@ -46,6 +46,8 @@ class JobEnvironment:
         job: The job's name.
         token_file: The file with the job's token.
         limits: The thread counts of `thread_limits`.
+        sockets: The directory for the workers' Unix sockets, which the launcher removes at the
+            end; "" for the user's own.
     """
 
     base: Mapping[str, str]
@@ -55,6 +57,7 @@ class JobEnvironment:
     job: str
     token_file: str
     limits: Mapping[str, str]
+    sockets: str = ""
     first_rank: int = 0
     world_size: int | None = None
 
@@ -79,4 +82,6 @@ class JobEnvironment:
             TELEGRAD_NAME=f"worker{rank}",
             TELEGRAD_TOKEN_FILE=self.token_file,
         )
+        if self.sockets:
+            environment["TELEGRAD_SOCKETS"] = self.sockets
         return environment

@@ -453,6 +453,7 @@ def _environment(
         port=port,
         job=job,
         token_file=token_file,
+        sockets=os.path.dirname(token_file),
         limits=thread_limits(os.environ, options.workers, available_cores()),
         first_rank=first_rank,
         world_size=world_size,

@@ -44,7 +44,7 @@ class Watcher:
     """A process that ends the workers' sessions when the launcher is killed.
 
     Args:
-        directory: The directory with the token, which it removes then.
+        directory: The directory with the token and the workers' sockets, which it removes then.
     """
 
     def __init__(self, directory: str) -> None:

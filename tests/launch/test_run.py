@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -378,3 +379,34 @@ def test_nothing_is_left_in_the_temporary_directory(
 ) -> None:
     assert run("pass\n").finish()[0] == 0
     assert not list(tmp_path.glob("telegrad-*"))
+
+
+@pytest.mark.parametrize("end", [("SIGKILL",), ("SIGTERM",), ("SIGINT", "SIGINT")], ids="-".join)
+def test_a_launcher_that_ends_a_job_leaves_no_socket(end: tuple[str, ...]) -> None:
+    """Workers that were killed cannot remove the directories of their sockets themselves."""
+    script = (
+        "import os, signal\n"
+        "from telegrad import rpc\n"
+        "signal.signal(signal.SIGINT, lambda *_: os.write(1, b'caught\\n'))\n"
+        "agent = rpc.init_rpc()\n"
+        "print(f'pid={os.getpid()} ready')\n"
+        "while True: signal.pause()\n"
+    )
+    # The path of a socket has at most 107 bytes, and pytest's own directories take most of them.
+    with tempfile.TemporaryDirectory(prefix="tg") as name:
+        directory = Path(name)
+        (directory / "script.py").write_text(script)
+        with closing(Run(directory, "--nproc-per-node", "2", "script.py")) as started:
+            started.wait_for("ready", 2)
+            sockets = [path for path in directory.rglob("*") if path.is_socket()]
+            assert len(sockets) == 2, sockets
+            for count, signal_name in enumerate(end):
+                if count:
+                    started.wait_for("caught", 2)
+                started.process.send_signal(signal.Signals[signal_name])
+            started.finish()
+            wait_until_gone(started.pids())
+            deadline = time.monotonic() + LIMIT
+            while list(directory.glob("telegrad-*")) and time.monotonic() < deadline:
+                select.select([], [], [], 0.01)  # the watcher outlives a launcher that was killed
+            assert not list(directory.glob("telegrad-*"))

@@ -49,8 +49,9 @@ __all__ = [
 #
 # Each listener makes a directory of its own that nobody but its user may enter, and its socket in
 # it. So no two listeners ever meet at one path, and what a process that was killed has left behind
-# stands in nobody's way; the next listener takes it away. A dialler looks at the directory: what lies in another user's, or in one that
-# others may write to, may be anybody's.
+# stands in nobody's way. The job's launcher takes it away, or else the next listener. A dialler
+# looks at the directory: what lies in another user's, or in one that others may write to, may be
+# anybody's.
 
 UNIX_SCHEME = "unix"
 PREFIX, NAME = "telegrad-", "s"
@@ -95,9 +96,7 @@ def parent_of(bind: str) -> str:
                 f"bind={bind!r} is not known; write 'unix', or 'unix:///directory' with the whole "
                 "path of a directory"
             )
-    longest = os.path.join(parent, PREFIX + "x" * RANDOM_CHARACTERS, NAME)
-    size = len(os.fsencode(longest))
-    if size > LONGEST_PATH:
+    if (size := _longest_path(parent)) > LONGEST_PATH:
         raise ValueError(
             f"a Unix socket in {parent!r} would have a path of {size} bytes, and the system takes "
             f"{LONGEST_PATH}; name a shorter directory, for instance bind='unix:///tmp'"
@@ -205,9 +204,21 @@ def connect(path: str) -> None:
 
 
 def _own_directory() -> str:
-    """Returns where this user's sockets belong."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return runtime if os.path.isdir(runtime) else tempfile.gettempdir()
+    """Returns the directory of this user's sockets: under `telegrad run` the job's.
+
+    The launcher removes the job's directory at the end, with the sockets of the workers that it
+    killed. A directory whose sockets would have too long a path is passed over.
+    """
+    for name in ("TELEGRAD_SOCKETS", "XDG_RUNTIME_DIR"):
+        directory = os.environ.get(name, "")
+        if os.path.isdir(directory) and _longest_path(directory) <= LONGEST_PATH:
+            return directory
+    return tempfile.gettempdir()
+
+
+def _longest_path(parent: str) -> int:
+    """Returns the number of bytes that the path of a socket in a directory may have."""
+    return len(os.fsencode(os.path.join(parent, PREFIX + "x" * RANDOM_CHARACTERS, NAME)))
 
 
 # ------------------------------------------------------------------------------------------------
