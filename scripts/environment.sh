@@ -82,10 +82,10 @@ if usable && installed; then exit 0; fi
 if ! usable; then make_venv; fi
 rm -f "$venv"/.installed-* "$log"
 
-what='grpcio, msgpack, numpy, protobuf, scikit-learn'
+what='cryptography, grpcio, msgpack, numpy, protobuf, scikit-learn'
 case $extras in
     *dev*) what="$what, and what lint, types and tests need" ;;
-    docs) what='grpcio, msgpack, numpy, protobuf, scipy, and what the documentation site needs' ;;
+    docs) what='cryptography, grpcio, msgpack, numpy, protobuf, scipy, and what the documentation site needs' ;;
 esac
 printf 'installing into %s: telegrad, %s (versions: constraints.txt)\n' "$venv" "$what"
 

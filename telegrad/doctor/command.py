@@ -57,7 +57,7 @@ __all__ = [
 # -- facts about this host: versions, addresses, token, certificates -----------------------------
 
 PACKAGES: Final = ("telegrad", "numpy", "grpcio")
-TLS_ADVICE: Final = "run: pip install 'telegrad[tls]'"
+TLS_ADVICE: Final = "run: pip install cryptography"
 USER_TOKEN: Final = Path(".config") / "telegrad" / "token"
 SHOWN: Final = ("TELEGRAD_", "GRPC_")  # variables that change what workers do
 SECRET: Final = "TELEGRAD_TOKEN"

@@ -53,6 +53,7 @@ from telegrad.transport import (
     is_everywhere,
     is_loopback_address,
     route_to,
+    self_signed_tls,
     write_token_file,
 )
 from telegrad.types import WorkerInfo
@@ -229,6 +230,7 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
             ended = functools.partial(coordinator.ended, how="exit code 0")
             return Supervisor(options.command, environment, relay, watcher, on_ended=ended).run()
         token = write_token_file(token_file, find_token(None, os.environ))
+        host = _host_for_workers(options)
         others = _Others(options.nodes)
         on_ended: Callable[[int], None] | None = None
         if options.node == 0:
@@ -254,7 +256,7 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
             options.port,
             share.first_rank,
             share.world_size,
-            host=_host_for_workers(options),
+            host=host,
         )
         _say_limits(relay, environment, options)
         nodes = Nodes(store, options.node, options.nodes)
@@ -295,13 +297,17 @@ def _serving(
 def _reaching(options: RunOptions, job: str, token: bytes, relay: LogRelay) -> Iterator[Store]:
     """Dials node 0 until it answers; yields its store.
 
+    What this host lacks is found before the first dial: node 0 may lack the same, and never answer.
+
     Raises:
         RendezvousError: Node 0 belongs to another job.
-        AuthenticationError: Node 0 has another token.
+        AuthenticationError: Node 0 has another token, or this host lacks what encryption needs.
         TimeoutError: Node 0 did not answer in time.
     """
     tls = find_tls(None, os.environ, options.name)
     address = secured(options.address(job), mutual=tls is not None, insecure=False)
+    if tls is None and address.endpoint:  # the workers here will encrypt
+        self_signed_tls()
     began = said = time.monotonic()
     while True:
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,28 @@ def test_ranks_go_by_node_and_all_are_one_job(start: StartNodes) -> None:
         assert code == 0, lines
         for rank in ((0, 1), (2,))[node]:
             assert f"[{rank}] {said}" in lines
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_each_host_first_says_what_it_lacks_itself(tmp_path: Path, node: int) -> None:
+    """Node 1 would wait for node 0 in vain, which lacks the same and has ended."""
+    (tmp_path / "script.py").write_text("print('started')")
+    without = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from telegrad.launch.cli import main; sys.exit(main())"
+    )
+    words = f"run --nnodes 2 --node-rank {node} --master-addr 192.0.2.1 --bind 0.0.0.0"
+    command = [sys.executable, "-c", without, *words.split()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TELEGRAD_TOKEN", TOKEN)
+        port = str(unused_port())
+        run = Run(tmp_path, "--master-port", port, "script.py", command=command)
+    with closing(run):
+        code, lines = run.finish()
+    assert code == 1
+    (line,) = lines
+    assert line.startswith("telegrad run: could not start: "), line
+    assert "needs the package cryptography; run: pip install cryptography" in line
 
 
 def test_a_failure_on_one_host_ends_the_job_on_all_and_is_named_there(start: StartNodes) -> None:

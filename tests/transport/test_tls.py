@@ -309,13 +309,15 @@ def test_beyond_this_machine_workers_encrypt_by_themselves(grpc_floor: Floor) ->
     assert "holds another token" in refusal(stranger, bob.endpoints[0])
 
 
-def test_beyond_this_machine_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_this_machine_needs_the_package_that_encrypts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in list(sys.modules):
         if name.partition(".")[0] == "cryptography" or name.endswith("certificate_maker"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(security, "certificate_maker", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(PermissionError, match=r"pip install 'telegrad\[tls\]'.*insecure=True"):
+    with pytest.raises(PermissionError, match=r"pip install cryptography.*insecure=True"):
         GrpcTransport(bind="0.0.0.0")
     GrpcTransport()
 

@@ -319,6 +319,6 @@ def check_path(way: Way, terms: Terms, carrier: Carrier) -> None:
     if below is None or terms.token is None:
         return
     if way.secret and not can_seal:
-        raise CarrierClosedError("pip install 'telegrad[tls]': its bytes have to be encrypted")
+        raise CarrierClosedError("pip install cryptography: its bytes have to be encrypted")
     if not way.secret and not below.is_loopback:
         raise CarrierClosedError("it is on another machine, and the stream is not encrypted")

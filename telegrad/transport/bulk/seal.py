@@ -25,7 +25,7 @@ from telegrad.wire import Buffer
 try:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-except ImportError:  # telegrad[tls] is not installed
+except ImportError:  # installed without what telegrad depends on
     can_seal = False
 else:
     can_seal = True
@@ -142,7 +142,7 @@ def make_seal(secret: bytes, transcript: bytes, *, dialled: bool) -> Seal | None
     if not secret:
         return None
     if not can_seal:
-        raise CarrierClosedError("pip install 'telegrad[tls]': chunks have to be encrypted")
+        raise CarrierClosedError("pip install cryptography: chunks have to be encrypted")
     to_listener = hmac.digest(secret, b"telegrad lane key|dialler|" + transcript, "sha256")
     to_dialler = hmac.digest(secret, b"telegrad lane key|listener|" + transcript, "sha256")
     if dialled:

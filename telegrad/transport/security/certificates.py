@@ -26,8 +26,8 @@ def make_authority(*, days: float = AUTHORITY_DAYS) -> KeyPair:
     Raises:
         AuthenticationError: The package cryptography is not installed.
     """
-    with _extra("making certificates"):
-        from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - an extra
+    with _cryptography("making certificates"):
+        from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - it is large
     return certificate_maker.make_authority(days=days)
 
 
@@ -51,8 +51,8 @@ def make_certificate(
         AuthenticationError: The package cryptography is not installed.
         ValueError: The authority's files are not a certificate and its key.
     """
-    with _extra("making certificates"):
-        from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - an extra
+    with _cryptography("making certificates"):
+        from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - it is large
     return certificate_maker.make_certificate(authority, names, addresses=addresses, days=days)
 
 
@@ -62,8 +62,8 @@ def make_self_signed() -> KeyPair:
     Raises:
         AuthenticationError: The package cryptography is not installed.
     """
-    with _extra("encryption beyond this machine"):
-        from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - an extra
+    with _cryptography("encryption beyond this machine"):
+        from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - it is large
     return certificate_maker.make_self_signed()
 
 
@@ -74,16 +74,16 @@ def read_certificate(data: bytes) -> Certificate:
         AuthenticationError: The package cryptography is not installed.
         ValueError: The data is not a certificate.
     """
-    with _extra("reading certificates"):
-        from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - an extra
+    with _cryptography("reading certificates"):
+        from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - it is large
     return certificate_maker.read_certificate(data)
 
 
 @contextlib.contextmanager
-def _extra(what: str) -> Iterator[None]:
+def _cryptography(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
         raise AuthenticationError(
-            f"{what} needs the package cryptography; run: pip install 'telegrad[tls]'"
+            f"{what} needs the package cryptography; run: pip install cryptography"
         ) from error
