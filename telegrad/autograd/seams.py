@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.tensor.tensor import (
     accumulate_grad,
     change_rows,
@@ -20,4 +21,5 @@ __all__ = [
     "post_accumulate_hooks",
     "replace_data",
     "steady",
+    "warn_user",
 ]

@@ -11,7 +11,6 @@ reply                   [message id, indices of externals] if Tensors need a gra
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from types import FunctionType
 from typing import Any, final
 
 from telegrad.autograd import GradMode, Tensor, is_grad_enabled, place_under
+from telegrad.autograd.seams import warn_user
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Ambient, Context, ambient_context, enter_ambient
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
@@ -195,7 +195,8 @@ def _read(message: Message, header: object) -> tuple[bool, ContextId | None, Seq
 def _warn(message: Message) -> None:
     """Warns at the user's line that makes the call, or at the function that returns the Tensor.
 
-    By default, Python's filters show the warning once for each place.
+    By default, Python's filters show the warning once for each place. A value that telegrad's own
+    functions return, for example to an RRef's `to_here`, has no such place here: no warning.
     """
     what = "the value of" if message.reply else "an argument of"
     words = (
@@ -205,7 +206,9 @@ def _warn(message: Message) -> None:
     )
     served = message.call.served
     function = None if served is None else inspect.unwrap(served)
-    if message.reply and isinstance(function, FunctionType):  # its frame has ended
+    if not message.reply or not isinstance(function, FunctionType):
+        warn_user(words)
+    elif not function.__module__.startswith("telegrad."):  # its frame has ended
         warnings.warn_explicit(
             words,
             UserWarning,
@@ -214,8 +217,3 @@ def _warn(message: Message) -> None:
             function.__module__,
             function.__globals__.setdefault("__warningregistry__", {}),
         )
-        return
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(words, UserWarning, stacklevel=level)

@@ -226,7 +226,6 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
             token = write_token_file(token_file)
             coordinator, port = stack.enter_context(_serving(options, job, token, None))
             environment = _environment(options, job, token_file, port)
-            _say_limits(relay, environment, options)
             ended = functools.partial(coordinator.ended, how="exit code 0")
             return Supervisor(options.command, environment, relay, watcher, on_ended=ended).run()
         token = write_token_file(token_file, find_token(None, os.environ))
@@ -258,7 +257,6 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
             share.world_size,
             host=host,
         )
-        _say_limits(relay, environment, options)
         nodes = Nodes(store, options.node, options.nodes)
         stack.callback(nodes.close)
         others.tell(nodes)
@@ -464,15 +462,6 @@ def _environment(
         first_rank=first_rank,
         world_size=world_size,
     )
-
-
-def _say_limits(relay: LogRelay, environment: JobEnvironment, options: RunOptions) -> None:
-    if environment.limits and options.verb == "run":
-        share = next(iter(environment.limits.values()))
-        relay.say(
-            f"{', '.join(environment.limits)} = {share} for each worker (workers: "
-            f"{environment.workers}, cores: {available_cores()}); set them to choose otherwise"
-        )
 
 
 # -- `--limit NAME=NUMBER`: limits of the coordinator that a command hosts -----------------------

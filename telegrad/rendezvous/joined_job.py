@@ -554,7 +554,7 @@ class JoinedJob:
     def _say_who_runs(self) -> None:
         running = self._events.running
         if running:
-            logger.warning(
+            logger.info(
                 "shutdown waits for %s, which %s not called it",
                 ", ".join(map(repr, running)),
                 "has" if len(running) == 1 else "have",

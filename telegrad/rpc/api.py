@@ -242,7 +242,8 @@ def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
     """Ends this process' agent; idempotent, allowed in any state.
 
     If `init_rpc` still waits in another thread, there is no agent yet: then this ends that wait.
-    The log names, at intervals, what shutdown waits for if it takes longer than 10 s.
+    The log names, at intervals and at level INFO, what shutdown waits for if it takes longer than
+    10 s: a worker that only serves waits here for the others.
 
     Args:
         graceful: True to wait for this worker's own calls, then to serve until every living worker

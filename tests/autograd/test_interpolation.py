@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import telegrad.numpy as tnp
 from telegrad.autograd import Tensor, tensor
 from tests.autograd.samples.sample import of_shape
 
@@ -65,11 +66,16 @@ def test_what_is_refused() -> None:
         np.cov(leaf(np.ones((2, 2, 2))))
 
 
-def test_warnings_are_numpys() -> None:
-    with pytest.warns(np.exceptions.RankWarning):
-        np.polyfit(leaf(np.ones(3)), VALUES, 1)
-    with pytest.warns(RuntimeWarning, match="degrees of freedom"), np.errstate(all="ignore"):
-        np.cov(tensor(np.ones((2, 1))))
+def test_warnings_are_numpys_and_their_place_is_the_caller() -> None:
+    for polyfit in (np.polyfit, tnp.polyfit):
+        with pytest.warns(np.exceptions.RankWarning) as caught:
+            polyfit(leaf(np.ones(3)), VALUES, 1)
+        assert caught[0].filename == __file__
+    single = tensor(np.ones((2, 1)))
+    with np.errstate(all="ignore"):
+        with pytest.warns(RuntimeWarning, match="degrees of freedom") as caught:
+            np.cov(single)
+    assert caught[0].filename == __file__
 
 
 def test_the_slope_of_i0_is_i1() -> None:

@@ -213,6 +213,7 @@ def values_from_outside() -> None:
         rpc.rpc_sync("worker1", vector_softly)
         made.rpc_sync().vector()
         made.rpc_sync()()
+        rpc.remote("worker1", vector).to_here()  # no line of a function sends it: no warning
         list(rpc.stream("worker1", two_vectors))
         list(rpc.stream("worker1", two_vectors_softly))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 import string
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -19,6 +18,7 @@ import numpy as np
 
 from telegrad.arrays import array_beside, is_array, namespace, sparse_product
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
+from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.ops import astype, broadcast_to, concatenate, matmul, reshape, scatter, stack
 from telegrad.autograd.rules.joining import alike
 from telegrad.autograd.tensor.tensor import Tensor
@@ -772,7 +772,7 @@ def _polyfit(
     if full:
         return found, residuals, rank, values, rcond
     if rank.item() != int(deg) + 1:
-        warnings.warn("polyfit may be poorly conditioned", np.exceptions.RankWarning, stacklevel=3)
+        warn_user("polyfit may be poorly conditioned", np.exceptions.RankWarning)
     return found
 
 

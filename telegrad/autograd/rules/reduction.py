@@ -7,7 +7,6 @@ a standard deviation that is 0 is 0.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from telegrad.arrays import array_beside, is_array, namespace, to_host
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
+from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.ops import (
     astype,
     broadcast_to,
@@ -361,7 +361,7 @@ def _cov(
         centred = rows - (rows * product).sum(axis=1, keepdims=True) / total
         weighted = centred * product
     if number <= 0:
-        warnings.warn("there are no degrees of freedom left", RuntimeWarning, stacklevel=3)
+        warn_user("there are no degrees of freedom left", RuntimeWarning)
         number = 0.0
     return np.squeeze(centred @ np.conjugate(np.transpose(weighted)) / number)
 

@@ -253,7 +253,7 @@ class Shutdown:
             if time.monotonic() >= deadline:
                 break
             if reminder.is_due() and (words := self._steps.waits_for()):
-                _logger.warning("shutdown waits for %s", words)
+                _logger.info("shutdown waits for %s", words)
         return False
 
     def _leave_at_once(self, limit: float) -> None:

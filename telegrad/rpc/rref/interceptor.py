@@ -160,7 +160,7 @@ class Leaks:
             self._tell_owner(reference)
         self._registry.release_users()
         self._registry.wait_until_unused(seconds - (time.monotonic() - began))
-        self._warn()
+        self._log_held()
 
     def _living(self, limit: float) -> list[Reference]:
         """Returns the references to others' values that a program still has."""
@@ -196,7 +196,7 @@ class Leaks:
             held = self._held.setdefault(rref, _Held(self._registry.describe(rref)))
             held.by.append(f"{peer.name!r} (from {place[:LONGEST_PLACE]})")
 
-    def _warn(self) -> None:
+    def _log_held(self) -> None:
         with self._held_lock:
             held, self._held = self._held, {}
         if not held:
@@ -205,7 +205,7 @@ class Leaks:
         told = [f"{each.what}, held by {', '.join(each.by)}" for each in values]
         if len(held) > MOST_TOLD:
             told.append(f"and {len(held) - MOST_TOLD} more")
-        _logger.warning(
+        _logger.info(
             "worker %r ends while others still hold RRefs to %d of its values; nobody can use them "
             "any more: release() them, or leave the scope that holds them, before rpc.shutdown()%s",
             self._agent.name,

@@ -1,4 +1,4 @@
-"""What is said of RRefs that are alive when all workers have called shutdown."""
+"""The log of RRefs that are alive when all workers have called shutdown."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from telegrad.testing.leaks import wait_until_gone
 from tests.conftest import Programs
 from tests.rpc.rref.programs import Model, give_back, make_rref, on, registry
 
+LOGGER = "telegrad.rpc.rref.interceptor"
 kept: dict[Any, Any] = {}
 
 
@@ -40,17 +41,18 @@ def keep(name: str, rref: RRef[Any]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_kept() -> Iterator[None]:
+def _nothing_kept(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.INFO, LOGGER)
     kept.clear()
     yield
     kept.clear()
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+def told_by(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "telegrad.rpc.rref.interceptor" and record.levelno == logging.WARNING
+        if record.name == LOGGER and record.levelno == logging.INFO
     ]
 
 
@@ -63,7 +65,7 @@ def test_what_others_still_hold_is_told_once(caplog: pytest.LogCaptureFixture) -
 
     with Cluster(3) as cluster:
         on(cluster, 0, body)
-    (told,) = warnings_of(caplog)
+    (told,) = told_by(caplog)
     assert "worker 'worker1' ends while others still hold RRefs to 1 of its values" in told
     assert "release() them" in told
     assert re.search(r"Model, created by 'worker0', held by '", told)
@@ -79,7 +81,7 @@ def test_where_a_reference_came_from(caplog: pytest.LogCaptureFixture) -> None:
 
     with Cluster(2) as cluster:
         on(cluster, 0, body)
-    (told,) = warnings_of(caplog)
+    (told,) = told_by(caplog)
     assert "RRefs to 2 of its values" in told
     assert re.search(r"str, created by 'worker1', held by 'worker0' \(from the value of", told)
     assert "programs:make_rref)" in told
@@ -113,7 +115,7 @@ def test_what_is_no_leak(caplog: pytest.LogCaptureFixture) -> None:
 
     with Cluster(2) as cluster:
         on(cluster, 0, body)
-    assert warnings_of(caplog) == []
+    assert told_by(caplog) == []
 
 
 def test_a_circle_through_two_workers_is_told_and_may_be_broken(
@@ -134,14 +136,14 @@ def test_a_circle_through_two_workers_is_told_and_may_be_broken(
 
     with Cluster(3) as cluster:
         on(cluster, 0, body)
-    told = "\n".join(warnings_of(caplog))
+    told = "\n".join(told_by(caplog))
     # Once one end has left, the other is free.
     assert re.search("Holder, created by 'worker0', held by 'worker[12]'", told)
     caplog.clear()
     monkeypatch.setattr(rref_leaks, "SETTLE_SECONDS", 20.0)  # less is enough, mostly
     with Cluster(3) as cluster:
         on(cluster, 0, broken)  # each value is freed by a message that is on its way
-    assert warnings_of(caplog) == []
+    assert told_by(caplog) == []
 
 
 def test_many_are_counted_and_some_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +152,7 @@ def test_many_are_counted_and_some_named(caplog: pytest.LogCaptureFixture) -> No
 
     with Cluster(2) as cluster:
         on(cluster, 0, body)
-    (told,) = warnings_of(caplog)
+    (told,) = told_by(caplog)
     assert f"RRefs to {MOST_TOLD + 5} of its values" in told
     assert told.count("Model") == MOST_TOLD
     assert told.endswith("and 5 more")
@@ -167,7 +169,7 @@ def test_a_worker_that_died_with_references_holds_nothing_up(
         on(cluster, 1, body)
         on(cluster, 2, body)
         cluster.kill(1)
-    (told,) = warnings_of(caplog)
+    (told,) = told_by(caplog)
     assert "worker 'worker0'" in told
     assert "worker1" not in told
 
@@ -176,7 +178,7 @@ def test_leaving_at_once_tells_nothing(caplog: pytest.LogCaptureFixture) -> None
     cluster = Cluster(2)
     on(cluster, 0, lambda: kept.update(one=rpc.remote("worker1", Model, (4,))))
     cluster.close(graceful=False)
-    assert warnings_of(caplog) == []
+    assert told_by(caplog) == []
 
 
 def test_who_lies_about_holding_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,7 +192,7 @@ def test_who_lies_about_holding_is_not_heard(caplog: pytest.LogCaptureFixture) -
             assert rpc.rpc_sync("worker1", give_back, (1,)) == 1
 
         on(cluster, 0, lie)
-    assert warnings_of(caplog) == []
+    assert told_by(caplog) == []
     words = "is not [RRef, where it came from]"
     wait_until_gone("log", lambda: [] if words in caplog.text else ["no line"])
 
@@ -208,6 +210,7 @@ def test_a_holder_that_hangs_holds_the_owner_up_for_a_bounded_time() -> None:
 
 
 SCRIPT = """
+import logging
 from telegrad import rpc
 
 class Model:
@@ -215,6 +218,8 @@ class Model:
         return rpc.get_worker_info().name
 
 def main():
+    if LOGGED:
+        logging.basicConfig(level=logging.INFO)
     with rpc.init_rpc():
         if rpc.get_worker_info().rank == 0:
             model = rpc.remote("worker1", Model)
@@ -226,10 +231,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("left", "told"), [("pass", True), ("model.release()", False)])
-def test_over_processes(programs: Programs, left: str, told: bool) -> None:
-    script = programs.script(SCRIPT.replace("LEFT", left))
+@pytest.mark.parametrize(
+    ("left", "logged", "told"),
+    [("pass", True, True), ("model.release()", True, False), ("pass", False, False)],
+)
+def test_over_processes(programs: Programs, left: str, logged: bool, told: bool) -> None:
+    """Only a program that wants to know: all have ended, and nothing is lost."""
+    script = programs.script(SCRIPT.replace("LEFT", left).replace("LOGGED", str(logged)))
     outputs = [program.wait() for program in programs.ranks(script, 2)]
     assert ("Model, created by 'worker0', held by 'worker0' (from " in outputs[1]) is told
-    assert ("script.py:1" in outputs[1]) is told
+    assert ("script.py:" in outputs[1]) is told
     assert "RRefs" not in outputs[0]
