@@ -239,11 +239,12 @@ def init_rpc(
 
 
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
-    """Ends this process' agent; idempotent, allowed in any state.
+    """Ends this process' agent; idempotent.
 
-    If `init_rpc` still waits in another thread, there is no agent yet: then this ends that wait.
-    The log names, at intervals and at level INFO, what shutdown waits for if it takes longer than
-    10 s: a worker that only serves waits here for the others.
+    `docs/membership.md` lists what it does in every state. If `init_rpc` still waits in another
+    thread, there is no agent yet: then this ends that wait. The log names, at intervals and at
+    level INFO, what shutdown waits for if it takes longer than 10 s: a worker that only serves
+    waits here for the others.
 
     Args:
         graceful: True to wait for this worker's own calls, then to serve until every living worker
@@ -252,7 +253,8 @@ def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
 
     Raises:
         RendezvousTimeoutError: Some have not called it in time; the agent is closed all the same.
-        BlockingCallError: On an event loop that telegrad runs.
+        BlockingCallError: On an event loop that telegrad runs, or, with `graceful`, in a function
+            that another worker called. The agent goes on.
 
     Example:
         >>> from telegrad import rpc

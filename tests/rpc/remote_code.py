@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -304,6 +304,16 @@ def nested_forever(to: str, name: str) -> str:
 
 def relay_failure(to: str) -> None:
     rpc.rpc_sync(to, fail, ("relayed",))
+
+
+def shuts_down_between_items() -> Iterator[int]:
+    yield 0
+    rpc.shutdown()
+
+
+async def shuts_down_between_async_items() -> AsyncIterator[int]:
+    yield 0
+    rpc.shutdown()
 
 
 async def shuts_down() -> None:

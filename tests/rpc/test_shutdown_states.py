@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from telegrad import _distributed, rpc
 from telegrad.errors import (
     BlockingCallError,
     CallTimeoutError,
+    EvictedError,
     JoinCancelledError,
     NotInitializedError,
     WorkerLostError,
@@ -26,7 +28,7 @@ from telegrad.rpc.seams import call_off_joins, set_process_agent
 from telegrad.testing import leaks
 from telegrad.transport import loop
 from tests.conftest import Programs, unused_port
-from tests.rpc import remote_code
+from tests.rpc import cancel_code, remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
 
 TOKEN = {"TELEGRAD_TOKEN": "a token that only the tests use"}
@@ -59,6 +61,33 @@ def test_in_a_call_that_is_served_one_may_leave_at_once(job: Job) -> None:
         assert rpc.rpc_sync("w2", remote_code.who) == "w2"
     job.agents[1].shutdown()  # waits for the thread that still ends it
     assert job.agents[1].ended
+
+
+@pytest.mark.parametrize(
+    ("func", "words"),
+    [
+        (remote_code.shuts_down_between_items, "would wait for the very call"),
+        (remote_code.shuts_down_between_async_items, "would block a loop of telegrad's"),
+    ],
+)
+def test_in_a_generator_that_is_served_it_is_refused(
+    make_job: MakeJob, func: Callable[[], Any], words: str
+) -> None:
+    agent = make_job(1).agents[0]
+    with seams.use_agent(agent), rpc.stream("w0", func) as items:
+        assert next(items) == 0
+        with pytest.raises(BlockingCallError, match=words):
+            next(items)
+    assert not agent.ended
+
+
+def test_in_the_callback_of_a_future_it_is_legal(make_job: MakeJob) -> None:
+    agent = make_job(1).agents[0]
+    held = agent.call("w0", remote_code.hold, ("callback",))  # so that the pool runs what follows
+    ended = held.then(lambda done: agent.shutdown())
+    remote_code.release("callback")
+    assert ended.wait(20) is None
+    assert agent.ended
 
 
 def test_a_call_that_another_agent_serves_is_no_reason(make_job: MakeJob) -> None:
@@ -154,6 +183,91 @@ def test_a_thread_of_asyncio_holds_up_no_shutdown(make_job: MakeJob) -> None:
 def test_what_asyncio_runs_in_threads_runs_in_the_pool(make_job: MakeJob) -> None:
     agent = make_job(1).agents[0]
     assert agent.call("w0", remote_code.threads_of_asyncio).wait(20) == (True, "ContextVar", "told")
+
+
+# -- evicted, or with something that no call needs any more ----------------------------------------
+
+
+class Numbers:
+    def forever(self) -> Iterator[int]:
+        yield from stream_code.forever("of an RRef")
+
+
+def reads_one(items: rpc.Stream[int]) -> rpc.Stream[int]:
+    assert next(items) == 0
+    return items
+
+
+def held(func: Callable[[str], object]) -> rpc.Future[Any]:
+    future = rpc.rpc_async("w0", func, ("held",), timeout=math.inf)
+    assert remote_code.entered("held")
+    return future
+
+
+def being_made() -> rpc.RRef[str]:
+    rref = rpc.remote("w0", remote_code.hold, ("made",), timeout=math.inf)
+    assert remote_code.entered("made")
+    return rref
+
+
+def fetched() -> object:
+    rref = being_made()
+    return rref, rref.rpc_async().upper()
+
+
+# What a worker does with itself, of which nothing ends by itself. Returns what is to be kept.
+WITH_ITSELF: dict[str, Callable[[], object]] = {
+    "a stream": lambda: reads_one(rpc.stream("w0", stream_code.forever, ("a",))),
+    "a stream of a coroutine": lambda: reads_one(rpc.stream("w0", stream_code.aforever, ("b",))),
+    "a stream that nobody has read": lambda: rpc.stream("w0", stream_code.forever, ("c",)),
+    "a stream of an RRef": lambda: reads_one(rpc.RRef(Numbers()).rpc_stream().forever()),
+    "a call": lambda: held(remote_code.hold),
+    "a call of a coroutine": lambda: held(remote_code.hold_async),
+    "a creation": being_made,
+    "a method of a value that is being made": fetched,
+}
+
+
+@pytest.mark.parametrize("what", WITH_ITSELF)
+def test_an_evicted_worker_waits_for_nothing_that_it_does_with_itself(
+    make_job: MakeJob, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own waits raise EvictedError: nobody is left who could end what it served to itself."""
+    monkeypatch.setattr(shutdown, "CLOSE_SECONDS", 1.0)  # of which a thread gets a quarter
+    agent = make_job(1).agents[0]
+    with seams.use_agent(agent):
+        kept = WITH_ITSELF[what]()
+    assert agent.evict(EvictedError("the job goes on without 'w0'", worker="w0", reason="fenced"))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(agent.shutdown).result(30)
+    assert agent.ended
+    del kept
+
+
+def leaves_a_stream() -> None:
+    remote_code.gates("left").payload = reads_one(  # type: ignore[attr-defined]
+        rpc.stream("w0", stream_code.forever, ("left",), timeout=math.inf)
+    )
+
+
+def leaves_a_call_that_is_sent_again() -> None:
+    rpc.rpc_async("w1", cancel_code.who_again, timeout=math.inf, retry=1)
+
+
+@pytest.mark.parametrize("leaves", [leaves_a_stream, leaves_a_call_that_is_sent_again])
+def test_what_a_call_that_was_answered_has_left_behind_is_not_waited_for(
+    make_job: MakeJob, leaves: Callable[[], None]
+) -> None:
+    """Without an end of its own, it would hold up the shutdown for good."""
+    agent, other = make_job(2).agents
+    with seams.use_agent(agent):
+        other.shutdown(graceful=False)
+        leaks.wait_until_gone("workers", lambda: [each.name for each in agent.workers()[1:]])
+        rpc.rpc_sync("w0", leaves)
+        assert agent.statistics().pending_calls == 1
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(agent.shutdown).result(30)
+    assert agent.ended
 
 
 # -- in programs ---------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ class Agent:
         return self._core.statistics()
 
     def shutdown(self, *, graceful: bool = True, timeout: float = math.inf) -> None:
-        """Ends this worker; idempotent, legal in any state. See `telegrad.rpc.shutdown`.
+        """Ends this worker; idempotent. See `telegrad.rpc.shutdown`.
 
         Args:
             graceful: True to wait for the own calls first, then serve until every living worker has

@@ -298,10 +298,10 @@ class AgentCore(AgentSeams):
             return False
         self._members.evict(error)
         self._inbox.evict(error)
-        self._calling.close(error)
         for other in self.workers():
             if other != self.info:
                 self._exchange.fence(other, error.reason)
+        self._calling.close(error)
         return True
 
     def join(self, membership: Membership) -> None:
@@ -313,7 +313,7 @@ class AgentCore(AgentSeams):
             membership.gave_up(worker, error)
 
     def shutdown(self, *, graceful: bool = True, timeout: float = math.inf) -> None:
-        """Ends this worker; idempotent, legal in any state.
+        """Ends this worker; idempotent. `docs/membership.md` lists what it does in every state.
 
         What takes longer than 10 s is named in the log, now and then.
 

@@ -118,7 +118,8 @@ class Shutdown:
     Attributes:
         membership: How the others are told; None where there are none.
         alone: What they are told where this worker leaves without them.
-        on_ending: Called first, before the own calls are waited for.
+        on_ending: Called before the own calls are waited for, and now and then while they are: a
+            call that is served meanwhile may leave something behind.
         on_leaving: Called when the own calls are done, before the others are waited for.
         before_leaving: Called when all calls are done, with the seconds that are left.
         after_close: Called at the end, the last one first.
@@ -223,8 +224,6 @@ class Shutdown:
 
     def _wait_for_all(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        for ending in self.on_ending:
-            _guarded(ending)
         if not self._drained(deadline):
             if self._hurry.is_set():
                 raise RendezvousError(
@@ -246,6 +245,8 @@ class Shutdown:
     def _drained(self, deadline: float) -> bool:
         reminder = Reminder()
         while not self._hurry.is_set():
+            for ending in self.on_ending:
+                _guarded(ending)
             # What was given up may never end; a look at it every now and then is enough, too.
             soon = min(deadline, time.monotonic() + HURRY_SECONDS)
             if self._steps.drain(soon, given_up=False):

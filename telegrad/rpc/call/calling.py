@@ -256,7 +256,9 @@ class Calling:
         if error is not None:
             self._evicted = error
         self._closed = True
-        self._fail(lambda _: True, self._closed_error())
+        for call in self._fail(lambda _: True, self._closed_error()):
+            if error is not None:  # this worker still serves those to itself, maybe without an end
+                self._tell(call, CANCEL)
         for callback in self.on_given_up:
             callback(self._closed_error())
         self.drop_unread()
@@ -310,6 +312,8 @@ class Calling:
         taken = self._table.take(call.peer, call.number) is not None
         if taken and call.deadline is not None:
             call.deadline.cancel()
+        if taken and theirs and not mine:  # posted, as this worker was closed or evicted
+            self._tell(call, CANCEL)
         try:
             if isinstance(error, EncodeError):
                 raise error
@@ -382,13 +386,16 @@ class Calling:
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):
                 self._post(call.peer, write_body(kind, call.number))
 
-    def _fail(self, gone: Callable[[WorkerInfo], bool], error: BaseException) -> None:
+    def _fail(self, gone: Callable[[WorkerInfo], bool], error: BaseException) -> list[PendingCall]:
+        """Ends the calls to workers that are gone; returns those that were posted."""
         for call, sealed in self._admission.lose(gone):
             self._end_unsent(call, sealed, error)
-        for call in self._table.lose(gone):
+        posted = self._table.lose(gone)
+        for call in posted:
             if call.deadline is not None:
                 call.deadline.cancel()
             call.future.try_set_exception(_noted(error, call, UNANSWERED))
+        return posted
 
     def _closed_error(self) -> BaseException:
         if self._evicted is not None:

@@ -30,7 +30,12 @@ from telegrad.errors import (
 )
 from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.failure import fresh_copy, remote_traceback
-from telegrad.rpc.call.served_call import current_served_call, inherited
+from telegrad.rpc.call.served_call import (
+    ServedCall,
+    current_served_call,
+    inherited,
+    still_runs,
+)
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_name, call_payload
 from telegrad.rpc.future.future import Future, new_future
@@ -196,7 +201,7 @@ class Retries:
         limit = max(min(seconds(timeout, agent.options.timeout), inherited()[0]), 1e-6)
         parent = current_served_call()
         prepared = Prepared.of(payload).freeze()
-        call = _Call(self, agent, peer, name, prepared, limit, retry, root=parent is None)
+        call = _Call(self, agent, peer, name, prepared, limit, retry, parent)
         with self._lock:
             self._calls.add(call)
         call.future._call_when_done(partial(self._forget, call))
@@ -211,7 +216,7 @@ class Retries:
     def enter(self, call: _Call) -> bool:
         """Keeps a call that waits; False where nothing is waited for any more."""
         with self._lock:
-            ends = self._closed or (self._ending and call.root)
+            ends = self._closed or (self._ending and not still_runs(call.parent))
             if not ends:
                 self._waiting.add(call)
             return not ends
@@ -224,13 +229,13 @@ class Retries:
         return waited
 
     def _end(self) -> None:
-        """Ends the waits of code that serves no call: a graceful shutdown begins.
+        """Ends the waits that no served call needs: a graceful shutdown begins, or goes on.
 
         It would wait for who is lost. What this worker serves it still serves.
         """
         with self._lock:
             self._ending = True
-            waiting = {call for call in self._waiting if call.root}
+            waiting = {call for call in self._waiting if not still_runs(call.parent)}
             self._waiting -= waiting
         for call in waiting:
             call.end_closed()
@@ -262,10 +267,9 @@ class _Call:
         payload: Prepared,
         limit: float,
         retry: int,
-        *,
-        root: bool,
+        parent: ServedCall | None,
     ) -> None:
-        self.root = root
+        self.parent = parent
         self.future = new_future(agent.submit, f"the call of {function} on {peer.name!r}")
         self._retries = retries
         self._agent = agent

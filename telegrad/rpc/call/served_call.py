@@ -26,6 +26,7 @@ __all__ = [
     "inherited",
     "last_served_call",
     "left_by",
+    "still_runs",
 ]
 
 
@@ -192,6 +193,11 @@ def current_served_call() -> ServedCall | None:
     """For the library: returns the call that this code serves, None where it serves none."""
     served = _served.get()
     return served if served is not None and served.active else None
+
+
+def still_runs(parent: ServedCall | None) -> bool:
+    """Tells whether what was made by `parent`, or by no call, was made by one that still runs."""
+    return parent is not None and parent.active
 
 
 def last_served_call() -> ServedCall | None:

@@ -29,7 +29,7 @@ from telegrad.errors import (
 from telegrad.rpc.agent.ambient import check_process
 from telegrad.rpc.call.failure import fresh_copy, rebuild_failure, without_frames
 from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import current_served_call
+from telegrad.rpc.call.served_call import ServedCall, current_served_call, still_runs
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import Origin, Report, Reports, reports_of
 from telegrad.rpc.future.waits import NextItem, comes_from
@@ -69,7 +69,7 @@ class StreamReader:
         record: This end's record of the request.
         limit: Seconds that a reader waits for the next item.
         told: Says of an error of the request what is raised where the stream is read.
-        root: Whether code that serves no call reads it.
+        parent: The served call that opened it; None where no call did.
     """
 
     def __init__(
@@ -80,13 +80,12 @@ class StreamReader:
         record: CallRecord,
         limit: float,
         told: Callable[[BaseException], BaseException],
-        *,
-        root: bool,
+        parent: ServedCall | None,
     ) -> None:
         self.number = number
         self.peer = peer
         self.record = record
-        self.root = root
+        self.parent = parent
         self._readers = readers
         self._agent = readers.agent
         self._limit = limit
@@ -593,8 +592,8 @@ class StreamReaders:
         limit: float,
         told: Callable[[BaseException], BaseException],
     ) -> StreamReader:
-        number, root = next(self._numbers), current_served_call() is None
-        return StreamReader(self, number, peer, CallRecord(name), limit, told, root=root)
+        number, parent = next(self._numbers), current_served_call()
+        return StreamReader(self, number, peer, CallRecord(name), limit, told, parent)
 
     def drop(self, reader: StreamReader) -> None:
         """Hears from a finaliser that nobody reads a stream any more."""
@@ -608,11 +607,11 @@ class StreamReaders:
             self.agent.codec.drop(reader.peer, reader.record, envelope)
 
     def end(self) -> None:
-        """Ends the streams of code that serves no call: a graceful shutdown begins.
+        """Ends the streams that no served call needs: a graceful shutdown begins, or goes on.
 
         It would wait for them, and nobody need read on. What this worker serves it still serves.
         """
-        self._end(lambda reader: reader.root)
+        self._end(lambda reader: not still_runs(reader.parent))
 
     def close(self) -> None:
         """Ends all streams, since the agent has ended."""
