@@ -45,6 +45,7 @@ __all__ = ["Coordinator", "CoordinatorStatistics"]
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
+CLOSED = "the coordinator was closed"
 LOST_AFTER = 10.0
 DEFAULT_LIMITS = ConnectionLimits()
 # A job's incarnations begin at a random multiple of this. A worker left over from an ended job may
@@ -194,9 +195,9 @@ class Coordinator:
         with self._lock:
             self._send(self._membership.ended(rank, how))
 
-    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT, reason: str = CLOSED) -> None:
         """Hands over what was posted, says goodbye and closes, within `timeout`; idempotent."""
-        self._exchange.close(timeout, "the coordinator was closed")
+        self._exchange.close(timeout, reason)
         self._store.close()
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
@@ -347,13 +348,14 @@ class Coordinator:
                     self._exchange.fence(session, "it has given up this coordinator")
                 case Released(session):
                     self._answer(session, self._shutdowns.pop(session, 0))
-                case Progress(session, version, joined, world_size, errors, names):
+                case Progress(session, version, joined, world_size, errors, names, gave_up):
                     progress = {
                         "version": version,
                         "joined": list(joined),
                         "names": list(names),
                         "world_size": world_size,
                         "errors": [list(pair) for pair in errors],
+                        "gave_up": [list(pair) for pair in gave_up],
                     }
                     self._post(session, messages.PROGRESS, progress)
                 case Running(session, version, names):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -133,6 +134,7 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 0.5  # a coordinator starts within a seco
 ATTEMPT_TIMEOUT = 10.0  # for one dial and its handshake, two round trips
 GOODBYE_TIMEOUT = 1.0
 DEFAULT_LIMITS = ConnectionLimits()
+MOST_SAID = 200  # characters that others hear of the error of a join
 LINES = 2  # of one worker to the coordinator at most: one that was cut off asks on a second line
 
 
@@ -251,7 +253,7 @@ def join_job(
     except BaseException as error:
         if file is not None:
             file.withdraw()
-        _clean_up(line, coordinator, f"joining failed: {error}")
+        _clean_up(line, coordinator, f"{name!r} (rank {address.rank})", _why(error, timeout))
         if isinstance(error, Exception):
             call_off.check()  # a cancelled join raises its own error, whatever this one is
         raise
@@ -410,13 +412,21 @@ class _Attempt:
             self.call_off.check()
             left = self.deadline.left
             if left <= 0:
-                raise self._incomplete(endpoint, self._heard(events))
+                how = f"within {self.deadline.timeout:g} s"
+                raise self._incomplete(endpoint, self._heard(events), how)
             events.changed.wait(min(report.pause, left, threading.TIMEOUT_MAX))
             events.changed.clear()
             if not pending.done():
                 progress = self._heard(events)
                 report.say(progress, progress.line(self.deadline.left))
-        body = pending.wait()
+        try:
+            body = pending.wait()
+        except RendezvousError as error:
+            loss = line.lost
+            if loss is None or not loss.left or events.progress is None:
+                raise
+            how = f"when its coordinator was closed ({loss.reason})"
+            raise self._incomplete(endpoint, self._heard(events), how) from error
         rows = body.get("members") if isinstance(body, dict) else None
         members = tuple(as_member(row) for row in rows) if isinstance(rows, list) else ()
         logger.info("%d/%d joined; the job has started", len(members), self.address.world_size)
@@ -453,13 +463,16 @@ class _Attempt:
         nothing = JoinProgress(0, (self.address.rank,), self.address.world_size, names=(self.name,))
         return dataclasses.replace(events.progress or nothing, start_when=self.start_when)
 
-    def _incomplete(self, endpoint: str, progress: JoinProgress) -> RendezvousTimeoutError:
+    def _incomplete(self, endpoint: str, heard: JoinProgress, how: str) -> RendezvousTimeoutError:
+        """Says who is missing: the same on all workers, whoever of them gives up first."""
+        progress = heard.with_all_who_came
         missing = progress.missing_with_errors(endpoint)
         what = "was not complete" if self.start_when is None else "could not start"
         return RendezvousTimeoutError(
-            f"job {self.address.job!r} {what} within {self.deadline.timeout:g} s: "
+            f"job {self.address.job!r} {what} {how}: "
             f"{len(progress.joined)}/{progress.world_size} joined; missing: "
-            f"{'; '.join(missing)}; start {progress.wanted}, or wait longer with init_timeout=",
+            f"{progress.missing_in_words(endpoint)}; start {progress.wanted}, or wait longer with "
+            "init_timeout=",
             missing=missing,
         )
 
@@ -494,7 +507,18 @@ def _note_eviction(line: ControlLine, error: WorkerLostError) -> None:
         line.evicted(error)
 
 
-def _clean_up(line: ControlLine | None, coordinator: Coordinator | None, reason: str) -> None:
+def _why(error: BaseException, timeout: float) -> str:
+    """Says why a join failed, for others: without what it says about them."""
+    if isinstance(error, RendezvousTimeoutError):
+        return f"its time was over ({timeout:g} s)"
+    if isinstance(error, JoinCancelledError):
+        return "rpc.shutdown() was called"
+    return textwrap.shorten(f"{type(error).__name__}: {error}", MOST_SAID, placeholder=" ...")
+
+
+def _clean_up(
+    line: ControlLine | None, coordinator: Coordinator | None, who: str, reason: str
+) -> None:
     """Leaves the job before it closes the line, so that the place is free when this returns."""
     if line is not None:
         try:
@@ -503,7 +527,7 @@ def _clean_up(line: ControlLine | None, coordinator: Coordinator | None, reason:
             logger.debug("could not say goodbye to the coordinator: %s", error)
         line.close(reason=reason)
     if coordinator is not None:
-        coordinator.close()
+        coordinator.close(reason=f"{who}, which hosts it, gave up: {reason}")
 
 
 def _words(error: Exception) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 from telegrad.errors import (
@@ -146,6 +147,7 @@ class Standing:
 # -- progress of a join: lines for the log and texts for a timeout; pure -------------------------
 
 SHOWN_RANKS = 8
+SHOWN_ERROR = 300  # characters of each error
 
 
 @final
@@ -160,6 +162,7 @@ class JoinProgress:
         errors: The last error seen from each rank that has not joined.
         names: The names of the workers that have joined.
         start_when: The number of workers, or the names, to wait for; None for all ranks.
+        gave_up: The names, by rank, of workers that joined and gave up waiting.
     """
 
     version: int
@@ -168,6 +171,25 @@ class JoinProgress:
     errors: dict[int, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     start_when: StartWhen = None
+    gave_up: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def with_all_who_came(self) -> JoinProgress:
+        """The same, with the workers that gave up counted as joined: they wait for others too.
+
+        If nobody else is missing, it is those workers that are.
+
+        >>> JoinProgress(1, (0,), 3, gave_up={1: "w1"}).with_all_who_came.missing
+        (2,)
+        >>> JoinProgress(1, (0, 2), 3, gave_up={1: "w1"}).with_all_who_came.missing
+        (1,)
+        """
+        came = replace(
+            self,
+            joined=tuple(sorted({*self.joined, *self.gave_up})),
+            names=(*self.names, *self.gave_up.values()),
+        )
+        return came if came.wanted else self
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -220,6 +242,23 @@ class JoinProgress:
         # Errors are known by rank; which rank would have had the name is not known.
         known = tuple(f"rank {r}: {self.errors[r]}" for r in self.missing if r in self.errors)
         return (*(f"worker {name!r}: {unseen}" for name in self.missing_names), *known)
+
+    def missing_in_words(self, endpoint: str) -> str:
+        """Returns what `missing_with_errors` does in one line; ranks with the same error together.
+
+        >>> JoinProgress(1, (0,), 4, {2: "has another token"}).missing_in_words("grpc://h:1")
+        'ranks 1, 3: never reached the coordinator at grpc://h:1; rank 2: has another token'
+        """
+        if isinstance(self.start_when, tuple):
+            return "; ".join(self.missing_with_errors(endpoint))
+        ranks: dict[str, tuple[int, ...]] = {}
+        for r in self.missing:
+            error = self.errors.get(r, f"never reached the coordinator at {endpoint}")
+            error = textwrap.shorten(error, SHOWN_ERROR, placeholder=" ...")
+            ranks[error] = (*ranks.get(error, ()), r)
+        shown = [f"{name_ranks(some)}: {error}" for error, some in ranks.items()]
+        more = len(shown) - SHOWN_RANKS
+        return "; ".join(shown[:SHOWN_RANKS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def name_ranks(ranks: tuple[int, ...]) -> str:
@@ -623,11 +662,13 @@ def as_progress(body: object) -> JoinProgress:
             "world_size": int(world_size),
             "errors": list(pairs),
             "names": list(found),
+            "gave_up": list(left),
         }:
             ranks = tuple(rank for rank in joined if isinstance(rank, int))
             names = tuple(name for name in found if isinstance(name, str))
             errors = {int(rank): str(problem) for rank, problem in pairs}
-            return JoinProgress(version, ranks, world_size, errors, names)
+            gave_up = {int(rank): str(name) for rank, name in left}
+            return JoinProgress(version, ranks, world_size, errors, names, gave_up=gave_up)
     raise DecodeError(f"the coordinator sent no progress (got {body!r:.120})")
 
 

@@ -128,7 +128,10 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """For a worker that waits in join: the ranks that are there, and errors of other ranks."""
+    """For a worker that waits in join: the ranks that are there, and errors of other ranks.
+
+    Those that waited as well, and gave up first, are listed by rank and name.
+    """
 
     session: WorkerInfo
     version: int
@@ -136,6 +139,7 @@ class Progress:
     world_size: int
     errors: tuple[tuple[int, str], ...]
     names: tuple[str, ...]
+    gave_up: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +335,8 @@ class Membership:
     _version: int = field(init=False, default=0)
     _seats: dict[WorkerInfo, _Seat] = field(init=False, default_factory=dict)
     _errors: dict[int, str] = field(init=False, default_factory=dict)
+    # The names, by rank, of workers that joined and left again before they were welcomed.
+    _gave_up: dict[int, str] = field(init=False, default_factory=dict)
     _reserved: dict[WorkerInfo, tuple[str, int]] = field(init=False, default_factory=dict)
     # Ranks whose process has ended, as reported by the program that started it, and how it ended.
     _ended: dict[int, str] = field(init=False, default_factory=dict)
@@ -414,6 +420,7 @@ class Membership:
         self._seats[session] = seat
         self._reserved.pop(session, None)
         self._errors.pop(request.rank, None)
+        self._gave_up.pop(request.rank, None)
         self._ended.pop(request.rank, None)
         ranks = {each.member.info.rank for each in self._seats.values()}
         if not self._complete and ranks.issuperset(range(request.world_size)):
@@ -447,7 +454,11 @@ class Membership:
             self._dropped[info.incarnation] = info
             keep_newest(self._dropped)
         if not self._complete:
-            self._errors[info.rank] = f"joined as {info.name!r} and was lost again: {reason}"
+            gave_up = left and not seat.welcomed
+            if gave_up:
+                self._gave_up[info.rank] = info.name
+            became = "gave up" if gave_up else "was lost again"
+            self._errors[info.rank] = f"joined as {info.name!r} and {became}: {reason}"
         others: list[Message] = [
             Lost(other.session, info, reason, left)
             for other in self._by_rank()
@@ -626,7 +637,9 @@ class Membership:
         for session in hopeless:
             self._vacate(session)
         words = "; ".join(
-            f"rank {rank} ended ({self._ended[rank]}) without joining" for rank in gone
+            f"rank {rank} ended ({self._ended[rank]}) "
+            + ("after it gave up waiting" if rank in self._gave_up else "without joining")
+            for rank in gone
         )
         text = f"{words}; have every rank call rpc.init_rpc(), or start as many as do"
         refused: list[Message] = [Refused(each, "RendezvousError", text) for each in hopeless]
@@ -657,6 +670,7 @@ class Membership:
         if not self._seats and not self._abandoned_by:
             self._complete = False
             self._reserved.clear()
+            self._gave_up.clear()
             if not self._fixed:
                 self.world_size = None
 
@@ -665,9 +679,10 @@ class Membership:
         self._version += bool(waiting)
         joined = tuple(member.info.rank for member in self.members)
         names = tuple(member.info.name for member in self.members)
-        errors = tuple(sorted(self._errors.items()))
+        errors, gave_up = (tuple(sorted(each.items())) for each in (self._errors, self._gave_up))
+        size, version = self.world_size or 0, self._version
         return [
-            Progress(seat.session, self._version, joined, self.world_size or 0, errors, names)
+            Progress(seat.session, version, joined, size, errors, names, gave_up)
             for seat in waiting
         ]
 

@@ -10,17 +10,27 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from telegrad.errors import (
     AuthenticationError,
     DuplicateNameError,
+    JoinCancelledError,
     RendezvousError,
     RendezvousTimeoutError,
     WorkerLostError,
 )
-from telegrad.rendezvous import Coordinator, JobAddress, JoinedJob, Member, join, join_job
+from telegrad.rendezvous import (
+    CallOff,
+    Coordinator,
+    JobAddress,
+    JoinedJob,
+    Member,
+    join,
+    join_job,
+)
 from telegrad.rendezvous.control import ControlLine
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.transport import GrpcTransport, InprocNetwork, InprocTransport, Transport
@@ -287,23 +297,82 @@ def check_missing_ranks(job: Job, timeout: float) -> None:
         f"rank 1: never reached the coordinator at {job.endpoint}",
         f"rank 2: never reached the coordinator at {job.endpoint}",
     )
-    assert "1/3 joined; missing: rank 1: never reached" in str(caught.value)
+    assert "1/3 joined; missing: ranks 1, 2: never reached" in str(caught.value)
     assert job.coordinator.members == ()
 
 
-def test_timeout_says_what_became_of_a_missing_rank(quick: Job) -> None:
-    with_more_time(lambda timeout: check_lost_rank(quick, timeout), 1.0, 4.0, 16.0)
+def test_timeout_does_not_miss_who_was_there(quick: Job) -> None:
+    with_more_time(lambda timeout: check_early_leaver(quick, timeout), 1.0, 4.0, 16.0)
 
 
-def check_lost_rank(quick: Job, timeout: float) -> None:
+def check_early_leaver(quick: Job, timeout: float) -> None:
+    """Rank 1 waited for rank 2 as well, and gave up first."""
     first = quick.start(0, world_size=3, timeout=timeout)
     with pytest.raises(RendezvousTimeoutError):
         quick.join(1, world_size=3, timeout=timeout / 5)
     with pytest.raises(RendezvousTimeoutError) as caught:
         first.result(20)
-    assert caught.value.missing[0].startswith(
-        "rank 1: joined as 'w1' and was lost again: joining failed"
+    assert caught.value.missing == (f"rank 2: never reached the coordinator at {quick.endpoint}",)
+    assert str(caught.value).endswith(
+        f"2/3 joined; missing: {caught.value.missing[0]}; start rank 2, or wait longer with "
+        "init_timeout="
     )
+
+
+def seated(words: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Waits until a worker has logged how many have joined."""
+    wait_until_gone("seats", lambda: [] if words in caplog.text else [caplog.text])
+
+
+def test_all_hear_who_is_missing_whoever_gives_up_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last one to give up hosts the coordinator, whose end is the end of all other waits."""
+    network, size, present = InprocNetwork(), 12, range(11)
+    path, given_up = str(tmp_path / "store"), {rank: CallOff() for rank in present}
+
+    def start(rank: int) -> Future[JoinedJob]:
+        address = JobAddress(
+            host="",
+            port=0,
+            rank=rank,
+            world_size=size,
+            job="test",
+            hosts_store=rank == 0,
+            file=path,
+        )
+        return pool.submit(
+            join_job,
+            address,
+            name=f"w{rank}",
+            token=TOKEN,
+            transports=[InprocTransport(network)],
+            publish=lambda *_: [],
+            listener=Listener(),
+            timeout=math.inf,
+            call_off=given_up[rank],
+        )
+
+    caplog.set_level(logging.INFO, "telegrad.rendezvous")
+    with ThreadPoolExecutor(len(present)) as pool:
+        joining = [start(rank) for rank in present]
+        seated("11/12 joined; waiting for rank 11", caplog)
+        for rank in (3, 7, 5, 0):
+            assert given_up[rank]()
+            with pytest.raises(JoinCancelledError):
+                joining[rank].result(20)
+        for rank in (1, 2, 4, 6, 8, 9, 10):
+            with pytest.raises(RendezvousTimeoutError) as caught:
+                joining[rank].result(20)
+            [missing] = caught.value.missing
+            assert re.fullmatch(
+                "rank 11: never reached the coordinator at inproc://[0-9]+", missing
+            )
+            assert str(caught.value) == (
+                "job 'test' was not complete when its coordinator was closed ('w0' (rank 0), which "
+                "hosts it, gave up: rpc.shutdown() was called): 11/12 joined; missing: "
+                f"{missing}; start rank 11, or wait longer with init_timeout="
+            )
 
 
 def test_a_failed_join_may_be_tried_again_at_once(job: Job) -> None:

@@ -553,6 +553,19 @@ def test_who_waits_for_a_rank_that_has_ended_is_refused() -> None:
     assert [each.session for each in welcomed] == [session(0)]
 
 
+def test_a_rank_that_gave_up_has_not_ended_without_joining() -> None:
+    membership = Membership()
+    membership.join(session(0), wants(0))
+    membership.join(session(1), wants(1))
+    [progress] = membership.lost(session(1), "its time was over (1 s)", left=True)
+    assert isinstance(progress, Progress)
+    assert progress.gave_up == ((1, "w1"),)
+    assert progress.errors == ((1, "joined as 'w1' and gave up: its time was over (1 s)"),)
+    [refused] = membership.ended(1, "exit code 1")
+    assert isinstance(refused, Refused)
+    assert refused.message.startswith("rank 1 ended (exit code 1) after it gave up waiting; ")
+
+
 def test_a_rank_that_ends_as_a_member_is_missed_when_its_line_is_lost() -> None:
     membership = Membership()
     membership.join(session(0), wants(0))
