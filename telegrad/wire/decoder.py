@@ -81,6 +81,8 @@ def decode(
         else:
             value = unpack(document, limits, extension=reader.extension, array=array)
     except Exception as error:  # msgpack or a constructor, because of garbage
+        if nesting:  # the exception around it has words in its place; nobody reads these
+            raise DecodeError(_words(error)) from error
         raise _located(error, document, reader) from error
     if reader.open_markers:
         raise DecodeError("a document with a tag that stands for no value")
@@ -264,9 +266,13 @@ def _decode_registered(items: list[Any]) -> object:
 # -- the place of an error -----------------------------------------------------------------------
 
 
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, DecodeError) else f"{type(error).__name__}: {error}"
+
+
 def _located(error: Exception, document: bytes, reader: _Document) -> DecodeError:
     """Returns the error with its place; for that it reads the document again, keeping paths."""
-    words = str(error) if isinstance(error, DecodeError) else f"{type(error).__name__}: {error}"
+    words = _words(error)
     if len(document) > _LOCATED_BYTES:
         return DecodeError(words)
     try:

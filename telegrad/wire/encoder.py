@@ -87,7 +87,7 @@ def _is_derived_from_builtin(kind: type) -> bool:
 
 MAX_DEPTH = 128  # levels of containers; Python's own recursion limit is never near
 MAX_REFERENCES = 1024  # references to externals to remember: 0.1 us in place of 0.6
-MAX_NESTING = 4  # exceptions in the arguments of exceptions
+MAX_NESTING = 8  # exceptions in the arguments, or among the causes, of exceptions
 _NOTHING = msgpack.packb(None)  # the value of many calls
 
 _Encoder: TypeAlias = Callable[[Conversion, Any], object]
@@ -191,7 +191,7 @@ def encode_exception(error: BaseException) -> dict[str, object]:
     Returns:
         The values for `decode_exception`.
     """
-    return pack_exception(error, _ValueEncoder(0).part)
+    return pack_exception(error, _part)
 
 
 def _big_int(value: object) -> object:
@@ -306,21 +306,9 @@ class _ValueEncoder:
         if external_type(kind) is not None or is_cupy(value):
             return self.lift(value)
         if isinstance(value, BaseException):
-            return [MARKERS[Tag.EXCEPTION], self.convert(pack_exception(value, self.part))]
+            plain = pack_exception(value, _part, self._nesting)
+            return [MARKERS[Tag.EXCEPTION], self.convert(plain)]
         return self._inside(value, _encoder_of(value, kind))
-
-    def part(self, value: object) -> object:
-        """Encodes a part of an exception by itself; None if it cannot travel."""
-        if self._nesting >= MAX_NESTING:
-            return None
-        try:
-            encoded = encode(value, nesting=self._nesting + 1)
-            if any(not isinstance(each, np.ndarray) for each in encoded.externals):
-                return None  # RRefs and Tensors travel only where interceptors see them
-            metadata, buffers = describe(encoded.externals)
-        except (EncodeError, RecursionError):
-            return None
-        return [encoded.document, metadata, [bytes(buffer) for buffer in buffers]]
 
     def _registered(self, registered: RegisteredType, value: object) -> object:
         try:
@@ -330,6 +318,20 @@ class _ValueEncoder:
                 f"the registered encode of {registered.name} failed: {error!r}"
             ) from error
         return [MARKERS[Tag.REGISTERED], registered.name, self.convert(plain)]
+
+
+def _part(value: object, nesting: int) -> object:
+    """Encodes a part of an exception by itself; None if it cannot travel."""
+    if nesting > MAX_NESTING and type(value) not in PLAIN:
+        return None
+    try:
+        encoded = encode(value, nesting=nesting)
+        if any(not isinstance(each, np.ndarray) for each in encoded.externals):
+            return None  # RRefs and Tensors travel only where interceptors see them
+        metadata, buffers = describe(encoded.externals)
+    except (EncodeError, RecursionError):
+        return None
+    return [encoded.document, metadata, [bytes(buffer) for buffer in buffers]]
 
 
 def _encoder_of(value: object, kind: type) -> _Encoder:

@@ -31,9 +31,11 @@ __all__ = ["add_note", "pack_exception", "unpack_exception"]
 
 MAX_CAUSES = 8  # exceptions in a chain of causes; deeper ones are left out
 MAX_TEXT = 64 * 2**10  # characters of a message, of a note, or of an argument in words
+MAX_NOTES = 1000  # of one exception; the last of them says how many were left out
 
-# Encodes a part by itself, or returns None if it cannot travel; and the reverse.
-PackPart: TypeAlias = Callable[[object], object]
+# Encodes a part by itself, below so many exceptions, or returns None if it cannot travel; and the
+# reverse.
+PackPart: TypeAlias = Callable[[object, int], object]
 UnpackPart: TypeAlias = Callable[[object], object]
 
 # By identity, here and below: a metaclass may define how its classes are hashed and compared.
@@ -49,24 +51,38 @@ _LEFT_OUT = frozenset({"args", "obj"})  # args are sent separately; obj is any u
 
 
 def pack_exception(error: BaseException, pack_part: PackPart, depth: int = 0) -> dict[str, object]:
-    """Turns an exception into plain values; never fails, whatever the exception contains."""
+    """Turns an exception into plain values; never fails, whatever the exception contains.
+
+    Args:
+        error: The exception.
+        pack_part: Encodes an argument or an attribute.
+        depth: The exceptions above this one: those that it is a cause of, and those that it is an
+            argument of. Both count, since `raise New(error) from error` doubles the ways down.
+    """
     cls = type(error)
     name = class_name(cls) or f"{wire_module(cls.__module__)}:{cls.__qualname__}"
     cause = error.__cause__ if depth < MAX_CAUSES else None
     notes = [note for note in _sequence(getattr(error, "__notes__", None)) if isinstance(note, str)]
-    attributes, left_out = _pack_attributes(error, pack_part)
+    attributes, left_out = _pack_attributes(error, pack_part, depth)
     return {
         "type": name,
         "message": _words(str, error),
-        "args": [[_words(repr, each), pack_part(each)] for each in error.args],
+        "args": [[_words(repr, each), pack_part(each, depth + 1)] for each in error.args],
         "attributes": attributes,
-        "notes": [note[:MAX_TEXT] for note in notes + left_out],
+        "notes": [note[:MAX_TEXT] for note in _bounded(notes + left_out)],
         "cause": None if cause is None else pack_exception(cause, pack_part, depth + 1),
     }
 
 
 def _sequence(notes: object) -> Sequence[object]:
     return notes if is_exactly(notes, list, tuple) else ()  # type: ignore[return-value]
+
+
+def _bounded(notes: list[str]) -> list[str]:
+    if len(notes) <= MAX_NOTES:
+        return notes
+    kept = notes[: MAX_NOTES - 1]
+    return [*kept, f"{len(notes) - len(kept)} more notes, which were left out"]
 
 
 def _words(into: Callable[[object], str], value: object) -> str:
@@ -77,7 +93,7 @@ def _words(into: Callable[[object], str], value: object) -> str:
 
 
 def _pack_attributes(
-    error: BaseException, pack_part: PackPart
+    error: BaseException, pack_part: PackPart, depth: int
 ) -> tuple[dict[str, object], list[str]]:
     """Returns the attributes that can be encoded, and a note on the others, if there are any."""
     values = {name: each for name, each in own_attributes(error).items() if type(name) is str}
@@ -88,7 +104,11 @@ def _pack_attributes(
             continue
         if value is not None or member.__objclass__.__module__ != "builtins":
             values[name] = value  # an unset field of a builtin reads as None
-    parts = {name: pack_part(v) for name, v in values.items() if not name.startswith("__")}
+    parts = {
+        name: pack_part(value, depth + 1)
+        for name, value in values.items()
+        if not name.startswith("__")
+    }
     left = [
         f".{name} ({type(values[name]).__qualname__})"
         for name, part in parts.items()
@@ -123,18 +143,18 @@ def unpack_exception(plain: object, unpack_part: UnpackPart, depth: int = 0) -> 
         name = fields["type"]
         words = f"{re.split('[:.]', name)[-1]}: {fields['message']}".removesuffix(": ")
         error = RemoteError(words, type_name=name)
-    for note in fields["notes"]:
-        add_note(error, note)
+    if fields["notes"]:
+        add_note(error, *_bounded(fields["notes"]))
     if fields["cause"] is not None:
         cause = unpack_exception(fields["cause"], unpack_part, depth + 1)
         namespace(BaseException)["__cause__"].__set__(error, cause)
     return error
 
 
-def add_note(error: BaseException, note: str) -> None:
-    """Adds a note without running code of the exception's class."""
-    notes = [*_sequence(own_attributes(error).get("__notes__")), note]
-    instance_of(type(error), {"__notes__": notes}, error)
+def add_note(error: BaseException, *notes: str) -> None:
+    """Adds notes without running code of the exception's class."""
+    all_notes = [*_sequence(own_attributes(error).get("__notes__")), *notes]
+    instance_of(type(error), {"__notes__": all_notes}, error)
 
 
 def _checked(plain: Any, depth: int) -> Mapping[str, Any]:
