@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 from telegrad.collectives.messages import FormMessage, GroupKey, UnformedMessage
-from telegrad.errors import CollectiveMismatchError
+from telegrad.errors import CollectiveMismatchError, DecodeError
 from telegrad.types import WorkerInfo
 
 __all__ = ["Action", "Attempt", "Failed", "Formed", "Forming", "Send", "State", "digest_of"]
@@ -101,6 +101,9 @@ class Failed:
 
 Action: TypeAlias = Send | Formed | Failed
 
+# So many groups a worker may try to form with another one that has not begun to form any of them.
+MOST_AHEAD = 10_000
+
 _LOSS = "loss of "
 _NONE = FormMessage(place=0, number=0, members="", ranks=())
 
@@ -145,7 +148,8 @@ class Forming:
         return [p for p, place in attempt.places.items() if self._known(p, place).form is None]
 
     def on_form(self, peer: WorkerInfo, message: FormMessage) -> list[Action]:
-        """Handles a worker's message that it forms a group with this one."""
+        """Handles a worker's message that it forms a group with this one; raises DecodeError."""
+        self._check_place(peer, message.place)
         theirs = self._known(peer, message.place)
         before = theirs.form or message
         theirs.form = replace(
@@ -157,7 +161,8 @@ class Forming:
         return [] if attempt is None else self._look(attempt)
 
     def on_unformed(self, peer: WorkerInfo, message: UnformedMessage) -> list[Action]:
-        """Handles a worker's message that its attempt, or the group from it, has failed."""
+        """Handles a worker's message that its attempt, or its group, failed; raises DecodeError."""
+        self._check_place(peer, message.place)
         self._known(peer, message.place).unformed = message
         attempt = self._mine.get((peer, message.place))
         if attempt is None or attempt.state is State.FAILED:
@@ -196,6 +201,13 @@ class Forming:
         if over.failure.startswith(_LOSS):
             return any(over.failure == _loss_of(member) for member in attempt.members)
         return over.failure not in self._raised
+
+    def _check_place(self, peer: WorkerInfo, place: int) -> None:
+        here = self._next.get(peer, 0)
+        if not 0 <= place < here + MOST_AHEAD:
+            raise DecodeError(
+                f"{peer.name!r} forms group {place} with this worker, which has formed {here}"
+            )
 
     def _known(self, peer: WorkerInfo, place: int) -> _Theirs:
         return self._theirs.setdefault((peer, place), _Theirs())

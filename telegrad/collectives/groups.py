@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from telegrad.collectives.forming import (
     Action,
@@ -42,6 +42,7 @@ from telegrad.errors import (
     AlreadyInitializedError,
     BlockingCallError,
     CallTimeoutError,
+    DecodeError,
     NotInitializedError,
     UnknownWorkerError,
     WorkerLostError,
@@ -316,6 +317,18 @@ def attach_to(agent: AgentCore) -> Groups:
     return groups
 
 
+class _Early(NamedTuple):
+    """A message that came before its group was made here.
+
+    Attributes:
+        peer: Its sender; None for news of this worker itself.
+        deliver: Hands it to the group.
+    """
+
+    peer: WorkerInfo | None
+    deliver: Callable[[ProcessGroup], None]
+
+
 @final
 class Groups:
     """The process groups of one agent.
@@ -340,7 +353,9 @@ class Groups:
         self._named = Counter[str]()
         self._worlds = Counter[str]()
         self._gone = GoneGroups()
-        self._early: dict[GroupKey, list[Callable[[ProcessGroup], None]]] = {}
+        self._early: dict[GroupKey, list[_Early]] = {}
+        self._early_of = Counter[WorkerInfo | None]()  # how many of them a worker has sent
+        self._most_early = agent.options.limits.served_calls_per_peer
         self._closed = False
         self.formations = Formations(agent, self._over)
         self._cross_waits = CrossWaits(agent, self._find)
@@ -459,9 +474,10 @@ class Groups:
         with self._table_lock:
             self._groups[group.key] = group
             early = self._early.pop(group.key, [])
+            self._early_of.subtract(each.peer for each in early)
             closed = self._closed
-        for deliver in early:
-            deliver(group)
+        for each in early:
+            each.deliver(group)
         if closed:  # the group was made while the agent ended
             self._end(group)
         for member in group.members:  # it may have been lost before the table had the group
@@ -523,18 +539,33 @@ class Groups:
             else:
                 deliver(group, source)
 
-        self._reach(key, hand_to)
+        self._reach(key, hand_to, peer)
 
     def _find(self, key: GroupKey) -> ProcessGroup | None:
         with self._table_lock:
             return self._groups.get(key)
 
-    def _reach(self, key: GroupKey, deliver: Callable[[ProcessGroup], None]) -> None:
-        """Calls `deliver` with a group, now or when it is made; never after it was left."""
+    def _reach(
+        self,
+        key: GroupKey,
+        deliver: Callable[[ProcessGroup], None],
+        peer: WorkerInfo | None = None,
+    ) -> None:
+        """Calls `deliver` with a group, now or when it is made; never after it was left.
+
+        Raises:
+            DecodeError: The peer has sent too many messages to groups that are not made yet.
+        """
         with self._table_lock:
             group = self._groups.get(key)
             if group is None and key not in self._gone:
-                self._early.setdefault(key, []).append(deliver)
+                if self._early_of[peer] >= self._most_early:
+                    raise DecodeError(
+                        f"{self._most_early} messages of that worker wait for process groups that "
+                        f"worker {self._agent.name!r} has not made (Limits.served_calls_per_peer)"
+                    )
+                self._early_of[peer] += 1
+                self._early.setdefault(key, []).append(_Early(peer, deliver))
         if group is not None:
             deliver(group)
 

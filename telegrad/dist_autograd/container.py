@@ -6,6 +6,10 @@ with context(): ──create──▶ Context ◀──enter── first message
                                ▼
                  released: the release goes to every peer it touched; never revived
 
+A release counts from the creator, and from the introducer: the peer whose message named the context
+here first. The introducer hears of every release, since it has an introducer in turn, and so on up
+to the creator. From anybody else a release changes nothing (`docs/security.md`).
+
 A lost worker passes no release on. So the creator tells every living worker itself: at the loss, of
 the contexts released before, and later of each context that was open at the loss.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -42,7 +46,14 @@ from telegrad.dist_autograd.messages import (
     read_head_alone,
 )
 from telegrad.dist_autograd.pass_runner import PassRunner
-from telegrad.errors import ContextError, DecodeError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import (
+    ContextError,
+    DecodeError,
+    PoolExhaustedError,
+    TelegradError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
 from telegrad.rpc.seams import AgentCore
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -75,6 +86,42 @@ class _Dropped(NamedTuple):
 
 
 @final
+class Opened:
+    """Counts the contexts and passes that each peer has opened here. The caller holds a lock.
+
+    Args:
+        agent: This worker's agent.
+    """
+
+    def __init__(self, agent: AgentCore) -> None:
+        self._name = agent.name
+        self._most = agent.options.limits.served_calls_per_peer
+        self._count = Counter[WorkerInfo]()
+
+    def count(self, context: Context, peer: WorkerInfo) -> None:
+        """Counts a context, or a pass of it, that a peer opens.
+
+        Raises:
+            PoolExhaustedError: The peer has opened as many as it may.
+        """
+        if self._count[peer] >= self._most:
+            raise PoolExhaustedError(
+                f"worker {self._name!r} has {self._most} autograd contexts and passes open for "
+                f"{peer.name!r}, as many as it keeps for one worker "
+                "(Limits.served_calls_per_peer); leave some contexts first"
+            )
+        self._count[peer] += 1
+        context.opened[peer] += 1
+
+    def forget(self, context: Context) -> None:
+        """Subtracts all that was counted of a context."""
+        self._count.subtract(context.opened)
+        for peer in context.opened:
+            if not self._count[peer]:
+                del self._count[peer]
+
+
+@final
 class Container:
     """The contexts that this worker created or knows from a message.
 
@@ -93,7 +140,7 @@ class Container:
         self._lock = threading.Lock()
         self._contexts: dict[ContextId, Context] = {}
         self._released = ReleasedContexts()
-        self._next_context = itertools.count(1)
+        self._opened = Opened(agent)  # by peers
         self._next_pass = itertools.count(1)
         self._next_message = itertools.count(1)
         self._created = 0
@@ -116,13 +163,17 @@ class Container:
     def create(self) -> ContextId:
         """Opens a new context of this worker."""
         with self._lock:
-            self._created = next(self._next_context)
+            self._created += 1
             context_id = make_context_id(self.agent.info.incarnation, self._created)
             self._contexts[context_id] = Context(context_id)
         return context_id
 
-    def enter(self, context_id: ContextId) -> Context | None:
-        """Returns the context that a message names, new if unknown; None if it is released."""
+    def enter(self, context_id: ContextId, peer: WorkerInfo) -> Context | None:
+        """Returns the context that a peer's message names, new if unknown; None if it is released.
+
+        Raises:
+            PoolExhaustedError: The peer has as many contexts and passes open here as it may have.
+        """
         if self._told:
             self.work_off()
         context = self._contexts.get(context_id)  # the usual case; a release may come at any time
@@ -133,9 +184,11 @@ class Container:
             if context is not None:
                 return context
             own = creator_of(context_id) == self.agent.info.incarnation
-            if own or context_id in self._released:
+            if own or self._released.is_over_for(peer, context_id):
                 return None
-            context = self._contexts[context_id] = Context(context_id)
+            context = Context(context_id, peer)
+            self._opened.count(context, peer)
+            self._contexts[context_id] = context
             return context
 
     def get(self, context_id: ContextId) -> Context | None:
@@ -190,9 +243,20 @@ class Container:
             raise ContextError(self.absence(context.id))
         return runner
 
-    def runner(self, context: Context, pass_id: PassId) -> PassRunner | None:
-        """Returns this worker's part of a pass; None when the context is released."""
-        return context.find_pass(pass_id) or self._new_runner(context, pass_id)
+    def runner(self, context: Context, pass_id: PassId, peer: WorkerInfo) -> PassRunner | None:
+        """Returns this worker's part of a pass that a peer names; None if the context is released.
+
+        Raises:
+            PoolExhaustedError: As in `enter`.
+        """
+        runner = context.find_pass(pass_id)
+        if runner is None:
+            with self._lock:
+                if self._contexts.get(context.id) is not context:
+                    return None
+                self._opened.count(context, peer)
+            runner = self._new_runner(context, pass_id)
+        return runner
 
     def _new_runner(self, context: Context, pass_id: PassId) -> PassRunner | None:
         return context.add_pass(
@@ -245,19 +309,31 @@ class Container:
 
         Args:
             context_id: The context. An unknown one is remembered, so that no message revives it.
-            told_by: The peer that sent the release; None at the creator itself.
-            lowest: The lowest open number that the creator has sent.
+            told_by: The peer that sent the release; None at the creator itself. Without effect if
+                it is neither the creator nor the introducer.
+            lowest: The lowest open number, as the creator has sent it.
         """
         creator = creator_of(context_id)
         own, to_all = creator == self.agent.info.incarnation, False
+        if own and told_by is not None:
+            return  # nobody else ends this worker's contexts
         with self._lock:
+            if told_by is not None and told_by.incarnation != creator:
+                lowest = 0  # only the creator knows it
+                context = self._contexts.get(context_id)
+                if context is None:  # it may have overtaken a message of the same peer
+                    self._released.add_for(told_by, context_id)
+                    return
+                # An introducer that has left the job tells nobody: then the word of others counts.
+                if context.introducer != told_by and context.introducer in self.agent.workers():
+                    return
             dropped = [self._drop(context_id)]
             if own:
                 lowest = self._lowest()
                 to_all = number_of(context_id) <= self._for_all
             else:
-                self._released.add(context_id)
                 self._released.rise(creator, lowest)
+                self._released.add(context_id)
                 # Contexts that `lowest` releases, whose own release did not come here.
                 over = [each for each in self._contexts if each in self._released]
                 dropped += [self._drop(known) for known in over]
@@ -268,7 +344,7 @@ class Container:
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Handles the loss of a worker: drops its contexts and aborts its passes."""
         with self._lock:
-            self._released.lose(worker.incarnation)
+            self._released.lose(worker)
             over = [each for each in self._contexts if creator_of(each) == worker.incarnation]
             self._for_all, lowest = self._created, self._lowest()
             runners = self._runners()
@@ -304,6 +380,7 @@ class Container:
         context = self._contexts.pop(context_id, None)
         if context is None:
             return None
+        self._opened.forget(context)
         touched, passes, recorded = context.release()
         ending, going_on = self._ending, {each.id: each for each in passes if each.waiting}
         if going_on or ending:
@@ -409,16 +486,25 @@ class Handlers:
             self._tell_garbage(peer, envelope, error)
             return self._unreadable(peer, envelope, error)
         context_id, pass_id = message.context_id, message.pass_id
-        context = self._container.enter(context_id)
-        runner = None if context is None else self._container.runner(context, pass_id)
+        absent: TelegradError | None = None
+        try:
+            runner = self._runner(peer, context_id, pass_id)
+        except PoolExhaustedError as error:
+            runner, absent = None, error
         if runner is None and message.begun:
             runner = self._container.ending(pass_id)
         if runner is not None:
             runner.hear(peer, message)
         elif message.mode is not None:
-            absent = ContextError(self._container.absence(context_id))
+            absent = absent or ContextError(self._container.absence(context_id))
             self._fail(peer, context_id, pass_id, absent)
         return runner
+
+    def _runner(
+        self, peer: WorkerInfo, context_id: ContextId, pass_id: PassId
+    ) -> PassRunner | None:
+        context = self._container.enter(context_id, peer)
+        return None if context is None else self._container.runner(context, pass_id, peer)
 
     def _unreadable(
         self, peer: WorkerInfo, envelope: Envelope, error: DecodeError
@@ -450,8 +536,9 @@ class Handlers:
 
     def _abort(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
         message = AbortMessage.from_wire(self._agent.read(envelope))
-        context = self._container.enter(message.context_id)
-        runner = None if context is None else self._container.runner(context, message.pass_id)
+        runner: PassRunner | None = None
+        with suppress(PoolExhaustedError):  # a pass that is not even remembered needs no abort
+            runner = self._runner(peer, message.context_id, message.pass_id)
         if runner is None:
             self._agent.reply(peer, envelope)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import final
@@ -63,10 +64,22 @@ class Context:
     """The functions that one worker has recorded in one autograd context, and its passes there.
 
     All methods may be called from any thread.
+
+    Args:
+        context_id: Its id.
+        introducer: The peer whose message named it here first; None at its creator.
+
+    Attributes:
+        id: Its id.
+        introducer: The same.
+        opened: How much of it each peer has opened here: the context itself, and passes. The
+            container's lock guards it.
     """
 
-    def __init__(self, context_id: ContextId) -> None:
+    def __init__(self, context_id: ContextId, introducer: WorkerInfo | None = None) -> None:
         self.id = context_id
+        self.introducer = introducer
+        self.opened = Counter[WorkerInfo]()
         self._lock = threading.Lock()
         self._sends: dict[FunctionKey, SendFunction] = {}
         self._receives: dict[FunctionKey, RecvFunction] = {}

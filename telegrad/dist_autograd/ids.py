@@ -2,7 +2,7 @@
 
 A context id is one integer: its creator's incarnation and a number that the creator counts up.
 With each release the creator sends the lowest number that is still open. So a worker remembers
-single numbers only for contexts that were released above that number.
+single ids only for contexts that were released above that number, or by the word of another worker.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import TypeAlias, final
 
 from telegrad.errors import DecodeError
 from telegrad.rpc.seams import keep_newest
+from telegrad.types import WorkerInfo
 
 __all__ = [
+    "MOST_RELEASED",
     "ContextId",
     "ReleasedContexts",
     "check_context_id",
@@ -86,44 +88,66 @@ def read_context_id(value: object) -> ContextId:
     raise DecodeError(f"{value!r} is not the id of an autograd context")
 
 
+# Released contexts that are remembered one by one, at some 100 bytes each. When that many more were
+# released, messages about the oldest one have long arrived.
+MOST_RELEASED = 4096
+
+
 @final
 class ReleasedContexts:
-    """A compact set of released context ids, which only grows."""
+    """A compact set of released context ids; forgets the oldest of those that it keeps singly."""
 
     def __init__(self) -> None:
         self._lowest: dict[int, int] = {}  # by creator: everything below is released
-        self._released: dict[int, set[int]] = {}  # by creator: released numbers from there on
+        self._single: dict[ContextId, None] = {}  # released from there on, the oldest first
         self._lost: dict[int, None] = {}
+        self._for_peer: dict[WorkerInfo, dict[ContextId, None]] = {}
 
     def __contains__(self, context_id: ContextId) -> bool:
         creator, number = context_id >> _NUMBER_BITS, context_id & _NUMBERS
         return (
             creator in self._lost
             or number < self._lowest.get(creator, 0)
-            or number in self._released.get(creator, ())
+            or context_id in self._single
         )
 
     def __len__(self) -> int:
         """Returns the number of ids that are remembered one by one."""
-        return sum(len(numbers) for numbers in self._released.values())
+        return len(self._single)
 
     def add(self, context_id: ContextId) -> None:
         """Adds one context."""
         if context_id not in self:
-            creator, number = context_id >> _NUMBER_BITS, context_id & _NUMBERS
-            self._released.setdefault(creator, set()).add(number)
+            self._single[context_id] = None
+            keep_newest(self._single, MOST_RELEASED)
+
+    def add_for(self, peer: WorkerInfo, context_id: ContextId) -> None:
+        """Adds one context for the messages of one peer alone."""
+        if context_id not in self:
+            known = self._for_peer.setdefault(peer, {})
+            known[context_id] = None
+            keep_newest(known, MOST_RELEASED)
+
+    def is_over_for(self, peer: WorkerInfo, context_id: ContextId) -> bool:
+        """Returns True if a context was added, or added for this peer."""
+        return context_id in self or context_id in self._for_peer.get(peer, ())
 
     def rise(self, creator: int, lowest: int) -> None:
         """Adds all contexts of a creator below the number `lowest`."""
         if lowest > self._lowest.get(creator, 0):
             self._lowest[creator] = lowest
-            self._released[creator] = {
-                number for number in self._released.get(creator, ()) if number >= lowest
-            }
+            self._forget_singles(make_context_id(creator, 0), make_context_id(creator, lowest))
 
-    def lose(self, creator: int) -> None:
+    def lose(self, worker: WorkerInfo) -> None:
         """Adds all contexts of a creator, which is lost."""
+        self._for_peer.pop(worker, None)
+        creator = worker.incarnation
         self._lost[creator] = None
         keep_newest(self._lost)
-        self._released.pop(creator, None)
         self._lowest.pop(creator, None)
+        self._forget_singles(make_context_id(creator, 0), make_context_id(creator + 1, 0))
+
+    def _forget_singles(self, first: ContextId, end: ContextId) -> None:
+        if self._single:
+            for known in [each for each in self._single if first <= each < end]:
+                del self._single[known]

@@ -97,7 +97,7 @@ class AutogradInterceptor(Interceptor):
         if header is None:
             return
         grad, context_id, sent = _read(message, header)
-        context = None if context_id is None else self._container.enter(context_id)
+        context = None if context_id is None else self._container.enter(context_id, message.peer)
         if not message.reply:
             self._serve(message, context_id, grad, context)
         if context is not None and sent:

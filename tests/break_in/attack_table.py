@@ -32,6 +32,7 @@ TLS = "tests/transport/test_tls.py::"
 HANDSHAKES = "2 messages of at most 16 KiB"
 STRANGERS = "test_strangers.py::"
 MEMBERS = "test_members.py::"
+FORGERIES = "test_forgeries.py::"
 
 ATTACKS = (
     # without the token
@@ -76,6 +77,8 @@ ATTACKS = (
     Attack("endpoints, names, reasons of many bytes, which the coordinator would tell to all", "`RendezvousError`", "1 MiB", ("tests/rendezvous/test_store_bounds.py::test_what_is_kept_and_told_of_workers_is_short",)),
     Attack("questions of a doctor without end: threads that wait, arrays that nobody takes", "`PoolExhaustedError`", "128 questions, for 60 s each; the arrays are one and the same", ("tests/rpc/test_doctor.py::test_questions_without_end_take_so_many_threads_and_no_more", "tests/rpc/test_doctor.py::test_a_question_takes_so_long_and_no_longer", "tests/rpc/test_doctor.py::test_an_answer_of_many_bytes_holds_none_of_its_own")),
     Attack("an announcement of more than may come", "cut off: `PROTOCOL`", "1 frame", (MEMBERS + "test_a_message_that_announces_more_than_may_come",)),
+    Attack("messages about work of others: releases of contexts, deletions of references, replies, cancellations, items, operations of a group; ids of others beside a request", "ignored, or `DecodeError`", "the peer stays", (FORGERIES + "test_the_table_lists_every_kind", FORGERIES + "test_nobody_speaks_for_another", FORGERIES + "test_what_stands_beside_a_request_is_about_its_sender_alone")),
+    Attack("invented ids: of references, contexts, passes, owners, groups", "forgotten, or refused: `DecodeError`, `PoolExhaustedError`", "`served_calls_per_peer` of each sort", tuple(FORGERIES + each for each in ("test_an_owner_keeps_little_of_what_it_has_never_seen", "test_an_owner_remembers_the_last_references_that_ended_unseen", "test_numbers_with_gaps_and_invented_workers_take_little_space", "test_a_fetch_that_is_given_up_leaves_nothing", "test_a_reference_with_an_invented_owner_is_refused_and_forgotten", "test_contexts_and_passes_that_one_member_opens_have_an_end", "test_messages_for_groups_that_nobody_made_have_an_end"))),
 )  # fmt: skip
 
 

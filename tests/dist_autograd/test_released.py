@@ -5,8 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.dist_autograd.ids import ReleasedContexts, creator_of, make_context_id, number_of
+from telegrad.dist_autograd.ids import (
+    MOST_RELEASED,
+    ReleasedContexts,
+    creator_of,
+    make_context_id,
+    number_of,
+)
 from telegrad.rendezvous import MOST_LOST
+from telegrad.types import WorkerInfo
 
 NUMBERS = st.integers(1, 30)
 
@@ -36,7 +43,7 @@ def test_little_is_remembered_one_by_one() -> None:
         released.add(make_context_id(5, number))
         released.rise(5, number + 1)
     assert len(released) == 0
-    released.lose(5)
+    released.lose(WorkerInfo("creator", 0, 5))
     assert make_context_id(5, 10**6) in released
     assert make_context_id(6, 1) not in released
 
@@ -44,9 +51,22 @@ def test_little_is_remembered_one_by_one() -> None:
 def test_the_last_of_the_lost_creators_are_remembered() -> None:
     released = ReleasedContexts()
     for creator in range(1, 3 * MOST_LOST):
-        released.lose(creator)
+        released.lose(WorkerInfo("creator", 0, creator))
         assert make_context_id(creator, 1) in released
     assert (
         sum(make_context_id(each, 1) in released for each in range(1, 3 * MOST_LOST)) == MOST_LOST
     )
     assert make_context_id(2 * MOST_LOST, 1) in released
+
+
+def test_the_last_of_those_that_are_kept_singly_are_remembered() -> None:
+    released, peer, other = ReleasedContexts(), WorkerInfo("peer", 1, 7), WorkerInfo("other", 2, 8)
+    ids = [make_context_id(5, number) for number in range(2 * MOST_RELEASED)]
+    for each in ids:
+        released.add_for(peer, each)
+    assert sum(released.is_over_for(peer, each) for each in ids) == MOST_RELEASED
+    assert not any(each in released or released.is_over_for(other, each) for each in ids)
+    for each in ids:
+        released.add(each)
+    assert sum(each in released for each in ids) == len(released) == MOST_RELEASED
+    assert ids[-1] in released

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from telegrad.rpc.call import early_cancels
 from telegrad.rpc.call.early_cancels import EARLY_CANCELS, MOST_GAPS, EarlyCancels
-from telegrad.rpc.rref.protocol import NumberSet
+from telegrad.rpc.rref.numbers import NumberSet
 from telegrad.types import WorkerInfo
 from tests.repeated import on_examples
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import final
 
-from telegrad.rpc.rref.protocol import NumberSet
+from telegrad.rpc.rref.numbers import NumberSet
 from telegrad.types import WorkerInfo
 
 __all__ = ["EARLY_CANCELS", "MOST_GAPS", "Arrivals", "EarlyCancels"]

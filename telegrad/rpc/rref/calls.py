@@ -170,19 +170,19 @@ def failed(error: BaseException) -> Future[Any]:
     return outcome
 
 
-def hand_on(done: Future[Any], outcome: Future[Any], reference: Reference | None) -> None:
+def hand_on(done: Future[Any], outcome: Future[Any], kept: object) -> None:
     """Completes a future as another one, and as the one inside it; without a raise, as `failed`.
 
     Args:
         done: The other one.
         outcome: What is completed.
-        reference: Is kept until then.
+        kept: Is kept until then.
     """
     error = done.exception()
     if error is not None:
         outcome.try_set_exception(error)
     elif isinstance(value := done.value(), Future):
-        value.add_done_callback(lambda inner: hand_on(inner, outcome, reference))
+        value.add_done_callback(lambda inner: hand_on(inner, outcome, kept))
     else:
         outcome.try_set_result(value)
 

@@ -230,7 +230,11 @@ def attach_with(agent: AgentCore, make_rref: MakeRRef) -> None:
         agent: The agent.
         make_rref: Makes the RRef of a reference that arrived.
     """
-    registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.cut_off(*cut)))
+
+    def unowned(fork: ForkId) -> None:
+        registry.fork_confirmed(fork, known=False, failed=False)
+
+    registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.cut_off(*cut), unowned))
     agent.attach(registry)
     agent.attach(RRefCalls(registry))
     agent.attach(RRefServing(registry))
@@ -305,13 +309,13 @@ class RRefInterceptor(Interceptor):
         header = _header(message)
         creation = _creation(header)
         if creation is not None:
-            rref = _said_by(message.peer, creation.rref, "creator")
-            registry.creation_arrived(rref, creation.fork, message.peer)
+            _check_creation(creation, registry.me, message.peer)
+            registry.creation_arrived(creation.rref, creation.fork, message.peer)
             message.call.state[NAME] = creation
         if not externals and "forks" not in header:
             return
         arrived: list[Reference] = []
-        for place, arrival in _arrivals(header):
+        for place, arrival in _arrivals(header, (message.peer, registry.me)):
             reference = registry.arrive(arrival, message.peer)
             if reference is None:
                 raise registry.gone(arrival.rref)
@@ -358,7 +362,7 @@ class RRefInterceptor(Interceptor):
     ) -> None:
         registry = self._registry
         me = registry.me.incarnation
-        for _, arrival in _arrivals(header):
+        for _, arrival in _arrivals(header, (registry.me, peer), (peer, registry.me)):
             if arrival.fork.parent == me:
                 registry.take_back(arrival.rref, arrival.fork)
             else:
@@ -369,7 +373,8 @@ class RRefInterceptor(Interceptor):
         rref, fork = creation.rref, creation.fork
         if rref.creator == me:
             registry.creation_failed(fork, None, delivered=False)
-        elif rref.creator == peer.incarnation:
+        else:
+            _check_creation(creation, registry.me, peer)
             registry.creation_arrived(rref, fork, peer)
             not_run = LookupError("the request to create it was not run")
             registry.settle(rref, None, cause or not_run)
@@ -409,12 +414,14 @@ def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
     """Handlers run in whichever thread has read; each is one event of the tables.
 
     Who may say what follows from the ids: a child of its own forks, an owner of its own RRefs.
+    `docs/security.md` has the table.
     """
+    me = agent.info
 
     def fork_request(peer: WorkerInfo, envelope: Envelope) -> None:
         rref, fork = _body(agent, envelope, 2)
         child = _said_by(peer, _fork_id(fork), "child")
-        registry.fork_requested(_rref_id(rref), child, peer)
+        registry.fork_requested(_owned_by(me, _rref_id(rref), child), child, peer)
 
     def fork_confirm(peer: WorkerInfo, envelope: Envelope) -> None:
         fork, known, failed = _body(agent, envelope, 3)
@@ -430,14 +437,15 @@ def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
         if len(body) % 2:
             raise DecodeError(f"the body of {envelope.kind} is not pairs of RRef and fork")
         pairs = [(_rref_id(body[i]), _fork_id(body[i + 1])) for i in range(0, len(body), 2)]
-        for _, fork in pairs:
+        for rref, fork in pairs:
             if fork.child != peer.incarnation:
                 _said_by(peer, fork, "child")
+            _owned_by(me, rref, fork)
         registry.users_deleted(pairs)
 
     def creation_abandon(peer: WorkerInfo, envelope: Envelope) -> None:
         (rref,) = _body(agent, envelope, 1)
-        registry.abandoned(_said_by(peer, _rref_id(rref), "creator"))
+        registry.abandoned(_owned_by(me, _said_by(peer, _rref_id(rref), "creator")))
 
     agent.register_handler(FORK_REQUEST, fork_request, anywhere=True)
     agent.register_handler(FORK_CONFIRM, fork_confirm, anywhere=True)
@@ -459,6 +467,22 @@ def _said_by(peer: WorkerInfo, name: Id, role: str) -> Id:
     return name
 
 
+def _owned_by(owner: WorkerInfo, rref: RRefId, fork: ForkId | None = None) -> RRefId:
+    for name in (rref,) if fork is None else (rref, fork):
+        if name.owner != owner.incarnation:
+            raise DecodeError(f"{name} is not owned by {owner.name!r}")
+    return rref
+
+
+def _check_creation(creation: Creation, me: WorkerInfo, peer: WorkerInfo) -> None:
+    """Checks that a peer speaks of its own creation, and of its own fork of that value."""
+    _owned_by(me, _said_by(peer, creation.rref, "creator"), creation.fork)
+    if creation.fork is not None:
+        _said_by(peer, _said_by(peer, creation.fork, "parent"), "child")
+    elif peer != me:
+        raise DecodeError(f"{peer.name!r} creates {creation.rref} and has no fork of it")
+
+
 def _header(message: Message) -> dict[str, object]:
     header = message.headers.get(NAME, {})
     if not isinstance(header, dict):
@@ -466,7 +490,10 @@ def _header(message: Message) -> dict[str, object]:
     return header
 
 
-def _arrivals(header: dict[str, object]) -> Iterator[tuple[object, Arrival]]:
+def _arrivals(
+    header: dict[str, object], *ways: tuple[WorkerInfo, WorkerInfo]
+) -> Iterator[tuple[object, Arrival]]:
+    """Yields the RRefs of a message, which are forks on one of these ways from parent to child."""
     forks = header.get("forks", [])
     if not isinstance(forks, list):
         raise DecodeError("the forks in the header of RRefs are no list")
@@ -474,8 +501,12 @@ def _arrivals(header: dict[str, object]) -> Iterator[tuple[object, Arrival]]:
         if not isinstance(entry, list) or len(entry) != 6 or not isinstance(entry[4], str):
             raise DecodeError("a fork in the header of RRefs is not a list of 6")
         place, rref, fork, owner, type_name, failed = entry
-        where = _worker(owner)
-        yield place, Arrival(_rref_id(rref), _fork_id(fork), where, type_name, failed is True)
+        arrival = Arrival(_rref_id(rref), _fork_id(fork), _worker(owner), type_name, failed is True)
+        _owned_by(arrival.owner, arrival.rref, arrival.fork)
+        forked = arrival.fork[1:3]
+        if all(forked != (parent.incarnation, child.incarnation) for parent, child in ways):
+            raise DecodeError(f"the fork {arrival.fork} did not come the way of its message")
+        yield place, arrival
 
 
 def _creation(header: dict[str, object]) -> Creation | None:

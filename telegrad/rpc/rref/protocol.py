@@ -52,14 +52,14 @@ Neither table is thread-safe; their user holds one lock around each event.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, final
 
+from telegrad.rpc.rref.numbers import NumberSet, SeenNumbers
 from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -71,7 +71,6 @@ __all__ = [
     "ForkRequest",
     "ForkState",
     "Freed",
-    "NumberSet",
     "Orphaned",
     "OwnerTable",
     "ProtocolMessage",
@@ -85,7 +84,7 @@ __all__ = [
 ]
 
 
-# -- identifiers of RRefs and forks, and a compact set of numbers --------------------------------
+# -- identifiers of RRefs and forks -------------------------------------------------------------
 
 
 class RRefId(NamedTuple):
@@ -122,80 +121,6 @@ class ForkId(NamedTuple):
 # Same result as `RRefId(*numbers)` in a third of the time; one reference makes seven such calls.
 rref_id: Final[Callable[[Iterable[int]], RRefId]] = partial(tuple.__new__, RRefId)
 fork_id: Final[Callable[[Iterable[int]], ForkId]] = partial(tuple.__new__, ForkId)
-
-
-class NumberSet:
-    """A set of natural numbers that only grows, stored as runs of consecutive numbers.
-
-    Its memory grows with the number of gaps.
-
-    Examples:
-        >>> seen = NumberSet()
-        >>> [seen.add(number) for number in (0, 1, 3, 2)]
-        [True, False, True, False]
-        >>> 2 in seen, 4 in seen, seen.runs
-        (True, False, 1)
-    """
-
-    __slots__ = ("_ends", "_starts")
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []  # one past the last number of the run
-
-    @property
-    def runs(self) -> int:
-        """The number of runs of consecutive numbers."""
-        return len(self._starts)
-
-    def __contains__(self, number: int) -> bool:
-        at = bisect_right(self._starts, number) - 1
-        return at >= 0 and number < self._ends[at]
-
-    def take(self, number: int) -> bool:
-        """Adds a number; returns True if it was not in the set."""
-        ends = self._ends
-        if ends and number == ends[-1]:  # most come in order
-            ends[-1] = number + 1
-            return True
-        if number in self:
-            return False
-        self.add(number)
-        return True
-
-    def add(self, number: int) -> bool:
-        """Adds a number if it is missing; returns True if that made one run more."""
-        ends = self._ends
-        if ends and number == ends[-1]:  # most come in order
-            ends[-1] = number + 1
-            return False
-        if not ends or number > ends[-1]:
-            self._starts.append(number)
-            ends.append(number + 1)
-            return True
-        if number in self:
-            return False
-        at = bisect_right(self._starts, number)
-        joins_left = at > 0 and self._ends[at - 1] == number
-        joins_right = at < len(self._starts) and self._starts[at] == number + 1
-        if joins_left and joins_right:
-            self._ends[at - 1] = self._ends[at]
-            del self._starts[at], self._ends[at]
-        elif joins_left:
-            self._ends[at - 1] = number + 1
-        elif joins_right:
-            self._starts[at] = number
-        else:
-            self._starts.insert(at, number)
-            self._ends.insert(at, number + 1)
-            return True
-        return False
-
-    def close_gaps(self, most: int) -> None:
-        """Adds the lowest missing numbers until at most `most` runs are left."""
-        closed = len(self._starts) - most
-        if closed > 0:
-            del self._starts[1 : closed + 1], self._ends[:closed]
 
 
 # -- messages ------------------------------------------------------------------------------------
@@ -303,17 +228,23 @@ class OwnerTable:
 
     Args:
         me: The worker that owns the values.
+        most_unseen: The number of forks of values not created yet, and of forks that ended before
+            they were counted, that are kept for one user.
     """
 
-    def __init__(self, me: WorkerInfo) -> None:
+    def __init__(self, me: WorkerInfo, most_unseen: int = 100_000) -> None:
         self._me = me
+        self._most_unseen = most_unseen
         self._owned: dict[RRefId, _Owned] = {}
         self._next_rref = 0
         self._next_fork: defaultdict[int, int] = defaultdict(int)  # by child
-        # G3: creations by creator, forks by (parent, child). A lost creator sends no more
-        # creations.
-        self._created: defaultdict[int, NumberSet] = defaultdict(NumberSet)
-        self._counted: defaultdict[tuple[int, int], NumberSet] = defaultdict(NumberSet)
+        # G3: creations by creator (and this worker), forks by child and parent. A lost creator
+        # sends no more creations.
+        self._created = SeenNumbers()
+        self._counted = SeenNumbers()
+        # By child: forks whose UserDelete came before they were counted, the oldest first.
+        self._ended: dict[int, dict[ForkId, None]] = {}
+        self._expected = Counter[int]()  # by child: counted forks of values not created yet
         self._lost = NumberSet()  # lost incarnations; most are consecutive, as a job counts them
 
     def __len__(self) -> int:
@@ -347,17 +278,18 @@ class OwnerTable:
         """Enters a value made here, or one that a creation requested here will make; one handle."""
         rref = RRefId(self._me.incarnation, self._me.incarnation, self._next_rref)
         self._next_rref += 1
-        self._created[rref.creator].add(rref.number)
+        self._created.take(rref.creator, rref.owner, rref.number)
         self._owned[rref] = _Owned(handles=1, creating=creating, creator=self._me)
         return rref
 
     def create(self, rref: RRefId, fork: ForkId, creator: WorkerInfo) -> bool:
         """Takes a creation request; returns True if it is new, and its function must run."""
-        if not self._created[rref.creator].take(rref.number):  # G3
+        if not self._created.take(rref.creator, rref.owner, rref.number):  # G3
             return False
         owned = self._owned.get(rref)
         if owned is None:
             owned = self._owned[rref] = _Owned()
+        self._expected.subtract(known.child for known in owned.forks)
         owned.creating = True
         owned.creator = creator
         owned.asked_by = fork
@@ -439,8 +371,12 @@ class OwnerTable:
         return self.user_delete(rref, fork)
 
     def fork_request(self, rref: RRefId, fork: ForkId, child: WorkerInfo) -> list[Effect]:
-        """Counts a child's fork and confirms it."""
-        if not self._is_gone(rref):
+        """Counts a child's fork and confirms it.
+
+        A child that names more uncreated values than may be hears that they are gone.
+        """
+        full = rref not in self._owned and self._expected[child.incarnation] >= self._most_unseen
+        if not full and not self._is_gone(rref):
             self._count(self._owned.setdefault(rref, _Owned()), fork, child)
         owned = self._owned.get(rref)
         known = owned is not None and fork in owned.forks
@@ -451,22 +387,30 @@ class OwnerTable:
         """Ends a fork (G1)."""
         owned = self._owned.get(rref)
         if owned is None or owned.forks.pop(fork, None) is None:
-            self._counted[fork.parent, fork.child].add(fork.number)  # so it never is counted: G3
+            if not self._counted.contains(fork.child, fork.parent, fork.number):
+                ended = self._ended.setdefault(fork.child, {})
+                ended[fork] = None  # so it never is counted: G3
+                if len(ended) > self._most_unseen:
+                    del ended[next(iter(ended))]
             return []
+        if owned.creator is None:
+            self._expected[fork.child] -= 1
         return self._free_if_unused(rref)
 
     def abandon(self, rref: RRefId) -> list[Effect]:
         """Records that a creation will never arrive."""
-        return self._orphan(rref) if self._created[rref.creator].take(rref.number) else []
+        return (
+            self._orphan(rref) if self._created.take(rref.creator, rref.owner, rref.number) else []
+        )
 
     def lost(self, peer: WorkerInfo) -> list[Effect]:
         """Records that a worker is lost: it creates no more; its forks stay for now (G4)."""
         self._lost.add(peer.incarnation)
-        created = self._created.get(peer.incarnation, NumberSet())
         orphans = [
             rref
             for rref in self._owned
-            if rref.creator == peer.incarnation and rref.number not in created
+            if rref.creator == peer.incarnation
+            and not self._created.contains(rref.creator, rref.owner, rref.number)
         ]
         return [effect for rref in orphans for effect in self._orphan(rref)]
 
@@ -479,19 +423,27 @@ class OwnerTable:
                 del owned.forks[fork]
             if held:
                 effects += self._free_if_unused(rref)
-        for parent, child in list(self._counted):
-            if child == peer.incarnation:
-                del self._counted[parent, child]
+        self._counted.forget(peer.incarnation)
+        self._ended.pop(peer.incarnation, None)
+        del self._expected[peer.incarnation]
         return effects
 
     def _is_gone(self, rref: RRefId) -> bool:
         if rref in self._owned:
             return False
-        return rref.creator in self._lost or rref.number in self._created[rref.creator]
+        return rref.creator in self._lost or self._created.contains(
+            rref.creator, rref.owner, rref.number
+        )
 
     def _count(self, owned: _Owned, fork: ForkId, child: WorkerInfo) -> None:
-        if self._counted[fork.parent, fork.child].take(fork.number):  # G3
-            owned.forks[fork] = child
+        if not self._counted.take(fork.child, fork.parent, fork.number):  # G3
+            return
+        if self._ended and (ended := self._ended.get(fork.child)) and fork in ended:
+            del ended[fork]
+            return
+        owned.forks[fork] = child
+        if owned.creator is None:
+            self._expected[fork.child] += 1
 
     def _orphan(self, rref: RRefId) -> list[Effect]:
         owned = self._owned.get(rref)
@@ -547,8 +499,7 @@ class UserTable:
         self._pinned_by: dict[ForkId, ForkId] = {}  # a child's fork, to our fork that it pins
         self._next_rref: defaultdict[int, int] = defaultdict(int)  # by owner
         self._next_fork: defaultdict[tuple[int, int], int] = defaultdict(int)  # by (owner, child)
-        # G3: forks that arrived, by (owner, parent).
-        self._arrived: defaultdict[tuple[int, int], NumberSet] = defaultdict(NumberSet)
+        self._arrived = SeenNumbers()  # G3: forks that arrived, by parent and owner
         self._lost = NumberSet()  # lost incarnations; most are consecutive, as a job counts them
 
     def __len__(self) -> int:
@@ -734,9 +685,7 @@ class UserTable:
             for child, fork in self._pinned_by.items()
             if self._forks[fork].children[child] == peer
         ]
-        for owner, parent in list(self._arrived):
-            if parent == peer.incarnation:
-                del self._arrived[owner, parent]
+        self._arrived.forget(peer.incarnation)
         return [effect for child in pins for effect in self.child_accept(child)]
 
     def _new_fork(self, owner: int, child: int) -> ForkId:
@@ -745,7 +694,7 @@ class UserTable:
         return fork_id((owner, self._me.incarnation, child, number))
 
     def _is_first(self, fork: ForkId) -> bool:
-        return self._arrived[fork.owner, fork.parent].take(fork.number)  # G3
+        return self._arrived.take(fork.parent, fork.owner, fork.number)  # G3
 
     def _settle(self, fork: ForkId, state: ForkState) -> list[Effect]:
         entry = self._forks.get(fork)

@@ -220,6 +220,12 @@ def _created_by_this_call(registry: RRefRegistry) -> RRefId:
     return creation.rref
 
 
+def _keep_while_wanted(kept: list[Reference]) -> None:
+    """Clears what keeps a value that is only expected, once the call that is served is given up."""
+    if (served := current_served_call()) is not None:
+        served.on_cancel(kept.clear)
+
+
 @final
 class RRefServing:
     """For the library: serves the calls of the RRefs to one agent's values.
@@ -293,15 +299,16 @@ class RRefServing:
     def _on_value(
         self, rref: RRefId, name: str, user_call: Callable[[object], UserCall]
     ) -> UserCall:
-        value, reference = self._named(rref)
+        value, kept = self._named(rref)
         agent = self._agent
-        if reference is None:
+        if not kept:
             return user_call(value.value())
 
         def run_later() -> Future[Any]:
-            return value.then(lambda done: _in_pool(done, reference))
+            _keep_while_wanted(kept)
+            return value.then(lambda done: _in_pool(done, kept))
 
-        def _in_pool(done: Future[Any], kept: Reference) -> Future[Any]:
+        def _in_pool(done: Future[Any], kept: list[Reference]) -> Future[Any]:
             if (error := done.exception()) is not None:
                 return failed(error)
             # Not in the thread that made the value: its reply need not wait for this call.
@@ -318,18 +325,20 @@ class RRefServing:
         return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
 
     def _prepare_fetch(self, caller: WorkerInfo, payload: object) -> UserCall:
-        value, reference = self._named(self._read(payload))
-        if reference is None:
+        rref = self._read(payload)
+        value, kept = self._named(rref)
+        if not kept:
             return UserCall(value.value, name="RRef.to_here")
 
         def fetched() -> Future[Any]:
             outcome = new_future(self._agent.submit, "RRef.to_here")
             comes_from(outcome, value)
+            _keep_while_wanted(kept)
 
             def answer(done: Future[Any]) -> None:
                 if done.exception() is not None:
-                    self._registry.tell_failed(reference.rref, caller)
-                hand_on(done, outcome, reference)  # which keeps what is only expected until then
+                    self._registry.tell_failed(rref, caller)
+                hand_on(done, outcome, kept)  # which keeps what is only expected until then
 
             value.add_done_callback(answer)
             return outcome
@@ -391,17 +400,18 @@ class RRefServing:
     def _read(self, payload: object) -> RRefId:
         return read_rref(self._registry, payload.get("rref") if isinstance(payload, dict) else None)
 
-    def _named(self, rref: RRefId) -> tuple[Future[Any], Reference | None]:
+    def _named(self, rref: RRefId) -> tuple[Future[Any], list[Reference]]:
         """Returns a value that a request names, which may arrive before its creation.
 
         Returns:
-            The value, and what holds it until it is there; None where it is, and is no error.
+            The value, and what holds it until it is there; empty where it is, and is no error. Only
+            this list holds it, as a call that was given up empties it.
         """
         registry = self._registry
         value = registry.value(rref)
         if value is not None and value.done() and not value._failed:
-            return value, None
+            return value, []
         reference = registry.borrow(rref)
         if reference is None or (value := registry.value(rref)) is None:
             raise registry.gone(rref)
-        return value, reference
+        return value, [reference]

@@ -182,7 +182,7 @@ class RRefRegistry:
         self._lock = threading.Lock()  # guards all below
         self._changed = threading.Condition(self._lock)  # told of every event while one leaves
         self._leaving = False
-        self._owners = OwnerTable(self.me)
+        self._owners = OwnerTable(self.me, agent.options.limits.served_calls_per_peer)
         self._users = UserTable(self.me)
         self._values: dict[RRefId, Future[Any]] = {}
         self._failures: dict[ForkId, BaseException] = {}
@@ -645,13 +645,18 @@ class RRefMail:
     Args:
         agent: Whose.
         cut_off: Hears of an owner that can never be reached.
+        unowned: Hears of a fork whose owner is no member of the job.
     """
 
     def __init__(
-        self, agent: AgentCore, cut_off: Callable[[WorkerInfo, UnreachableWorkerError], None]
+        self,
+        agent: AgentCore,
+        cut_off: Callable[[WorkerInfo, UnreachableWorkerError], None],
+        unowned: Callable[[ForkId], None],
     ) -> None:
         self._agent = agent
         self._cut_off = cut_off
+        self._unowned = unowned
         self._riding_lock = threading.Lock()
         self._riding: set[WorkerInfo] = set()  # to whom something may wait for a ride
 
@@ -666,7 +671,9 @@ class RRefMail:
         for send in sends:
             kind, body = _write(send.message)
             if kind not in (USER_DELETE, CHILD_ACCEPT):
-                self._post(send.peer, kind, body)
+                known = self._post(send.peer, kind, body)
+                if not known and isinstance(send.message, ForkRequest):
+                    self._unowned(send.message.fork)
                 continue
             together = riders.setdefault((send.peer, kind), [])
             together += body
@@ -683,19 +690,22 @@ class RRefMail:
             for peer in riding:
                 self._agent.flush(peer)
 
-    def _post(self, peer: WorkerInfo, kind: str, body: object, *, rides: bool = False) -> None:
+    def _post(self, peer: WorkerInfo, kind: str, body: object, *, rides: bool = False) -> bool:
+        """Posts a message; returns False if its receiver is no member of the job."""
         try:
             self._agent.post(peer, kind, body, rides=rides)
         except UnreachableWorkerError as error:
             self._cut_off(peer, error)
         except WorkerLostError:
             pass  # its loss is an event of its own
-        except UnknownWorkerError as error:
-            _logger.warning("%s: %s could not be sent: %s", self._agent.name, kind, error)
+        except UnknownWorkerError as error:  # of a reference whose sender has invented its owner
+            _logger.debug("%s: %s could not be sent: %s", self._agent.name, kind, error)
+            return False
         else:
             if rides:
                 with self._riding_lock:
                     self._riding.add(peer)
+        return True
 
 
 def _write(message: ProtocolMessage) -> tuple[str, list[object]]:

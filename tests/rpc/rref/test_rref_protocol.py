@@ -14,6 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from telegrad.rpc.rref.numbers import NumberSet
 from telegrad.rpc.rref.protocol import (
     ChildAccept,
     CreationAbandon,
@@ -22,7 +23,6 @@ from telegrad.rpc.rref.protocol import (
     ForkRequest,
     ForkState,
     Freed,
-    NumberSet,
     Orphaned,
     OwnerTable,
     RRefId,
