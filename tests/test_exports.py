@@ -105,8 +105,9 @@ def test_the_face_of_rpc_shows_users_what_is_theirs_alone() -> None:
 USERS_CLASSES: dict[type, str] = {
     rpc.Agent: """as_current ended get_worker_info get_worker_infos name options rank remote
         rpc_async rpc_sync shutdown statistics stream world_size""",
-    rpc.Future: """add_done_callback age cancel done exception set_exception set_result then
-        try_set_exception try_set_result value wait""",
+    rpc.Future: """add_done_callback age cancel cancelled done exception get_loop
+        remove_done_callback result set_exception set_result then try_set_exception try_set_result
+        value wait""",
     rpc.RRef: """backward confirmed_by_owner is_owner local_value owner owner_name release remote
         rpc_async rpc_stream rpc_sync to_here""",
 }

@@ -432,7 +432,7 @@ class PassRunner:
             else:
                 self._handle(partial(self._failed, error))
 
-        completions[0].add_done_callback(done)
+        completions[0].then(done)
 
     def _on_sink(self, sink: Sink, gradients: Gradients | None) -> None:
         """Handles a sink that the graph has reached: a recv function; queues its gradients."""

@@ -229,7 +229,7 @@ class Reduction(PassEnd):
         buffer = self._fill(self._reducer.buckets[b])
         label = f"DistributedDataParallel backward {self.number}, bucket {b}"
         work = self._reducer.group.start(buffer, label)
-        work.add_done_callback(partial(self._reduced, b, buffer))
+        work.then(partial(self._reduced, b, buffer))
 
     def _fill(self, bucket: Bucket) -> Array:
         found = [self._gradient(self._reducer.parameters[i]) for i in bucket.members]

@@ -533,7 +533,7 @@ class End(PassEnd):
     def exception(self) -> BaseException | None:
         return None
 
-    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
+    def then(self, callback: Callable[[Any], object], /) -> None:
         callback(self)
 
 

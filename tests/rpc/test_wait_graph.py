@@ -94,7 +94,7 @@ def test_what_is_seen_of_futures_is_what_they_need(chance: random.Random) -> Non
 def test_what_asyncio_waits_for_is_seen() -> None:
     async def main() -> None:
         future: rpc.Future[None] = rpc.Future()
-        waits = asyncio.ensure_future(future)
+        waits = asyncio.create_task(_awaits(future))
         both = asyncio.gather(waits, asyncio.shield(asyncio.sleep(60)))
         outer = asyncio.create_task(_awaits(both))
         runs = asyncio.current_task()
@@ -111,6 +111,8 @@ def test_what_asyncio_waits_for_is_seen() -> None:
         first, second = wait.things
         assert first is waits
         assert isinstance(second, asyncio.Future)
+        assert behind(asyncio.gather(future)) == (future,)
+        assert behind(asyncio.shield(future)) == (future,)
         (sleeps,) = behind(second)
         assert isinstance(sleeps, asyncio.Task)
         assert wait_of(sleeps) is None  # by itself

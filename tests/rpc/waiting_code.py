@@ -227,6 +227,8 @@ def gathers_one_of_two(name: str) -> str:
 
 
 # -- alternatives that are a way out ----------------------------------------------------------------
+#
+# The call of `starts` owns the future: whoever gives up waiting for it has shielded it.
 
 
 async def comes_late(name: str) -> str:
@@ -252,7 +254,7 @@ async def groups_with_one_that_fails(name: str) -> str:
     future = await rpc.to_thread(take, name)
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(awaited(future))
+            group.create_task(awaited(asyncio.shield(future)))
             group.create_task(fails_late(name))
     except* KeyError:
         pass
@@ -264,7 +266,7 @@ async def waits_in_a_group_with_one_that_fails(name: str) -> str:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(fails_late(name))
-            await asyncio.gather(future)
+            await asyncio.gather(asyncio.shield(future))
     except* KeyError:
         pass
     return "gave up"
@@ -272,7 +274,8 @@ async def waits_in_a_group_with_one_that_fails(name: str) -> str:
 
 async def waits_for_the_first_task(name: str) -> str:
     future = await rpc.to_thread(take, name)
-    tasks = [asyncio.create_task(awaited(future)), asyncio.create_task(comes_late(name))]
+    waits = asyncio.create_task(awaited(asyncio.shield(future)))
+    tasks = [waits, asyncio.create_task(comes_late(name))]
     done, (pending,) = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     pending.cancel()
     assert done == {tasks[1]}
@@ -285,7 +288,7 @@ async def has_a_limit_in_a_task(name: str) -> str:
     async def limited() -> str:
         try:
             async with asyncio.timeout(WHILE):
-                return str(await future)
+                return str(await asyncio.shield(future))
         except TimeoutError:
             return "gave up"
 
@@ -342,7 +345,7 @@ async def awaits_for_a_while(name: str) -> str:
     future = await rpc.to_thread(take, name)
     try:
         async with asyncio.timeout(WHILE):
-            return str(await future)
+            return str(await asyncio.shield(future))
     except TimeoutError:
         return "gave up"
 
@@ -350,7 +353,7 @@ async def awaits_for_a_while(name: str) -> str:
 async def awaits_in_a_task_for_a_while(name: str) -> str:
     future = await rpc.to_thread(take, name)
     try:
-        return str(await asyncio.wait_for(future, WHILE))
+        return str(await asyncio.wait_for(asyncio.shield(future), WHILE))
     except TimeoutError:
         return "gave up"
 

@@ -38,7 +38,7 @@ class Completion(Protocol):
     def exception(self) -> BaseException | None:
         """Returns the error of finished work, or None if it succeeded."""
 
-    def add_done_callback(self, callback: Callable[[Any], object], /) -> object:
+    def then(self, callback: Callable[[Any], object], /) -> object:
         """Calls `callback(self)` when the work is done; at once, in this thread, if it is."""
 
 

@@ -322,7 +322,7 @@ class _Call:
         self._inner = inner
         if self.future.done():  # cancelled before it could know of the attempt
             inner.cancel()
-        inner.add_done_callback(self._answered)
+        inner._when_done(self._answered)
 
     def _answered(self, inner: Future[Any]) -> None:
         """An attempt has ended; in the pool, where a reply may be decoded."""

@@ -327,7 +327,7 @@ class Serving:
             starts_after.try_set_exception(call.given_up(self.worker))
 
         call.on_cancel(give_up)
-        starts_after.add_done_callback(start)
+        starts_after._when_done(start)
 
     def _start(self, call: ServedCall, user_call: UserCall) -> None:
         record = call.record
@@ -394,7 +394,7 @@ class Serving:
             error = done.exception()
             end(None if error is not None else done.value(), error)
 
-        future.add_done_callback(hand_on)
+        future._when_done(hand_on)
 
     def _run_coroutine(
         self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]

@@ -4,8 +4,12 @@ A future that an agent makes may be completed with a *thunk*: the reply as it ar
 by whichever thread first needs the value. So the loop thread never touches array bytes.
 
     pending ──▶ value
-       │  └───▶ error
+       │  ├───▶ error
+       │  └───▶ cancelled
        └──▶ thunk ──▶ resolving ──▶ value | error        (`done()` from `thunk` on)
+
+asyncio's functions take it for a future of their own while a loop runs (`asyncio.isfuture`): they ask
+for `get_loop`, `result`, `cancelled` and `remove_done_callback`, which are here for them.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from asyncio import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, final, overload
 
 from telegrad.errors import BlockingCallError, CallCancelledError
-from telegrad.rpc.agent.ambient import find_agent
+from telegrad.rpc.agent.ambient import find_agent, forked_at
 from telegrad.rpc.call.failure import Contained, fresh_copy, without_frames
 from telegrad.rpc.future.unread import (
     Made,
@@ -37,6 +43,7 @@ from telegrad.rpc.future.waits import (
     Arrival,
     Gate,
     awaiting,
+    check_not_inherited,
     comes_from,
     drive_of,
     drive_on,
@@ -105,16 +112,56 @@ Dispatch = Callable[[Callable[[], None]], None]
 _logger = logging.getLogger(__name__)
 
 UNNAMED = "a future"
+STATES = ("pending", "done, not decoded", "done, not decoded", "done", "failed", "cancelled")
 
-_PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR = range(5)
+_PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR, _CANCELLED = range(6)
+
+
+@final
+class _DoneCallback:
+    """A done callback of a user's, run with its future; what it raises is logged.
+
+    Attributes:
+        callback: What the user gave.
+    """
+
+    __slots__ = ("_future", "callback")
+
+    def __init__(self, future: Future[Any], callback: Callable[[Any], object]) -> None:
+        self._future = future
+        self.callback = callback
+
+    def __call__(self) -> None:
+        label = self._future._label
+        with Contained(_logger, "a done callback of %s failed: %r", label, self.callback):
+            self.callback(self._future)
+
+
+@final
+class _OnLoop:
+    """A waker that has a done callback run on the event loop that added it."""
+
+    __slots__ = ("_arrived", "callback")
+
+    def __init__(self, run: _DoneCallback, loop: asyncio.AbstractEventLoop) -> None:
+        self.callback = run.callback
+        self._arrived = Arrival(loop, (run._future,))
+        self._arrived.add_done_callback(lambda _: run())
+
+    def __call__(self) -> None:
+        self._arrived.arrive()
 
 
 @final
 class Future(Generic[T]):
     """A value that will be there later.
 
-    Callbacks run in the user's thread that completes the future, else in the agent's pool, never
-    on a loop of telegrad's; each in a copy of the `contextvars.Context` that added it.
+    A done callback that was added on a running event loop runs on that loop. All other callbacks
+    run in the user's thread that completes the future, else in the agent's pool, never on a loop
+    of telegrad's. Each runs in a copy of the `contextvars.Context` that added it.
+
+    On a running loop asyncio's functions (`wait`, `wait_for`, `gather`, `shield`, `as_completed`,
+    `ensure_future`, `wrap_future`) take it as they take a future of that loop.
 
     Example:
         >>> future = Future()
@@ -199,13 +246,17 @@ class Future(Generic[T]):
     def exception(self) -> BaseException | None:
         """Returns the error of a completed future, None when it has a value.
 
+        On a running event loop each caller gets a copy: asyncio's functions raise it.
+
         Raises:
             RuntimeError: It is not done.
         """
         if self._state < _VALUE:
             self._settle()
         self._unread = None
-        return self._error
+        if self._error is None or _get_running_loop() is None:
+            return self._error
+        return self._fresh_error()
 
     def set_result(self, value: T) -> None:
         """Completes it with a value; a reply that it stands for is encoded before this returns.
@@ -234,18 +285,26 @@ class Future(Generic[T]):
         if not self._complete(_ERROR, error=error):
             raise RuntimeError(self._completed_twice("set_exception"))
 
-    def cancel(self) -> bool:
+    def cancel(self, msg: object = None) -> bool:
         """Completes it with `CallCancelledError`, unless it is completed; tells whether it did.
 
         A call is withdrawn where it was not sent yet; else the callee is told: it cancels the
         coroutine, or marks the call that a thread runs (`rpc.current_call`), and cancels what
         that one waits for. Its value, if there will be one, is dropped. Cancelling what `then`
         returned spares its callback, and cancels nothing that comes before it. Never blocks.
+
+        Args:
+            msg: Why, for the error; None says nothing.
         """
         self._unread = None  # whoever cancels knows of it
-        error = CallCancelledError(f"{self._label} was cancelled")
+        why = "" if msg is None else f": {msg}"
+        error = CallCancelledError(f"{self._label} was cancelled{why}")
         self._raised = True  # as in `try_set_exception`
-        return self._complete(_ERROR, error=error, cancelled=True)
+        return self._complete(_CANCELLED, error=error)
+
+    def cancelled(self) -> bool:
+        """Tells whether `cancel` completed it."""
+        return self._state == _CANCELLED
 
     @overload
     def then(self, callback: Callable[[Future[T]], Future[U]]) -> Future[U]: ...
@@ -289,19 +348,37 @@ class Future(Generic[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
         """Runs `callback(self)` once it is completed; what the callback raises is logged.
 
+        Where an event loop runs in this thread, the callback runs on that loop, in a later turn; it
+        does not run if the loop is closed before. `then` is for work that needs no loop.
+
         Args:
             callback: Is given this future, completed; what it returns is dropped.
 
         Raises:
             TypeError: `callback` is not callable.
+            AgentForkedError: An agent of the parent of this process made it.
         """
         check_callback(callback)
+        loop = _get_running_loop()
+        if loop is None:
+            self._when_done(callback)
+            return
+        if forked_at():
+            check_not_inherited((self,))
+        self._call_when_done(_OnLoop(_DoneCallback(self, callback), loop))
 
-        def run() -> None:
-            with Contained(_logger, "a done callback of %s failed: %r", self._label, callback):
-                callback(self)
+    def remove_done_callback(self, callback: Callable[[Future[T]], object]) -> int:
+        """Forgets a done callback, unless the future is completed; returns how often it was added."""
 
-        self._subscribe(run)
+        def is_other(each: object) -> bool:
+            own = each.args[0] if isinstance(each, partial) else each
+            return not (isinstance(own, _DoneCallback | _OnLoop) and own.callback == callback)
+
+        with self._lock:
+            before = len(self._wakers) + len(self._callbacks)
+            self._wakers = [each for each in self._wakers if is_other(each)]
+            self._callbacks = [each for each in self._callbacks if is_other(each)]
+            return before - len(self._wakers) - len(self._callbacks)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Waits on the running asyncio loop, whichever that is."""
@@ -324,8 +401,8 @@ class Future(Generic[T]):
 
     def __repr__(self) -> str:
         """Says what it stands for, how far it is, and how old."""
-        state = ("pending", "done, not decoded", "done, not decoded", "done", "failed")[self._state]
-        if self._state >= _VALUE:
+        state = STATES[self._state]
+        if _VALUE <= self._state <= _ERROR:
             state += f" ({type(self._value if self._state == _VALUE else self._error).__name__})"
         what = "Future" if self._label == UNNAMED else f"Future of {self._label}"
         return f"<{what}: {state}, {self.age:.1f} s old>"
@@ -357,6 +434,38 @@ class Future(Generic[T]):
         self._raised = True  # only copies are: by its frames a raised one refers to this future
         return self._complete(_ERROR, error=error)
 
+    # For asyncio's functions, which call what they find here as they do with their own futures.
+
+    _cancel_message = None
+
+    @property
+    def _asyncio_future_blocking(self) -> bool | None:
+        """Not None where they may; without a loop that runs they make a task, which awaits this."""
+        return None if _get_running_loop() is None else False
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the event loop that runs in this thread: any loop may wait for it.
+
+        Raises:
+            RuntimeError: None runs.
+        """
+        return asyncio.get_running_loop()
+
+    def result(self) -> T:
+        """Returns what `value` does, for asyncio's functions.
+
+        Raises:
+            CancelledError: It was cancelled; that of asyncio.
+            RuntimeError: It is not done.
+            BaseException: Whatever it was completed with.
+        """
+        if self.cancelled():
+            raise self._make_cancelled_error()
+        return self.value()
+
+    def _make_cancelled_error(self) -> asyncio.CancelledError:
+        return asyncio.CancelledError(str(self._error))
+
     # For telegrad's own packages: thunks, and wakers that run on any thread.
 
     @property
@@ -376,7 +485,7 @@ class Future(Generic[T]):
     @property
     def _failed(self) -> bool:
         """Whether it is known to have failed; decodes nothing. For the library."""
-        return self._state == _ERROR or (self._state != _VALUE and self._fails)
+        return self._state >= _ERROR or (self._state != _VALUE and self._fails)
 
     def _watch(self, origin: Made, reports: Reports | None) -> None:
         """Has its error told in the log if nobody reads it; see `unread`. For the library."""
@@ -401,6 +510,10 @@ class Future(Generic[T]):
                     self._wakers = [waker]
                 return
         waker()
+
+    def _when_done(self, callback: Callable[[Future[T]], object]) -> None:
+        """Does what `add_done_callback` does, but never on an event loop. For the library."""
+        self._subscribe(_DoneCallback(self, callback))
 
     def _stands_for(self, call: object, on_cancel: Callable[[], object]) -> None:
         """Does what `comes_from` and `_let_cancel` do; before any other thread has the future."""
@@ -440,7 +553,6 @@ class Future(Generic[T]):
         error: BaseException | None = None,
         thunk: Callable[[], T] | None = None,
         fails: bool = False,
-        cancelled: bool = False,
     ) -> bool:
         with self._lock:
             if self._state != _PENDING:
@@ -451,7 +563,7 @@ class Future(Generic[T]):
             self._state = state
             wakers, self._wakers = self._wakers, ()
             callbacks, self._callbacks = self._callbacks, ()
-        if cancelled and on_cancel is not None:
+        if state == _CANCELLED and on_cancel is not None:
             on_cancel()  # first: a callback may run for long
         if error is not None and self._unread is not None and self._reports is None:
             self._reports = expect_reports()
@@ -498,11 +610,7 @@ class Future(Generic[T]):
         return error if first else fresh_copy(error).with_traceback(error.__traceback__)
 
     def _subscribe(self, run: Callable[[], None]) -> None:
-        context = contextvars.copy_context()
-
-        def callback() -> None:
-            context.run(run)
-
+        callback = partial(contextvars.copy_context().run, run)
         with self._lock:
             if self._state == _PENDING:
                 if self._callbacks:

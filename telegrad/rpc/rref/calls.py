@@ -113,7 +113,7 @@ class Asked:
         if self._used is not None:
             self._calls.unuse(self._used)
         if future._failed:
-            future.add_done_callback(self._fails)
+            future._when_done(self._fails)
         elif self._fork is not None:
             self._calls.registry.created(self._fork)
 
@@ -182,7 +182,7 @@ def hand_on(done: Future[Any], outcome: Future[Any], kept: object) -> None:
     if error is not None:
         outcome.try_set_exception(error)
     elif isinstance(value := done.value(), Future):
-        value.add_done_callback(lambda inner: hand_on(inner, outcome, kept))
+        value._when_done(lambda inner: hand_on(inner, outcome, kept))
     else:
         outcome.try_set_result(value)
 
@@ -485,7 +485,7 @@ class RRefCalls:
 
         def ended() -> None:  # decodes nothing: it may be on a loop
             if creation._failed:
-                creation.add_done_callback(read)
+                creation._when_done(read)
 
         creation._call_when_done(ended)
 

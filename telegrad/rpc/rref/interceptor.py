@@ -343,7 +343,7 @@ class RRefInterceptor(Interceptor):
             if (error := done.exception()) is not None:
                 registry.settle(rref, None, error)  # it does not run; who waits for it hears
 
-        starts_after.add_done_callback(settle)
+        starts_after._when_done(settle)
 
     def _fork(self, place: int, rref: Counted, peer: WorkerInfo) -> Entry:
         reference, registry = rref._reference, self._registry

@@ -340,7 +340,7 @@ class RRefServing:
                     self._registry.tell_failed(rref, caller)
                 hand_on(done, outcome, kept)  # which keeps what is only expected until then
 
-            value.add_done_callback(answer)
+            value._when_done(answer)
             return outcome
 
         return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")

@@ -1,0 +1,271 @@
+"""asyncio's own functions on futures of telegrad: values, callbacks and removal."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import CallCancelledError
+from tests.rpc import remote_code
+from tests.rpc.conftest import Job
+from tests.rpc.plain_futures import failed, start
+from tests.rpc.turns import turn
+
+SECONDS = 30.0  # no wait of these tests takes so long
+
+Way = Callable[[Any], Awaitable[Any]]  # mypy: a Future of telegrad's is none of asyncio's classes
+
+
+async def _await(future: Any) -> Any:
+    return await future
+
+
+async def _wait(future: Any) -> Any:
+    done, pending = await asyncio.wait([future])
+    assert not pending
+    (only,) = done
+    return only.value()
+
+
+async def _wait_for_the_first(future: Any) -> Any:
+    other: Any = rpc.Future()
+    done, pending = await asyncio.wait([other, future], return_when=asyncio.FIRST_COMPLETED)
+    assert pending == {other}
+    (only,) = done
+    return only.value()
+
+
+async def _wait_for(future: Any) -> Any:
+    return await asyncio.wait_for(future, SECONDS)
+
+
+async def _gather(future: Any) -> Any:
+    return (await asyncio.gather(future, asyncio.sleep(0)))[0]
+
+
+async def _shield(future: Any) -> Any:
+    return await asyncio.shield(future)
+
+
+async def _as_completed(future: Any) -> Any:
+    (only,) = asyncio.as_completed([future], timeout=SECONDS)
+    return await only
+
+
+async def _ensure_future(future: Any) -> Any:
+    return await asyncio.ensure_future(future)
+
+
+async def _wrap_future(future: Any) -> Any:
+    return await asyncio.wrap_future(future)
+
+
+async def _task_group(future: Any) -> Any:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(_await(future))
+    return task.result()
+
+
+async def _timeout(future: Any) -> Any:
+    async with asyncio.timeout(SECONDS):
+        return await future
+
+
+WAYS: dict[str, Way] = {
+    "await": _await,
+    "wait": _wait,
+    "wait for the first": _wait_for_the_first,
+    "wait_for": _wait_for,
+    "gather": _gather,
+    "shield": _shield,
+    "as_completed": _as_completed,
+    "ensure_future": _ensure_future,
+    "wrap_future": _wrap_future,
+    "TaskGroup": _task_group,
+    "timeout": _timeout,
+}
+
+
+def test_they_wait_for_a_future_that_another_thread_completes(subtests: pytest.Subtests) -> None:
+    async def main(way: Way) -> int:
+        future: rpc.Future[int] = rpc.Future()
+        waits = asyncio.create_task(_await(way(future)))
+        await turn(5)
+        assert not waits.done()
+        thread = start(lambda: future.set_result(3))
+        found: int = await asyncio.wait_for(waits, SECONDS)
+        thread.join()
+        return found
+
+    for name, way in WAYS.items():
+        with subtests.test(name):
+            assert asyncio.run(main(way)) == 3
+
+
+def test_they_raise_the_error_of_a_future(subtests: pytest.Subtests) -> None:
+    async def main(way: Way, future: rpc.Future[int]) -> None:
+        await way(future)
+
+    for name, way in WAYS.items():
+        with subtests.test(name):
+            error = KeyError("lr")
+            future = failed(error)
+            for _ in range(2):
+                with pytest.raises((KeyError, ExceptionGroup)) as raised:
+                    asyncio.run(main(way, future))
+                found = raised.value
+                if isinstance(found, ExceptionGroup):
+                    (found,) = found.exceptions
+                assert repr(found) == repr(error)
+
+
+def test_an_error_that_they_raised_is_kept_without_frames() -> None:
+    future: rpc.Future[int] = rpc.Future()
+    future.try_set_exception(KeyError("lr"))
+
+    async def main() -> None:
+        awaited: Any = future
+        found = await asyncio.gather(awaited, asyncio.shield(awaited), return_exceptions=True)
+        first, second = found
+        assert first is not second
+        with suppress(KeyError):
+            await asyncio.gather(awaited)
+
+    asyncio.run(main())
+    kept = future.exception()
+    assert kept is not None
+    assert kept.__traceback__ is None
+
+
+def test_they_wait_on_a_loop_of_telegrads(job: Job, subtests: pytest.Subtests) -> None:
+    """An async def function that is served waits for calls of its own."""
+    for name in WAYS:
+        with subtests.test(name):
+            call = job.on(0, rpc.rpc_async, "w1", waits_on_the_user_loop, ("w2", name))
+            assert call.wait(SECONDS) == 5
+
+
+async def waits_on_the_user_loop(to: str, name: str) -> Any:
+    return await WAYS[name](rpc.rpc_async(to, remote_code.add, (2, 3)))
+
+
+def test_a_done_callback_runs_on_the_loop_that_added_it() -> None:
+    future: rpc.Future[int] = rpc.Future()
+    met = threading.Barrier(3)
+    ran: dict[str, int] = {}
+
+    async def main(name: str) -> int:
+        came = asyncio.Event()
+
+        def note(done: rpc.Future[int]) -> None:
+            ran[name] = threading.get_ident()
+            assert done is future
+            came.set()  # which no other thread may do
+
+        future.add_done_callback(note)
+        await asyncio.to_thread(met.wait, SECONDS)
+        await asyncio.wait_for(came.wait(), SECONDS)
+        return threading.get_ident()
+
+    loops: dict[str, int] = {}
+    threads = [
+        start(lambda name=name: loops.update({name: asyncio.run(main(name))}))  # type: ignore[misc]
+        for name in ("first", "second")
+    ]
+    met.wait(SECONDS)
+    future.set_result(1)
+    for thread in threads:
+        thread.join()
+    assert ran == loops
+    assert len(set(ran.values())) == 2
+
+
+def test_a_done_callback_is_removed(subtests: pytest.Subtests) -> None:
+    def check() -> rpc.Future[int]:
+        future: rpc.Future[int] = rpc.Future()
+        heard: list[str] = []
+
+        def note(_: rpc.Future[int]) -> None:
+            heard.append("removed")
+
+        future.add_done_callback(note)
+        future.add_done_callback(lambda _: heard.append("kept"))
+        future.add_done_callback(note)
+        assert future.remove_done_callback(note) == 2
+        assert future.remove_done_callback(note) == 0
+        future.set_result(1)
+        assert future.remove_done_callback(note) == 0
+        kept.append(heard)
+        return future
+
+    async def on_a_loop() -> None:
+        check()
+        assert not kept[-1]  # in a later turn
+        await turn(3)
+
+    kept: list[list[str]] = []
+    with subtests.test("without a loop"):
+        check()
+        assert kept.pop() == ["kept"]
+    with subtests.test("on a loop"):
+        asyncio.run(on_a_loop())
+        assert kept.pop() == ["kept"]
+
+
+def test_a_done_callback_of_a_closed_loop_holds_nobody_up() -> None:
+    future: rpc.Future[int] = rpc.Future()
+    heard: list[str] = []
+
+    async def main() -> None:
+        future.add_done_callback(lambda _: heard.append("closed"))
+
+    asyncio.run(main())
+    future.add_done_callback(lambda _: heard.append("no loop"))
+    future.set_result(1)
+    assert heard == ["no loop"]
+
+
+def test_without_a_loop_that_runs_it_becomes_a_task() -> None:
+    async def later() -> rpc.Future[int]:
+        future: rpc.Future[int] = rpc.Future()
+        start(lambda: future.set_result(3)).join()
+        return future
+
+    loop = asyncio.new_event_loop()
+    try:
+        future: Any = loop.run_until_complete(later())
+        assert loop.run_until_complete(future) == 3
+    finally:
+        loop.close()
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        future.get_loop()
+
+
+def test_create_task_refuses_it_as_it_refuses_asyncios_own() -> None:
+    async def main() -> None:
+        futures: list[Any] = [rpc.Future(), asyncio.get_running_loop().create_future()]
+        for future in futures:
+            with pytest.raises(TypeError, match="a coroutine was expected"):
+                await asyncio.create_task(future)
+            async with asyncio.TaskGroup() as group:
+                with pytest.raises(TypeError, match="a coroutine was expected"):
+                    group.create_task(future)
+
+    asyncio.run(main())
+
+
+def test_the_result_of_a_cancelled_future_is_asyncios_error() -> None:
+    future: rpc.Future[int] = rpc.Future()
+    assert not future.cancelled()
+    assert future.cancel("not needed")
+    assert future.cancelled()
+    with pytest.raises(asyncio.CancelledError, match="not needed"):
+        future.result()
+    with pytest.raises(CallCancelledError, match="not needed"):
+        future.value()
