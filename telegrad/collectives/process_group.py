@@ -11,6 +11,7 @@ operations go on, as each member has entered them or will. A program that goes o
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -220,8 +221,8 @@ class Work(Generic[T]):
         self._future.add_done_callback(callback)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Waits on the running event loop."""
-        return self._future.__await__()
+        """Waits on the running event loop; cancelling the task that waits leaves the operation alone."""
+        return asyncio.shield(self._future).__await__()
 
     def __repr__(self) -> str:
         """Returns the operation, its group and rank, its state and its age."""

@@ -60,7 +60,7 @@ async def hold() -> None:
 def let_go() -> None:
     """Ends every `hold`."""
     while HELD:
-        HELD.pop().set_result(None)
+        HELD.pop().try_set_result(None)  # or its caller has left, and it was cancelled
 
 
 def size_of(array: Array) -> int:

@@ -1,4 +1,4 @@
-"""asyncio's own functions on futures of telegrad: values, callbacks and removal."""
+"""asyncio's own functions on futures of telegrad: values, callbacks, removal and cancellation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 
-from telegrad import rpc
+from telegrad import collectives, rpc
 from telegrad.errors import CallCancelledError
-from tests.rpc import remote_code
+from telegrad.rpc import seams
+from telegrad.testing import Cluster
+from tests.rpc import cancel_code, remote_code
 from tests.rpc.conftest import Job
 from tests.rpc.plain_futures import failed, start
+from tests.rpc.rest import wait_until_idle
 from tests.rpc.turns import turn
 
 SECONDS = 30.0  # no wait of these tests takes so long
@@ -90,6 +94,8 @@ WAYS: dict[str, Way] = {
     "TaskGroup": _task_group,
     "timeout": _timeout,
 }
+# As asyncio has it, these leave a future alone when the task that waits is cancelled.
+SPARE = {"wait", "wait for the first", "shield", "as_completed"}
 
 
 def test_they_wait_for_a_future_that_another_thread_completes(subtests: pytest.Subtests) -> None:
@@ -153,6 +159,70 @@ def test_they_wait_on_a_loop_of_telegrads(job: Job, subtests: pytest.Subtests) -
 
 async def waits_on_the_user_loop(to: str, name: str) -> Any:
     return await WAYS[name](rpc.rpc_async(to, remote_code.add, (2, 3)))
+
+
+def test_a_cancelled_wait_cancels_the_call(job: Job, subtests: pytest.Subtests) -> None:
+    """All but what only looks on, as asyncio has it; the coroutine at the callee ends."""
+
+    async def main(way: Way, name: str, future: Any) -> None:
+        waits = asyncio.create_task(_await(way(future)))
+        await asyncio.to_thread(remote_code.gates(f"{name}-entered").wait, SECONDS)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+
+    for name, way in WAYS.items():
+        with subtests.test(name), seams.use_agent(job.agents[0]):
+            future = rpc.rpc_async("w1", cancel_code.awaits_forever, (name,))
+            asyncio.run(main(way, name, future))
+            assert future.cancelled() == (name not in SPARE)
+            if name in SPARE:
+                assert not future.done()
+                future.cancel()
+            with pytest.raises(CallCancelledError):
+                future.wait()
+            assert remote_code.gates(f"{name}-cancelled").wait(SECONDS)
+    wait_until_idle(job.agents[1])
+
+
+def test_a_timeout_cancels_the_call_and_says_so_to_the_others_that_wait() -> None:
+    future: rpc.Future[int] = rpc.Future()
+    other = threading.Event()
+    heard: list[BaseException] = []
+
+    def wait() -> None:
+        other.set()
+        try:
+            future.wait(SECONDS)
+        except CallCancelledError as error:
+            heard.append(error)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await future
+
+    thread = start(wait)
+    assert other.wait(SECONDS)
+    asyncio.run(main())
+    thread.join()
+    (error,) = heard
+    assert "a task that awaited it was cancelled" in str(error)
+    assert "asyncio.shield" in str(error)
+
+
+def test_who_else_awaits_a_cancelled_future_is_not_cancelled_itself() -> None:
+    async def main() -> None:
+        future: rpc.Future[int] = rpc.Future()
+        first, second = (asyncio.create_task(_await(future)) for _ in range(2))
+        await turn(2)
+        first.cancel()
+        with pytest.raises(CallCancelledError):
+            await second
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    asyncio.run(main())
 
 
 def test_a_done_callback_runs_on_the_loop_that_added_it() -> None:
@@ -269,3 +339,30 @@ def test_the_result_of_a_cancelled_future_is_asyncios_error() -> None:
         future.result()
     with pytest.raises(CallCancelledError, match="not needed"):
         future.value()
+
+
+def test_a_cancelled_wait_leaves_an_operation_of_all_ranks_alone() -> None:
+    def step() -> bool:
+        collectives.init_process_group()
+        x = np.array([1.0])
+        if collectives.get_rank() == 0:
+
+            async def gives_up() -> None:
+                waits = asyncio.create_task(_await(work))
+                await turn(2)
+                waits.cancel()
+                with suppress(asyncio.CancelledError):
+                    await waits
+
+            work = collectives.all_reduce(x, async_op=True)
+            asyncio.run(gives_up())
+            first.set()
+        else:
+            assert first.wait(SECONDS)
+            work = collectives.all_reduce(x, async_op=True)
+        work.wait(SECONDS)
+        return bool(x[0] == 2.0)
+
+    first = threading.Event()
+    with Cluster(2) as cluster:
+        assert cluster.run(step) == [True, True]

@@ -335,7 +335,7 @@ def test_a_call_given_up_while_it_runs_keeps_its_place(
         following = rpc.rpc_async("w1", pressure_code.push, (megabytes(1, 1),))
         wait_until("it is in", lambda: meter.inside == 1)
         expire(expired)
-        with pytest.raises(CallTimeoutError, match="may still run"):
+        with pytest.raises(CallTimeoutError, match="runs on until it checks"):
             expired.wait()
         assert not following.done()
         remote_code.release("gone")

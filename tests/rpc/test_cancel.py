@@ -292,12 +292,12 @@ def test_an_interrupted_rpc_sync_cancels_its_call(
     assert_nothing_is_left(job)
 
 
-def test_a_task_that_stops_awaiting_a_call_leaves_it_alone(job: Job) -> None:
+def test_a_task_that_stops_awaiting_a_shielded_call_leaves_it_alone(job: Job) -> None:
     future = call(job, 0, remote_code.hold, "awaited")
 
     async def main() -> None:
         async def waits() -> str:
-            return str(await future)
+            return str(await asyncio.shield(future))
 
         task = asyncio.create_task(waits())
         await turn()

@@ -156,11 +156,11 @@ def test_awaited_from_two_loops() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_await_leaves_the_future_alone() -> None:
+async def test_a_cancelled_await_that_is_shielded_leaves_the_future_alone() -> None:
     future: Future[int] = Future()
 
     async def wait() -> int:
-        return await future
+        return await asyncio.shield(future)
 
     task = asyncio.create_task(wait())
     await turn()

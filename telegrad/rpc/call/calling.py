@@ -354,10 +354,16 @@ class Calling:
         if not self._table.give_up(call):
             return
         function, peer = call.record.function, call.peer
+        became = "it may still run there"
+        if call.values:
+            became = (
+                f"{peer.name!r} is told to cancel it, which ends a coroutine; a function in a thread "
+                "runs on until it checks rpc.current_call()"
+            )
         call.future.try_set_exception(
             CallTimeoutError(
                 f"{function} on {peer.name!r} took longer than {call.limit:.3g} s "
-                f"(elapsed: {call.elapsed:.3g} s, waiting for the reply); it may still run there; "
+                f"(elapsed: {call.elapsed:.3g} s, waiting for the reply); {became}; "
                 "give a longer timeout=, or math.inf",
                 worker=peer.name,
                 function=function,

@@ -381,7 +381,10 @@ class Future(Generic[T]):
             return before - len(self._wakers) - len(self._callbacks)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Waits on the running asyncio loop, whichever that is."""
+        """Waits on the running asyncio loop, whichever that is.
+
+        Cancelling the task that waits here cancels this future; `asyncio.shield` prevents that.
+        """
         if self._state == _PENDING:
             loop = asyncio.get_running_loop()
             arrived = Arrival(loop, (self,))
@@ -390,6 +393,12 @@ class Future(Generic[T]):
             ends = drive_on(loop, self._source)
             try:
                 yield from arrived
+            except asyncio.CancelledError:
+                self.cancel(
+                    "a task that awaited it was cancelled; to cancel the wait alone, await "
+                    "asyncio.shield(future)"
+                )
+                raise
             finally:
                 if run is not None:
                     run.wait = None
