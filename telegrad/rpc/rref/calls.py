@@ -156,8 +156,23 @@ class Asked:
 
 
 def follow(outcome: Future[Any], value: Future[Any]) -> None:
-    """Completes a future as another one was; a value is taken out where it is wanted."""
-    outcome._try_set_thunk(lambda: result(value), fails=value._failed)
+    """Completes a future as another one was; a value is taken out where it is wanted.
+
+    An error keeps its traceback, which says where the creation failed. One that cannot be copied is
+    raised itself, and loses it: else every raise would add its frames to what is kept.
+    """
+
+    def fail(done: Future[Any]) -> None:
+        error = done.exception()
+        if error is not None and (copy := fresh_copy(error)) is not error:
+            outcome.try_set_exception(copy.with_traceback(error.__traceback__))
+        else:
+            outcome._try_set_thunk(lambda: result(done), fails=True)
+
+    if value._failed:
+        value._when_done(fail)
+    else:
+        outcome._try_set_thunk(value.value)
 
 
 def failed(error: BaseException) -> Future[Any]:
