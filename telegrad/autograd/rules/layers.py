@@ -180,12 +180,17 @@ def _of_weight(g: Any, x: Any) -> Any:
     return g.T @ x if g.ndim == 2 else _rows(g).T @ _rows(x)
 
 
+def _of_bias(g: Any) -> Any:
+    rows = g if g.ndim == 2 else _rows(g)
+    return rows.sum(0) if g.itemsize >= 4 else rows.sum(0, dtype=computing_dtype(g.dtype))
+
+
 # fmt: off
 # x: (..., m), weight: (n, m), bias: (n,) or None. The result `x @ weight.T + bias` is (..., n).
 linear = primitive("linear", _linear, "x weight bias", complex_rule="holomorphic",
                    x=_of_x,
                    weight=_of_weight,
-                   bias=lambda g: (g if g.ndim == 2 else _rows(g)).sum(0, dtype=computing_dtype(g.dtype)))
+                   bias=_of_bias)
 # fmt: on
 
 
