@@ -8,6 +8,7 @@ from telegrad.arrays.backend import (
     is_floating,
     is_inexact,
     namespace,
+    takes_ufuncs,
 )
 from telegrad.arrays.device import (
     CPU,
@@ -56,6 +57,7 @@ __all__ = [
     "shared_empty",
     "sparse_product",
     "sparse_product_asks",
+    "takes_ufuncs",
     "to_device",
     "to_host",
 ]

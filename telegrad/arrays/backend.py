@@ -22,6 +22,7 @@ __all__ = [
     "is_floating",
     "is_inexact",
     "namespace",
+    "takes_ufuncs",
 ]
 
 _LOADED: Final = sys.modules  # a name of this module, because most operations look here
@@ -50,6 +51,17 @@ def namespace(*values: object) -> Any:
     if cupy is not None and any(isinstance(value, cupy.ndarray) for value in values):
         return cupy
     return np
+
+
+def takes_ufuncs(value: object) -> bool:
+    """Tells whether `value` is of a library that computes NumPy's ufuncs itself: pandas, xarray.
+
+    >>> takes_ufuncs(np.zeros(3)), takes_ufuncs([0, 0, 0])
+    (False, False)
+    """
+    if isinstance(value, (np.ndarray, np.generic)) or is_cupy(value):
+        return False
+    return getattr(type(value), "__array_ufunc__", None) is not None
 
 
 def _on_gpu(value: object) -> bool:

@@ -33,7 +33,15 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 
-from telegrad.arrays import array_beside, check_devices, is_array, is_inexact, is_sparse, namespace
+from telegrad.arrays import (
+    array_beside,
+    check_devices,
+    is_array,
+    is_inexact,
+    is_sparse,
+    namespace,
+    takes_ufuncs,
+)
 from telegrad.autograd.graph.grad_mode import ENABLED
 from telegrad.autograd.graph.node import Edge, Node, Value
 from telegrad.autograd.graph.parameters import positional_names, signature_of
@@ -439,6 +447,8 @@ class Operation:
                 if edge is not None:
                     edges[i] = edge
                     mask |= 1 << i
+            elif takes_ufuncs(x) and isinstance(self.forward, np.ufunc) and _has_tensor(inputs):
+                return self._leave_to(x, inputs, keywords)
             else:
                 values[i] = arrays[i] = self._operand(x, inputs)
         if len(inputs) == 2 and inputs[0] is inputs[1]:
@@ -481,6 +491,16 @@ class Operation:
         made._leaf = None
         made.grad = None
         return made
+
+    def _leave_to(self, x: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Returns what the library of `x` makes of the call, which keeps its labels."""
+        result = x.__array_ufunc__(self.forward, "__call__", *inputs, **keywords)
+        if result is NotImplemented:
+            raise TypeError(
+                f"{self.name} of a tensor and a {type(x).__name__}, which does not compute with "
+                "tensors; pass np.asarray(x)"
+            )
+        return result
 
     def _operand(self, x: Any, inputs: tuple[Any, ...]) -> Any:
         if type(x) is list or type(x) is tuple:

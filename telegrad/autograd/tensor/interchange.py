@@ -130,7 +130,8 @@ class Interchange(ArrayHolder):
             raise AutogradError(
                 "a tensor that needs a gradient does not become an array by itself, as that would "
                 "cut it off from the graph; write t.detach().numpy(), t.data, or use no_grad(); "
-                "np.stack([t, ...]) makes one tensor of several"
+                "np.stack([t, ...]) makes one tensor of several, and beside a pandas object, write "
+                "series.to_numpy()"
             )
         return self._value.array
 

@@ -228,7 +228,12 @@ class InPlaceOperators(ArrayHolder):
             TypeError: The change would be recorded, and this dtype cannot hold the result.
         """
         if self._records(operands):
-            result: InPlaceOperators = ENTRIES[function](self, *operands)
+            result: object = ENTRIES[function](self, *operands)
+            if not isinstance(result, InPlaceOperators):
+                raise TypeError(
+                    f"a tensor cannot become a {type(result).__name__} in place; "
+                    "write t = t + x instead of t += x"
+                )
             if not np.can_cast(result.dtype, self.dtype, "same_kind"):
                 raise TypeError(
                     f"a tensor of {self.dtype} cannot hold a result of {result.dtype} in place; "
