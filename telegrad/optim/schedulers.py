@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from telegrad.autograd import Tensor
 from telegrad.optim.optimizer import INITIAL_LR, Group, HasGroups
 
 __all__ = [
@@ -553,9 +554,9 @@ class ReduceLROnPlateau:
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
-    def step(self, metrics: float) -> None:
+    def step(self, metrics: float | Tensor) -> None:
         """Records a metric, and reduces the rates if it has not improved for too long."""
-        metric = float(metrics)
+        metric = float(metrics.item() if isinstance(metrics, Tensor) else metrics)
         self.last_epoch += 1
         if self._is_better(metric):
             self.best, self.num_bad_epochs = metric, 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import cmath
 import copy
+import math
 import pickle
+import warnings
 from typing import Any
 
 import ml_dtypes
@@ -205,3 +208,27 @@ def test_repr_of_much_and_of_little() -> None:
     x = tensor([1.0], dtype=np.float32, requires_grad=True)
     assert repr(x) == "tensor([1.], dtype=float32, requires_grad=True)"
     assert repr(x.sum()) == "tensor(1., dtype=float32, grad_fn=<sum>)"
+
+
+def test_a_number_that_leaves_the_graph_is_warned_of_where_it_does() -> None:
+    def first_of_array(t: Any) -> None:
+        np.zeros(1)[0] = t
+
+    t, several = tensor(4.0, requires_grad=True), tensor([1.0, 2.0], requires_grad=True)
+    calls: list[Any] = [
+        lambda: float(t),
+        lambda: math.sqrt(t * t),
+        lambda: cmath.sqrt(t),
+        lambda: np.fromiter(several, float),
+        lambda: first_of_array(t),
+    ]
+    for call in calls:
+        with pytest.warns(UserWarning, match=r"gets no gradient; write np\.sqrt\(t\)") as found:
+            call()
+        assert {warning.filename for warning in found} == {__file__}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [t.item(), t.tolist(), f"{t:.1f}", int(t), bool(t)] == [4.0, 4.0, "4.0", 4, True]
+        assert math.sqrt(t.detach()) == math.sqrt(tensor(4.0)) == 2.0
+        with no_grad():
+            assert math.sqrt(t) == 2.0

@@ -110,7 +110,9 @@ def test_a_plateau() -> None:
     optimizer = made(0.5)
     scheduler = optim.ReduceLROnPlateau(optimizer, factor=0.5, patience=1, cooldown=1, min_lr=0.2)
     found = []
-    for metric in [3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0]:
+    loss = tensor(3.0, requires_grad=True)
+    metrics: list[Any] = [loss, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0]
+    for metric in metrics:
         scheduler.step(metric)
         found.append(scheduler.get_last_lr()[0])
     # Two steps without progress halve it; the next is not counted, and then it takes two again.

@@ -6,6 +6,7 @@ All of them share the memory. A recorded graph does not notice writes by other l
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,12 +96,6 @@ class ArrayHolder:
     def __bool__(self) -> bool:
         return bool(self._value.array)
 
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
     def __int__(self) -> int:
         return int(self.item())
 
@@ -134,6 +129,24 @@ class Interchange(ArrayHolder):
                 "series.to_numpy()"
             )
         return self._value.array
+
+    def __complex__(self) -> complex:
+        self._warn_of_number("complex(t)")
+        return complex(self.item())
+
+    def __float__(self) -> float:
+        self._warn_of_number("float(t)")
+        return float(self.item())
+
+    def _warn_of_number(self, call: str) -> None:
+        if self.requires_grad and is_grad_enabled():
+            warnings.warn(
+                f"a tensor that needs a gradient became a number by {call}, which math.sqrt(t), "
+                "np.fromiter(t) and the like call too: what is computed from it gets no gradient; "
+                "write np.sqrt(t) to keep the graph, or t.item() for the number alone",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def numpy(self) -> Array:
         """Returns the values as a NumPy array, which shares the memory if that is host memory.
