@@ -16,10 +16,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from telegrad import nn, tensor
+from telegrad.autograd import RowSparse
 from telegrad.errors import CallRefusedError, FunctionNotFoundError
 from telegrad.types import WorkerInfo
 from telegrad.wire import CallablePolicy, FunctionRef, expose
-from telegrad.wire.policy.allowed import ALLOWED_NAMES, ALLOWED_PACKAGES
+from telegrad.wire.policy.allowed import ALLOWED_NAMES, ALLOWED_PACKAGES, REFUSED_METHODS
 from telegrad.wire.policy.policy import CallableRequest
 from tests.wire import policy_samples as mine
 
@@ -383,6 +385,17 @@ BOX, FACTORY = mine.Toolbox(), mine.Factory(cast("Any", subprocess.run))
 def test_what_a_method_leads_to(value: object, method: str, project: bool, exposed: bool) -> None:
     assert allows_method(PROJECT, value, method) is project
     assert allows_method(EXPOSED, value, method) is exposed
+
+
+def test_all_public_names_of_tensors_may_be_used() -> None:
+    """Those of the classes that Tensor is made of, too; nothing of a Tensor does I/O."""
+    rows = RowSparse(np.array([0]), np.ones((1, 2)), (3, 2))
+    for value in (tensor([[1.0, 2.0]]), nn.Parameter(np.ones((1, 2))), rows):
+        own = {name for name in dir(value) if not name.startswith("_")}
+        names = sorted(own - REFUSED_METHODS)
+        assert {"shape", "dtype", "ndim"} <= set(names)
+        assert [name for name in names if not allows_method(PROJECT, value, name)] == []
+        assert [name for name in names if allows_method(EXPOSED, value, name)] == []
 
 
 def test_memory_is_never_taken_for_objects() -> None:

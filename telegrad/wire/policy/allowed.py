@@ -118,8 +118,10 @@ ALLOWED_NAMES: frozenset[str] = frozenset().union(
 # memory that a view still shows.
 _VALUE_MODULES = """
     _collections_abc _queue _random _thread builtins collections cupy datetime decimal fractions
-    numpy numpy.random._generator numpy.random.mtrand queue random telegrad.autograd.tensor.tensor
-    threading uuid
+    numpy numpy.random._generator numpy.random.mtrand queue random
+    telegrad.autograd.tensor.array_methods telegrad.autograd.tensor.interchange
+    telegrad.autograd.tensor.operators telegrad.autograd.tensor.row_sparse
+    telegrad.autograd.tensor.tensor threading uuid
 """
 _REFUSED_METHODS = "dump dumps format format_map resize setflags tofile"
 VALUE_MODULES: frozenset[str] = frozenset(_VALUE_MODULES.split())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from telegrad import rpc
+import numpy as np
+
+from telegrad import rpc, tensor
 from telegrad.testing import Cluster
 from tests.rpc.rref.programs import drained, on
 
@@ -36,6 +38,10 @@ class Kinds:
         return 8
 
 
+def doubled(x: Any) -> Any:
+    return x * 2.0
+
+
 def calls_sent() -> int:
     return rpc.statistics().calls_sent
 
@@ -57,6 +63,22 @@ def test_a_method_is_known_by_its_kind_and_costs_no_message(cluster: Cluster) ->
         assert kinds.remembered(5) == 10
         assert kinds.cached == 8
         assert calls_sent() == sent + 4
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_a_tensor_at_its_owner_does_what_an_array_does(cluster: Cluster) -> None:
+    """Its methods come from several classes of telegrad's, all of them open."""
+
+    def body() -> None:
+        for made in (tensor, np.array):
+            rref = rpc.remote("worker1", doubled, (made([[1.0, 2.0], [3.0, 4.0]]),))
+            there: Any = rref.rpc_sync()
+            assert there.shape == (2, 2)
+            assert there.reshape(4).tolist() == there.reshape((4,)).tolist() == [2.0, 4.0, 6.0, 8.0]
+            assert there.sum().item() == 20.0
+            assert there.T.tolist() == [[2.0, 6.0], [4.0, 8.0]]
 
     on(cluster, 0, body)
     drained(cluster)
