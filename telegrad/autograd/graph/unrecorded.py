@@ -84,10 +84,18 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     needing = [x for x in _flatten((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
     if needing and is_grad_enabled():
         raise AutogradError(
-            f"{name} has no gradient rule (tier 3 of docs/numpy.md), and an argument needs a "
-            "gradient; use operations that have one, write one (docs/extend.md), or pass t.detach()"
+            f"{name} has no gradient rule, and an argument needs a gradient; use functions that have "
+            f"one ({_lists(function)}), write one (docs/extend.md), or pass t.detach()"
         )
     return constant(function)(*args, **kwargs)
+
+
+def _lists(function: Any) -> str:
+    """Returns words for messages: the place that lists functions like this one with a rule."""
+    special = sys.modules.get("scipy.special")
+    if getattr(special, getattr(function, "__name__", ""), None) is function:
+        return "help(telegrad.scipy.special) lists SciPy's"
+    return "docs/numpy.md lists NumPy's"
 
 
 def _name(function: Any) -> str:
