@@ -85,6 +85,20 @@ class Point:
     def norm(self) -> int:
         return self.x + self.y
 
+    async def moved_later(self, by: int, *, times: int = 1) -> Point:
+        self.x += by * times
+        return self
+
+
+@dataclass
+class Place(Point):
+    """A class that inherits the methods, with what cannot travel."""
+
+    kept: object = None
+
+    def norm(self) -> int:
+        return -super().norm()
+
 
 class Outer:
     class Inner:

@@ -24,7 +24,7 @@ from telegrad.rpc import seams
 from telegrad.types import WorkerInfo
 from tests.rpc import form_code
 from tests.rpc.conftest import Job, MakeJob
-from tests.rpc.form_code import Later, Machine, Outer, Point, Threshold
+from tests.rpc.form_code import Later, Machine, Outer, Place, Point, Threshold
 
 OVER_PROCESSES_TOO = True
 
@@ -58,6 +58,10 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
     "async static method": (Point.static_later, (1,), {}, 2),
     "async class method": (Point.build_later, (3,), {}, Point(3, 3)),
     "method of its class": (Point.norm, (Point(1, 2),), {}, 3),
+    "bound method of a dataclass": (Point(1, 2).norm, (), {}, 3),
+    "bound method with arguments": (Point(1, 2).moved_later, (3,), {"times": 2}, Point(7, 2)),
+    "bound method, overridden": (Place(1, 2).norm, (), {}, -3),
+    "bound method, inherited": (Place(1, 2).moved_later, (3,), {}, Place(4, 2)),
     "method of a class in a class": (Outer.Inner.deep, (4,), {}, -4),
     "async_execution": (form_code.sum_over, ("w2", 1, 2), {}, 3),
 }
@@ -139,6 +143,11 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "lambda": (lambda: 1, EncodeError, "is a lambda"),
     "partial": (functools.partial(form_code.plain, 1), EncodeError, "with args and kwargs"),
     "bound method": (Machine(1).add, EncodeError, r"rref\.rpc_sync\(\)\.add\(\.\.\.\)"),
+    "bound method of what cannot travel": (
+        Place(1, kept=Machine(1)).norm,
+        EncodeError,
+        r"args\[0\]\.kept",
+    ),
     "object": (
         Machine(1),
         EncodeError,
@@ -161,6 +170,17 @@ def test_a_form_that_cannot_be_is_refused_before_anything_is_sent(job: Job) -> N
                 with pytest.raises(error, match=words):
                     verb("w1", func)
         assert rpc.statistics().calls_sent == sent
+
+
+def test_a_bound_method_takes_a_copy_of_its_object_along(job: Job) -> None:
+    point = Point(1, 2)
+    with seams.use_agent(job.agents[0]):
+        for to in ("w0", "w1"):
+            assert rpc.rpc_sync(to, point.moved_later, (3,)) == Point(4, 2)
+            assert rpc.remote(to, point.norm).to_here() == 3
+        with pytest.raises(EncodeError, match=r"args\[0\].*the object among its arguments"):
+            rpc.rpc_sync("w1", form_code.wrapped, (point.norm,))
+    assert point == Point(1, 2)
 
 
 def test_generators_are_refused_with_a_hint_at_streams_and_do_not_run(job: Job) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from types import FunctionType, MethodType
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard, final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.agent.ambient import find_agent
@@ -238,6 +238,9 @@ def call_payload(
 ) -> tuple[str, dict[str, Any]]:
     """Checks a call at the caller and returns the function's name and what is sent.
 
+    For a bound method of a dataclass instance, that is the function in its class, with the instance as
+    the first argument.
+
     Raises:
         TypeError: `func` is not callable, or the arguments are not of the right form.
         EncodeError: The function has no name that the callee could find it by.
@@ -246,6 +249,9 @@ def call_payload(
         raise TypeError(f"func must be callable, not {func!r} ({type(func).__name__})")
     positional, named = check_arguments(args, kwargs)
     if type(func) is not FunctionType:
+        if _is_of_value(func):
+            positional.insert(0, func.__self__)
+            func = func.__func__
         _refuse_object(func)
     name, script = FunctionRef.of(func)
     if script:
@@ -265,12 +271,19 @@ def call_message(
     """
     if kwargs is None and (args is None or (type(args) is tuple and not args)) and callable(func):
         if type(func) is not FunctionType:
+            if _is_of_value(func):
+                return call_payload(func, args, kwargs)
             _refuse_object(func)
         ref = FunctionRef.of(func)
         if ref.script:
             _refuse_what_stays_here(ref.name)
         return ref.name, bare_call(ref)
     return call_payload(func, args, kwargs)
+
+
+def _is_of_value(func: Callable[..., Any]) -> TypeGuard[MethodType]:
+    """Returns True for a method of a dataclass instance, which travels as the first argument."""
+    return type(func) is MethodType and is_dataclass(type(func.__self__))
 
 
 def _refuse_object(func: Callable[..., Any]) -> None:
