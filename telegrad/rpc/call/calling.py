@@ -221,7 +221,7 @@ class Calling:
         return self._table.find(call.number) is call
 
     def on_reply(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """Takes a reply; on the loop, decodes nothing."""
+        """Takes a reply; on the loop, or in a thread that waits for it; decodes nothing."""
         call = self._table.take(peer, envelope.call)
         if call is None:
             return
@@ -229,7 +229,11 @@ class Calling:
             self._admission.leave(call)
         if call.deadline is not None:
             call.deadline.cancel()
-        if call.given_up:
+        # The loop may be late, and call `_expire` after a thread has read this: the deadline decides.
+        late = not call.given_up and time.monotonic() - call.started > call.limit
+        if late:
+            call.future.try_set_exception(_timed_out(call, "its reply came too late"))
+        if late or call.given_up:
             if call.values:
                 self._codec.drop(peer, call.record, envelope)
             return
@@ -353,24 +357,13 @@ class Calling:
             return
         if not self._table.give_up(call):
             return
-        function, peer = call.record.function, call.peer
         became = "it may still run there"
         if call.values:
             became = (
-                f"{peer.name!r} is told to cancel it, which ends a coroutine; a function in a thread "
-                "runs on until it checks rpc.current_call()"
+                f"{call.peer.name!r} is told to cancel it, which ends a coroutine; a function in a "
+                "thread runs on until it checks rpc.current_call()"
             )
-        call.future.try_set_exception(
-            CallTimeoutError(
-                f"{function} on {peer.name!r} took longer than {call.limit:.3g} s "
-                f"(elapsed: {call.elapsed:.3g} s, waiting for the reply); {became}; "
-                "give a longer timeout=, or math.inf",
-                worker=peer.name,
-                function=function,
-                phase="waiting",
-                elapsed=call.elapsed,
-            )
-        )
+        call.future.try_set_exception(_timed_out(call, became))
         self._tell(call, EXPIRE)
 
     def _cancel(self, number: int) -> None:
@@ -421,6 +414,18 @@ def _check_parent(parent: ServedCall, left: float, function: str, to: WorkerInfo
     if left <= 0:
         message = f"{function} on {to.name!r} was not sent: the call that makes it has no time left"
         raise CallTimeoutError(message, worker=to.name, function=function, phase="sending")
+
+
+def _timed_out(call: PendingCall, became: str) -> CallTimeoutError:
+    function, worker, elapsed = call.record.function, call.peer.name, call.elapsed
+    return CallTimeoutError(
+        f"{function} on {worker!r} took longer than {call.limit:.3g} s (elapsed: {elapsed:.3g} s, "
+        f"waiting for the reply); {became}; give a longer timeout=, or math.inf",
+        worker=worker,
+        function=function,
+        phase="waiting",
+        elapsed=elapsed,
+    )
 
 
 def _not_admitted(call: PendingCall) -> CallTimeoutError:
