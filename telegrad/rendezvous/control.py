@@ -59,11 +59,14 @@ __all__ = [
 #                         member.standing   reply: at once, true if an incarnation is a member; null
 #                                           if this coordinator cannot tell
 #                         member.gave_up    one-way: the sender has given up a member
+#                         member.knows      one-way: the sender knows a worker that joined
 #                         store.*           reply: the result; get and wait reply when set
 #                         store.forget      one-way: a waiting get or wait gave up
 # coordinator -> worker   member.progress   one-way, before the worker is welcomed
 #                         member.joined     one-way. After the welcome: a replacement or a late
 #                                           worker joined. Before it: that worker was welcomed
+#                         member.known      one-way, after a welcome that said it would follow: all
+#                                           that had started before know the worker
 #                         member.lost       one-way: a member is gone for good
 #                         member.given_up   one-way: another member has given up this one
 #                         member.running    one-way, to every worker that waits in shutdown
@@ -82,8 +85,10 @@ SHUTDOWN: Final = "member.shutdown"
 LEAVE: Final = "member.leave"
 STANDING: Final = "member.standing"
 GAVE_UP: Final = "member.gave_up"
+KNOWS: Final = "member.knows"
 PROGRESS: Final = "member.progress"
 JOINED: Final = "member.joined"
+KNOWN: Final = "member.known"
 LOST: Final = "member.lost"
 GIVEN_UP: Final = "member.given_up"
 RUNNING: Final = "member.running"

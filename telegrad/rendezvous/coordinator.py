@@ -21,6 +21,7 @@ from telegrad.rendezvous.membership import (
     GivenUp,
     Joined,
     JoinRequest,
+    Known,
     Lost,
     Member,
     Membership,
@@ -146,6 +147,7 @@ class Coordinator:
             messages.LEAVE: self._on_leave,
             messages.STANDING: self._on_standing,
             messages.GAVE_UP: self._on_gave_up,
+            messages.KNOWS: self._on_knows,
             messages.STORE_GET: self._on_store_wait,
             messages.STORE_WAIT: self._on_store_wait,
             messages.STORE_FORGET: self._on_store_forget,
@@ -293,6 +295,11 @@ class Coordinator:
         if told:
             logger.info("%s has given up %s, a member still: %s", peer.name, name, reason)
 
+    def _on_knows(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        incarnation = _integer(_fields(body), "incarnation")
+        with self._lock:
+            self._send(self._membership.knows(peer, incarnation))
+
     def _on_store_operation(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         fields = {} if body is None else _fields(body)
         if fields.get("key") == messages.INCARNATION_KEY:
@@ -332,9 +339,11 @@ class Coordinator:
         """Posts the membership's messages. The caller holds the lock, which keeps them in order."""
         for message in outgoing:
             match message:
-                case Welcome(session, members):
-                    rows = [_row(member) for member in members]
-                    self._answer(session, self._joins.pop(session, 0), {"members": rows})
+                case Welcome(session, members, known):
+                    welcome = {"members": [_row(member) for member in members], "known": known}
+                    self._answer(session, self._joins.pop(session, 0), welcome)
+                case Known(session):
+                    self._post(session, messages.KNOWN, None)
                 case Reserved(session, name, rank, world_size):
                     place = {"name": name, "rank": rank, "world_size": world_size}
                     self._answer(session, self._joins.pop(session, 0), place)

@@ -317,6 +317,7 @@ class _Attempt:
         world_size = self.address.world_size
         events.follow(info)
         events.when_lost(partial(_note_eviction, line))
+        events.tell_known(partial(_tell_known, line))
         wanted = self.start_when
         body = {
             "name": self.name,
@@ -330,8 +331,10 @@ class _Attempt:
         }
         self.call_off.check()
         pending = line.request(messages.JOIN, body, time_left=self.deadline.left)
-        members = self._wait_until_complete(line, pending, events, endpoint)
+        members, known = self._wait_until_complete(line, pending, events, endpoint)
         welcomed = events.welcome(members)
+        if not known:
+            self._wait_until_known(line, events)
         return JoinedJob(info, welcomed, line, TCPStore(line), events, endpoint, world_size)
 
     def _find_coordinator(self, line: ControlLine, endpoint: str) -> str:
@@ -405,7 +408,8 @@ class _Attempt:
 
     def _wait_until_complete(
         self, line: ControlLine, pending: Pending, events: MemberEvents, endpoint: str
-    ) -> tuple[Member, ...]:
+    ) -> tuple[tuple[Member, ...], bool]:
+        """Returns the members, and whether all of them know this worker."""
         report = _Report(self.deadline)
         pending.on_done(events.changed.set)
         while not pending.done():
@@ -430,7 +434,22 @@ class _Attempt:
         rows = body.get("members") if isinstance(body, dict) else None
         members = tuple(as_member(row) for row in rows) if isinstance(rows, list) else ()
         logger.info("%d/%d joined; the job has started", len(members), self.address.world_size)
-        return members
+        return members, not isinstance(body, dict) or body.get("known") is not False
+
+    def _wait_until_known(self, line: ControlLine, events: MemberEvents) -> None:
+        """Waits until the others may call this worker: whoever hears of its start may tell them.
+
+        One that does not answer is lost after `lost_after`, and is then not waited for.
+        """
+        ends = time.monotonic() + min(self.deadline.left, self.lost_after)
+        while not events.is_known and line.lost is None:
+            self.call_off.check()
+            left = ends - time.monotonic()
+            if left <= 0:
+                logger.info("%r starts before all members have said that they know it", self.name)
+                return
+            events.changed.wait(min(left, threading.TIMEOUT_MAX))
+            events.changed.clear()
 
     def _unreached(
         self, endpoint: str, problem: str, published: Published | None = None
@@ -500,6 +519,10 @@ class _Report:
         elif state != self._last:
             logger.info("%s", line)
         self._last = state
+
+
+def _tell_known(line: ControlLine, worker: WorkerInfo) -> None:
+    line.tell(messages.KNOWS, {"incarnation": worker.incarnation})
 
 
 def _note_eviction(line: ControlLine, error: WorkerLostError) -> None:

@@ -327,6 +327,10 @@ class JobListener(Protocol):
         """
 
 
+def _tell_nobody(worker: WorkerInfo) -> None:
+    """Before there is a line to the coordinator."""
+
+
 @final
 class MemberEvents:
     """Turns the coordinator's messages into progress and into calls of a JobListener.
@@ -350,6 +354,8 @@ class MemberEvents:
         self._self: WorkerInfo | None = None
         self._welcomed = False
         self._given_up: list[tuple[WorkerInfo, str]] = []  # reported before the welcome
+        self._is_known = threading.Event()
+        self._tell_known: Callable[[WorkerInfo], None] = _tell_nobody
         self._loss: WorkerLostError | None = None
         self._when_lost: Callable[[WorkerLostError], None] | None = None
 
@@ -368,6 +374,15 @@ class MemberEvents:
         """The living members, by rank."""
         with self._lock:
             return self._roster.members
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the coordinator has said that all members know this worker."""
+        return self._is_known.is_set()
+
+    def tell_known(self, tell: Callable[[WorkerInfo], None]) -> None:
+        """Has `tell` called with each worker that joins, once this one knows it; on the loop."""
+        self._tell_known = tell
 
     def follow(self, info: WorkerInfo) -> None:
         """Sets the identity of this worker."""
@@ -395,6 +410,9 @@ class MemberEvents:
             self._on_running(body)
         elif kind == messages.JOINED:
             self._on_joined(as_member(body))
+        elif kind == messages.KNOWN:
+            self._is_known.set()
+            self.changed.set()
         elif kind == messages.LOST:
             self._on_lost(body)
         elif kind == messages.GIVEN_UP:
@@ -448,6 +466,7 @@ class MemberEvents:
             self._listener.on_member_joined(member)
         if new:
             self._guests.add([member.info])
+        self._tell_known(member.info)
 
     def _on_lost(self, body: object) -> None:
         info, reason, left = _as_loss(body)

@@ -56,6 +56,7 @@ __all__ = [
     "GivenUp",
     "JoinRequest",
     "Joined",
+    "Known",
     "Lost",
     "Member",
     "Membership",
@@ -94,10 +95,21 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to a join: the worker's wait is over, and these are the members, by rank."""
+    """The answer to a join: the worker's wait is over, and these are the members, by rank.
+
+    If not all of them know this worker yet, `Known` follows.
+    """
 
     session: WorkerInfo
     members: tuple[Member, ...]
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """After a welcome: all members that had started before know this worker, and may call it."""
+
+    session: WorkerInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +213,7 @@ Message: TypeAlias = (
     | Progress
     | Running
     | Joined
+    | Known
     | Lost
     | GivenUp
     | Stands
@@ -316,6 +329,8 @@ class _Seat:
     start_when: StartWhen = None
     leaving: bool = False
     welcomed: bool = False
+    # The sessions of members that were told of this one and have not said that they know it.
+    untold: set[WorkerInfo] = field(default_factory=set)
 
 
 @final
@@ -426,6 +441,7 @@ class Membership:
         if not self._complete and ranks.issuperset(range(request.world_size)):
             self._complete = True
             self._errors.clear()
+            self._gave_up.clear()
         return self._arrived(seat) + self._refuse_hopeless()
 
     def ended(self, rank: int, how: str) -> list[Message]:
@@ -435,6 +451,16 @@ class Membership:
         """
         self._ended[rank] = how
         return self._refuse_hopeless()
+
+    def knows(self, session: WorkerInfo, incarnation: int | None = None) -> list[Message]:
+        """Handles that a member knows one that joined; with None that it need know nobody."""
+        news: list[Message] = []
+        for seat in self._seats.values():
+            if session in seat.untold and incarnation in (None, seat.member.info.incarnation):
+                seat.untold.remove(session)
+                if seat.welcomed and not seat.untold:
+                    news.append(Known(seat.session))
+        return news
 
     def shut_down(self, session: WorkerInfo) -> list[Message]:
         """Handles a member's shutdown; it waits until every living member has called this too."""
@@ -465,6 +491,7 @@ class Membership:
             if other.welcomed or seat.welcomed
         ]
         messages = others + self._progress() + self._release() + self._refuse_hopeless()
+        messages += self.knows(session)
         self._begin_anew_if_empty()
         return messages
 
@@ -474,7 +501,7 @@ class Membership:
         if seat is None or not seat.welcomed:  # a worker that has not joined cannot go on either
             return self.lost(session, reason)
         self._vacate(session)
-        return self._abandon(seat.member.info)
+        return self._abandon(seat.member.info) + self.knows(session)
 
     def names_of(self, incarnation: int) -> frozenset[str]:
         """Returns the names of the workers with an incarnation; empty if it is unknown."""
@@ -598,6 +625,7 @@ class Membership:
         told: list[Message] = [
             Joined(other.session, seat.member) for other in seats if other.welcomed
         ]
+        seat.untold = {message.session for message in told}
         known: list[Message] = []
         if not self._may_start(seat):
             known = [Joined(seat.session, other.member) for other in seats if other.welcomed]
@@ -649,7 +677,7 @@ class Membership:
     def _welcome(self, seat: _Seat) -> list[Message]:
         own = seat.member.info
         return [
-            Welcome(seat.session, self.members),
+            Welcome(seat.session, self.members, not seat.untold),
             *(
                 GivenUp(seat.session, by, reason)
                 for (info, by), reason in self._given_up.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from telegrad.rendezvous.membership import (
     GivenUp,
     Joined,
     JoinRequest,
+    Known,
     Lost,
     Member,
     Membership,
@@ -157,10 +158,43 @@ def test_a_restarted_worker_takes_the_place_of_its_predecessor() -> None:
     membership.lost(session(1), "killed")
     members = (member(0), member(1, incarnation=9), member(2))
     assert membership.join(session(9), request(1, incarnation=9)) == [
-        Welcome(session(9), members),
+        Welcome(session(9), members, known=False),
         Joined(session(0), members[1]),
         Joined(session(2), members[1]),
     ]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_newcomer_hears_once_that_all_know_it(order: tuple[int, ...]) -> None:
+    """Those that were told of it have said so, are lost, or have given up the coordinator."""
+    membership = full(4)
+    membership.lost(session(3), "killed")
+    newcomer = request(3, world_size=4, incarnation=9)
+    [welcome] = only(membership.join(session(9), newcomer), Welcome)
+    assert isinstance(welcome, Welcome)
+    assert not welcome.known
+    ends: list[Callable[[], list[Message]]] = [
+        lambda: membership.knows(session(0), 9),
+        lambda: membership.lost(session(1), "silent"),
+        lambda: membership.abandoned(session(2), "fenced"),
+    ]
+    for i in order:
+        assert membership.knows(session(0), 4) == []  # its predecessor
+        assert membership.knows(session(9), 9) == []  # itself
+        messages = only(ends[i](), Known)
+        assert messages == ([Known(session(9))] if i == order[-1] else [])
+
+
+def test_one_that_waits_hears_so_after_its_welcome() -> None:
+    membership = Membership()
+    membership.join(session(0), dataclasses.replace(request(0), start_when=1))
+    assert only(membership.join(session(1), request(1)), Welcome) == []
+    assert membership.knows(session(0), 2) == []  # w1 is not welcomed yet
+    first, second = only(membership.join(session(2), request(2)), Welcome)
+    assert isinstance(first, Welcome)
+    assert isinstance(second, Welcome)
+    assert (first.known, second.known) == (True, False)
+    assert membership.knows(session(0), 3) == [Known(session(2))]
 
 
 def test_shutdown_waits_for_all() -> None:
@@ -213,7 +247,7 @@ def test_a_worker_on_top_gets_the_next_rank_and_is_told_to_all() -> None:
     newcomer = Member(WorkerInfo("worker2", 2, 9), ("x://2",))
     messages = membership.join(late, request(2, name="worker2", world_size=2, incarnation=9))
     assert messages == [
-        Welcome(late, (member(0), member(1), newcomer)),
+        Welcome(late, (member(0), member(1), newcomer), known=False),
         Joined(session(0), newcomer),
         Joined(session(1), newcomer),
     ]
@@ -296,7 +330,7 @@ def test_each_request_is_answered_once_and_all_hear_of_every_loss(
 
     def apply(messages: Sequence[Message]) -> None:
         for message in messages:
-            if isinstance(message, Progress | Running | Joined | Lost):
+            if isinstance(message, Progress | Running | Joined | Lost | Known):
                 continue
             r = message.session.rank
             assert message.session == live(r)

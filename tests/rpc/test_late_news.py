@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from telegrad import rpc
 from telegrad.rendezvous import control as messages
-from telegrad.rendezvous.joined_job import MemberEvents
+from telegrad.rendezvous.joined_job import MemberEvents, as_member
 from telegrad.transport.session.guest_list import GuestList
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
@@ -21,14 +22,22 @@ class SlowLine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held: list[Callable[[], None]] = []
         self.slow = False
+        self.claims = False  # w1 says that it knows those of whom it has not heard
+        self.holds = threading.Event()
         self._lock = threading.Lock()
         self.waits = threading.Event()  # somebody at a door
         names: dict[MemberEvents, str] = {}
+        says: dict[MemberEvents, Callable[[rpc.WorkerInfo], None]] = {}
         take, follow, admits = MemberEvents.on_message, MemberEvents.follow, GuestList.admits
+        tell_known = MemberEvents.tell_known
 
         def followed(events: MemberEvents, info: rpc.WorkerInfo) -> None:
             names[events] = info.name
             follow(events, info)
+
+        def told(events: MemberEvents, tell: Callable[[rpc.WorkerInfo], None]) -> None:
+            says[events] = tell
+            tell_known(events, tell)
 
         async def waited(guests: GuestList, peer: rpc.WorkerInfo, seconds: float) -> None:
             if self.slow and peer not in guests:
@@ -40,11 +49,16 @@ class SlowLine:
             with self._lock:
                 if self.slow and of_w1 and kind in (messages.JOINED, messages.LOST):
                     self.held.append(lambda: take(events, kind, body))
+                    if self.claims and kind == messages.JOINED:
+                        says[events](as_member(body).info)
+                    if kind == messages.JOINED:
+                        self.holds.set()
                     return
             take(events, kind, body)
 
         monkeypatch.setattr(MemberEvents, "on_message", on_message)
         monkeypatch.setattr(MemberEvents, "follow", followed)
+        monkeypatch.setattr(MemberEvents, "tell_known", told)
         monkeypatch.setattr(GuestList, "admits", waited)
 
     def let_go(self) -> None:
@@ -62,11 +76,14 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowLine]:
 
 
 def test_a_successor_waits_until_the_news_of_it_is_there(make_job: MakeJob, line: SlowLine) -> None:
-    """It was a member as far as the coordinator says; w1 has not heard that, nor of the loss."""
+    """It was a member as far as the coordinator says; w1 has not heard that, nor of the loss.
+
+    `init_rpc` waits until w1 knows it, but for no longer than `lost_after`; as if that were over.
+    """
     job = make_job(3)
     assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
     former = job.agents[0].info
-    line.slow = True
+    line.slow = line.claims = True
     job.agents[0].shutdown(graceful=False)
     visit(job)
     line.waits.clear()  # w2 may have heard a moment later, too
@@ -78,6 +95,22 @@ def test_a_successor_waits_until_the_news_of_it_is_there(make_job: MakeJob, line
     assert answer.wait() == "w1"
     assert job.agents[0].info in job.agents[1].workers()
     assert former not in job.agents[1].workers()
+
+
+def test_who_has_joined_may_be_called_by_all(make_job: MakeJob, line: SlowLine) -> None:
+    """And not only by those who happened to hear of it as soon as it did."""
+    job = make_job(3)
+    line.slow = True
+    job.agents[0].shutdown(graceful=False)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(job.rejoin, 0)
+        assert line.holds.wait(20)
+        with pytest.raises(TimeoutError):
+            joining.result(0.3)
+        line.let_go()
+        joining.result(20)
+    for caller in (1, 2):
+        assert job.on(caller, rpc.rpc_sync, "w0", remote_code.who) == "w0"
 
 
 def visit(job: Job) -> None:
