@@ -477,7 +477,8 @@ class Groups:
             self._early_of.subtract(each.peer for each in early)
             closed = self._closed
         for each in early:
-            each.deliver(group)
+            with suppress(DecodeError):  # of one that is no member
+                each.deliver(group)
         if closed:  # the group was made while the agent ended
             self._end(group)
         for member in group.members:  # it may have been lost before the table had the group
@@ -530,14 +531,13 @@ class Groups:
     def _hand(
         self, peer: WorkerInfo, key: GroupKey, deliver: Callable[[ProcessGroup, int], None]
     ) -> None:
-        """Delivers a message of a worker to its group; logs a warning if it is no member."""
+        """Delivers a message of a worker to its group; raises DecodeError if it is no member."""
 
         def hand_to(group: ProcessGroup) -> None:
             source = group.rank_of(peer)
             if source is None:
-                _logger.warning("%r speaks to %r and is no member", peer.name, group.name)
-            else:
-                deliver(group, source)
+                raise DecodeError(f"{peer.name!r} speaks to {group.name!r} and is no member")
+            deliver(group, source)
 
         self._reach(key, hand_to, peer)
 

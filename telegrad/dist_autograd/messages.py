@@ -18,7 +18,7 @@ from telegrad.autograd import Gradients, Tensor
 from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.types import WorkerInfo
-from telegrad.wire import decode_exception, encode_exception
+from telegrad.wire import decode_exception, encode_exception, escaped
 from telegrad.wire import read_head as read_fields_before
 
 __all__ = [
@@ -252,11 +252,12 @@ def read_cause(body: object) -> BaseException:
             pass  # its class is not imported here
     type_name = str(body.get("type", ""))
     error = RemoteError(
-        f"{type_name.rpartition(':')[2]}: {body.get('message')}", type_name=type_name
+        escaped(f"{type_name.rpartition(':')[2]}: {body.get('message')}", lines=True),
+        type_name=type_name,
     )
     notes = body.get("notes")
     for note in notes if isinstance(notes, list) else ():
-        error.add_note(str(note))
+        error.add_note(escaped(str(note), lines=True, most=len(str(note))))
     return error
 
 

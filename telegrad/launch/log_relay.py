@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from io import BytesIO, RawIOBase
 from typing import Any, final
 
+from telegrad.transport import escaped
+
 __all__ = [
     "InterruptShortener",
     "LineChannel",
@@ -253,8 +255,13 @@ class LogRelay:
                 self._write(rank, stream, source, Piece(line))
 
     def say(self, text: str) -> None:
-        """Writes a line of the launcher's own to stderr; it is not counted."""
+        """Writes words of the launcher's own to stderr, which are not counted.
+
+        They may quote others: further lines are indented, so that none looks like a line of the
+        launcher or of a worker.
+        """
         self._clear_others("stderr")
+        text = escaped(text, lines=True, most=len(text)).replace("\n", "\n    ")
         self._screens["stderr"].write(Piece(f"telegrad {self._verb}: {text}".encode()))
 
     def traceback_began(self, rank: int) -> int | None:

@@ -35,6 +35,7 @@ from telegrad.errors import (
 )
 from telegrad.launch.policy import describe
 from telegrad.rendezvous import PrefixStore, Store
+from telegrad.transport import escaped
 
 __all__ = ["DONE", "ENDED", "FAILED", "GONE", "SIGNAL", "Event", "Nodes", "Share", "share_ranks"]
 
@@ -116,7 +117,7 @@ class Event:
         """
         try:
             fields: dict[str, Any] = json.loads(data)
-            text = tuple(str(line) for line in fields.pop("text"))
+            text = tuple(escaped(str(line)) for line in fields.pop("text"))
             return cls(**fields, text=text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"not an event of a launcher: {data[:80]!r}") from error

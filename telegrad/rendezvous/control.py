@@ -35,7 +35,7 @@ from telegrad.transport import (
     on_own_loop,
 )
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, read_body, write_body
+from telegrad.wire import Envelope, escaped, read_body, write_body
 
 __all__ = [
     "ERROR",
@@ -122,12 +122,16 @@ def encode_error(error: Exception) -> dict[str, object]:
     return {"type": name if name in _ERROR_TYPES else "RendezvousError", "message": str(error)}
 
 
+# The longest answer names each rank of a large job that is missing.
+MOST_WORDS = 20_000
+
+
 def decode_error(body: object) -> Exception:
     """Returns the error that a `control.error` reply carries."""
     if not isinstance(body, dict):
         return RendezvousError("the coordinator answered with an error that cannot be read")
     error_type = _ERROR_TYPES.get(str(body.get("type")), RendezvousError)
-    return error_type(str(body.get("message", "")))
+    return error_type(escaped(str(body.get("message", "")), lines=True, most=MOST_WORDS))
 
 
 def is_ours(error: Exception) -> bool:

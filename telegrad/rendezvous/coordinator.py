@@ -39,7 +39,7 @@ from telegrad.rendezvous.membership import (
 from telegrad.rendezvous.memory import MemoryStore, StoreWaits
 from telegrad.transport import ConnectionLimits, Exchange, LoopThread, Transport
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, read_body, write_body
+from telegrad.wire import Envelope, escaped, read_body, write_body
 
 __all__ = ["Coordinator", "CoordinatorStatistics"]
 
@@ -270,7 +270,11 @@ class Coordinator:
         with self._lock:
             self._joins.pop(peer, None)
             self._shutdowns.pop(peer, None)
-            self._send(self._membership.lost(peer, str(reason or "left")[:MOST_REASON], left=True))
+            self._send(
+                self._membership.lost(
+                    peer, escaped(str(reason or "left"), most=MOST_REASON), left=True
+                )
+            )
         self._answer(peer, envelope.call)
 
     def _on_standing(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
@@ -286,7 +290,10 @@ class Coordinator:
     def _on_gave_up(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         match body:
             case [str(name), int(rank), int(incarnation), str(reason)]:
-                info, reason = WorkerInfo(name, rank, incarnation), reason[:MOST_REASON]
+                info, reason = (
+                    WorkerInfo(name, rank, incarnation),
+                    escaped(reason, most=MOST_REASON),
+                )
             case _:
                 raise TypeError(f"a loss that cannot be read (got {body!r:.60})")
         with self._lock:

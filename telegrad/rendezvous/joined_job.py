@@ -28,6 +28,7 @@ from telegrad.rendezvous.membership import Member, Roster, StartWhen
 from telegrad.rendezvous.store import Store, check_timeout
 from telegrad.transport import GuestList
 from telegrad.types import WorkerInfo
+from telegrad.wire import escaped
 
 __all__ = [
     "JobListener",
@@ -480,7 +481,7 @@ class MemberEvents:
         match body:
             case [str(name), int(rank), int(incarnation), str(reason)]:
                 by = WorkerInfo(name, rank, incarnation)
-                reason = f"it has given up this worker: {reason}"
+                reason = f"it has given up this worker: {escaped(reason)}"
             case _:
                 raise DecodeError(f"the coordinator sent no loss (got {body!r:.120})")
         with self._lock:
@@ -707,5 +708,5 @@ def eviction(info: WorkerInfo | None, error: WorkerLostError) -> EvictedError:
 def _as_loss(body: object) -> tuple[WorkerInfo, str, bool]:
     match body:
         case [str(name), int(rank), int(incarnation), str(reason), bool(left)]:
-            return WorkerInfo(name, rank, incarnation), reason, left
+            return WorkerInfo(name, rank, incarnation), escaped(reason), left
     raise DecodeError(f"the coordinator sent no loss (got {body!r:.120})")

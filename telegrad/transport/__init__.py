@@ -52,6 +52,7 @@ from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import ExchangeStatistics
 from telegrad.transport.sockets.tcp import BulkSockets
 from telegrad.transport.sockets.unix import LocalTransport, find_local
+from telegrad.wire import escaped
 
 __all__ = [
     "CALL_REFUSED",
@@ -86,6 +87,7 @@ __all__ = [
     "WrappedCarrier",
     "address_of",
     "dial_peers",
+    "escaped",
     "find_local",
     "find_tls",
     "find_token",

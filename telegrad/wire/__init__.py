@@ -68,6 +68,7 @@ from telegrad.wire.registry import (
     register_refusal,
     register_type,
 )
+from telegrad.wire.words import escaped
 
 __all__ = [
     "BLOCK_BYTES",
@@ -116,6 +117,7 @@ __all__ = [
     "describe_lines",
     "encode",
     "encode_exception",
+    "escaped",
     "expose",
     "first_gpu",
     "import_missing_with",

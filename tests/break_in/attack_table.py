@@ -33,6 +33,7 @@ HANDSHAKES = "2 messages of at most 16 KiB"
 STRANGERS = "test_strangers.py::"
 MEMBERS = "test_members.py::"
 FORGERIES = "test_forgeries.py::"
+WORDS = "test_words.py::"
 
 ATTACKS = (
     # without the token
@@ -79,6 +80,8 @@ ATTACKS = (
     Attack("an announcement of more than may come", "cut off: `PROTOCOL`", "1 frame", (MEMBERS + "test_a_message_that_announces_more_than_may_come",)),
     Attack("messages about work of others: releases of contexts, deletions of references, replies, cancellations, items, operations of a group; ids of others beside a request", "ignored, or `DecodeError`", "the peer stays", (FORGERIES + "test_the_table_lists_every_kind", FORGERIES + "test_nobody_speaks_for_another", FORGERIES + "test_what_stands_beside_a_request_is_about_its_sender_alone")),
     Attack("invented ids: of references, contexts, passes, owners, groups", "forgotten, or refused: `DecodeError`, `PoolExhaustedError`", "`served_calls_per_peer` of each sort", tuple(FORGERIES + each for each in ("test_an_owner_keeps_little_of_what_it_has_never_seen", "test_an_owner_remembers_the_last_references_that_ended_unseen", "test_numbers_with_gaps_and_invented_workers_take_little_space", "test_a_fetch_that_is_given_up_leaves_nothing", "test_a_reference_with_an_invented_owner_is_refused_and_forgotten", "test_contexts_and_passes_that_one_member_opens_have_an_end", "test_messages_for_groups_that_nobody_made_have_an_end"))),
+    Attack("words that steer a terminal, or look like lines of the launcher: refusals, kinds, reasons, causes", "shown escaped", "cut after 2,000 characters where they are one line", tuple(WORDS + each for each in ("test_what_is_escaped_steers_no_terminal", "test_a_long_text_is_cut", "test_a_false_coordinator_refuses_with_words_of_its_own", "test_an_error_that_came_in_a_message", "test_a_message_of_the_launcher_is_one_message", "test_the_log_tells_of_garbage_harmlessly"))),
+    Attack("a flood of messages to a group of others, which would fill the log", "ignored", "100 lines of the log for each member", (WORDS + "test_one_that_is_no_member_does_not_fill_the_log",)),
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from telegrad import collectives, dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.collectives.forming import digest_of
+from telegrad.collectives.messages import GroupKey
 from telegrad.dist_autograd.ids import make_context_id, write_context_id
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, PoolExhaustedError
@@ -103,10 +103,12 @@ def infos() -> list[WorkerInfo]:
     return sorted(rpc.get_worker_infos(), key=lambda each: each.rank)
 
 
-def forgeries(kind: str, context_id: int, rref: RRefId, fork: ForkId) -> Iterable[tuple[int, Any]]:
+def forgeries(
+    kind: str, key: GroupKey, context_id: int, rref: RRefId, fork: ForkId
+) -> Iterable[tuple[int, Any]]:
     """Yields (rank of the victim, body) of what is forged under a kind."""
     numbers = range(1, 40)
-    group = [digest_of(infos()[:2]), 0]
+    group = [key.members, key.epoch]
     operation = [*group, 1, None, ["all_reduce", "sum", 0, "float64", ""], [2], 0]
     lie = encode_exception(ValueError("a lie"))
     match kind:
@@ -137,14 +139,16 @@ def forgeries(kind: str, context_id: int, rref: RRefId, fork: ForkId) -> Iterabl
             yield from ((victim, operation) for victim in (TRAINER, SERVER))
 
 
-def forge(kinds: list[str], context_id: int, rref: RRefId, fork: ForkId) -> list[str]:
+def forge(
+    kinds: list[str], key: GroupKey, context_id: int, rref: RRefId, fork: ForkId
+) -> list[str]:
     """Runs at mallory; returns the kinds that it forged."""
     agent, members = current_agent(), infos()
     for _ in range(50):  # so that the numbers of its own calls are others than those forged
         assert rpc.rpc_sync("worker1", abs, (-1,)) == 1
     forged = []
     for kind in kinds:
-        for victim, body in forgeries(kind, context_id, rref, fork):
+        for victim, body in forgeries(kind, key, context_id, rref, fork):
             forged.append(kind)
             reply = kind in {"rpc.reply", "rpc.error"}
             envelope = write_body(kind, "a lie" if reply else body, reply=reply)
@@ -186,7 +190,7 @@ def test_nobody_speaks_for_another(cluster: Cluster) -> None:
             assert next(items) == 0
             for _ in range(3):
                 assert gate.reached.acquire(timeout=60)
-            about = context_id, reference.rref, reference.fork
+            about = groups[TRAINER].key, context_id, reference.rref, reference.fork
             try:
                 assert cluster.call(MALLORY, forge, kinds, *about) == sorted(kinds)
             finally:

@@ -13,7 +13,7 @@ from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.failure import describe_failure, fresh_copy
 from telegrad.rpc.call.serving import ERROR, Handler, Serving
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, write_body
+from telegrad.wire import Envelope, escaped, write_body
 
 __all__ = ["Handler", "Inbox", "LossCallback"]
 
@@ -133,7 +133,7 @@ class Inbox:
                 else:
                     self._refuse_unknown(peer, envelope)
         except Exception as error:  # a remote handler: bad input must not stop the service
-            if not isinstance(error, DecodeError) or self._is_news(peer):
+            if self._is_news(peer):
                 self._submit(_log_failure, peer, envelope.kind, error)
             self._refuse(peer, envelope, error)
 
@@ -217,10 +217,11 @@ class Inbox:
 
 def _log_failure(peer: WorkerInfo, kind: str, error: Exception) -> None:
     if isinstance(error, DecodeError):  # the sender's fault, and it may send many
-        _logger.warning("%s from %r is garbage: %s", kind, peer.name, error)
+        words = escaped(str(error))
+        _logger.warning("%s from %r is garbage: %s", escaped(kind), peer.name, words)
         return
-    _logger.error("%s from %r failed", kind, peer.name, exc_info=error)
+    _logger.error("%s from %r failed", escaped(kind), peer.name, exc_info=error)
 
 
 def _log_unknown(peer: WorkerInfo, kind: str) -> None:
-    _logger.warning("%r sent %s, which is not known here", peer.name, kind)
+    _logger.warning("%r sent %s, which is not known here", peer.name, escaped(kind))

@@ -13,7 +13,7 @@ from types import MemberDescriptorType
 from typing import final
 
 from telegrad.errors import DecodeError, RemoteError
-from telegrad.wire import add_note, decode_exception, encode_exception
+from telegrad.wire import add_note, decode_exception, encode_exception, escaped
 
 __all__ = [
     "Contained",
@@ -144,14 +144,20 @@ def rebuild_failure(body: object) -> BaseException:
         except DecodeError:
             error = None
     if error is None:
-        type_name, message = str(body.get("type", "")), str(body.get("message", ""))
-        words = ": ".join(filter(None, (type_name.rpartition(":")[2], message)))
+        type_name, message = str(body.get("type", "")), _words(body.get("message", ""))
+        words = ": ".join(filter(None, (escaped(type_name.rpartition(":")[2]), message)))
         error = RemoteError(f"{words} (on worker {body.get('worker')!r})", type_name=type_name)
-    text = str(body.get("traceback", ""))
+    text = _words(body.get("traceback", ""))
     where = f"worker {body.get('worker')!r} (process {body.get('pid')})"
     add_note(error, f"{_NOTE}{where}:\n{text}")
     BaseException.__setattr__(error, _ATTRIBUTE, text)  # a frozen dataclass refuses setattr()
     return error
+
+
+def _words(told: object) -> str:
+    """Returns a peer's words of several lines, of which only the message's size is the limit."""
+    text = str(told)
+    return escaped(text, lines=True, most=len(text))
 
 
 def remote_traceback(error: BaseException) -> str | None:

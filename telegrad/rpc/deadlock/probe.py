@@ -29,7 +29,7 @@ from telegrad.rpc.deadlock.protocol import (
     Token,
 )
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, escaped
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
@@ -295,7 +295,7 @@ def _hop(call: object, token: object, to: object, worker: object, text: object) 
     if not isinstance(text, str):
         raise DecodeError("a wait does not say whose it is")
     branches = tuple(_served(each) for each in _few(to))
-    return Hop(_served(call), tuple(_integers(token)), branches, _worker(worker), text)
+    return Hop(_served(call), tuple(_integers(token)), branches, _worker(worker), escaped(text))
 
 
 def _worker(value: object) -> WorkerInfo:

@@ -33,7 +33,7 @@ from telegrad.rpc.rref.table import (
     RRefRegistry,
 )
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, Envelope, Land, Memory
+from telegrad.wire import Buffer, Envelope, Land, Memory, escaped
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
@@ -194,7 +194,7 @@ class Leaks:
             return  # it has overtaken, or been overtaken; or it is none of the peer's business
         with self._held_lock:
             held = self._held.setdefault(rref, _Held(self._registry.describe(rref)))
-            held.by.append(f"{peer.name!r} (from {place[:LONGEST_PLACE]})")
+            held.by.append(f"{peer.name!r} (from {escaped(place, most=LONGEST_PLACE)})")
 
     def _log_held(self) -> None:
         with self._held_lock:
@@ -501,7 +501,9 @@ def _arrivals(
         if not isinstance(entry, list) or len(entry) != 6 or not isinstance(entry[4], str):
             raise DecodeError("a fork in the header of RRefs is not a list of 6")
         place, rref, fork, owner, type_name, failed = entry
-        arrival = Arrival(_rref_id(rref), _fork_id(fork), _worker(owner), type_name, failed is True)
+        arrival = Arrival(
+            _rref_id(rref), _fork_id(fork), _worker(owner), escaped(type_name), failed is True
+        )
         _owned_by(arrival.owner, arrival.rref, arrival.fork)
         forked = arrival.fork[1:3]
         if all(forked != (parent.incarnation, child.incarnation) for parent, child in ways):

@@ -9,6 +9,7 @@ import grpc
 from grpc.aio import AbortError, InternalError, UsageError
 
 from telegrad.transport.base import CarrierClosedError
+from telegrad.wire import escaped
 
 __all__ = ["STREAM_ERRORS", "closed", "unreachable"]
 
@@ -39,5 +40,5 @@ def _reason(error: BaseException | None) -> str:
     if error is None:
         return ""
     if isinstance(error, grpc.aio.AioRpcError):
-        return f" ({error.code().name.lower()}: {error.details()})"
+        return f" ({error.code().name.lower()}: {escaped(str(error.details()))})"
     return f" ({type(error).__name__}: {error})"

@@ -43,6 +43,7 @@ from telegrad.transport.security.tags import (
     stream_id,
 )
 from telegrad.types import WorkerInfo
+from telegrad.wire import escaped
 
 __all__ = [
     "GONE",
@@ -401,7 +402,7 @@ def _body(message: bytes, tag: bytes) -> bytes:
     if message[:1] == b"R":
         told = pb.Refusal()
         _parse(told, message[1:])
-        raise RefusedError(Reason(told.reason), told.words)
+        raise RefusedError(Reason(told.reason), escaped(told.words))
     if message[:1] != tag:
         raise RefusedError(Reason.MALFORMED, "that was no message of a telegrad handshake")
     return message[1:]

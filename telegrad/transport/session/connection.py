@@ -43,6 +43,7 @@ from telegrad.wire import (
     Goodbye,
     Heartbeat,
     Memory,
+    escaped,
     pack_frame,
     unpack_frame,
 )
@@ -745,7 +746,7 @@ class Connection:
         if left:
             self.end()
         else:
-            self.lose(goodbye.reason or "it left", left=True)
+            self.lose(escaped(goodbye.reason) or "it left", left=True)
 
     def _end_if_said(self, stream: Stream) -> None:
         """Ends once both sides have said goodbye, this one last."""

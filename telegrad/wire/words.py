@@ -1,0 +1,36 @@
+"""Words of a peer, made fit for logs, messages of errors, and terminals."""
+
+from __future__ import annotations
+
+__all__ = ["escaped"]
+
+# A longer text fills a terminal, and the words of an error of ours are shorter.
+MOST_CHARACTERS = 2000
+
+
+def escaped(text: str, *, lines: bool = False, most: int = MOST_CHARACTERS) -> str:
+    r"""Returns a text in which nothing can steer a terminal or look like a line of its own.
+
+    Everything that a peer says passes here before it stands in a log, in a message of an error of
+    ours, or on a terminal: escape sequences, line ends and marks of direction become visible.
+
+    Args:
+        text: The peer's words.
+        lines: True if the text has several lines, as a traceback has; they stay, and tabs too.
+        most: The number of characters to keep.
+
+    Examples:
+        >>> escaped("worker 'a' is gone")
+        "worker 'a' is gone"
+        >>> print(escaped("\x1b[2Jfake\n[0] all is well"))
+        \x1b[2Jfake\n[0] all is well
+    """
+    if len(text) > most:
+        text = f"{text[:most]}..."
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(
+        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode()
+        for each in text
+    )

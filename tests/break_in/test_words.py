@@ -1,0 +1,175 @@
+"""Words of strangers and members reach logs, errors and terminals with nothing that steers these."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad import collectives, pb, rpc
+from telegrad.dist_autograd.messages import read_cause
+from telegrad.errors import AuthenticationError, TelegradError
+from telegrad.launch.log_relay import LogRelay, Screen
+from telegrad.launch.nodes import Event
+from telegrad.rendezvous.control import ControlLine, decode_error
+from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
+from telegrad.rpc.call.failure import rebuild_failure, remote_traceback
+from telegrad.rpc.seams import current_agent
+from telegrad.testing import Cluster
+from telegrad.testing.leaks import wait_until_gone
+from telegrad.transport import GrpcTransport, shared_loop_thread
+from telegrad.transport.security.handshake import Reason
+from telegrad.wire import escaped
+from tests.break_in.strangers import SECONDS, listener
+
+# Clears the screen, turns the reading direction, and looks like lines of a worker and the launcher.
+EVIL = "\x1b[2J\x9b31m\u202ereversed\r\n[0] all is well\ntelegrad run: done\x00\x07"
+SHOWN = "\\x1b[2J"  # how one sees it
+
+
+def is_harmless(text: str, *, lines: bool = False) -> bool:
+    """Whether only line ends are left of what steers a terminal, and those where there may be some."""
+    return text.replace("\n", "" if lines else "\n").isprintable()
+
+
+@given(st.text(), st.booleans())
+def test_what_is_escaped_steers_no_terminal(text: str, lines: bool) -> None:
+    found = escaped(text, lines=lines)
+    assert is_harmless(found.replace("\t", "") if lines else found, lines=lines)
+    if is_harmless(text):
+        assert found == text
+
+
+def test_a_long_text_is_cut() -> None:
+    assert escaped("a" * 100, most=10) == "a" * 10 + "..."
+
+
+def test_a_false_coordinator_refuses_with_words_of_its_own() -> None:
+    refusal = (
+        b"R"
+        + pb.Refusal(
+            reason=Reason.AUTHENTICATION.name,
+            words=EVIL * 100,
+        ).SerializeToString()
+    )
+
+    async def refuse(_: object, context: Any) -> None:
+        await context.read()
+        await context.write(refusal)
+
+    loop = shared_loop_thread().acquire()
+    serving = listener(refuse)
+    port = loop.run(serving.__aenter__(), SECONDS)
+    line = ControlLine(
+        job="job", rank=-1, token=b"t" * 16, transports=[GrpcTransport()], owner="worker0"
+    )
+    try:
+        with pytest.raises(AuthenticationError) as caught:
+            line.connect(f"grpc://127.0.0.1:{port}", SECONDS)
+    finally:
+        line.close()
+        loop.run(serving.__aexit__(None, None, None), SECONDS)
+        loop.release()
+    assert is_harmless(str(caught.value))
+    assert SHOWN in str(caught.value)
+    assert len(str(caught.value)) < 4000
+
+
+TOLD: dict[str, Callable[[], BaseException]] = {
+    "an answer of the coordinator": lambda: decode_error({"type": "ValueError", "message": EVIL}),
+    "the error of a call": lambda: rebuild_failure(
+        {"type": f"no.such:{EVIL}", "message": EVIL, "traceback": EVIL, "worker": EVIL, "pid": 1}
+    ),
+    "the cause of an abort": lambda: read_cause(
+        {"type": f"no.such:{EVIL}", "message": EVIL, "notes": [EVIL]}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_an_error_that_came_in_a_message(what: str) -> None:
+    error = TOLD[what]()
+    for text in (str(error), remote_traceback(error) or "", *getattr(error, "__notes__", ())):
+        assert is_harmless(text, lines=True), text
+        assert not text or SHOWN in text
+    assert isinstance(error, TelegradError | ValueError)
+
+
+def test_a_message_of_the_launcher_is_one_message() -> None:
+    """It quotes errors, and lines of workers of other hosts."""
+    out, err = io.BytesIO(), io.BytesIO()
+    relay = LogRelay(Screen(out, terminal=False), Screen(err, terminal=False), "run")
+    relay.say(f"could not start: {EVIL}")
+    event = Event.read(json.dumps({"kind": "failed", "node": 1, "text": [EVIL, "text"]}).encode())
+    relay.show(5, [line.encode() for line in event.text])
+    lines = err.getvalue().decode().splitlines()
+    assert all(is_harmless(line) for line in lines)
+    begins = [line.partition(" ")[0] for line in lines]
+    assert begins == ["telegrad", "", "", "[5]", "[5]"]
+
+
+# -- the log --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as cluster:
+        yield cluster
+
+
+def test_the_log_tells_of_garbage_harmlessly(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def attack() -> None:
+        agent, peer = current_agent(), rpc.get_worker_info("worker0")
+        agent.post(peer, EVIL[:50], None)
+        agent.post(peer, "rref.user_delete", EVIL)
+        assert rpc.rpc_sync("worker0", abs, (-1,)) == 1
+
+    def told() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records]
+        assert all(is_harmless(each) for each in messages)
+        wanted = ("is not known here", "is garbage")
+        return [each for each in wanted if not any(each in message for message in messages)]
+
+    cluster.call(2, attack)
+    wait_until_gone("words that the log does not have", told)
+
+
+def test_one_that_is_no_member_does_not_fill_the_log(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups: dict[int, collectives.ProcessGroup] = {}
+
+    def make_group() -> None:
+        groups[rpc.get_worker_info().rank] = collectives.new_group([0, 1])
+
+    def attack() -> None:
+        agent, members = current_agent(), sorted(rpc.get_worker_infos(), key=lambda w: w.rank)
+        operation = [1, None, ["all_reduce", "sum", 0, "float64", ""], [2], 0]
+        for _ in range(3 * MOST_GARBAGE_TOLD):
+            key = groups[0].key
+            agent.post(members[0], "collectives.push", [key.members, key.epoch, *operation])
+        assert rpc.rpc_sync("worker0", abs, (-1,)) == 1
+
+    def reduce() -> float:
+        total = np.ones(1)
+        if rpc.get_worker_info().rank < 2:
+            collectives.all_reduce(total, group=groups[rpc.get_worker_info().rank])
+        return float(total[0])
+
+    def told() -> list[str]:
+        lines = [each for each in caplog.messages if "and is no member" in each]
+        assert len(lines) <= MOST_GARBAGE_TOLD
+        return [] if len(lines) == MOST_GARBAGE_TOLD else [f"only {len(lines)} lines"]
+
+    cluster.run(make_group)
+    cluster.call(2, attack)
+    wait_until_gone("lines", told)
+    assert cluster.run(reduce) == [2.0, 2.0, 1.0]
