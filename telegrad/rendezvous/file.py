@@ -43,6 +43,7 @@ from telegrad.rendezvous.store import (
     replacement,
     unset_error,
 )
+from telegrad.transport import fault_of_file
 
 __all__ = [
     "EndpointFile",
@@ -72,10 +73,12 @@ class FileStore(Store):
 
     Args:
         path: The path of the file, which is made with mode 0600 if it does not exist. Its
-            directory must exist.
+            directory must exist. A symbolic link is not followed, and a file that another user
+            owns or may write is refused.
 
     Raises:
-        RendezvousError: The file cannot be made, read or written, or is not a store.
+        RendezvousError: The file cannot be made, read or written, is not this user's own, or is
+            not a store.
 
     Example:
         >>> import tempfile
@@ -171,7 +174,7 @@ class FileStore(Store):
         self._check_usable()
         with self._words():
             try:
-                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = open_own_file(self.path, os.O_RDONLY)
             except FileNotFoundError:
                 return self._forget()  # deleted: the next change makes it anew
             try:
@@ -201,11 +204,10 @@ class FileStore(Store):
         """Opens the file at the path, and locks it against other processes and threads."""
         deadline = time.monotonic() + LOCK_TIMEOUT
         while True:
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            descriptor = os.open(self.path, flags, 0o600)
+            descriptor = open_own_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(descriptor), os.stat(self.path)):
+                if os.path.samestat(os.fstat(descriptor), os.lstat(self.path)):
                     return descriptor
             except FileNotFoundError:
                 pass  # deleted while it was opened
@@ -289,6 +291,26 @@ class FileStore(Store):
             raise RendezvousError(_explain(self.path, error)) from error
 
 
+def open_own_file(path: str, flags: int) -> int:
+    """Opens a file of this user, and never what a symbolic link in its place names.
+
+    Returns:
+        Its descriptor.
+
+    Raises:
+        OSError: It cannot be opened; ELOOP for a symbolic link; EBADF with the reason as text for a
+            file of another user, one that others may write, or no regular file.
+    """
+    # O_NONBLOCK: to open a FIFO must not wait for its writer.
+    guard = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags | guard, 0o600)
+    fault = fault_of_file(os.fstat(descriptor), secret=False)
+    if fault:
+        os.close(descriptor)
+        raise OSError(errno.EBADF, fault)
+    return descriptor
+
+
 def _record(what: bytes, key: str, value: bytes = b"") -> bytes:
     name = key.encode()
     body = KEY.pack(what, len(name)) + name + value
@@ -313,6 +335,10 @@ def _explain(path: str, error: OSError) -> str:
             problem = f"there is no directory {directory!r}; make it, or name another file"
         case errno.EISDIR:
             problem = "it is a directory; name a file in it"
+        case errno.ELOOP:
+            problem = "it is a symbolic link; name the file itself"
+        case errno.EBADF:
+            problem = f"{error.strerror}; name a file that only this user may write"
         case errno.EACCES | errno.EPERM | errno.EROFS:
             problem = f"{error.strerror}; name a file that this user may read and write"
         case errno.ENOLCK | errno.EOPNOTSUPP | errno.ENOSYS:
@@ -415,12 +441,13 @@ class EndpointFile:
         except PermissionError:
             pass  # a directory that cannot be opened may still be passed through
         try:
-            with open(self.path, "rb") as file:
+            with open(open_own_file(self.path, os.O_RDONLY), "rb") as file:
                 text = file.read(LONGEST).decode(errors="replace")
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._error(error, "name a file that all workers may read") from error
+            remedy = "name a file that all workers may read, and only this user may write"
+            raise self._error(error, remedy) from error
         published = Published.of(text)
         if published is None and text:
             raise RendezvousError(
@@ -446,4 +473,6 @@ class EndpointFile:
 
     def _error(self, error: OSError, remedy: str) -> RendezvousError:
         reason = error.strerror or str(error)
+        if error.errno == errno.ELOOP:
+            reason = "it is a symbolic link"
         return RendezvousError(f"init_method names {self.path!r}: {reason}; {remedy}")

@@ -43,6 +43,7 @@ from telegrad.transport.security.credentials import (
     read_token_file,
     write_token_file,
 )
+from telegrad.transport.security.own_file import fault_of_file
 from telegrad.transport.security.tls import Tls, TlsOptions, find_tls, load_tls, self_signed_tls
 from telegrad.transport.session.exchange import Exchange
 from telegrad.transport.session.guest_list import GuestList
@@ -88,6 +89,7 @@ __all__ = [
     "address_of",
     "dial_peers",
     "escaped",
+    "fault_of_file",
     "find_local",
     "find_tls",
     "find_token",

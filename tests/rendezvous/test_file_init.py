@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -73,12 +74,18 @@ def leave_stale(path: Path, endpoint: str, job: str = "default") -> None:
     path.write_text(Published(endpoint, job, "process 1 on h at noon").text())
 
 
-def wait_until_looked(path: Path, future: Future[JoinedJob]) -> None:
-    """Returns when somebody has read the file: a named pipe in its place, opened by a reader."""
-    os.mkfifo(path)
-    with path.open("w"):  # blocks until the reader comes
-        path.unlink()
-    assert not future.done()
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set when somebody has read the file."""
+    event, read = threading.Event(), EndpointFile.read
+
+    def note(file: EndpointFile) -> Published | None:
+        published = read(file)
+        event.set()
+        return published
+
+    monkeypatch.setattr(EndpointFile, "read", note)
+    return event
 
 
 def test_rank_0_says_where_it_is_and_takes_it_back(path: Path) -> None:
@@ -87,10 +94,11 @@ def test_rank_0_says_where_it_is_and_takes_it_back(path: Path) -> None:
     assert not list(path.parent.iterdir())
 
 
-def test_the_others_wait_for_a_late_rank_0(path: Path) -> None:
+def test_the_others_wait_for_a_late_rank_0(path: Path, looked: threading.Event) -> None:
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(join, path, 1)
-        wait_until_looked(path, waiting)
+        assert looked.wait(20)
+        assert not waiting.done()
         assemble(path, pool, waiting)
 
 
@@ -208,7 +216,7 @@ def test_bad_places(path: Path, tmp_path: Path) -> None:
     for rank in (0, 1):
         with pytest.raises(RendezvousError, match=r"there is no directory '.*no/where' here; make"):
             join(tmp_path / "no" / "where" / "job", rank)
-        with pytest.raises(RendezvousError, match="Is a directory"):
+        with pytest.raises(RendezvousError, match="it is no regular file"):
             join(tmp_path, rank)
     path.write_text("my diary")
     for rank in (0, 1):
@@ -225,6 +233,27 @@ def test_a_file_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(RendezvousError, match="Permission denied; name a path that rank 0 may wr"):
         join(path, 0)
     assert not list(path.parent.iterdir())
+
+
+def test_only_a_file_of_ones_own_is_believed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's file could lead the job to that user's coordinator."""
+    file = EndpointFile(str(path))
+    file.publish("grpc://a:1", "default")
+    assert file.read() is not None
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(RendezvousError, match="it is a symbolic link; name a file"):
+        EndpointFile(str(link)).read()
+    path.chmod(0o620)
+    with pytest.raises(RendezvousError, match=r"it may be written by others \(mode 0620\)"):
+        file.read()
+    path.chmod(0o600)
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(RendezvousError, match=f"belongs to another user .uid {own}"):
+        file.read()
 
 
 def test_nobody_takes_away_the_file_of_a_newer_job(path: Path) -> None:

@@ -171,7 +171,7 @@ def test_errors_of_the_disk_say_the_remedy(
     with pytest.raises(RendezvousError, match="it is a directory; name a file in it"):
         FileStore(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(RendezvousError, match="loop' as a store: Too many levels of symbolic"):
+    with pytest.raises(RendezvousError, match="loop' as a store: it is a symbolic link; name the"):
         FileStore(tmp_path / "loop")
 
     def refuse(*_: object) -> int:
@@ -183,11 +183,51 @@ def test_errors_of_the_disk_say_the_remedy(
     monkeypatch.undo()
 
 
-def test_a_full_disk_leaves_no_half_record() -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full here")
-    with pytest.raises(RendezvousError, match="as a store"):
-        FileStore("/dev/full")
+def test_a_full_disk_leaves_no_half_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(path)
+    before, write, room = path.stat().st_size, os.write, 5
+
+    def fill(descriptor: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room = 0
+        return write(descriptor, data[:5])
+
+    with monkeypatch.context() as patch, pytest.raises(RendezvousError, match="No space left"):
+        patch.setattr(os, "write", fill)
+        store.set("k", b"value")
+    assert path.stat().st_size == before
+    store.set("k", b"value")
+    assert FileStore(path).get("k") == b"value"
+
+
+def test_only_a_file_of_ones_own_is_used(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory of all, another user could put a link, a FIFO or a file in the store's place."""
+    diary = tmp_path / "diary"
+    diary.write_bytes(b"")
+    path.symlink_to(diary)
+    with pytest.raises(RendezvousError, match="it is a symbolic link; name the file itself"):
+        FileStore(path)
+    assert diary.read_bytes() == b""
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RendezvousError, match="it is no regular file; name a file that only this"):
+        FileStore(path)
+    path.unlink()
+    store = FileStore(path)
+    store.set("k", b"v")
+    path.chmod(0o666)
+    with pytest.raises(RendezvousError, match=r"it may be written by others \(mode 0666\)"):
+        store.get("k")
+    path.chmod(0o640)  # others may read: what a job keeps there is no secret
+    assert store.get("k") == b"v"
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)  # the user that runs the tests may be root
+    with pytest.raises(RendezvousError, match=f"belongs to another user .uid {own}; this one has"):
+        store.set("k", b"w")
 
 
 def test_a_lock_that_nobody_lets_go_ends_with_words(
