@@ -18,6 +18,7 @@ from telegrad.rendezvous.control import (
 )
 from telegrad.rendezvous.coordinator import Coordinator
 from telegrad.transport import Exchange, GrpcTransport
+from telegrad.transport.security.tls import self_signed_tls
 from tests.transport.workers import SECONDS, TOKEN, Authority, Recorder
 
 Open = Callable[[str, str], ControlLine]
@@ -145,4 +146,47 @@ def test_a_worker_asks_for_itself_alone(authority: Authority, open_line: Open) -
         assert answer == {"member": None}
         assert coordinator.statistics().abandoned_by == 1
     finally:
+        coordinator.close(0.5)
+
+
+def plain_address(endpoint: str) -> str:
+    """Where a worker dials that was told an address, as by MASTER_ADDR, and nothing of encryption."""
+    return "grpc://" + endpoint.partition("://")[2]
+
+
+MISMATCHES: dict[str, tuple[str, str, str]] = {
+    # coordinator, worker, and what the worker is told
+    "no certificate": ("mutual", "plain", "hangs up on a worker without a certificate"),
+    "insecure, mutual": ("mutual", "insecure", "hangs up on a worker without a certificate"),
+    "insecure, encrypted": ("self-signed", "insecure", "encrypts, and this worker is insecure"),
+    "certificates here alone": ("plain", "mutual", "is without encryption, and this worker has"),
+    "insecure there": ("insecure", "plain", "holds no token"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_whoever_encrypts_otherwise_hears_of_it_at_once(authority: Authority, case: str) -> None:
+    """The error was that of a coordinator that nobody started, after the whole init_timeout."""
+    there, here, words = MISMATCHES[case]
+
+    def transport(kind: str, name: str) -> GrpcTransport:
+        if kind in {"plain", "insecure"}:
+            return GrpcTransport(insecure=kind == "insecure")
+        return GrpcTransport(tls=authority.tls(name) if kind == "mutual" else self_signed_tls())
+
+    def token(kind: str) -> bytes | None:
+        return None if kind == "insecure" else TOKEN
+
+    coordinator = Coordinator(
+        [transport(there, "coordinator")], job="job", token=token(there), world_size=2
+    )
+    line = ControlLine(
+        job="job", rank=1, token=token(here), transports=[transport(here, "w")], owner="w"
+    )
+    try:
+        endpoint = coordinator.start()[0]
+        with pytest.raises(AuthenticationError, match=words):
+            line.connect(plain_address(endpoint), SECONDS)
+    finally:
+        line.close(0.1)
         coordinator.close(0.5)

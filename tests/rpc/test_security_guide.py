@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from telegrad import rpc
-from telegrad.errors import AuthenticationError
+from telegrad.errors import AuthenticationError, EncodeError
 from telegrad.launch.cli import main
+from telegrad.wire import decode, encode
 from tests.audit_log import audit_log_of_all
 from tests.conftest import Programs, unused_port
 
@@ -42,6 +43,22 @@ def test_the_table_of_limits_has_all_with_their_defaults() -> None:
         assert number, default
         told[name.strip("`")] = int(number[1].replace(",", "")) * UNITS[number[2] or ""]
     assert told == dataclasses.asdict(rpc.Limits())
+
+
+def test_the_depth_that_a_sender_refuses_is_told() -> None:
+    (words,) = [words for name, _, words in rows("limit") if name == "`depth`"]
+    deepest = int(re.findall(r"deeper than (\d+)", words)[0])
+    for make in (
+        lambda value: (value,),
+        lambda value: {1: value},
+        lambda value: frozenset([value]),
+    ):
+        value: object = 0
+        for _ in range(deepest):
+            value = make(value)
+        assert decode(encode(value).document) == value
+        with pytest.raises(EncodeError, match=f"nested deeper than {deepest}"):
+            encode(make(value))
 
 
 def test_the_program_runs_with_certificates(programs: Programs) -> None:

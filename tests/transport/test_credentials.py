@@ -90,3 +90,29 @@ def test_a_token_file_is_never_overwritten(tmp_path: Path) -> None:
         write_token_file(tmp_path / "token")
     assert read_token_file(tmp_path / "token") == token
     assert make_token() != make_token()
+
+
+def test_only_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FIFO blocked for ever, and root read the token of another user."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo, 0o600)
+    with pytest.raises(AuthenticationError, match="is refused: it is no regular file; name a file"):
+        find_token(None, {"TELEGRAD_TOKEN_FILE": str(fifo)})
+    path = tmp_path / "token"
+    write_token_file(path)
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)  # the user that runs the tests may be root
+    with pytest.raises(AuthenticationError, match=f"belongs to another user .uid {own}; this one"):
+        read_token_file(path)
+
+
+def test_an_inherited_pipe_that_nobody_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("telegrad.transport.security.own_file.PIPE_SECONDS", 0.02)
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, LONG.encode())
+        with pytest.raises(AuthenticationError, match=r"it did not end within 0\.02 s"):
+            read_token_file(f"/dev/fd/{reading}")
+    finally:
+        os.close(reading)
+        os.close(writing)

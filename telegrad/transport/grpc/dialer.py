@@ -27,7 +27,7 @@ from telegrad.transport.grpc.options import (
 from telegrad.transport.grpc.writes import Operations, Writes
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls
-from telegrad.transport.security.tls_probe import Probe, Shown
+from telegrad.transport.security.tls_probe import NoTlsError, Probe, Shown
 from telegrad.transport.sockets.unix import UNIX_SCHEME, path_of
 from telegrad.transport.sockets.unix import connect as connect_unix
 
@@ -196,13 +196,25 @@ class Dialler:
         """Looks whether a listener took no plain stream because it encrypts.
 
         One that listens everywhere does, and the job may know it by its loopback address.
+
+        Raises:
+            RefusedError: It encrypts, and will not do so with this worker.
         """
-        if self._insecure:
-            return None
         try:
-            return await self._fetch(endpoint, host, port)
+            found = await self._fetch(endpoint, host, port)
+        except NoTlsError:
+            return None
+        except RefusedError:
+            raise
         except ConnectionError:
             return None
+        if self._insecure:
+            raise RefusedError(
+                Reason.AUTHENTICATION,
+                f"{endpoint} encrypts, and this worker is insecure; start this one without "
+                "insecure=True, or the one there with it",
+            )
+        return found
 
 
 async def connect(endpoint: str, host: str, port: int) -> socket.socket:

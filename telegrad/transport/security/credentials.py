@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from telegrad.errors import AuthenticationError
+from telegrad.transport.security.own_file import UnfitFileError, read_secret
 
 __all__ = ["find_token", "make_token", "read_token_file", "write_token_file"]
 
@@ -86,20 +86,16 @@ def read_token_file(path: str | os.PathLike[str]) -> bytes:
     """Reads a token from a file that only its owner may read.
 
     Raises:
-        AuthenticationError: The file cannot be read, is empty, or others may read or write it.
+        AuthenticationError: The file cannot be read, is empty, is another user's, or others may
+            read or write it.
     """
     try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
-                raise AuthenticationError(
-                    f"the token file {os.fspath(path)!r} may be used by others (mode "
-                    f"{stat.S_IMODE(status.st_mode):04o}); run: chmod 600 {os.fspath(path)}"
-                )
-            text = file.read(4096)
+        text = read_secret(path, 4096)
+    except UnfitFileError as error:
+        raise AuthenticationError(
+            f"the token file {os.fspath(path)!r} is refused: {error.strerror}"
+        ) from error
     except OSError as error:
-        if isinstance(error, AuthenticationError):
-            raise
         raise AuthenticationError(
             f"the token file {os.fspath(path)!r} cannot be read ({error.strerror}); "
             f"name another one in TELEGRAD_TOKEN_FILE"

@@ -1,11 +1,18 @@
-"""The check that a file belongs to the user of this process, before its content is believed."""
+"""Files of the user of this process alone: the check, and how secrets are read."""
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import stat
+import time
+from typing import Final
 
-__all__ = ["fault_of_file"]
+__all__ = ["UnfitFileError", "fault_of_file", "read_secret"]
+
+INHERITED: Final = ("/dev/fd/", "/proc/self/fd/")
+PIPE_SECONDS = 10.0  # a command that a shell runs for its output may ask a server
 
 
 def fault_of_file(status: os.stat_result, *, secret: bool) -> str:
@@ -25,3 +32,43 @@ def fault_of_file(status: os.stat_result, *, secret: bool) -> str:
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
         return f"it may be {'used' if secret else 'written'} by others (mode {mode})"
     return ""
+
+
+class UnfitFileError(PermissionError):
+    """A file is not this user's own secret; its words say why, and the remedy."""
+
+
+def read_secret(path: str | os.PathLike[str], size: int) -> bytes:
+    """Reads the beginning of a file that only its owner, this user, may read; never blocks for long.
+
+    An inherited descriptor (`/dev/fd/N`), which a shell's `<(command)` is, may be a pipe: it is read
+    to its end, for at most `PIPE_SECONDS`.
+
+    Raises:
+        UnfitFileError: The file belongs to another user, may be read by others, or is no file.
+        OSError: The file cannot be read.
+    """
+    name = os.fspath(path)
+    # O_NONBLOCK: to open a FIFO must not wait for its writer.
+    with open(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", 0) as file:
+        status = os.fstat(file.fileno())
+        if name.startswith(INHERITED) and stat.S_ISFIFO(status.st_mode):
+            return _read_pipe(file.fileno(), size)
+        if fault := fault_of_file(status, secret=True):
+            mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            remedy = f"run: chmod 600 {name}" if mine else "name a file of this user's own"
+            raise UnfitFileError(errno.EPERM, f"{fault}; {remedy}")
+        return file.read(size)
+
+
+def _read_pipe(descriptor: int, size: int) -> bytes:
+    deadline, data = time.monotonic() + PIPE_SECONDS, b""
+    while len(data) < size:
+        left = max(0.0, deadline - time.monotonic())
+        if not select.select([descriptor], [], [], left)[0]:
+            raise TimeoutError(errno.ETIMEDOUT, f"it did not end within {PIPE_SECONDS:g} s")
+        more = os.read(descriptor, size - len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -17,7 +17,6 @@ import hashlib
 import os
 import re
 import ssl
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
@@ -25,6 +24,7 @@ from typing import Final, final
 from telegrad.errors import AuthenticationError
 from telegrad.transport.security.certificate import Certificate, KeyPair
 from telegrad.transport.security.certificates import make_self_signed, read_certificate
+from telegrad.transport.security.own_file import UnfitFileError, read_secret
 
 __all__ = [
     "Tls",
@@ -323,17 +323,15 @@ def _try_out(
 
 def _read(path: str | os.PathLike[str], field: str, *, private: bool = False) -> bytes:
     try:
+        if private:
+            return read_secret(path, MOST_BYTES)
         with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if private and stat.S_ISREG(mode) and mode & 0o077:
-                raise AuthenticationError(
-                    f"the key {os.fspath(path)!r} may be used by others (mode "
-                    f"{stat.S_IMODE(mode):04o}); run: chmod 600 {os.fspath(path)}"
-                )
             return file.read(MOST_BYTES)
+    except UnfitFileError as error:
+        raise AuthenticationError(
+            f"the key {os.fspath(path)!r} is refused: {error.strerror}"
+        ) from error
     except OSError as error:
-        if isinstance(error, AuthenticationError):
-            raise
         raise AuthenticationError(
             f"the file {os.fspath(path)!r} cannot be read ({error.strerror}); name another one in "
             f"TlsOptions.{field} or {VARIABLES[field]}, or make it by `telegrad certs`"

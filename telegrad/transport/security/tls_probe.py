@@ -30,7 +30,7 @@ from telegrad.transport.security.certificates import read_certificate
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls, fingerprint, issue_command, trusting_context
 
-__all__ = ["Probe", "Shown"]
+__all__ = ["NoTlsError", "Probe", "Shown"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,10 @@ READ_BYTES = 1 << 16
 SELF_SIGNED_NAME: Final = "telegrad"  # in all certificates that workers make at their start
 SIGNS_ITSELF: Final = frozenset({18, 19})  # X509_V_ERR_..SELF_SIGNED_CERT..
 HANG_UPS = 2  # a single one may be the end of a process
+
+
+class NoTlsError(RefusedError):
+    """The listener does not speak TLS."""
 
 
 class _HungUpError(ConnectionError):
@@ -85,7 +89,8 @@ class Probe:
             connect: Makes a connection to the listener; may be called more than once.
 
         Raises:
-            RefusedError: The listener speaks no TLS, or one side rejects the other's certificate.
+            NoTlsError: The listener speaks no TLS.
+            RefusedError: One side rejects the other's certificate, or lack of one.
             OSError: A connection broke, or cannot be made.
         """
         for _ in range(HANG_UPS):
@@ -100,7 +105,9 @@ class Probe:
                 except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
                     raise ConnectionResetError("it hung up in the midst of it") from error
                 except ssl.SSLError as error:
-                    raise _refused(self._no_tls(endpoint, error)) from error
+                    raise NoTlsError(
+                        Reason.AUTHENTICATION, self._no_tls(endpoint, error)
+                    ) from error
         else:
             raise _refused(self._hung_up(endpoint))
         with await connect() as connected:
