@@ -51,6 +51,7 @@ from telegrad.wire.pieces import (
     read_chunk,
     read_chunk_header,
 )
+from telegrad.wire.policy.bounds import check_call
 from telegrad.wire.policy.exposure import expose
 from telegrad.wire.policy.policy import CallablePolicy, Decide
 from telegrad.wire.policy.project import Project
@@ -107,6 +108,7 @@ __all__ = [
     "Project",
     "Span",
     "add_note",
+    "check_call",
     "chunk_header",
     "copy_of",
     "cut",

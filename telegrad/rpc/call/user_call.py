@@ -15,7 +15,7 @@ from telegrad.rpc.agent.ambient import find_agent
 from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future.future import Future
 from telegrad.types import WorkerInfo
-from telegrad.wire import Encoded, FunctionRef, encode, read_head, register_refusal
+from telegrad.wire import Encoded, FunctionRef, check_call, encode, read_head, register_refusal
 
 __all__ = [
     "ARGUMENTS",
@@ -340,10 +340,12 @@ def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any
 
     Raises:
         DecodeError: It is something else, or names another function than it began with.
+        CallRefusedError: It calls a listed function that would keep this worker busy for minutes.
     """
     if type(payload) is dict and payload.get("func") == name:
         args, kwargs = payload.get(ARGUMENTS), payload.get("kwargs")
         if type(args) is list and type(kwargs) is dict:
+            check_call(name, args, kwargs)
             return args, kwargs
     raise DecodeError(NO_CALL)
 

@@ -1,0 +1,92 @@
+"""No listed function holds the interpreter for long on small arguments: the worker would be lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad.errors import CallRefusedError
+from telegrad.wire import check_call
+
+BUSY: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("builtins:int", [Decimal("1e99999999")], {}),
+    ("builtins:sorted", [[Decimal("1e99999999")]], {"key": int}),
+    ("builtins:max", [[10**9] * 1000], {"key": np.arange}),
+    ("builtins:sum", [range(10**12)], {}),
+    ("builtins:sum", [[range(10**6)] * 100], {}),
+    ("builtins:sum", [[[1]] * 10**4, []], {}),
+    ("builtins:set", [[i * (2**61 - 1) for i in range(20_000)]], {}),
+    ("builtins:dict", [[(i * (2**61 - 1), 0) for i in range(20_000)]], {}),
+    ("builtins:divmod", [2**800_000, 3**200_000], {}),
+    ("math:floor", [Decimal("1e99999999")], {}),
+    ("math:prod", [range(1, 10**6)], {}),
+    ("math:gcd", [2**800_000, 3**200_000], {}),
+    ("operator:pow", [7, 3 * 10**8], {}),
+    ("operator:lshift", [1, 10**12], {}),
+    ("operator:mul", ["x", 10**12], {}),
+    ("operator:imul", [10**12, [1]], {}),
+    ("operator:mod", ["%9999999999d", 1], {}),
+    ("operator:countOf", [range(10**12), 0.5], {}),
+    ("numpy:power", [7, 3 * 10**8], {"dtype": "O"}),
+    ("numpy:power", [7, 3 * 10**8], {"dtype": dict}),
+    ("numpy:power", [7, 3 * 10**8], {"signature": "OO->O"}),
+    ("numpy:power", [[7, None], 3 * 10**8], {}),
+    ("numpy:left_shift", [2**70, 10**12], {}),
+    ("numpy:floor", [Decimal(1)], {}),
+    ("numpy:sum", [range(10**9)], {}),
+    ("numpy:binary_repr", [1, 10**12], {}),
+    ("telegrad.numpy:power", [7, 3 * 10**8], {"dtype": "O"}),
+]  # fmt: skip
+
+USUAL: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("builtins:int", ["12"], {}),
+    ("builtins:int", [Decimal("12.5")], {}),
+    ("builtins:sum", [range(10**6)], {}),
+    ("builtins:sorted", [["b", "aa"]], {"key": len}),
+    ("builtins:set", [[1, 1, 2] * 1000], {}),
+    ("builtins:dict", [[("a", 1)]], {"b": 2}),
+    ("math:prod", [[1, 2, 3]], {}),
+    ("operator:pow", [2, 1000], {}),
+    ("operator:pow", [np.arange(3), 2], {}),
+    ("operator:mul", [np.arange(3), 10**12], {}),
+    ("operator:mul", ["ab", 3], {}),
+    ("operator:mod", [7, 3], {}),
+    ("numpy:power", [[7, 2.5], 3], {"dtype": "f4"}),
+    ("numpy:array", [["Ohio", "Utah"]], {}),
+    ("numpy:sum", [np.ones((2, 3)), (0, 1)], {"dtype": float, "keepdims": True}),
+    ("numpy:base_repr", [2**100, 36], {}),
+    ("numpy:clip", [np.arange(3), None, 2], {}),
+    ("numpy:einsum", ["ij->ji", np.ones((2, 3))], {}),
+]  # fmt: skip
+
+
+def test_calls_that_keep_a_worker_busy_are_refused(subtests: pytest.Subtests) -> None:
+    for i, (name, args, kwargs) in enumerate(BUSY):
+        with (
+            subtests.test(name=name, row=i),
+            pytest.raises(CallRefusedError, match=f"{name!r} of .* call a function of your own"),
+        ):
+            check_call(name, args, kwargs)
+
+
+def test_usual_calls_are_not_refused(subtests: pytest.Subtests) -> None:
+    for name, args, kwargs in USUAL:
+        with subtests.test(name=name):
+            check_call(name, args, kwargs)
+    check_call("mymodule:power", [7, 3 * 10**8], {"dtype": "O"})  # of the project: it may
+
+
+def test_a_search_through_the_whole_list_finds_no_other() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.wire.busy_search"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.splitlines()[-1].startswith("done"), found.stderr[-2000:]
+    assert found.stdout.count("\n") > 10_000
