@@ -362,8 +362,14 @@ class ProcessGroup:
         return len(self.members)
 
     def abort(self, cause: BaseException) -> None:
-        """Ends the group: every waiting or later operation raises `cause`, at every member."""
-        self.fail(cause_for_others(cause, self.where))
+        """Ends the group: operations that are not over here, and later ones, raise `cause`.
+
+        They do so at every member. An operation that is over here goes on where it still waits, as
+        this member has done its part in it. Sends and receives are all ended.
+        """
+        with self.state_lock:
+            since = self._completed() + 1
+        self.fail(cause_for_others(cause, self.where), since=since)
 
     def statistics(self) -> GroupStatistics:
         """Returns the counters of this member."""
@@ -662,8 +668,7 @@ class ProcessGroup:
             if self.is_over(OperationId(0)) or self.rank < 0:
                 return
             waiting = [each.slot.id for each in self._operations.values()]
-            unfinished = [i.sequence - 1 for i in waiting if i.channel is None]
-            sequence = min([self._mailbox.entered(None), *unfinished])
+            sequence = self._completed()
             sent = [self._mailbox.counts(self.rank, r) for r in range(self.size)]
             taken = [self._mailbox.counts(r, self.rank) for r in range(self.size)]
             for i in waiting:
@@ -676,6 +681,12 @@ class ProcessGroup:
         self._tell_others(
             LEFT, lambda r: LeftMessage(self.key, sequence, sent[r], taken[r]).to_wire()
         )
+
+    def _completed(self) -> int:
+        """Returns the number of operations of all members before the first unfinished one."""
+        waiting = [each.slot.id for each in self._operations.values()]
+        unfinished = [i.sequence - 1 for i in waiting if i.channel is None]
+        return min([self._mailbox.entered(None), *unfinished])
 
     def _tell_others(self, kind: str, body: Callable[[int], object]) -> None:
         for r, member in enumerate(self.members):

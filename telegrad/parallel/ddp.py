@@ -161,7 +161,8 @@ class DistributedDataParallel(Module):
     If anything fails during a backward, a rule here or another rank, every rank raises, and the
     gradients of all parameters are None afterwards: never are some averaged and some not. The
     process group and this wrapper cannot be used after that: wrap the module again, with a new
-    group.
+    group. Only `create_graph=True`, a mistake that all ranks make together, is refused before
+    anything is started, and everything can be used further.
 
     Args:
         module: A module with at least one parameter that needs a gradient; all on one device.

@@ -31,6 +31,7 @@ from telegrad.autograd import (
     PassEnd,
     RemovableHandle,
     Tensor,
+    is_grad_enabled,
     is_row_sparse,
 )
 from telegrad.autograd.seams import post_accumulate_hooks
@@ -62,7 +63,7 @@ class Averaging(Protocol):
         """
 
     def abort(self, cause: BaseException) -> None:
-        """Fails all waits in this group, and all later operations, with `cause`."""
+        """Fails what is not over on this rank, and all later operations, with `cause`."""
 
     def submit(self, func: Callable[..., object], *args: Any) -> None:
         """Runs `func(*args)` in a pool."""
@@ -151,11 +152,34 @@ class Reducer:
                     "backward() through DistributedDataParallel would block a loop of telegrad's; "
                     "in an async def function write `await rpc.to_thread(loss.backward)`"
                 )
+            self._refuse_recorded(target)
             reduction = Reduction(self, target, self.passes + 1)
             target.at_end(reduction)
             self.passes += 1
             self._active = (target, reduction)
         return reduction
+
+    def _refuse_recorded(self, target: GradientTarget) -> None:
+        """Refuses a pass with `create_graph`, or after one; no gradients are left then.
+
+        All ranks make this error together, and none has started a reduction: they stay in step.
+        """
+        targets = (target, *target.earlier())
+        found = (kept.get(each) for kept in targets for each in self.parameters)
+        if is_grad_enabled() or any(each is not None and each.requires_grad for each in found):
+            discard_gradients(self.parameters, targets)
+            raise AutogradError(
+                "create_graph=True does not go through DistributedDataParallel: the average over "
+                "ranks is not recorded; write it inside no_sync(), and zero_grad() before the next "
+                "backward outside. The gradients of this module's parameters are None now"
+            )
+
+
+def discard_gradients(parameters: Sequence[Tensor], targets: Sequence[GradientTarget]) -> None:
+    """Sets the gradients of all parameters to None, wherever passes keep them."""
+    for parameter in parameters:
+        for kept in targets:
+            kept.replace(parameter, None)
 
 
 @final
@@ -204,9 +228,7 @@ class Reduction(PassEnd):
         with self._lock:
             target, self._target = self._target, None
             if target is not None:  # None: all is averaged here, but the other ranks must fail too
-                for parameter in self._reducer.parameters:
-                    for kept in (target, *self._earlier):
-                        kept.replace(parameter, None)
+                discard_gradients(self._reducer.parameters, (target, *self._earlier))
             self._averaged.clear()
         self._earlier.clear()
         self._done.try_set_exception(cause)
@@ -252,11 +274,6 @@ class Reduction(PassEnd):
             gradient = kept.get(parameter)
             if gradient is None:
                 continue
-            if gradient.requires_grad:
-                raise AutogradError(
-                    "create_graph=True does not go through DistributedDataParallel: the average "
-                    "over ranks is not recorded; write it inside no_sync()"
-                )
             array = gradient.to_dense() if is_row_sparse(gradient) else gradient.data
             total = array if total is None else total + array
         found: Array | None = total

@@ -462,10 +462,9 @@ def test_a_rank_with_one_batch_less_that_goes_on_is_named(cluster: Cluster) -> N
 # -- failures ----------------------------------------------------------------------------------
 
 
-def failing_rule(gate: threading.Barrier) -> None:
+def failing_rule() -> None:
     model, rank = wrap(1)
     loss_of(model(part(rank))).backward()
-    gate.wait(30.0)  # all have ended the first: an abort ends whatever is under way
 
     def fail(_: Tensor) -> None:
         raise ArithmeticError("no gradient today")
@@ -483,12 +482,57 @@ def failing_rule(gate: threading.Barrier) -> None:
 
 
 def test_a_rule_that_raises_on_one_rank_raises_on_every(cluster: Cluster) -> None:
-    cluster.run(failing_rule, threading.Barrier(N))
+    cluster.run(failing_rule)
 
 
-def a_new_group_after_a_failure(gate: threading.Barrier) -> None:
+ROUNDS = 30  # in each round another rank had a chance of one in six to be too late
+
+
+def failing_at_once() -> None:
+    """Rank 0 fails while others may still be in the constructor, which it has left."""
+    dist.init_process_group()
+    for _ in range(ROUNDS):
+        group = dist.new_group(range(N))
+        net = Net(0)
+        model = DistributedDataParallel(net, process_group=group, bucket_bytes=8)
+
+        def fail(_: Tensor) -> None:
+            raise ArithmeticError("no gradient today")
+
+        if group.rank == 0:
+            net.second.weight.register_hook(fail)
+        with pytest.raises(ArithmeticError, match="no gradient today"):
+            loss_of(model(part(group.rank))).backward()
+
+
+def test_a_failure_does_not_touch_the_constructor_before_it(cluster: Cluster) -> None:
+    cluster.run(failing_at_once)
+
+
+def recorded_everywhere() -> None:
     model, rank = wrap()
-    gate.wait(30.0)
+    for _ in range(2):
+        with pytest.raises(AutogradError, match="create_graph=True does not go through"):
+            loss_of(model(part(rank))).backward(create_graph=True)
+        assert all(value is None for value in gradients(model).values())
+    with model.no_sync():
+        loss_of(model(part(rank))).backward(create_graph=True)
+    with pytest.raises(AutogradError, match="before the next backward outside"):
+        loss_of(model(part(rank))).backward()
+    with dist_autograd.context() as context_id:
+        with pytest.raises(AutogradError, match="create_graph=True does not go through"):
+            dist_autograd.backward(context_id, [loss_of(model(part(rank)))], create_graph=True)
+    loss_of(model(part(rank))).backward()  # the ranks are in step, and so is the group of all
+    close(gradients(model), alone())
+    dist.barrier()
+
+
+def test_create_graph_on_every_rank_is_refused_before_anything_is_started(cluster: Cluster) -> None:
+    cluster.run(recorded_everywhere)
+
+
+def a_new_group_after_a_failure() -> None:
+    model, rank = wrap()
 
     def fail(_: Tensor) -> None:
         raise ArithmeticError("no gradient today")
@@ -504,12 +548,11 @@ def a_new_group_after_a_failure(gate: threading.Barrier) -> None:
 
 
 def test_a_new_group_goes_on_after_a_failure(cluster: Cluster) -> None:
-    cluster.run(a_new_group_after_a_failure, threading.Barrier(N))
+    cluster.run(a_new_group_after_a_failure)
 
 
-def failing_in_a_context(gate: threading.Barrier) -> None:
+def failing_in_a_context() -> None:
     model, rank = wrap(1)
-    gate.wait(30.0)
 
     def fail(_: Tensor) -> None:
         raise ArithmeticError("no gradient today")
@@ -523,7 +566,7 @@ def failing_in_a_context(gate: threading.Barrier) -> None:
 
 
 def test_a_failure_in_a_context_leaves_no_gradients(cluster: Cluster) -> None:
-    cluster.run(failing_in_a_context, threading.Barrier(N))
+    cluster.run(failing_in_a_context)
 
 
 def losing_a_rank(in_context: bool, gate: threading.Barrier) -> str:
