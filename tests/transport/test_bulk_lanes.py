@@ -329,6 +329,20 @@ def test_the_answer_to_a_goodbye_is_heard_though_lanes_end_before_it(floor: Floo
     assert client.recorder.wait_lost().reason == "it left"
 
 
+def test_who_closes_before_all_has_arrived_says_so(
+    floor: Floor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other finds its stream broken and nobody listening, as if the process had died."""
+    alice, bob, tap = tapped_pair(floor)
+    tap.hold["bulk"] = 3
+    alice.post(bob, 1, buffers=[bytes(8 * MIB)])
+    wait_until("chunks", lambda: tap.hold["bulk"] == 0)
+    alice.exchange.close(0.05, "done here")
+    told = "'alice' ends before 'bob' has taken all that it sent; that took longer than 0.05 s"
+    assert told in caplog.messages
+    bob.exchange.close(0.0)
+
+
 @pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("held", [False, True])
 def test_nothing_is_left_open(kind: str, held: bool) -> None:

@@ -249,7 +249,9 @@ def test_a_refused_redial_is_a_loss_at_once(floor: Floor) -> None:
     alice.post(bob, 1)
     bob.recorder.wait_envelopes(1)
     floor.kill(bob)
-    assert "nobody listens" in alice.recorder.wait_lost().reason
+    reason = alice.recorder.wait_lost().reason
+    assert "nobody listens" in reason
+    assert "; its last connection broke 0.0 s before (" in reason  # and why
     assert len(alice.recorder.lost) == 1
 
 

@@ -32,7 +32,8 @@ def closed(description: str, error: BaseException | None = None) -> CarrierClose
 def unreachable(endpoint: str, error: BaseException) -> ConnectionError:
     """Returns the error of a dial that failed: refused is told apart from all other causes."""
     if isinstance(error, ConnectionRefusedError):
-        return ConnectionRefusedError(f"nobody listens at {endpoint}")
+        gone = "" if error.errno else f" ({error})"  # there is no socket
+        return ConnectionRefusedError(f"nobody listens at {endpoint}{gone}")
     return ConnectionError(f"{endpoint} cannot be reached{_reason(error)}")
 
 

@@ -33,7 +33,7 @@ from telegrad.transport.io.direct_pump import GATHERED, DirectPump
 from telegrad.transport.io.pump import Gate, Pump, TaskPump
 from telegrad.transport.session.liveness import IdleFrames, Liveness
 from telegrad.transport.session.session import Session, SessionStatistics
-from telegrad.transport.session.stream import Loss, Stream, StreamFrames, without_carrier
+from telegrad.transport.session.stream import Loss, Stream, StreamFrames, breakage, without_carrier
 from telegrad.transport.session.terms import Moved, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
@@ -363,6 +363,7 @@ class Connection:
     def __init__(self, peer: WorkerInfo, terms: Terms) -> None:
         self.peer = peer
         self.last_failure = ""  # of a dial, for the words of a loss by silence
+        self.last_break = 0.0, ""  # when a carrier broke, and how: likewise
         self.carriers = 0  # how many came up; tells a crossed dial from a redial
         self._terms = terms
         self._traffic = Traffic(terms, self._deliver, self._peer_left, self.reach_on_loop)
@@ -678,6 +679,7 @@ class Connection:
         words, ever = self._traffic.silence_words(now), self.carriers > 0
         if self.stream is None:
             words += without_carrier(self.endpoints, self.last_failure, ever=ever)
+            words += breakage(*self.last_break, now)
         return words
 
     def written(self, stream: Stream) -> None:
@@ -782,6 +784,7 @@ class Connection:
         if self.stream is not stream:
             return
         logger.debug("lost the carrier to %s: %s", self.peer.name, error)
+        self.last_break = self._terms.clock(), str(error)
         self.detach()
         self._fruitless = 1 if stream.frames_taken else self._fruitless + 1
         if self._fruitless >= FRUITLESS_CARRIERS:

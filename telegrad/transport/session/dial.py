@@ -28,7 +28,7 @@ from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.ask import Answer, ask, cut_off, receive_small, record_refusal
 from telegrad.transport.session.connection import Connection
 from telegrad.transport.session.moving import move
-from telegrad.transport.session.stream import Stream
+from telegrad.transport.session.stream import Stream, breakage
 from telegrad.transport.session.terms import Terms
 
 __all__ = ["Reach"]
@@ -86,9 +86,9 @@ class Reach:
         if not self._connection.wants_carrier:
             return True
         if failures and all(_is_final(failure) for failure in failures):
-            self._connection.gone_on_loop(
-                "; ".join(dict.fromkeys(map(_words, failures))), fenced=any(map(_fences, failures))
-            )
+            words = "; ".join(dict.fromkeys(map(_words, failures)))
+            words += breakage(*self._connection.last_break, self._terms.clock())
+            self._connection.gone_on_loop(words, fenced=any(map(_fences, failures)))
             return True
         if any(map(_is_too_early, failures)):
             self._note_answer()

@@ -724,6 +724,12 @@ class Exchange:
             for task in late:
                 task.cancel()
         for connection in connections:
+            if connection.stream is not None and not connection.ended.is_set():
+                # To the peer this looks like the death of this process. A handler may block.
+                words = "%r ends before %r has taken all that it sent; that took longer than %.3g s"
+                self._terms.bulk.run(
+                    logger.warning, words, self.info.name, connection.peer.name, timeout
+                )
             connection.end()
         if self._ticker is not None:
             self._ticker.cancel()

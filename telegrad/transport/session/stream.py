@@ -18,6 +18,7 @@ __all__ = [
     "Loss",
     "Stream",
     "StreamFrames",
+    "breakage",
     "without_carrier",
 ]
 
@@ -141,6 +142,20 @@ class Loss:
             left=self.left,
             fenced=self.fenced,
         )
+
+
+def breakage(at: float, how: str, now: float) -> str:
+    """Returns how the last carrier broke: why a living peer was given up is found by that.
+
+    >>> breakage(0.0, "", 7.0), breakage(6.5, "connection reset", 7.0)
+    ('', '; its last connection broke 0.5 s before (connection reset)')
+
+    Args:
+        at: When it broke.
+        how: Why, in words; empty if none broke.
+        now: The time of the loss.
+    """
+    return f"; its last connection broke {now - at:.1f} s before ({how})" if how else ""
 
 
 def without_carrier(endpoints: Sequence[str], failure: str, *, ever: bool) -> str:

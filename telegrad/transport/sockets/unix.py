@@ -322,7 +322,7 @@ class LocalTransport(Transport):
         try:
             connected = await _connect(path)
         except ConnectionRefusedError as error:
-            raise ConnectionRefusedError(f"nobody listens at {endpoint}") from error
+            raise ConnectionRefusedError(f"nobody listens at {endpoint} ({error})") from error
         except ConnectionError:
             raise
         except OSError as error:
