@@ -91,10 +91,9 @@ class DirectPump(Pump):
         self._out = 0  # how many read it themselves, so that others do not watch
         self._watched = False
         self._driver = NOBODY
+        self._shield = Shield()  # of the thread that drives, which alone looks at it
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.poll()  # of the thread that drives
-        self._poll.register(self._event, select.POLLIN)
-        self._poll.register(descriptor, select.POLLIN)
+        self._poll = _poll_of(self._event, descriptor)  # of the thread that drives
 
     def start(self, preamble: bytes) -> None:
         """Has the socket watched, and writes what waits."""
@@ -168,13 +167,19 @@ class DirectPump(Pump):
         """Reads here until the gate is open; returns at once where another thread does."""
         if self.gathers:
             self.hurry()
+        # A signal handler may wait here while its own thread, below, polls: it reads in its turn.
+        is_inner = self._driver == threading.get_ident() and self._shield.polling
         with Shield() as shield:
-            if not self._begin_drive():
+            if not is_inner and not self._begin_drive():
                 return
+            outer, self._shield = self._shield, shield
+            poll, most = self._poll, float(MOST_REQUESTS)
+            if is_inner:  # a poll object must not be polled twice at once; and nobody else can read
+                poll, most = _poll_of(self._event, self._descriptor), math.inf
             deadline = time.monotonic() + seconds
             try:
                 gate.wake_with(self._wake_driver)
-                self._read_until(gate, deadline, shield)
+                self._read_until(gate, deadline, most, shield, poll)
             except READ_ERRORS as error:
                 self._loop.call_soon(self._frames.failed, error)
             except BaseException as error:  # raised by a signal handler: a message may be lost
@@ -183,7 +188,11 @@ class DirectPump(Pump):
                 raise
             finally:
                 gate.wake_with(None)
-                self._end_drive()
+                self._shield = outer
+                if is_inner:
+                    os.eventfd_write(self._event, 1)  # its reply may have come, or be in the buffer
+                else:
+                    self._end_drive()
 
     def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
         """Has a loop of the user's read here, the one that runs; see `Pump`."""
@@ -226,10 +235,12 @@ class DirectPump(Pump):
         if self._reader is not None:
             self._reader.tick()
 
-    def _read_until(self, gate: Gate, deadline: float, shield: Shield) -> None:
+    def _read_until(
+        self, gate: Gate, deadline: float, most: float, shield: Shield, poll: select.poll
+    ) -> None:
         direct = self._direct
         ready, requests = direct.holds_more, 0
-        while not gate.is_open() and (requests < MOST_REQUESTS or self._is_out_for_others()):
+        while not gate.is_open() and (requests < most or self._is_out_for_others()):
             if ready:
                 if (message := direct.take()) is not None:
                     requests += self._context.run(self._frames.take, message)
@@ -239,9 +250,11 @@ class DirectPump(Pump):
             if left <= 0:
                 return
             milliseconds = math.ceil(1000 * min(left, LONGEST_POLL))
-            for descriptor, _ in shield.wait(self._spin.poll, self._poll.poll, milliseconds):
+            for descriptor, _ in shield.wait(self._spin.poll, poll.poll, milliseconds):
                 if descriptor == self._event:
-                    os.eventfd_read(descriptor)
+                    with contextlib.suppress(BlockingIOError):  # a signal handler has read it
+                        os.eventfd_read(descriptor)
+                    ready = ready or direct.holds_more
                 else:
                     ready = True
 
@@ -417,3 +430,10 @@ class DirectPump(Pump):
         self._direct.end_writing()
         self._frames.written()
         self._write()
+
+
+def _poll_of(*descriptors: int) -> select.poll:
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return poll

@@ -72,6 +72,7 @@ class HandleSet:
         self._context: contextvars.Context = handing_context()  # in which the leader reads
         self._handles: dict[int, Handle] = {}
         self.gathering: set[Gathering] = set()
+        self._shield = Shield()  # of the leader, which alone looks at it
         self._lock = threading.Lock()  # guards the next six
         self._leader = NOBODY
         self._polling = False  # or the leader does something else, and may be replaced
@@ -138,11 +139,16 @@ class HandleSet:
 
         Returns at once where another thread leads, or there is nothing to read from.
         """
+        is_inner = self._polling and self._leader == threading.get_ident()
+        if is_inner:
+            most = math.inf  # a signal handler waits, in the thread that leads: nobody else can
         sockets = self._begin()
         if sockets is None:
             return
+        outer = self._shield
         try:
             with Shield() as shield:
+                self._shield = shield
                 self._do_deferred()
                 if not seconds:
                     self._context.run(self._read, sockets.poll(0))
@@ -158,7 +164,11 @@ class HandleSet:
                     requests += self._context.run(self._read, ready)
         finally:
             gate.wake_with(None)
-            self._end(sockets)
+            self._shield = outer
+            if is_inner:
+                os.eventfd_write(self._event, 1)  # the gate of who led before may be open
+            else:
+                self._end(sockets)
 
     def lead_for(self, gate: Gate, seconds: float) -> None:
         """Leads until the gate is open, or others do better; at once over where another thread leads."""
@@ -223,7 +233,8 @@ class HandleSet:
     def _wake(self) -> None:
         """Wakes the leader, if its gate was opened by another thread."""
         with self._lock:
-            if self._polling and self._leader != threading.get_ident():
+            me = self._leader == threading.get_ident()
+            if self._polling and (not me or self._shield.polling):  # or a signal handler opened it
                 os.eventfd_write(self._event, 1)
 
     def _read(self, ready: list[tuple[int, int]]) -> int:

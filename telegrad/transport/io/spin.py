@@ -131,13 +131,14 @@ class Shield(AbstractContextManager["Shield"]):
 
     Attributes:
         in_wait: Whether an exception came out of a wait, between two messages.
+        polling: Whether it waits at this moment: whatever runs in this thread is a signal handler.
     """
 
-    __slots__ = ("_came", "_handler", "_polling", "in_wait")
+    __slots__ = ("_came", "_handler", "in_wait", "polling")
 
     def __init__(self) -> None:
         self.in_wait = False
-        self._polling = False
+        self.polling = False
         self._came = False
         self._handler: _Handler | None = None
 
@@ -159,7 +160,7 @@ class Shield(AbstractContextManager["Shield"]):
 
     def wait(self, wait: Callable[[*Ts], T], *args: *Ts) -> T:
         """Returns `wait(*args)`; Ctrl-C ends that, or came before and does so now."""
-        self._polling = True
+        self.polling = True
         try:
             if self._came and self._handler is not None:
                 self._came = False
@@ -169,10 +170,10 @@ class Shield(AbstractContextManager["Shield"]):
             self.in_wait = True
             raise
         finally:
-            self._polling = False
+            self.polling = False
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._polling and self._handler is not None:
+        if self.polling and self._handler is not None:
             self._handler(number, frame)
         else:
             self._came = True
