@@ -65,8 +65,8 @@ WAITS_FOR_NOBODY = {
         rpc.unpublish
         dist_autograd.context dist_autograd.get_gradients
         collectives.get_rank collectives.get_world_size collectives.world_group
-        rpc.Future.add_done_callback rpc.Future.cancel rpc.Future.done
-        rpc.Future.exception
+        rpc.Future.add_done_callback rpc.Future.cancel rpc.Future.cancelled rpc.Future.done
+        rpc.Future.exception rpc.Future.get_loop rpc.Future.remove_done_callback rpc.Future.result
         rpc.Future.set_exception rpc.Future.set_result
         rpc.Future.try_set_exception rpc.Future.try_set_result
         rpc.Future.value
