@@ -14,6 +14,7 @@ import pytest
 from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.errors import (
+    CallTimeoutError,
     DuplicateNameError,
     EvictedError,
     OwnerLostError,
@@ -402,6 +403,31 @@ def test_every_wait_of_an_evicted_worker_says_so(make_world: MakeWorld) -> None:
     remote_code.gates.open_all()  # it serves them to the end, for nobody
     third.shutdown()
     assert heard.names() == []
+
+
+def test_a_value_that_was_made_in_time_is_there_though_its_creator_heard_late(
+    make_world: MakeWorld,
+) -> None:
+    """The owner decides. The creator has given it up, until the late reply tells it."""
+    world = make_world(2)
+    creator, owner = world.join_all()
+    with seams.use_agent(creator):
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+        rref = rpc.remote("w1", remote_code.hold, ("in time",), timeout=1.5)
+        assert remote_code.entered("in time")
+        world.network.partition("w1")
+        with seams.use_agent(owner):
+            made = rpc.remote("w1", remote_code.who)
+            assert made.to_here() == "w1"
+            remote_code.release("in time")
+            leaks.wait_until_gone("calls", lambda: owner.waits_for())
+        with pytest.raises(CallTimeoutError):
+            rref.to_here()
+        assert not rref.confirmed_by_owner()
+        world.network.heal()
+        leaks.wait_until_gone("doubts", lambda: [] if rref.confirmed_by_owner() else [rref])
+        assert rref.to_here() == "in time"
+        rref.release()
 
 
 def test_who_was_cut_off_hears_of_its_eviction_whomever_it_lost_before(

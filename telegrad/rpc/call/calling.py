@@ -235,6 +235,7 @@ class Calling:
             call.future.try_set_exception(_timed_out(call, "its reply came too late"))
         if late or call.given_up:
             if call.values:
+                call.record.answered = envelope.kind == REPLY
                 self._codec.drop(peer, call.record, envelope)
             return
         if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # of many calls

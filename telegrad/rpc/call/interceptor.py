@@ -32,12 +32,14 @@ class CallRecord:
             None where that is no function of Python's.
         starts_after: What the callee waits for, without a thread, before it runs the function; set
             by `incoming`. Where it fails, the function does not run and the call fails with it.
+        answered: At `undelivered` of a reply, whether it has a value, and came after its deadline.
     """
 
     function: str
     state: dict[str, object] = field(default_factory=dict)
     served: Callable[..., Any] | None = None
     starts_after: Future[Any] | None = None
+    answered: bool = False
 
 
 @dataclass(slots=True)

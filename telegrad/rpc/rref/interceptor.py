@@ -330,6 +330,9 @@ class RRefInterceptor(Interceptor):
     def undelivered(self, message: Message) -> None:
         """Takes back forks that did not leave; gives back those that nobody will decode."""
         self._undo(_header(message), message.peer, message.cause)
+        creation = message.call.state.get(NAME)
+        if message.call.answered and isinstance(creation, Creation) and creation.fork is not None:
+            self._registry.created(creation.fork)  # late, and there all the same
 
     def _start_when_confirmed(self, message: Message, arrived: list[Reference]) -> None:
         registry = self._registry

@@ -26,6 +26,7 @@ A fork at its user (`UserTable`). `let go` means: no handle, no call under way, 
                                 ├─ gone at the owner ──▶ GONE ── let go ──▶ ∅
     arrived from the owner ─▶ CONFIRMED, or FAILED
                              CONFIRMED ── the creation failed ──▶ FAILED
+           the creator's time was over ─▶ FAILED ── late reply ──▶ CONFIRMED
                                 any ── the owner is lost ──▶ LOST ── let go ──▶ ∅
 
 A value at its owner (`OwnerTable`): absent ─▶ expected (named before its creation arrived) ─▶
@@ -530,7 +531,10 @@ class UserTable:
         return rref, fork
 
     def created(self, fork: ForkId) -> list[Effect]:
-        """Records that the creation succeeded."""
+        """Records that the creation succeeded, perhaps after this worker stopped waiting for it."""
+        entry = self._forks.get(fork)
+        if entry is not None and entry.state is ForkState.FAILED:
+            entry.state = ForkState.CONFIRMED
         return self._settle(fork, ForkState.CONFIRMED)
 
     def creation_failed(self, fork: ForkId, *, delivered: bool) -> list[Effect]:

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from telegrad.errors import CallRefusedError, DecodeError
 from telegrad.rpc.call.failure import fresh_copy
-from telegrad.rpc.call.served_call import current_served_call, last_served_call
+from telegrad.rpc.call.served_call import ServedCall, current_served_call, last_served_call
 from telegrad.rpc.call.user_call import (
     ARGUMENTS,
     CallMode,
@@ -165,17 +165,31 @@ class _Creation:
     Args:
         registry: The owner's.
         call: Makes it.
-        rref: Names the value; None where the request will say so whose call this runs in.
+
+    The creator's deadline is for all holders: the value has failed once the owner hears that it
+    has passed, whatever the function returns later. A value that was there before stays, and its
+    reply tells the creator, which may have given up meanwhile.
     """
 
-    __slots__ = ("_call", "_registry", "_rref")
+    __slots__ = ("_call", "_registry", "_rref", "_served")
 
-    def __init__(
-        self, registry: RRefRegistry, call: Callable[[], object], rref: RRefId | None = None
-    ) -> None:
+    def __init__(self, registry: RRefRegistry, call: Callable[[], object]) -> None:
         self._registry = registry
         self._call = call
-        self._rref = rref
+        self._rref: RRefId | None = None
+        self._served: ServedCall | None = None
+
+    def begin(self) -> RRefId:
+        """Notes whose call this runs in; returns which value that makes.
+
+        Raises:
+            DecodeError: Its request does not say so.
+        """
+        rref = self._rref = _created_by_this_call(self._registry)
+        served = self._served = current_served_call()
+        if served is not None:
+            served.on_cancel(self._cancelled)
+        return rref
 
     def make(self) -> object:
         """Calls the function here; returns what is said of its value.
@@ -183,13 +197,15 @@ class _Creation:
         Raises:
             DecodeError: The request does not say what is created, and it was not known.
         """
-        rref = self._rref = self._rref or _created_by_this_call(self._registry)
+        rref = self._rref or self.begin()
         try:
             value = self._call()
         except BaseException as error:  # around the user's function
             self._registry.settle(rref, None, error)
             raise
-        self._registry.settle(rref, value)
+        given_up = self._settle(rref, value)
+        if given_up is not None:
+            raise given_up
         return word_of(value)
 
     def keep(self, done: Future[Any]) -> object:
@@ -200,8 +216,24 @@ class _Creation:
             self._registry.settle(rref, None, error)
             return failed(error)
         value = done.value()
+        given_up = self._settle(rref, value)
+        return word_of(value) if given_up is None else failed(given_up)
+
+    def _settle(self, rref: RRefId, value: object) -> BaseException | None:
+        """Keeps a value; returns why not, where the creator's time was over before it was there."""
+        served = self._served
+        if served is not None:
+            served.end()  # what the creator says from now on changes nothing
+            if served.expired:
+                return served.given_up(self._registry.me.name)
         self._registry.settle(rref, value)
-        return word_of(value)
+        return None
+
+    def _cancelled(self) -> None:
+        """The creator gave up; may be on a loop. If it is lost, the value is for the others."""
+        served, rref = self._served, self._rref
+        if served is not None and rref is not None and served.expired:
+            self._registry.settle(rref, None, served.given_up(self._registry.me.name))
 
 
 def _created_by_this_call(registry: RRefRegistry) -> RRefId:
@@ -381,14 +413,14 @@ class RRefServing:
 
     def _prepare_creation(self, prepare: Prepare, caller: WorkerInfo, payload: object) -> UserCall:
         registry, agent = self._registry, self._agent
-        rref = _created_by_this_call(registry)
+        making = _Creation(registry, lambda: user_call())
+        rref = making.begin()
         try:
             user_call = prepare(caller, payload)
         except BaseException as error:  # in a remote handler: who waits for the value hears of it
             registry.settle(rref, None, fresh_copy(error))
             raise
 
-        making = _Creation(registry, user_call, rref)
         if user_call.mode is CallMode.PLAIN:
             return UserCall(making.make, name=user_call.name)
         return UserCall(

@@ -362,8 +362,13 @@ class RRefRegistry:
         self._event(self._owners.tell, rref, whom)
 
     def created(self, fork: ForkId) -> None:
-        """Hears that a creation succeeded at its owner."""
-        self._event(self._users.created, fork)
+        """Hears that a creation succeeded at its owner, perhaps after it was given up here."""
+
+        def event() -> list[Effect]:
+            self._failures.pop(fork, None)
+            return self._users.created(fork)
+
+        self._event(event)
 
     def creation_failed(
         self, fork: ForkId, error: BaseException | None, *, delivered: bool = True

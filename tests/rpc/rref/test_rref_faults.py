@@ -165,6 +165,60 @@ def test_a_creation_that_takes_too_long(cluster: Cluster) -> None:
     drained(cluster)
 
 
+async def make_slowly_async(gate: str, value: int) -> int:
+    await rpc.to_thread(gates[gate].wait, 30)
+    return value
+
+
+@rpc.functions.async_execution
+def make_slowly_later(gate: str, value: int) -> Future[int]:
+    return rpc.rpc_async("worker2", make_slowly, (gate, value))
+
+
+class Slow:
+    def make(self, gate: str, value: int) -> int:
+        gates[gate].wait(30)
+        return value
+
+
+def hear_of(rref: RRef[int], gate: str) -> tuple[str, bool]:
+    """What another holder is told, who asks before the value is made and after."""
+    told = []
+    for _ in range(2):
+        with pytest.raises(CallTimeoutError) as caught:
+            rref.to_here()
+        told.append(type(caught.value).__name__)
+        gates[gate].set()
+    return told[0], rref.confirmed_by_owner()
+
+
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+@pytest.mark.parametrize("form", ["plain", "coroutine", "future", "method"])
+def test_a_creation_that_takes_too_long_has_failed_for_all(
+    cluster: Cluster, owner: str, form: str
+) -> None:
+    """For those who hold an RRef to it, too, whatever the function returns in the end."""
+    gates[form] = threading.Event()
+    forms = {"plain": make_slowly, "coroutine": make_slowly_async, "future": make_slowly_later}
+
+    def body() -> None:
+        if form == "method":
+            slow = rpc.remote(owner, Slow)
+            rref = slow.remote(timeout=0.1).make(form, 5)
+        else:
+            rref = rpc.remote(owner, forms[form], (form, 5), timeout=0.1)
+        other = rpc.rpc_async("worker2", hear_of, (rref, form))
+        with pytest.raises(CallTimeoutError):
+            rref.to_here()
+        assert other.wait() == ("CallTimeoutError", False)
+        with pytest.raises(CallTimeoutError):
+            rref.to_here()
+        assert not rref.confirmed_by_owner()
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
 def test_creations_that_cannot_start(cluster: Cluster) -> None:
     def body() -> None:
         with pytest.raises(EncodeError):
