@@ -9,6 +9,7 @@ from typing import Any, final
 
 from telegrad.doctor.facts import DoctorPair, DoctorWorker
 from telegrad.doctor.judgement import DoctorProblem
+from telegrad.wire import escaped
 
 __all__ = ["DoctorReport"]
 
@@ -88,7 +89,8 @@ class DoctorReport:
                 _pairs(self.pairs),
             ]
         parts += [_findings("problem", self.problems), _findings("note", self.notes)]
-        return _printable("\n\n".join(part for part in parts if part))
+        text = "\n\n".join(part for part in parts if part)
+        return escaped(text, lines=True, most=len(text))
 
     def _trip(self, one: DoctorWorker, other: DoctorWorker) -> str:
         trip = self.pair(one.name, other.name).round_trip
@@ -198,11 +200,6 @@ def _wrapped(text: str, indent: str = "  ") -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _printable(text: str) -> str:
-    """Returns `text` with control characters escaped: they could steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _count(count: int, what: str) -> str:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias, final
 
+from telegrad.wire import escaped
+
 __all__ = [
     "CALL_REFUSED",
     "CONNECTION_ADMITTED",
@@ -285,7 +287,7 @@ def _key(event: str, fields: Mapping[str, object]) -> _Key:
 def _in_words(record: _Record) -> str:
     facts = [f"{name} {record[name]!r}" for name in SHOWN if name in record]
     why = record.get("words") or record.get("reason")
-    return f"{record['event']}: " + ", ".join(facts) + (f": {why}" if why else "")
+    return f"{record['event']}: " + ", ".join(facts) + (f": {escaped(str(why))}" if why else "")
 
 
 def _short(value: object) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from telegrad.rpc import RpcOptions
 from telegrad.rpc.rref.protocol import Send
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.types import WorkerInfo
@@ -18,6 +19,7 @@ class Ticks:
     """What an agent is for a registry; it keeps what is to be called later."""
 
     info = WorkerInfo("w0", 0, 1)
+    options = RpcOptions()
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
