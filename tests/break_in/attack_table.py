@@ -51,6 +51,8 @@ ATTACKS = (
     Attack("hellos of almost 2 MiB that never end, on many connections", "the oldest are cut off: no more than `unproved_streams` are gathered at once", "2 MiB each, 0 messages", (STRANGERS + "test_hellos_of_almost_2_mib_that_never_end",)),
     Attack("half-open connections: nothing, a preface, no hello, half a hello", "cut off after `handshake_seconds`; one that opens no stream by gRPC after 5 s", "0 messages", (STRANGERS + "test_those_that_fall_silent", "tests/faults/test_garbage.py::test_hundreds_of_strangers_that_say_nothing")),
     Attack("a thousand connections without a stream", "ended: those that say nothing after `handshake_seconds`, those that speak HTTP/2 after twice that; more than the process has descriptors to spare are closed at once", "18 KB each, 0 messages", (STRANGERS + "test_a_thousand_connections_without_a_stream", "tests/transport/test_bounds.py::test_more_connections_than_a_listener_takes")),
+    Attack("HTTP/2 headers that never end (CONTINUATION)", "gRPC reads on, and ends the connection after twice `handshake_seconds`", "up to 40 bytes of memory for each byte, 0 messages", (STRANGERS + "test_headers_that_never_end",)),
+    Attack("a thousand TLS handshakes that never end", "ended after `handshake_seconds`", "30 to 50 KB each, 0 messages", (STRANGERS + "test_tls_handshakes_that_never_end",)),
     Attack("health checks of almost 2 MiB that never end", "the oldest of more than 16 are cut off, the others after 5 s", "2 MiB each, 0 messages", (STRANGERS + "test_questions_about_its_health_that_never_end",)),
     Attack("a hello, a byte at a time", "cut off after `handshake_seconds`", "0 messages", (STRANGERS + "test_a_hello_a_byte_at_a_time",)),
     # certificates

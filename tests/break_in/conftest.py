@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,13 +84,13 @@ class Victim:
         return self.cluster.run(remote_code.ask_the_other) == ["worker1", "worker0"]
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    canary = tmp_path_factory.mktemp("canary") / "sang"
+@contextmanager
+def job_of_two(directory: Path, **options: Any) -> Iterator[Victim]:
+    canary = directory / "sang"
     os.environ["CANARY"] = str(canary)
-    options = rpc.RpcOptions(token=TOKEN, timeout=20.0, limits=LIMITS, callables="project")
+    both = rpc.RpcOptions(token=TOKEN, timeout=20.0, limits=LIMITS, callables="project", **options)
     try:
-        with Cluster(2, processes=True, options=options) as cluster:
+        with Cluster(2, processes=True, options=both) as cluster:
             cluster.run(remote_code.ask_the_other)
             cluster.call(1, remote_code.listen_to_audit)
             _, pid = cluster.run(process_id)
@@ -100,11 +100,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
             for rank in (0, 1):  # an orderly end would wait for offenders that only went away
                 cluster.kill(rank)
     finally:
-        del os.environ["CANARY"]
+        os.environ.pop("CANARY", None)
 
 
-@pytest.fixture
-def victim(job: Victim) -> Iterator[Victim]:
+@contextmanager
+def attacked(job: Victim) -> Iterator[Victim]:
     """The victim of one attack, which serves honest peers before and after, and has not sung."""
     job.cluster.call(1, remote_code.forget_audit)
     job.allowed = 0
@@ -114,3 +114,23 @@ def victim(job: Victim) -> Iterator[Victim]:
     assert job.cluster.run(process_id)[1] == job.pid
     assert not job.canary.exists()
     assert job.peak() - before < NOISE_BYTES + job.allowed
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    with job_of_two(tmp_path_factory.mktemp("canary")) as job:
+        yield job
+
+
+@pytest.fixture
+def victim(job: Victim) -> Iterator[Victim]:
+    with attacked(job):
+        yield job
+
+
+@pytest.fixture
+def encrypted_victim(tmp_path: Path) -> Iterator[Victim]:
+    """A victim that other machines could reach, so that it speaks TLS."""
+    options = {"bind": "0.0.0.0", "advertise": "127.0.0.1"}
+    with job_of_two(tmp_path, **options) as job, attacked(job):
+        yield job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -182,7 +183,7 @@ def error_of(answer: Envelope) -> tuple[str, str]:
 # -- below gRPC ----------------------------------------------------------------------------------
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RESET, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 7, 8
+DATA, HEADERS, RESET, SETTINGS, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 7, 8, 9
 INITIAL_WINDOW = 4  # a setting
 ACK, END_HEADERS = 1, 4
 
@@ -213,6 +214,25 @@ def opening(path: str = METHOD) -> bytes:
     """What opens a stream on a new connection."""
     headers = h2_frame(HEADERS, h2_headers(path), flags=END_HEADERS, stream=1)
     return PREFACE + h2_frame(SETTINGS, b"") + headers
+
+
+def endless_headers(size: int) -> bytes:
+    """What opens a connection with headers of so many bytes, after which more have to come."""
+    block = b"\x00\x03abc\x03def" * (16384 // 9)
+    more = h2_frame(CONTINUATION, block, stream=1)
+    start = PREFACE + h2_frame(SETTINGS, b"") + h2_frame(HEADERS, h2_headers(), stream=1)
+    return start + more * (size // len(more))
+
+
+def client_hello() -> bytes:
+    """The first message of a TLS handshake."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["h2"])
+    coming, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+    begun = context.wrap_bio(coming, leaving, server_hostname="telegrad")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        begun.do_handshake()
+    return leaving.read()
 
 
 def grpc_prefix(size: int) -> bytes:

@@ -26,7 +26,9 @@ from tests.break_in.strangers import (
     SETTINGS,
     Member,
     RawStream,
+    client_hello,
     data,
+    endless_headers,
     grpc_prefix,
     h2_frame,
     listener,
@@ -36,6 +38,8 @@ from tests.break_in.strangers import (
 )
 
 CROWD = 1000
+HEADER_COST = 40  # bytes of memory for one of headers without an end
+HANDSHAKE_COST = 64 * 2**10  # bytes of memory for a TLS handshake without an end
 MALLORY = WorkerInfo("mallory", 9, 99)
 FRAME = pack_frame(Frame([Envelope("rpc.call", 1, document=b"\x80", number=1)]))
 
@@ -244,6 +248,32 @@ def test_a_thousand_connections_without_a_stream(victim: Victim, said: bytes) ->
         for stranger in crowd:
             stranger.send(said)
         assert victim.serves()
+        for stranger in crowd:
+            stranger.wait_for_close()
+
+
+def test_headers_that_never_end(victim: Victim) -> None:
+    """gRPC keeps what it has read of them, a multiple, until it ends the connection."""
+    size, most = 2**19, 4
+    victim.allowed = most * size * HEADER_COST
+    with ExitStack() as stack:
+        raw = [stack.enter_context(RawStream(victim.port)) for _ in range(most)]
+        pool = stack.enter_context(ThreadPoolExecutor(most))
+        list(pool.map(lambda each: each.send(endless_headers(size)), raw))
+        assert victim.serves()
+        for stream in raw:
+            stream.wait_for_close()
+
+
+def test_tls_handshakes_that_never_end(encrypted_victim: Victim) -> None:
+    """They cost more than a connection that says nothing, and are ended as soon."""
+    encrypted_victim.allowed = CROWD * HANDSHAKE_COST
+    hello = client_hello()
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(RawStream(encrypted_victim.port)) for _ in range(CROWD)]
+        for stranger in crowd:
+            stranger.send(hello)
+        assert encrypted_victim.serves()
         for stranger in crowd:
             stranger.wait_for_close()
 
