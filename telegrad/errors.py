@@ -3,13 +3,14 @@
     TelegradError
     ├─ NotInitializedError, AlreadyInitializedError, BlockingCallError, AgentForkedError,
     │  RemoteError, AutogradError, ContextError, ContextMismatchError,
-    │  PoolExhaustedError, WaitCycleError, NotEnoughResultsError       (RuntimeError)
+    │  PoolExhaustedError, WaitCycleError, NotEnoughResultsError,
+    │  InvalidUseError                                                 (RuntimeError)
     ├─ RendezvousError, WorkerLostError                                (ConnectionError)
     │  ├─ RendezvousTimeoutError, JoinCancelledError                   (RendezvousError)
     │  └─ OwnerLostError, EvictedError, UnreachableWorkerError         (WorkerLostError)
     ├─ CallTimeoutError, RendezvousTimeoutError                        (TimeoutError)
     ├─ CallCancelledError                           (concurrent.futures.CancelledError)
-    ├─ UnknownWorkerError, FunctionNotFoundError                       (LookupError)
+    ├─ UnknownWorkerError, FunctionNotFoundError, ValueNotFoundError   (LookupError)
     ├─ AuthenticationError, CallRefusedError                           (PermissionError)
     ├─ EncodeError                                                     (TypeError)
     └─ DecodeError, DuplicateNameError, CollectiveMismatchError        (ValueError)
@@ -39,6 +40,7 @@ __all__ = [
     "EncodeError",
     "EvictedError",
     "FunctionNotFoundError",
+    "InvalidUseError",
     "JoinCancelledError",
     "NotEnoughResultsError",
     "NotInitializedError",
@@ -50,6 +52,7 @@ __all__ = [
     "TelegradError",
     "UnknownWorkerError",
     "UnreachableWorkerError",
+    "ValueNotFoundError",
     "WaitCycleError",
     "WorkerLostError",
 ]
@@ -57,6 +60,9 @@ __all__ = [
 
 class TelegradError(Exception):
     """The base of every error that telegrad raises on purpose.
+
+    A wrong argument raises TypeError, ValueError or the like, as everywhere in Python, and a lack
+    of the system (a port in use, no memory) an OSError or MemoryError.
 
     Example:
         >>> from telegrad import rpc
@@ -76,6 +82,20 @@ class NotInitializedError(TelegradError, RuntimeError):
         >>> rpc.get_worker_info()
         Traceback (most recent call last):
         telegrad.errors.NotInitializedError: no agent runs in this process; call ...
+    """
+
+
+class InvalidUseError(TelegradError, RuntimeError):
+    """This object cannot be used in this way, on this worker, or any more.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("a"):
+        ...     rref = rpc.RRef([1])
+        ...     rref.release()
+        ...     rref.to_here()
+        Traceback (most recent call last):
+        telegrad.errors.InvalidUseError: this RRef to a value at 'a' was released; use it ...
     """
 
 
@@ -477,6 +497,18 @@ class UnknownWorkerError(TelegradError, LookupError):
         ...     rpc.get_worker_info("b")
         Traceback (most recent call last):
         telegrad.errors.UnknownWorkerError: no worker 'b' in this job (members: 'a' ...
+    """
+
+
+class ValueNotFoundError(TelegradError, LookupError):
+    """The owner of an RRef does not have its value any more, or nothing is published by this name.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("a"):
+        ...     rpc.unpublish("weights")
+        Traceback (most recent call last):
+        telegrad.errors.ValueNotFoundError: nothing is published as 'weights' on worker ...
     """
 
 

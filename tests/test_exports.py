@@ -52,9 +52,9 @@ DOCUMENTED: dict[str, str] = {
     "telegrad.errors": """AgentForkedError AlreadyInitializedError AuthenticationError AutogradError
         BlockingCallError CallCancelledError CallRefusedError CallTimeoutError CollectiveMismatchError ContextError
         ContextMismatchError DecodeError DuplicateNameError EncodeError EvictedError
-        FunctionNotFoundError JoinCancelledError NotEnoughResultsError NotInitializedError OwnerLostError
+        FunctionNotFoundError InvalidUseError JoinCancelledError NotEnoughResultsError NotInitializedError OwnerLostError
         PoolExhaustedError RemoteError
-        RendezvousError RendezvousTimeoutError TelegradError UnknownWorkerError UnreachableWorkerError
+        RendezvousError RendezvousTimeoutError TelegradError UnknownWorkerError UnreachableWorkerError ValueNotFoundError
         WaitCycleError WorkerLostError""",
 }
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from telegrad.arrays.backend import as_array, is_array, is_cupy, namespace
 from telegrad.arrays.staging import STAGED_BYTES, fill_from_gpu, fill_gpu
+from telegrad.errors import InvalidUseError
 from telegrad.types import Array
 
 __all__ = [
@@ -66,7 +67,7 @@ def to_device(array: Array, device: str) -> Array:
 
     Raises:
         ValueError: `device` is not a device name.
-        RuntimeError: `device` is a GPU and CuPy is not installed.
+        InvalidUseError: `device` is a GPU and CuPy is not installed.
     """
     if device == CPU:
         return _to_cpu(array)
@@ -83,7 +84,7 @@ def copy_to_device(array: Array, device: str) -> Array:
 
     Raises:
         ValueError: `device` is not the name of a GPU.
-        RuntimeError: CuPy is not installed, or there is no such GPU.
+        InvalidUseError: CuPy is not installed, or there is no such GPU.
     """
     number, cupy = _gpu_number(device), _import_cupy(device)
     with cupy.cuda.Device(number):
@@ -139,7 +140,7 @@ def array_from_dlpack(source: Any) -> Array:
     Raises:
         TypeError: `source` lacks these methods.
         BufferError: NumPy or CuPy does not support the dtype or the device.
-        RuntimeError: The memory is on a GPU and CuPy is not installed.
+        InvalidUseError: The memory is on a GPU and CuPy is not installed.
     """
     try:
         kind, number = source.__dlpack_device__()
@@ -208,7 +209,7 @@ def _import_cupy(device: str) -> Any:
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
-        raise RuntimeError(
+        raise InvalidUseError(
             f"device {device!r} needs CuPy, which is not installed; "
             "pip install 'telegrad[cuda13x]' (or [cuda12x])"
         ) from error

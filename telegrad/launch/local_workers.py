@@ -33,6 +33,7 @@ from typing import Any, final
 from telegrad._distributed import invite, is_project_module, join_invited, settle
 from telegrad.errors import (
     DuplicateNameError,
+    InvalidUseError,
     RendezvousError,
     RendezvousTimeoutError,
     TelegradError,
@@ -352,7 +353,7 @@ class LocalWorkers:
         NotInitializedError: `rpc.init_rpc` was not called before.
         RendezvousError: One did not start, for the reason in the message; all are ended.
         DuplicateNameError: A worker of the job has one of the names.
-        RuntimeError: The script was being imported by a local worker when it made this.
+        InvalidUseError: The script was being imported by a local worker when it made this.
         ValueError: The number and the names do not fit, or there are none.
 
     Attributes:
@@ -451,7 +452,7 @@ class LocalWorkers:
 
 def _refuse_while_loading() -> None:
     if LOADING in os.environ:
-        raise RuntimeError(
+        raise InvalidUseError(
             "this script starts LocalWorkers while one of them imports it; put what the program "
             'does under `if __name__ == "__main__":`, and leave the functions outside'
         )

@@ -18,6 +18,8 @@ from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
     DuplicateNameError,
+    InvalidUseError,
+    ValueNotFoundError,
 )
 from telegrad.rpc.agent.ambient import current_agent
 from telegrad.rpc.call.served_call import current_served_call
@@ -62,7 +64,7 @@ def publish(name: str, obj: object) -> None:
         DuplicateNameError: Another object is published here under this name.
         ValueError: The name is empty or too long.
         TypeError: The name is no text.
-        RuntimeError: `obj` is an RRef that was released, or belongs to another agent.
+        InvalidUseError: `obj` is an RRef that was released, or belongs to another agent.
         NotInitializedError: No agent runs here.
 
     Example:
@@ -82,7 +84,7 @@ def unpublish(name: str) -> None:
         name: The name that was given to `publish`.
 
     Raises:
-        LookupError: Nothing is published here under this name.
+        ValueNotFoundError: Nothing is published here under this name.
         NotInitializedError: No agent runs here.
 
     Example:
@@ -199,7 +201,7 @@ class _Published:
             removed = self._rrefs.pop(name, None)
             names = sorted(self._rrefs)
         if removed is None:
-            raise LookupError(
+            raise ValueNotFoundError(
                 f"nothing is published as {name!r} on worker {self._agent.name!r} "
                 f"(published: {_listed(names)})"
             )
@@ -261,7 +263,7 @@ class _Published:
             return rref_of(registry.own(value))
         given = reference_of(value)
         if given.registry is not registry:
-            raise RuntimeError(
+            raise InvalidUseError(
                 f"this RRef belongs to the agent {given.registry.me.name!r} and cannot be "
                 f"published by {self._agent.name!r}, another agent of this process"
             )

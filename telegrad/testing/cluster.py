@@ -22,6 +22,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, final
 
+from telegrad.errors import InvalidUseError
 from telegrad.rpc import RpcOptions
 from telegrad.testing.agents_here import AgentsHere
 from telegrad.testing.fault_plan import FaultPlan
@@ -104,13 +105,13 @@ class Cluster:
         """The faulty network between the workers.
 
         Raises:
-            RuntimeError: The cluster has none, or each of its processes has its own.
+            InvalidUseError: The cluster has none, or each of its processes has its own.
         """
         if self._network is not None:
             return self._network
         if self._faults is None:
-            raise RuntimeError("this cluster's network is sound; write Cluster(n, faults=...)")
-        raise RuntimeError(
+            raise InvalidUseError("this cluster's network is sound; write Cluster(n, faults=...)")
+        raise InvalidUseError(
             "each process of this cluster has a faulty network of its own; a function that the "
             "cluster runs there gets it from testing.faulty_network()"
         )

@@ -393,7 +393,7 @@ def test_a_script_without_a_guard_is_told_so(script: Callable[..., Program]) -> 
     program = script('rpc.init_rpc("me")\nlaunch.LocalWorkers(1)\nprint("never here")', guard=False)
     output = program.wait(code=1)
     assert (
-        "RendezvousError: local worker 'local 1' did not start: RuntimeError: this script st"
+        "RendezvousError: local worker 'local 1' did not start: InvalidUseError: this script st"
         in (output)
     )
     assert 'put what the program does under `if __name__ == "__main__":`' in output

@@ -28,7 +28,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, final, overload
 
-from telegrad.errors import BlockingCallError, CallCancelledError
+from telegrad.errors import BlockingCallError, CallCancelledError, InvalidUseError
 from telegrad.rpc.agent.ambient import find_agent, forked_at
 from telegrad.rpc.call.failure import Contained, fresh_copy, without_frames
 from telegrad.rpc.future.unread import (
@@ -233,7 +233,7 @@ class Future(Generic[T]):
         """Returns the value of a completed future, or raises its error; never blocks.
 
         Raises:
-            RuntimeError: It is not done.
+            InvalidUseError: It is not done.
             BaseException: Whatever it was completed with.
         """
         if self._state < _VALUE:
@@ -249,7 +249,7 @@ class Future(Generic[T]):
         On a running event loop each caller gets a copy: asyncio's functions raise it.
 
         Raises:
-            RuntimeError: It is not done.
+            InvalidUseError: It is not done.
         """
         if self._state < _VALUE:
             self._settle()
@@ -265,10 +265,10 @@ class Future(Generic[T]):
             value: Anything; it is not copied.
 
         Raises:
-            RuntimeError: It was completed before; its value stays.
+            InvalidUseError: It was completed before; its value stays.
         """
         if not self._complete(_VALUE, value=value):
-            raise RuntimeError(self._completed_twice("set_result"))
+            raise InvalidUseError(self._completed_twice("set_result"))
 
     def set_exception(self, error: BaseException) -> None:
         """Completes it with an error, which keeps its class across `then` and across workers.
@@ -278,12 +278,12 @@ class Future(Generic[T]):
 
         Raises:
             TypeError: `error` is not an exception instance.
-            RuntimeError: It was completed before; its value stays.
+            InvalidUseError: It was completed before; its value stays.
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"set_exception takes an exception instance, not {error!r}")
         if not self._complete(_ERROR, error=error):
-            raise RuntimeError(self._completed_twice("set_exception"))
+            raise InvalidUseError(self._completed_twice("set_exception"))
 
     def cancel(self, msg: object = None) -> bool:
         """Completes it with `CallCancelledError`, unless it is completed; tells whether it did.
@@ -586,7 +586,7 @@ class Future(Generic[T]):
         """Runs the thunk, or waits until who does so has: the state is final afterwards."""
         with self._lock:
             if self._state == _PENDING:
-                raise RuntimeError(f"{self._label} is not done; wait() for it or await it")
+                raise InvalidUseError(f"{self._label} is not done; wait() for it or await it")
             thunk, self._thunk = self._thunk, None
             if self._state == _THUNK:
                 self._state = _RESOLVING

@@ -385,7 +385,7 @@ class RRefCalls:
             EncodeError: An argument cannot travel; nothing was sent.
             CallTimeoutError: The call that this code serves has no time left.
             NotInitializedError: The agent was shut down.
-            RuntimeError: The RRef was released.
+            InvalidUseError: The RRef was released.
         """
         used = self.use(reference)
         outcome = new_future(self._agent.submit, f"{function} at {reference.owner.name!r}")
@@ -550,7 +550,7 @@ class RRefCalls:
 
         Raises:
             NotInitializedError: The agent was shut down.
-            RuntimeError: The reference was released.
+            InvalidUseError: The reference was released.
         """
         if reference.fork is None:
             self.registry.check_open()

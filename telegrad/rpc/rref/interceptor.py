@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
-from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import (
+    DecodeError,
+    InvalidUseError,
+    UnknownWorkerError,
+    ValueNotFoundError,
+    WorkerLostError,
+)
 from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.rref.calls import NAME, Creation, RRefCalls
@@ -351,7 +357,7 @@ class RRefInterceptor(Interceptor):
     def _fork(self, place: int, rref: Counted, peer: WorkerInfo) -> Entry:
         reference, registry = rref._reference, self._registry
         if reference.registry is not registry:
-            raise RuntimeError(
+            raise InvalidUseError(
                 f"this RRef belongs to the agent {reference.registry.me.name!r} and cannot be sent "
                 f"by {registry.me.name!r}, another agent of this process"
             )
@@ -379,7 +385,7 @@ class RRefInterceptor(Interceptor):
         else:
             _check_creation(creation, registry.me, peer)
             registry.creation_arrived(rref, fork, peer)
-            not_run = LookupError("the request to create it was not run")
+            not_run = ValueNotFoundError("the request to create it was not run")
             registry.settle(rref, None, cause or not_run)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
-from telegrad.errors import OwnerLostError
+from telegrad.errors import InvalidUseError, OwnerLostError, ValueNotFoundError
 from telegrad.rpc.call.user_call import UserCall, mode_of
 
 if TYPE_CHECKING:
@@ -173,17 +173,17 @@ class Arrival:
     failed: bool = False
 
 
-def released_error(reference: Reference) -> RuntimeError:
+def released_error(reference: Reference) -> InvalidUseError:
     """Returns the error for a use after `release()`."""
-    return RuntimeError(
+    return InvalidUseError(
         f"this RRef to a value at {reference.owner.name!r} was released; "
         "use it before release(), or inside its `with` block"
     )
 
 
-def gone_error(rref: RRefId) -> LookupError:
+def gone_error(rref: RRefId) -> ValueNotFoundError:
     """Returns the error for a value that its owner does not have."""
-    return LookupError(
+    return ValueNotFoundError(
         f"the value of RRef {rref.creator}.{rref.number} is not at its owner: its creation was "
         "given up, or every worker that held it let go or was lost"
     )

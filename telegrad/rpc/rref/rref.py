@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from telegrad.errors import BlockingCallError
+from telegrad.errors import BlockingCallError, InvalidUseError
 from telegrad.rpc.agent.ambient import current_agent
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.interceptor import attach_with, describe_nothing, rebuild_traveller
@@ -68,7 +68,7 @@ class RRef(Counted, Generic[T]):
             CallTimeoutError: It did not come in time; a later call may succeed.
             OwnerLostError: The owner is lost.
             BlockingCallError: On an event loop that telegrad runs; write `await rref`.
-            RuntimeError: The RRef was released.
+            InvalidUseError: The RRef was released.
             Exception: What the creation of the value raised, of its own type.
         """
         reference = self._reference
@@ -82,12 +82,12 @@ class RRef(Counted, Generic[T]):
         Waits for a value that is still being created, for the default timeout.
 
         Raises:
-            RuntimeError: This worker is not the owner, or the RRef was released.
+            InvalidUseError: This worker is not the owner, or the RRef was released.
             CallTimeoutError: It was not there in time.
         """
         reference = self._reference
         if reference.fork is not None:
-            raise RuntimeError(
+            raise InvalidUseError(
                 f"local_value() on worker {reference.registry.me.name!r}, but the owner of this "
                 f"RRef is {reference.owner.name!r}; use to_here() for a copy or rpc_sync() to run "
                 "a method there"
@@ -213,7 +213,7 @@ class RRef(Counted, Generic[T]):
             WorkerLostError: Another worker that takes part is lost.
             CallTimeoutError: Not all was done in time.
             BlockingCallError: On an event loop that telegrad runs.
-            RuntimeError: The RRef was released.
+            InvalidUseError: The RRef was released.
             Exception: What the creation of the value raised, or a rule or hook of any worker.
         """
         from telegrad.dist_autograd import seams  # noqa: PLC0415 - a door

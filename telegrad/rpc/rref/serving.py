@@ -324,7 +324,7 @@ class RRefServing:
 
         Raises:
             DecodeError: It names no value of this worker's.
-            LookupError: The value is gone.
+            ValueNotFoundError: The value is gone.
         """
         return self._on_value(self._read(payload), name, user_call)
 

@@ -88,7 +88,7 @@ class RRefStreams:
             EncodeError: An argument cannot travel; nothing was sent.
             CallTimeoutError: The call that this code serves has no time left.
             NotInitializedError: The agent was shut down.
-            RuntimeError: The RRef was released.
+            InvalidUseError: The RRef was released.
         """
         calls, reference = self._calls, method.reference
         owner, creation = reference.owner, reference.creation

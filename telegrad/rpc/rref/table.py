@@ -20,6 +20,7 @@ from telegrad.errors import (
     NotInitializedError,
     UnknownWorkerError,
     UnreachableWorkerError,
+    ValueNotFoundError,
     WorkerLostError,
 )
 from telegrad.rendezvous import keep_newest
@@ -100,7 +101,7 @@ class Outcome:
         """Tells whom it concerns here; blocks nowhere."""
         for orphan in self.orphans:
             orphan.try_set_exception(
-                LookupError("the worker that was to create this value gave up or was lost")
+                ValueNotFoundError("the worker that was to create this value gave up or was lost")
             )
         for waiter in self.settled:
             waiter()
@@ -390,7 +391,7 @@ class RRefRegistry:
 
         Raises:
             OwnerLostError: The value is lost.
-            RuntimeError: The reference was released.
+            InvalidUseError: The reference was released.
         """
         fork = reference.fork
         with self._lock:

@@ -16,6 +16,8 @@ from telegrad.errors import (
     EncodeError,
     NotInitializedError,
     OwnerLostError,
+    TelegradError,
+    ValueNotFoundError,
 )
 from telegrad.rpc import Future, RRef
 from telegrad.rpc.call.interceptor import CallRecord
@@ -53,6 +55,24 @@ def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
             agent.send(reference.owner, "rref.call", payload, function="x").wait()
 
     on(cluster, 0, body)
+
+
+def test_a_value_that_is_gone_is_named_by_its_owner(cluster: Cluster) -> None:
+    """As after a cut, at whose end the owner has let go of what this worker still holds."""
+
+    def body() -> None:
+        rref = rpc.remote("worker1", Model, (4,))
+        assert rref.rpc_sync().me() is not None
+        agent, reference = current_agent(), reference_of(rref)
+        owner, payload = reference.owner, {"rref": list(reference.rref)}
+        rref.release()
+        assert rpc.rpc_sync("worker1", len, ([],)) == 0  # brings the release
+        with pytest.raises(ValueNotFoundError, match="is not at its owner") as caught:
+            agent.send(owner, "rref.fetch", payload, function="x").wait()
+        assert isinstance(caught.value, TelegradError)
+
+    on(cluster, 0, body)
+    drained(cluster)
 
 
 @pytest.mark.parametrize("to", ["worker0", "worker1"])
