@@ -72,6 +72,13 @@ def test_an_exception_over_two_hops(job: Job) -> None:
     assert "'w2'" in notes[0]
 
 
+@pytest.mark.xfail(strict=True, reason="rpc_sync, Future.wait and Future.value have a frame each")
+def test_the_traceback_of_a_call_has_one_frame_of_telegrads(job: Job) -> None:
+    with seams.use_agent(job.agents[0]), pytest.raises(remote_code.CustomError) as info:
+        rpc.rpc_sync("w1", remote_code.fail, ("no such thing",))
+    assert len([frame for frame in info.traceback if "telegrad/rpc" in str(frame.path)]) == 1
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_remote_traceback_has_the_users_frames_and_all_frames_on_request(
     job: Job, monkeypatch: pytest.MonkeyPatch, full: bool
