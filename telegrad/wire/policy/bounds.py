@@ -222,7 +222,8 @@ def _of_arrays(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str
     if name.endswith(_WITH_DIGITS):
         few = [*args[1:], *kwargs.values()]
         return "a large width" if any(type(n) is int and n > MOST_ITEMS for n in few) else ""
-    return next(filter(None, map(_of_items, [*args, *kwargs.values()])), "")
+    others = [each for each in (*args, *kwargs.values()) if type(each) is not np.ndarray]
+    return next(filter(None, map(_of_items, others)), "")
 
 
 def _has_objects(dtype: Any) -> bool:
