@@ -72,6 +72,17 @@ def test_an_exception_over_two_hops(job: Job) -> None:
     assert "'w2'" in notes[0]
 
 
+def test_a_long_remote_traceback_keeps_its_ends(job: Job) -> None:
+    """A recursion over workers would send the square of its depth."""
+    with seams.use_agent(job.agents[0]), pytest.raises(remote_code.CustomError) as info:
+        rpc.rpc_sync("w1", remote_code.fail, ("x" * 10**6,))
+    text = rpc.remote_traceback(info.value) or ""
+    assert len(text) < 40_000
+    assert text.startswith("Traceback (most recent call last)")
+    assert "characters are left out" in text
+    assert str(info.value) == "x" * 10**6
+
+
 @pytest.mark.xfail(strict=True, reason="rpc_sync, Future.wait and Future.value have a frame each")
 def test_the_traceback_of_a_call_has_one_frame_of_telegrads(job: Job) -> None:
     with seams.use_agent(job.agents[0]), pytest.raises(remote_code.CustomError) as info:

@@ -106,6 +106,7 @@ def without_frames(error: BaseException) -> BaseException:
 # Exceptions carry the remote traceback under this name; it does not travel on.
 _ATTRIBUTE = "__telegrad_remote_traceback__"
 _NOTE = "remote traceback, from "
+MOST_TEXT = 2**15  # characters of a traceback that travels
 _OWN_FRAMES = f"{Path(__file__).parents[1]}{os.sep}"
 
 
@@ -213,7 +214,14 @@ def _format(error: BaseException) -> str:
                 users = [line for line in each.stack if not line.filename.startswith(_OWN_FRAMES)]
                 each.stack[:] = users or each.stack
                 left += [each.__cause__, each.__context__, *(each.exceptions or ())]
-    return "".join(told.format())
+    text = "".join(told.format())
+    if len(text) <= MOST_TEXT:
+        return text
+    half = (
+        MOST_TEXT // 2
+    )  # each hop adds its own: a deep recursion over workers would send its square
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n... {left_out} characters are left out ...\n{text[-half:]}"
 
 
 # -- the one rule for user code whose errors nobody waits for: they are logged, and end nothing else --
