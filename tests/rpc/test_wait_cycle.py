@@ -13,6 +13,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import WaitCycleError
+from telegrad.rpc import seams
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.deadlock import probe as wait_probe
@@ -38,26 +39,29 @@ def quick_looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 ID: list[object] = [1, 2, 3, 0]
 WORKER: list[object] = ["w", 0, 1]
 TODO: list[object] = [[ID, WORKER]]
+SINCE: list[object] = [0.0, 0]
 
 
 GARBAGE: list[object] = [
     None,
     [],
-    [TODO, [], 0.0, 1],
-    [[], [[ID, [], [ID], WORKER, ""]], 0.0, 1],
-    [[ID], [[ID, [], [ID], WORKER, ""]], 0.0, 1],
-    [[[[1, 2, 3], WORKER]], [[ID, [], [ID], WORKER, ""]], 0.0, 1],
-    [[[[1, 2, "3", 0], WORKER]], [[ID, [], [ID], WORKER, ""]], 0.0, 1],
-    [[[ID, ["w", 0]]], [[ID, [], [ID], WORKER, ""]], 0.0, 1],
-    [TODO, [[ID, [], [ID], WORKER, 5]], 0.0, 1],
-    [TODO, [[ID, [True], [ID], WORKER, ""]], 0.0, 1],
-    [TODO, [[ID, [], [], WORKER, ""]], 0.0, 1],
-    [TODO, [[ID, [], [[1, 2, 3]], WORKER, ""]], 0.0, 1],
-    [TODO, [[ID, [], [ID], ["w", 0], ""]], 0.0, 1],
-    [TODO, [[ID, [], [ID], [5, 0, 1], ""]], 0.0, 1],
-    [TODO, [[ID, [], [ID], WORKER, ""]], 1, 1],
-    [TODO, [[ID, [], [ID], WORKER, ""]], 0.0, 1.0],
-    [TODO * 257, [[ID, [], [ID], WORKER, ""]], 0.0, 1],
+    [TODO, [], SINCE, 1],
+    [[], [[ID, [], [ID], WORKER, ""]], SINCE, 1],
+    [[ID], [[ID, [], [ID], WORKER, ""]], SINCE, 1],
+    [[[[1, 2, 3], WORKER]], [[ID, [], [ID], WORKER, ""]], SINCE, 1],
+    [[[[1, 2, "3", 0], WORKER]], [[ID, [], [ID], WORKER, ""]], SINCE, 1],
+    [[[ID, ["w", 0]]], [[ID, [], [ID], WORKER, ""]], SINCE, 1],
+    [TODO, [[ID, [], [ID], WORKER, 5]], SINCE, 1],
+    [TODO, [[ID, [True], [ID], WORKER, ""]], SINCE, 1],
+    [TODO, [[ID, [], [], WORKER, ""]], SINCE, 1],
+    [TODO, [[ID, [], [[1, 2, 3]], WORKER, ""]], SINCE, 1],
+    [TODO, [[ID, [], [ID], ["w", 0], ""]], SINCE, 1],
+    [TODO, [[ID, [], [ID], [5, 0, 1], ""]], SINCE, 1],
+    [TODO, [[ID, [], [ID], WORKER, ""]], 0.0, 1],
+    [TODO, [[ID, [], [ID], WORKER, ""]], [0.0], 1],
+    [TODO, [[ID, [], [ID], WORKER, ""]], [1, 1], 1],
+    [TODO, [[ID, [], [ID], WORKER, ""]], SINCE, 1.0],
+    [TODO * 257, [[ID, [], [ID], WORKER, ""]], SINCE, 1],
 ]
 
 
@@ -75,6 +79,29 @@ def test_garbage_is_no_probe(job: Job, caplog: pytest.LogCaptureFixture) -> None
 
     wait_until("all of which a log tells", lambda: told() == 3 * len(GARBAGE))
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+LEVELS = 40
+
+
+def down(levels: int) -> str:
+    """Calls itself on the other of two workers, so many levels deep, and holds at the bottom."""
+    if not levels:
+        return remote_code.hold("nested")
+    other = {"w0": "w1", "w1": "w0"}[rpc.get_worker_info().name]
+    return str(rpc.rpc_sync(other, down, (levels - 1,)))
+
+
+def test_a_chain_of_nested_calls_costs_few_messages_a_call(job: Job) -> None:
+    """Also where they all began between two looks; each probe went on to the end of the chain."""
+    probes = [job.agents[r].attached(WaitProbes) for r in (0, 1)]
+    with seams.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", down, (LEVELS,))
+        assert remote_code.entered("nested")
+        wait_until("each is followed", lambda: sum(each.followed for each in probes) >= LEVELS)
+        remote_code.release("nested")
+        assert future.wait() == "nested"
+    assert sum(each.followed for each in probes) < 6 * LEVELS  # and not LEVELS**2 / 2
 
 
 class OneCallThatWaits:

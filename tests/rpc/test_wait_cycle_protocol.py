@@ -57,9 +57,9 @@ class Model:
         if call not in self.waits:
             return []
         token, needs = self.waits[call]
-        age = float(self.now - self.lived[token][0])
+        since = (float(self.lived[token][0]), 0)
         return [
-            Step((token,), tuple(Branch(to, self.at(to)) for to in any_of), age, f"{call.number}")
+            Step((token,), tuple(Branch(to, self.at(to)) for to in any_of), since, f"{call.number}")
             for any_of in needs
         ]
 
@@ -242,9 +242,9 @@ class StreamModel:
         if call not in self.tokens or name != self.name(call):
             return []
         token, read = self.tokens[call], self.reads[call]
-        age = float(self.now - self.lived[token][0])
+        since = (float(self.lived[token][0]), 0)
         to = Branch(of_item(read, self.taken[call]), self.at(read))
-        return [Step((token,), (to,), age, f"{call.number}")]
+        return [Step((token,), (to,), since, f"{call.number}")]
 
     def want(self, call: ServedId) -> None:
         if self.here[call] > self.taken[call]:

@@ -25,6 +25,7 @@ from telegrad.rpc.deadlock.protocol import (
     Message,
     Probe,
     ServedId,
+    Since,
     Step,
     Token,
 )
@@ -59,10 +60,10 @@ class _Seen:
 
     def __init__(self, call: ServedCall) -> None:
         self.call = call
-        self.since: dict[_Key, float] = {}
+        self.since: dict[_Key, Since] = {}
         self.next_age: dict[_Key, float] = {}
 
-    def note(self, way: Way, before: _Seen | None, now: float) -> None:
+    def note(self, way: Way, before: _Seen | None, now: Since) -> None:
         """Notes a way, which may have been there at the look before."""
         key = (way.token, way.branches)
         known = before is not None and key in before.since
@@ -72,7 +73,7 @@ class _Seen:
     def is_due(self, way: Way, now: float) -> bool:
         """Tells whether a way is to be followed now: after 1 s, 2 s, 4 s, ..."""
         key = (way.token, way.branches)
-        age = now - self.since[key]
+        age = now - self.since[key][0]
         if age < self.next_age[key]:
             return False
         self.next_age[key] = 2 * age
@@ -134,28 +135,28 @@ class WaitProbes:
     def _follow_waits(self, started: float) -> None:
         before, seen = self._seen, dict[ServedId, _Seen]()
         due: list[tuple[ServedId, Way]] = []
-        for call in self._agent._serving.calls():
+        for place, call in enumerate(self._agent._serving.calls()):  # the oldest first
             found = self._ways(call)
             if not found:
                 continue
             name = served_id(self._me, call)
             each = seen[name] = _Seen(call)
             for way in found:
-                each.note(way, before.get(name), started)
+                each.note(way, before.get(name), (started, place))
                 if each.is_due(way, started):
                     due.append((name, way))
         self._seen = seen
         for name, way in due:
-            step = self._step(seen[name], way, started)
+            step = self._step(seen[name], way)
             if step is not None:
                 self._send(wait_cycle.probes(self._me, name, step))
 
     def _steps(self, call: ServedId) -> list[Step]:
         """How a call waits now; what the last look has not seen is too young to matter."""
-        seen, now = self._seen.get(call), time.monotonic()
+        seen = self._seen.get(call)
         if seen is None:
             return []
-        steps = (self._step(seen, way, now) for way in self._ways(seen.call))
+        steps = (self._step(seen, way) for way in self._ways(seen.call))
         return [step for step in steps if step is not None]
 
     def _ways(self, call: ServedCall, *, to_be_sure: bool = False) -> list[Way]:
@@ -166,9 +167,9 @@ class WaitProbes:
             return self._agent._serving.serves(call)
         return self._agent._calling.is_pending(call)
 
-    def _step(self, seen: _Seen, way: Way, now: float) -> Step | None:
+    def _step(self, seen: _Seen, way: Way) -> Step | None:
         since = seen.since.get((way.token, way.branches))
-        return None if since is None else Step(way.token, way.branches, now - since, way.text)
+        return None if since is None else Step(way.token, way.branches, since, way.text)
 
     def _on_probe(self, peer: WorkerInfo, envelope: Envelope) -> None:
         del peer
@@ -186,9 +187,8 @@ class WaitProbes:
         seen = self._seen.get(call)
         if seen is None:
             return
-        now = time.monotonic()
         sure = self._ways(seen.call, to_be_sure=True)
-        steps = [step for way in sure if (step := self._step(seen, way, now)) is not None]
+        steps = [step for way in sure if (step := self._step(seen, way)) is not None]
         self._send(wait_cycle.on_check(check, steps))
 
     def _on_break(self, peer: WorkerInfo, envelope: Envelope) -> None:
@@ -256,9 +256,9 @@ def _write(message: Message) -> tuple[str, list[object]]:
         for hop in message.hops
     ]
     match message:
-        case Probe(todo, _, age, forks):
+        case Probe(todo, _, since, forks):
             ways = [[list(branch.to), [*_plain(branch.peer)]] for branch in todo]
-            return PROBE, [ways, hops, age, forks]
+            return PROBE, [ways, hops, [*since], forks]
         case Check(_, place):
             return CHECK, [hops, place]
         case Break(_, place):
@@ -270,13 +270,14 @@ def _plain(worker: WorkerInfo) -> tuple[str, int, int]:
 
 
 def _probe(body: object) -> Probe:
-    todo, hops, age, forks = _fields(body, 4)
-    if not isinstance(age, float) or type(forks) is not int:
+    todo, hops, since, forks = _fields(body, 4)
+    seconds, place = _fields(since, 2)
+    if not isinstance(seconds, float) or type(place) is not int or type(forks) is not int:
         raise DecodeError("the age of a wait is no number")
     branches = tuple(
         Branch(_served(to), _worker(peer)) for to, peer in (_fields(each, 2) for each in _few(todo))
     )
-    return Probe(branches, _hops(hops), age, forks)
+    return Probe(branches, _hops(hops), (seconds, place), forks)
 
 
 def _round(body: object) -> tuple[tuple[Hop, ...], int]:

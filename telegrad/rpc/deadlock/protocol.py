@@ -11,9 +11,10 @@ them: so it is everywhere before the replies of calls that it has let go.
      w0: f waits for g on w1        Probe [f] ───▶  w1: g waits for h on w2
      w2: h waits for f on w0        ◀─── Probe [f, g, h]   ◀─── Probe [f, g]
 
-The youngest wait finds the cycle. So a probe goes through waits alone that are at least as old as
-the one it began with, and a chain of nested calls, each younger than its caller, costs one message
-a call. What the messages say is all there is to know: nothing is remembered between them.
+The youngest wait finds the cycle. So a probe goes through waits alone that began no later than the
+one it began with. In a chain of nested calls each wait is younger than its caller's, so the chain costs
+one message a call. Any order of the waits finds each cycle, if it never changes: so the clocks of the
+workers need not agree. What the messages say is all there is to know: nothing is remembered between them.
 
 A wait that any of several calls may end (the first failure ends an `asyncio.gather`) is part of a
 cycle only if every one of those is: nothing outside may be left that ends it. So a probe that comes
@@ -44,6 +45,7 @@ __all__ = [
     "Message",
     "Probe",
     "ServedId",
+    "Since",
     "Step",
     "Token",
     "ended",
@@ -60,6 +62,7 @@ MAX_HOPS = 256
 MAX_FORKS = 16
 
 Token: TypeAlias = tuple[int, ...]
+Since: TypeAlias = tuple[float, int]
 
 
 class ServedId(NamedTuple):
@@ -90,13 +93,13 @@ class Step(NamedTuple):
     Attributes:
         token: Names the waits that it consists of; never the same again once one of them ended.
         branches: The calls of which any may end this wait; each of them once.
-        age: Seconds since this step was first seen there.
+        since: When this step was first seen there, and how many were seen before it at that moment.
         text: Who waits for what, in words.
     """
 
     token: Token
     branches: tuple[Branch, ...]
-    age: float
+    since: Since
     text: str
 
 
@@ -124,13 +127,13 @@ class Probe(NamedTuple):
     Attributes:
         todo: The calls that are still to be visited, the next one first.
         hops: The calls that were, and how they wait.
-        age: Of the wait that it began with, when it began.
+        since: Of the wait that it began with.
         forks: Into how many it may divide.
     """
 
     todo: tuple[Branch, ...]
     hops: tuple[Hop, ...]
-    age: float
+    since: Since
     forks: int
 
 
@@ -167,7 +170,7 @@ Sends: TypeAlias = list[tuple[WorkerInfo, Message]]
 
 def probes(me: WorkerInfo, call: ServedId, step: Step) -> Sends:
     """Begins to follow a wait of a call that is served here."""
-    return _follow(me, call, step, Probe((), (), step.age, MAX_FORKS))
+    return _follow(me, call, step, Probe((), (), step.since, MAX_FORKS))
 
 
 def on_probe(me: WorkerInfo, probe: Probe, steps: Sequence[Step]) -> Sends:
@@ -179,7 +182,7 @@ def on_probe(me: WorkerInfo, probe: Probe, steps: Sequence[Step]) -> Sends:
         steps: How the call waits that it visits next; nothing when it is not served here, or runs.
     """
     visited, *rest = probe.todo
-    old = [step for step in steps if step.age >= probe.age]
+    old = [step for step in steps if step.since <= probe.since]
     left = probe._replace(todo=tuple(rest))
     if any(len(hop.to) > 1 for hop in probe.hops):
         old = old[: probe.forks]
