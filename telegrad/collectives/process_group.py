@@ -221,7 +221,7 @@ class Work(Generic[T]):
         self._future.add_done_callback(callback)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Waits on the running event loop; cancelling the task that waits leaves the operation alone."""
+        """Waits on the running event loop; if the waiting task is cancelled, the operation goes on."""
         return asyncio.shield(self._future).__await__()
 
     def __repr__(self) -> str:

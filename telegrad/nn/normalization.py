@@ -1,7 +1,7 @@
 """Normalisation layers, as functions and as modules.
 
-Means and variances have the dtype of the input, or float32 for float16 and bfloat16. Variances are means of
-squared distances, never differences of squares.
+Means and variances have the dtype of the input, or float32 for float16 and bfloat16. Variances are
+means of squared distances, never differences of squares.
 """
 
 from __future__ import annotations

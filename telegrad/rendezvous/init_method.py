@@ -184,8 +184,8 @@ def _check_started_alone(environ: Mapping[str, str]) -> None:
         if environ.get(rank) and size is not None and environ[size] != "1":
             raise ValueError(
                 f"{launcher} started this process as one of {environ[size]} ({rank}="
-                f"{environ[rank]}, {size}={environ[size]}), and RANK is not set, so that each would "
-                f"be a job of its own; start sh -c 'RANK=${rank} WORLD_SIZE=${size} "
+                f"{environ[rank]}, {size}={environ[size]}), and RANK is not set, so that each "
+                f"would be a job of its own; start sh -c 'RANK=${rank} WORLD_SIZE=${size} "
                 "MASTER_ADDR=HOST MASTER_PORT=29500 exec python SCRIPT' instead, where HOST is the "
                 "host of rank 0; for a job of one give rank=0, world_size=1"
             )

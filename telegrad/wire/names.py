@@ -408,8 +408,8 @@ def _owner_of(func: Any) -> tuple[type | None, object]:
     method = func.__name__
     raise EncodeError(
         f"{_qualname(func.__func__)} is bound to an object, which would have to travel with it;"
-        f" keep the object on one worker and call rref.rpc_sync().{method}(...), or send a function,"
-        " and the object among its arguments"
+        f" keep the object on one worker and call rref.rpc_sync().{method}(...), or send a "
+        "function, and the object among its arguments"
     )
 
 

@@ -84,8 +84,8 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     needing = [x for x in _flatten((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
     if needing and is_grad_enabled():
         raise AutogradError(
-            f"{name} has no gradient rule, and an argument needs a gradient; use functions that have "
-            f"one ({_lists(function)}), write one (docs/extend.md), or pass t.detach()"
+            f"{name} has no gradient rule, and an argument needs a gradient; use functions that "
+            f"have one ({_lists(function)}), write one (docs/extend.md), or pass t.detach()"
         )
     return constant(function)(*args, **kwargs)
 

@@ -430,7 +430,7 @@ class AgentSeams:
         self._inbox.weigh(cause, then)
 
     def on_ending(self, callback: Callable[[], None]) -> None:
-        """Has `callback()` called in a graceful shutdown, before and while it waits for own calls."""
+        """Has `callback()` called before and while a graceful shutdown waits for own calls."""
         self._shutdown.on_ending.append(callback)
 
     def on_leaving(self, callback: Callable[[], None]) -> None:

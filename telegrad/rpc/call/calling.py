@@ -229,7 +229,7 @@ class Calling:
             self._admission.leave(call)
         if call.deadline is not None:
             call.deadline.cancel()
-        # The loop may be late, and call `_expire` after a thread has read this: the deadline decides.
+        # The deadline decides: a late loop calls `_expire` after a thread has read this.
         late = not call.given_up and time.monotonic() - call.started > call.limit
         if late:
             call.future.try_set_exception(_timed_out(call, "its reply came too late"))

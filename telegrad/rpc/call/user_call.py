@@ -238,8 +238,8 @@ def call_payload(
 ) -> tuple[str, dict[str, Any]]:
     """Checks a call at the caller and returns the function's name and what is sent.
 
-    For a bound method of a dataclass instance, that is the function in its class, with the instance as
-    the first argument.
+    For a bound method of a dataclass instance, that is the function in its class, with the
+    instance as the first argument.
 
     Raises:
         TypeError: `func` is not callable, or the arguments are not of the right form.

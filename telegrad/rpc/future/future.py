@@ -8,8 +8,8 @@ by whichever thread first needs the value. So the loop thread never touches arra
        │  └───▶ cancelled
        └──▶ thunk ──▶ resolving ──▶ value | error        (`done()` from `thunk` on)
 
-asyncio's functions take it for a future of their own while a loop runs (`asyncio.isfuture`): they ask
-for `get_loop`, `result`, `cancelled` and `remove_done_callback`, which are here for them.
+asyncio's functions take it for a future of their own while a loop runs (`asyncio.isfuture`): they
+ask for `get_loop`, `result`, `cancelled` and `remove_done_callback`, which are here for them.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ class Future(Generic[T]):
         self._call_when_done(_OnLoop(_DoneCallback(self, callback), loop))
 
     def remove_done_callback(self, callback: Callable[[Future[T]], object]) -> int:
-        """Forgets a done callback, unless the future is completed; returns how often it was added."""
+        """Forgets a done callback, unless the future is done; returns how often it was added."""
 
         def is_other(each: object) -> bool:
             own = each.args[0] if isinstance(each, partial) else each

@@ -101,7 +101,7 @@ class SeenNumbers:
         self._runs: dict[int, int] = {}
 
     def take(self, peer: int, other: int, number: int) -> bool:
-        """Adds a number; returns True if it is new, and False also if the peer has named too much."""
+        """Adds a number; returns True if it is new and the peer has not named too many."""
         sets = self._of.get(peer)
         if sets is None:
             sets = self._of[peer] = {}

@@ -39,10 +39,10 @@ class UnfitFileError(PermissionError):
 
 
 def read_secret(path: str | os.PathLike[str], size: int) -> bytes:
-    """Reads the beginning of a file that only its owner, this user, may read; never blocks for long.
+    """Reads the beginning of a file that only this user may read; never blocks for long.
 
-    An inherited descriptor (`/dev/fd/N`), which a shell's `<(command)` is, may be a pipe: it is read
-    to its end, for at most `PIPE_SECONDS`.
+    An inherited descriptor (`/dev/fd/N`), which a shell's `<(command)` is, may be a pipe: it is
+    read to its end, for at most `PIPE_SECONDS`.
 
     Raises:
         UnfitFileError: The file belongs to another user, may be read by others, or is no file.

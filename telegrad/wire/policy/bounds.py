@@ -1,7 +1,7 @@
 """Bounds on the arguments of listed functions that hold the interpreter for as long as they run.
 
     int(Decimal("1e99999999"))      lshift(1, 10**12)       sum(range(10**12))
-    power(7, 3 * 10**8, dtype="O")  "x" * 10**12            set([0, 2**61 - 1, 2 * (2**61 - 1), ...])
+    power(7, 3 * 10**8, dtype="O")  "x" * 10**12            set([0, 2**61 - 1, 2**62 - 2, ...])
 
 These take minutes on arguments of a few bytes. Nobody can stop them, and no other thread runs
 meanwhile: the others would take the worker for lost. The functions of NumPy on numbers are no
@@ -68,8 +68,8 @@ def check_call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Non
         words = check(args, kwargs)
     if words:
         raise CallRefusedError(
-            f"{name!r} of {words} could keep this worker busy for minutes, and nothing else would run"
-            " there; call a function of your own that uses it"
+            f"{name!r} of {words} could keep this worker busy for minutes, and nothing else would "
+            "run there; call a function of your own that uses it"
         )
 
 
