@@ -115,7 +115,7 @@ def test_make_profile_runs_and_says_where_a_call_spends_its_time(
     ):
         assert f" | {row} | " in output
     assert "| caller | all of these | " in output
-    assert "telegrad-loop | " in output
+    assert " | worker1-pool-1 | " in output
     assert "is not there" not in output
 
 

@@ -29,13 +29,15 @@ def make_hosts() -> Iterator[MakeHosts]:
 def launch(programs: Programs, tmp_path: Path) -> Launch:
     """Runs `telegrad run` on each of some hosts, with so many workers each; node 0 on the first.
 
-    `arguments`, `tokens` and `names` (what is `/etc/hosts`) are by host.
+    `arguments`, `tokens` and `names` (what is `/etc/hosts`) are by host. With `nnodes` the job has
+    more hosts than are started here.
     """
 
     def launch(
         hosts: Hosts,
         script: str,
         *workers: int,
+        nnodes: int | None = None,
         master: str = "",
         arguments: Sequence[Sequence[str]] = (),
         tokens: Sequence[str] = (),
@@ -45,7 +47,7 @@ def launch(programs: Programs, tmp_path: Path) -> Launch:
         started = []
         for node, n in enumerate(workers):
             options = {
-                "--nnodes": len(workers),
+                "--nnodes": nnodes or len(workers),
                 "--node-rank": node,
                 "--nproc-per-node": n,
                 "--master-addr": master or hosts.address(0),

@@ -181,9 +181,10 @@ def test_which_of_two_interfaces_a_name_of_loopback_stands_for_has_to_be_said(
         f"({hosts.address(0)} (eth0), {hosts.address(0, network=1)} (eth1)); name it in --bind"
         in said
     )
-    second.wait(code=1)
+    second.wait_for("waiting for node 0 at node0:29500 (nobody listens at")
     bind[0][1] = hosts.address(0)
-    check_met(launch(hosts, MEET, 1, 1, master="node0", arguments=bind, names=names), 2)
+    [first] = launch(hosts, MEET, 1, nnodes=2, master="node0", arguments=bind, names=names)
+    check_met([first, second], 2)
 
 
 def _in_url(address: str) -> str:
