@@ -92,6 +92,7 @@ class Model:
             assert self.at(call) == me
             self.posted += wait_cycle.on_check(message, self.steps(call))
         else:
+            assert message.hops[message.place].worker == me
             self.take_break(message)
 
     def take_break(self, message: Break) -> None:
@@ -189,6 +190,20 @@ def test_an_alternative_that_runs_is_a_way_out() -> None:
     assert (set(model.waits), model.breaks) == ({a, b, c, d}, 0)  # it only leads there
     model.settle()
     assert set(model.waits) == {d}
+
+
+def test_a_probe_divides_its_forks_among_the_needs_that_it_follows() -> None:
+    model = Model(random.Random(1))
+    a, b, c, d, e, _ = model.calls
+    forks = wait_cycle.MAX_FORKS
+    model.begin(a, [[b, c]])
+    [(_, probe)] = wait_cycle.probes(model.at(a), a, model.steps(a)[0])
+    assert isinstance(probe, Probe)
+    for needs, expected in (([[d]], [forks]), ([[d], [e]], [forks // 2] * 2)):
+        model.begin(b, needs)
+        later = probe._replace(since=(float(model.now + 1), 0))
+        sent = [message for _, message in wait_cycle.on_probe(model.at(b), later, model.steps(b))]
+        assert [each.forks for each in sent if isinstance(each, Probe)] == expected
 
 
 @on_examples(st.randoms(use_true_random=True))
