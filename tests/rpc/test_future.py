@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -64,8 +67,27 @@ def test_each_raise_is_fresh() -> None:
         with pytest.raises(ValueError, match="no") as info:
             future.wait()
         raised.append(info.value)
-    assert raised[0] is error
-    assert len({id(each) for each in raised}) == 3
+    assert len({id(each) for each in [error, *raised]}) == 4
+
+
+def raise_it(future: Future[Any]) -> None:
+    with suppress(ValueError):
+        future.wait()
+
+
+@pytest.mark.parametrize("complete", ["set_exception", "try_set_exception"])
+def test_a_failed_future_leaves_nothing_for_the_collector(complete: str) -> None:
+    """An error that was set by `set_exception` was raised itself, and its frames kept the future."""
+    future: Future[Any] = Future()
+    getattr(future, complete)(ValueError("no"))
+    gone = weakref.ref(future)
+    gc.disable()
+    try:
+        raise_it(future)
+        del future
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_wait_times_out_and_may_be_repeated() -> None:

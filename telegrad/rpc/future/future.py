@@ -174,7 +174,7 @@ class Future(Generic[T]):
     # fmt: off
     __slots__ = (
         "__weakref__", "_about", "_callbacks", "_dispatch", "_error", "_fails", "_lock", "_made",
-        "_on_cancel", "_raised", "_reports", "_resolved", "_source", "_state", "_thunk", "_unread",
+        "_on_cancel", "_reports", "_resolved", "_source", "_state", "_thunk", "_unread",
         "_value", "_wakers", "_words",
     )
     # fmt: on
@@ -188,7 +188,6 @@ class Future(Generic[T]):
         self._state = _PENDING
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._raised = False
         self._thunk: Callable[[], T] | None = None
         self._fails = False  # what the thunk does
         self._unread = None  # where it was made, until its error is read or handed on
@@ -299,7 +298,6 @@ class Future(Generic[T]):
         self._unread = None  # whoever cancels knows of it
         why = "" if msg is None else f": {msg}"
         error = CallCancelledError(f"{self._label} was cancelled{why}")
-        self._raised = True  # as in `try_set_exception`
         return self._complete(_CANCELLED, error=error)
 
     def cancelled(self) -> bool:
@@ -440,7 +438,6 @@ class Future(Generic[T]):
         Args:
             error: An exception instance, as for `set_exception`.
         """
-        self._raised = True  # only copies are: by its frames a raised one refers to this future
         return self._complete(_ERROR, error=error)
 
     # For asyncio's functions, which call what they find here as they do with their own futures.
@@ -602,7 +599,6 @@ class Future(Generic[T]):
             self._value = thunk()
         except BaseException as error:
             self._error = without_frames(error)
-            self._raised = True
             state = _ERROR
         with self._lock:
             self._state = state
@@ -611,12 +607,10 @@ class Future(Generic[T]):
             resolved.set()
 
     def _fresh_error(self) -> BaseException:
-        """Each raise has an exception of its own, since a raise writes into its traceback."""
+        """Each raise has an exception of its own: by its frames a raised one refers to this future."""
         error = self._error
         assert error is not None
-        with self._lock:
-            first, self._raised = not self._raised, True
-        return error if first else fresh_copy(error).with_traceback(error.__traceback__)
+        return fresh_copy(error).with_traceback(error.__traceback__)
 
     def _subscribe(self, run: Callable[[], None]) -> None:
         callback = partial(contextvars.copy_context().run, run)
