@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from telegrad.rpc.deadlock.probe import WaitProbes
-from telegrad.rpc.pool.executor import Executor
+from telegrad.rpc.pool.pool import Pool
 from telegrad.transport import Exchange
 
 __all__ = ["Work", "counted"]
@@ -36,7 +36,7 @@ class Work:
 def counted() -> Iterator[Work]:
     """Counts in its block."""
     work = Work()
-    post, enter = Exchange.post, Executor._enter
+    post, enter = Exchange.post, Pool._enter
 
     def counted_post(exchange: Exchange, peer: Any, envelope: Any, **how: Any) -> None:
         kind = "reply" if envelope.reply else envelope.kind
@@ -44,13 +44,13 @@ def counted() -> Iterator[Work]:
             work.envelopes[f"{exchange.info.name} {kind}"] += 1
         post(exchange, peer, envelope, **how)
 
-    def counted_enter(executor: Executor, queue: Any, given: Any) -> None:
+    def counted_enter(pool: Pool, queue: Any, given: Any) -> None:
         function = given[1]
-        work.hops[executor._name] += getattr(function, "__func__", None) is not WaitProbes._look
-        enter(executor, queue, given)
+        work.hops[pool._name] += getattr(function, "__func__", None) is not WaitProbes._look
+        enter(pool, queue, given)
 
     with (
         mock.patch.object(Exchange, "post", counted_post),
-        mock.patch.object(Executor, "_enter", counted_enter),
+        mock.patch.object(Pool, "_enter", counted_enter),
     ):
         yield work

@@ -63,7 +63,7 @@ class OwnPart(Driven):
         self._taken: deque[Work] = deque()
         # The future that this thread waits for; the next message completes it.
         self._news: Future[Any] | None = None
-        self.peer = agent.info  # a placeholder: `drive` chooses the peer
+        self.reads = agent.reads
 
     def take(self, work: Work) -> None:
         """Queues a message that this thread has just received; called in this thread."""
@@ -97,14 +97,6 @@ class OwnPart(Driven):
                 del waiting[me]
                 if self._taken:
                     self._do(partial(self._desk.work_through, self._taken, self._runner))
-
-    reads = None  # threads that wait elsewhere leave the reading to this one
-
-    def drive(self, gate: Any, seconds: float) -> None:
-        """Reads the messages of a worker that this waits for, until a gate is open."""
-        peer = self._runner.peer
-        if peer is not None:
-            self._agent.drive(peer, gate, seconds)
 
     def _do(self, work: Callable[[], None]) -> None:
         with Shield():  # Ctrl-C in between would send only a part of the messages

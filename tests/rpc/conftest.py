@@ -22,7 +22,7 @@ from telegrad.rendezvous import Coordinator
 from telegrad.rpc import seams
 from telegrad.rpc.call import calling
 from telegrad.rpc.pool.deadlines import Deadline, Deadlines
-from telegrad.rpc.pool.executor import Executor
+from telegrad.rpc.pool.pool import Pool
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
 from telegrad.testing.fork_server import ForkedProcess
 from telegrad.transport import (
@@ -209,7 +209,7 @@ def expire(monkeypatch: pytest.MonkeyPatch) -> Callable[[rpc.Future[Any]], None]
 @pytest.fixture
 def most_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Says from how many threads on the pools of the agents that are made then refuse root calls."""
-    return lambda count: monkeypatch.setattr(Executor.__init__, "__defaults__", (count,))
+    return lambda count: monkeypatch.setattr(Pool.__init__, "__defaults__", (count,))
 
 
 def options_of_job(**options: Any) -> rpc.RpcOptions:

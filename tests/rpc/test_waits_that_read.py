@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from telegrad.rpc.agent.options import MAX_SPIN
-from telegrad.transport.io.handle_set import MOST_REQUESTS
+from telegrad.transport.io.loop_watch import MOST_REQUESTS
 from telegrad.transport.io.spin import longest_spin
 from tests.conftest import Programs
 from tests.rpc.program_cases import run_cases
@@ -30,11 +30,11 @@ from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.agent.inbox import Inbox
-from telegrad.transport.io import loop_reader
-from telegrad.transport.io.loop_reader import LoopReader
+from telegrad.transport.io import loop_watch
+from telegrad.transport.io.loop_watch import LoopWatch
 from telegrad.transport.io.spin import Shield
 
-LoopReader.tick = lambda self: None  # a loop that the machine holds up is not to be given up
+LoopWatch.is_stuck = lambda self: False  # a loop that the machine holds up is not to be given up
 gates = collections.defaultdict(rpc.Future)
 readers, requests = [], []
 
@@ -65,7 +65,7 @@ def note_any(self, peer, envelope, real=Inbox.on_envelope):
     return real(self, peer, envelope)
 
 Inbox.on_envelope = note_any
-loop_reader.WANTED_SECONDS = float("inf")  # whatever runs beside the tests
+loop_watch.WANTED_SECONDS = float("inf")  # whatever runs beside the tests
 agent = rpc.init_rpc(options=rpc.RpcOptions(spin=SPIN))
 PEERS = range(1, agent.world_size)
 MAIN = ["MainThread"]
@@ -111,10 +111,6 @@ Shield.wait = note_wait
 
 def reads():
     return threading.main_thread() in waits
-
-def leads():
-    '''Tells whether the main thread reads from all peers, and not from one alone.'''
-    return isinstance(waits.get(threading.main_thread()), select.epoll)
 
 def on_loop(key, after=release):
     '''Lets the replies come, once the loop that runs here reads.'''
@@ -273,7 +269,7 @@ CALLED_BACK = {
 MANY = {
     "wait_all": """
     futures = calls(KEY)
-    thread = in_thread(KEY, leads)
+    thread = in_thread(KEY, reads)
     assert sorted(rpc.wait_all(futures)) == sorted(list(range(12)) * len(PEERS))
     assert read_here(24), readers
     thread.join()
@@ -281,7 +277,7 @@ MANY = {
     """,
     "gather": """
     future = rpc.gather([(peer, held, (KEY, n)) for n in range(12) for peer in PEERS])
-    thread = in_thread(KEY, leads)
+    thread = in_thread(KEY, reads)
     assert sorted(future.wait()) == sorted(list(range(12)) * len(PEERS))
     assert read_here(24), readers
     thread.join()

@@ -33,7 +33,7 @@ from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.waits import LoopWakers
 from telegrad.rpc.limits import Limits, seconds
 from telegrad.rpc.pool.deadlines import Deadlines
-from telegrad.rpc.pool.executor import Executor
+from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.transport import ConnectionLimits, Exchange, LoopThread, Receiver
 from telegrad.types import WorkerInfo
@@ -125,7 +125,7 @@ class AgentCore(AgentSeams):
         self._attached = {}
         self._rref_counts = lambda: (0, 0)
         self._deadlines = Deadlines(loop)
-        self._executor = Executor(
+        self._pool = Pool(
             info.name,
             options.num_threads,
             self._deadlines,
@@ -152,7 +152,7 @@ class AgentCore(AgentSeams):
         self._serving = Serving(
             info.name,
             self._codec,
-            self._executor,
+            self._pool,
             self._user_loop,
             self._context.copy,
             self._post,
@@ -167,11 +167,11 @@ class AgentCore(AgentSeams):
         self._inbox = Inbox(self._members, self._calling, self._serving, self._post, self.submit)
         self._exchange = open_exchange(
             receiver=self._inbox,
-            load=lambda: self._executor.busy,
+            load=lambda: self._pool.busy,
             anywhere=self._inbox.anywhere,
         )
-        self._executor.lead_with(self._exchange.lead, self._exchange.stop_leading)
-        self._calling.drive_with(self._exchange)
+        self._pool.idle_with(self._exchange.reader.watch_idle)
+        self._calling.drive_with(self._exchange.reader)
         self._codec.memory = self._exchange.memory
         self._codec.devices.moves = self._exchange.land
         self._shutdown = Shutdown(info.name, self)
@@ -412,7 +412,7 @@ class AgentCore(AgentSeams):
             self._serving.close()
             self._user_loop.close(max(ends - time.monotonic(), LEAST_SECONDS))
             self._deadlines.close()
-            self._executor.close()
+            self._pool.close()
             switch_interval_at_most(self, None)
             self._loop.release()
 

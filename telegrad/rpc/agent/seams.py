@@ -30,10 +30,11 @@ from telegrad.rpc.call.serving import ERROR, REPLY, Serving
 from telegrad.rpc.call.user_call import Admit, Prepare, UserCall
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.unread import Reports
+from telegrad.rpc.future.waits import Reads
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.pool.deadlines import Deadlines
-from telegrad.rpc.pool.executor import Executor
-from telegrad.transport import CALL_REFUSED, Exchange, Gate
+from telegrad.rpc.pool.pool import Pool
+from telegrad.transport import CALL_REFUSED, Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     Buffer,
@@ -81,7 +82,7 @@ class AgentSeams:
     _context: contextvars.Context
     _deadlines: Deadlines
     _exchange: Exchange
-    _executor: Executor
+    _pool: Pool
     _inbox: Inbox
     _members: Members
     _own_calls: list[OwnCalls]
@@ -310,9 +311,10 @@ class AgentSeams:
         """Sends what waits for a ride to a worker; does nothing where it is lost."""
         self._exchange.flush(to)
 
-    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
-        """Has this thread read what comes from a worker until a gate opens, where it can be."""
-        self._exchange.drive(peer, gate, seconds)
+    @property
+    def reads(self) -> Reads:
+        """Has whoever waits for a reply read what comes."""
+        return self._exchange.reader
 
     def request(
         self,
@@ -386,11 +388,11 @@ class AgentSeams:
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in the pool, in a fresh Context in which this agent is ambient."""
-        self._executor.submit(func, *args)
+        self._pool.submit(func, *args)
 
     def submit_in(self, context: contextvars.Context, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in the pool, in the given Context."""
-        self._executor.submit_in(context, func, *args)
+        self._pool.submit_in(context, func, *args)
 
     def new_context(self) -> contextvars.Context:
         """Returns a Context that holds nothing but this agent as the ambient one."""

@@ -32,7 +32,7 @@ from telegrad.rpc.call.served_call import ServedCall, current_served_call, enter
 from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plain_function
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.waits import comes_from, enter_task_run
-from telegrad.rpc.pool.executor import Executor
+from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.types import WorkerInfo
 from telegrad.wire import SMALL_LIMITS, Envelope, read_body
@@ -76,7 +76,7 @@ class Serving:
     Args:
         worker: This worker's name.
         codec: Opens requests and seals replies.
-        executor: Where requests are decoded and plain functions run.
+        pool: Where requests are decoded and plain functions run.
         user_loop: Where coroutines run.
         new_context: Makes the Context of one call.
         post: Posts an envelope; raises WorkerLostError.
@@ -88,7 +88,7 @@ class Serving:
         self,
         worker: str,
         codec: MessageCodec,
-        executor: Executor,
+        pool: Pool,
         user_loop: UserLoop,
         new_context: Callable[[], contextvars.Context],
         post: Callable[[WorkerInfo, Envelope], None],
@@ -97,7 +97,7 @@ class Serving:
     ) -> None:
         self.worker = worker
         self._codec = codec
-        self._executor = executor
+        self._pool = pool
         self._user_loop = user_loop
         self._new_context = new_context
         self._post = post
@@ -160,10 +160,10 @@ class Serving:
             return
         context = self._new_context()
         nested = depth > 0
-        submit = self._executor.submit_call
+        submit = self._pool.submit_call
         if not submit(context, self._serve, call, admit, envelope, nested=nested):
             message = (
-                f"the pool of worker {self.worker!r} has {self._executor.threads} threads, all "
+                f"the pool of worker {self.worker!r} has {self._pool.threads} threads, all "
                 f"busy, and takes no further {'nested' if nested else 'root'} call; call less at a "
                 "time, or make the functions async def"
             )
@@ -264,7 +264,7 @@ class Serving:
 
     def run_to_future(self, user_call: UserCall) -> Future[Any]:
         """Runs a call in its mode, inside the call that is served now; returns its Future."""
-        outcome = new_future(self._executor.submit, "a call")
+        outcome = new_future(self._pool.submit, "a call")
         if (served := current_served_call()) is not None:  # the innermost one is the user's
             served.record.served = plain_function(user_call.func) or served.record.served
 
@@ -385,7 +385,7 @@ class Serving:
         if served is not None:
 
             def cancelled() -> None:  # perhaps on the loop, which encodes nothing
-                self._executor.submit(end, None, served.given_up(self.worker))
+                self._pool.submit(end, None, served.given_up(self.worker))
 
             served.let_others_in()
             served.on_cancel(cancelled)

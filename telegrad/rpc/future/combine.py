@@ -455,14 +455,14 @@ class AsCompleted(Generic[T]):
                 return found
             check_not_inherited(self._futures.values())
             left = self._seconds_left()
-            ends = drive_on(loop, self._next_source())
+            end = drive_on(loop, self._next_source())
             try:
                 async with asyncio.timeout(None if left == math.inf else left):
                     await awakened
             except TimeoutError:
                 raise self._too_late() from None
             finally:
-                for end in ends:
+                if end is not None:
                     end()
                 self._forget(awakened.arrive)
         raise StopAsyncIteration

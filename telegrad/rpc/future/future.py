@@ -388,7 +388,7 @@ class Future(Generic[T]):
             arrived = Arrival(loop, (self,))
             run = awaiting(self)
             self._call_when_done(arrived.arrive)
-            ends = drive_on(loop, self._source)
+            end = drive_on(loop, self._source)
             try:
                 yield from arrived
             except asyncio.CancelledError:
@@ -400,7 +400,7 @@ class Future(Generic[T]):
             finally:
                 if run is not None:
                     run.wait = None
-                for end in ends:
+                if end is not None:
                     end()
                 if self._state == _PENDING:
                     self._forget(arrived.arrive)

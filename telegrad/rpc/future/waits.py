@@ -15,7 +15,7 @@ import time
 import weakref
 from asyncio import _get_running_loop
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 from telegrad.errors import AgentForkedError
 from telegrad.rpc.agent.ambient import find_agent, forked_at
 from telegrad.rpc.call.served_call import ServedCall, last_served_call
-from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
     from telegrad.rpc.future.future import Future
@@ -301,23 +300,18 @@ def check_not_inherited(futures: Iterable[Awaited]) -> None:
 # -- the sockets that a waiting thread, or event loop, reads -------------------------------------
 #
 # Messages of workers past gRPC (of this host, or by `bulk_port`) need no other thread to be read:
-# whoever waits for a reply reads it (`transport.direct_pump`, `transport.loop_reader`), until it has
-# read several requests, which others do. Which worker's, the sources of futures tell that the library
-# notes with `comes_from`. Where several workers are to answer, all sockets are read.
+# whoever waits for a reply reads (`transport.io.reader`), until it has read several requests, which
+# others do. Whether a message completes a future, its source tells, which the library notes with
+# `comes_from`.
 
 
 class Reads(Protocol):
-    """What has who waits for a reply read what comes; see `Exchange`."""
+    """What has whoever waits for a reply read what comes; see `SocketReader`."""
 
-    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
+    def wait(self, gate: Gate, seconds: float) -> None:
         """Has the calling thread read until the gate opens, or so long, or not at all."""
 
-    def drive_all(self, gate: Gate, seconds: float) -> None:
-        """Does the same for what comes from all workers of this host."""
-
-    def drive_on(
-        self, peer: WorkerInfo, loop: asyncio.AbstractEventLoop
-    ) -> Callable[[], None] | None:
+    def await_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
         """Has the loop that runs in the calling thread read, until what is returned is called."""
 
 
@@ -325,19 +319,12 @@ class Driven:
     """For the library: the source of a future that a worker's message completes.
 
     Attributes:
-        peer: That worker.
-        reads: Has who waits read what comes from it; None where nothing does.
+        reads: Has whoever waits read what comes; None where nothing does.
     """
 
     __slots__ = ()
 
-    peer: WorkerInfo
     reads: Reads | None
-
-    def drive(self, gate: Gate, seconds: float) -> None:
-        """Reads what comes from the peer until the gate opens, or that long; for who waits."""
-        if self.reads is not None:
-            self.reads.drive(self.peer, gate, seconds)
 
 
 def drive_of(source: object) -> Drive | None:
@@ -346,43 +333,33 @@ def drive_of(source: object) -> Drive | None:
     Args:
         source: Of that future, or several futures.
     """
-    if isinstance(source, Driven):  # so for nearly all who ask
-        return source.drive
-    sources = _behind(source)
-    if not sources:
-        return None
-    reads = sources[0].reads
-    return sources[0].drive if len(sources) == 1 or reads is None else reads.drive_all
+    reads = _reads_of(source)
+    return None if reads is None else reads.wait
 
 
-def drive_on(loop: asyncio.AbstractEventLoop, source: object) -> Sequence[Callable[[], None]]:
+def drive_on(loop: asyncio.AbstractEventLoop, source: object) -> Callable[[], None] | None:
     """Has the loop that runs here read while a task awaits a future; returns what ends that.
 
     Args:
         loop: The one that runs.
         source: Of that future, or several futures.
     """
-    sources = (source,) if isinstance(source, Driven) else _behind(source)
-    return [
-        end
-        for each in sources
-        if each.reads is not None and (end := each.reads.drive_on(each.peer, loop)) is not None
-    ]
+    reads = _reads_of(source)
+    return None if reads is None else reads.await_on(loop)
 
 
-def _behind(source: object) -> Sequence[Driven]:
-    """Returns what completes the pending ones of futures in the end, one for each worker."""
-    found: dict[WorkerInfo, Driven] = {}
-    places, last = [source], None
+def _reads_of(source: object) -> Reads | None:
+    """Returns what reads the message that completes a future in the end, or one of several."""
+    if isinstance(source, Driven):  # so for nearly all who ask
+        return source.reads
+    places = [source]
     seen: set[int] = set()  # several that others wait for, too
     while places:
         place = places.pop()
         if isinstance(place, Driven):
-            if place.peer is not last:  # of a thousand calls most are of the same
-                last = place.peer
-                found.setdefault(last, place)
-            continue
-        if isinstance(place, weakref.ReferenceType):
+            if place.reads is not None:
+                return place.reads
+        elif isinstance(place, weakref.ReferenceType):
             future = place()
             places.append(None if future is None else future._source)
         elif isinstance(place, tuple | Wait) and id(place) not in seen:
@@ -390,7 +367,7 @@ def _behind(source: object) -> Sequence[Driven]:
             several = place.futures if isinstance(place, Wait) else place
             # One that is done has none; neither has one that no message completes.
             places += [source for each in several if (source := each._source) is not None]
-    return tuple(found.values())
+    return None
 
 
 # -- a gate that one thread waits at until any other opens it ------------------------------------

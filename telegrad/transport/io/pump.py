@@ -2,7 +2,7 @@
 
     TaskPump     a task on the loop reads; messages are begun where they are posted, or on the loop;
                  any carrier
-    DirectPump   whichever thread has something to write, or waits for a reply (`direct_pump`)
+    SocketPump   whoever has something to write, or has the reader's role (`socket_pump`, `reader`)
 
 The writer's turn is given once: by `wake`, from the thread that found that nobody had it, and it
 ends when `next_message` returns None.
@@ -93,21 +93,6 @@ class Pump(ABC):
             farewell: Makes a last message, behind all others; None for none.
         """
 
-    @abstractmethod
-    def drive(self, gate: Gate, seconds: float) -> None:
-        """Reads in the calling thread until a gate is open, for so many seconds, or not at all."""
-
-    def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
-        """Has a loop of the user's read, which runs in this thread, until the returned is called.
-
-        Returns:
-            None where it cannot, or another loop does.
-        """
-        return None
-
-    def tick(self) -> None:  # noqa: B027 - most have nothing to look after
-        """Looks after who reads; on the loop, several times a second."""
-
 
 @final
 class TaskPump(Pump):
@@ -161,9 +146,6 @@ class TaskPump(Pump):
             self._open = False
         self._settle()
         self._spawn(self._end(farewell))
-
-    def drive(self, gate: Gate, seconds: float) -> None:
-        """Returns at once: the loop alone reads."""
 
     def _is_open(self) -> bool:
         return self._open

@@ -4,7 +4,7 @@ A thread that sleeps is woken 30 us after its message came, on a processor that 
 did; one that looks meanwhile goes on at once. Whether that pays is learnt from the last waits, as
 Linux's halt polling does for virtual machines (Documentation/virt/kvm/halt-polling): a wait that was
 short calls for looking in the next one, waits that were long end it. Event loops learn by the same
-rule (`loop_reader`).
+rule (`loop_watch`).
 """
 
 from __future__ import annotations

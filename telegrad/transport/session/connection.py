@@ -9,7 +9,7 @@
                   └── Pump ── Stream: carrier + tags ── + ── Lanes
 
 Pumps move frames: two tasks on the loop, or, where the carrier lets them, the threads that post and
-wait (`direct_pump`). The writer's turn is given once for whatever is posted until the writer has found
+wait (`io.reader`). The writer's turn is given once for whatever is posted until the writer has found
 nothing to do. Streams come from `reach` (this side dialled) or from the Exchange (the peer did) through
 `adopt`; they end through `detach`, after which nothing of them is read: only then may the number of the
 last envelope held be told to the peer. (A copy under way may still complete an envelope, which the peer
@@ -29,8 +29,8 @@ from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.bulk.cargo import Cargo
 from telegrad.transport.bulk.lanes import Lanes, Way
-from telegrad.transport.io.direct_pump import GATHERED, DirectPump
-from telegrad.transport.io.pump import Gate, Pump, TaskPump
+from telegrad.transport.io.pump import Pump, TaskPump
+from telegrad.transport.io.socket_pump import SocketPump
 from telegrad.transport.session.liveness import IdleFrames, Liveness
 from telegrad.transport.session.session import Session, SessionStatistics
 from telegrad.transport.session.stream import Loss, Stream, StreamFrames, breakage, without_carrier
@@ -62,6 +62,10 @@ __all__ = [
 
 Ts = TypeVarTuple("Ts")
 
+# Posts of a burst after which it is written: at 15 us each half a millisecond. The other end has
+# something to do while more are posted.
+WRITTEN_TOGETHER = 32
+
 
 @final
 class Traffic:
@@ -72,7 +76,6 @@ class Traffic:
         session: The session.
         stream: The carrier that is up now; set on the loop.
         pump: What moves its messages.
-        direct: The same, where threads do.
         waits: Whether the turn is taken: there may be something to write.
 
     Args:
@@ -93,7 +96,6 @@ class Traffic:
         self.session = Session(terms.limits.received, terms.slabs.spare.take)
         self.stream: Stream | None = None
         self.pump: Pump | None = None
-        self.direct: DirectPump | None = None
         self._terms = terms
         self._limits = terms.limits.received
         self._ended = Moved()  # by the streams before this one
@@ -243,13 +245,12 @@ class Traffic:
             self._return_due = False
             self._chunks = 0, 0
             self.stream, self.pump = stream, pump
-            self.direct = pump if isinstance(pump, DirectPump) else None
 
     def closed(self) -> tuple[Stream | None, Pump | None]:
         """Lets go of the stream: nothing that it brings is taken any more. Returns what it was."""
         with self.lock:
             stream, self.stream = self.stream, None
-            pump, self.pump, self.direct = self.pump, None, None
+            pump, self.pump = self.pump, None
             if stream is not None:
                 self._ended += _moved_by(stream)
                 self.session.connection_lost()
@@ -405,13 +406,11 @@ class Connection:
                 raise self._refusal()
             number = self._session.post(envelope, self._terms.clock())
             pump = None if rides or self._traffic.waits else self._traffic.turn()
-            unread, direct = self._session.replies_unread, self._traffic.direct
-        if pump is not None and direct is not None:
-            direct.wake(request=envelope.call > 0 and not envelope.reply)
-        elif pump is not None:
+            unread = self._session.replies_unread
+        if pump is not None:
             pump.wake()
-        elif direct is not None and direct.gathers and (envelope.reply or not number % GATHERED):
-            direct.hurry()
+        elif not number % WRITTEN_TOGETHER:
+            self._terms.reader.bursts.write()
         if unread > self._most_unread:
             error = DecodeError(f"it takes no replies ({unread} wait for it)")
             self._terms.loop.call_soon(self._broke_on_loop, error)
@@ -492,16 +491,6 @@ class Connection:
         shared = None if stream is None else stream.slabs
         return self._terms.slabs.spare if shared is None else shared
 
-    def drive(self, gate: Gate, seconds: float) -> None:
-        """Reads in the calling thread until a gate is open or the time is over; or not at all."""
-        if (pump := self._traffic.pump) is not None:
-            pump.drive(gate, seconds)
-
-    def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
-        """Has a loop of the user's read, the one that runs here, until what is returned is called."""
-        pump = self._traffic.pump
-        return None if pump is None else pump.drive_on(loop)
-
     # On the loop.
 
     @property
@@ -581,10 +570,9 @@ class Connection:
         terms = self._terms
         if (direct := stream.carrier.direct) is None:
             return TaskPump(stream.carrier, frames, terms.loop, terms.spawn)
-        pump = DirectPump(direct, frames, terms.loop, terms.handles, terms.spin)
         if stream.slabs is not None:
-            stream.slabs.on_moved(pump.moved)
-        return pump
+            stream.slabs.on_moved(terms.reader.moved)
+        return SocketPump(direct, frames, terms.loop, terms.reader)
 
     def detach(self, farewell: bytes = b"") -> None:
         """Lets go of the present carrier, with a last message for it, and reads nothing of it any more."""
@@ -603,8 +591,6 @@ class Connection:
 
     def tick(self, now: float) -> None:
         """Beats and judges; called by the exchange several times per beat."""
-        if (pump := self._traffic.pump) is not None:
-            pump.tick()
         judging = not self.ended.is_set() and self.loss is None
         lost, stream = self._traffic.tick(now, judging=judging), self.stream
         if lost:

@@ -18,8 +18,7 @@ from telegrad.errors import (
 )
 from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
 from telegrad.transport.bulk.thread import BulkThread
-from telegrad.transport.io.handle_set import HandleSet
-from telegrad.transport.io.pump import Gate
+from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.io.spin import longest_spin
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, shared_loop_thread
@@ -374,7 +373,7 @@ class Exchange:
             certified=certified,
             limits=limits,
             slabs=SlabPool(clock),
-            handles=HandleSet(self._loop, spin),
+            reader=SocketReader(self._loop, spin),
             spin=spin,
             anywhere=anywhere,
         )
@@ -580,62 +579,10 @@ class Exchange:
         connection = self._connection(peer, False)
         return NO_MEMORY if connection is None else connection.memory()
 
-    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
-        """Has the calling thread read what comes from a peer while it waits, if it can be.
-
-        Args:
-            peer: Whose reply it waits for.
-            gate: Where it waits.
-            seconds: How long it would.
-
-        Returns early, with the gate shut, where another thread reads or the transport does not
-        allow it: the caller has to wait at the gate after that.
-        """
-        connection = self._connections.get((peer.name, peer.incarnation))
-        if connection is not None:
-            connection.drive(gate, seconds)
-
-    def drive_on(
-        self, peer: WorkerInfo, loop: asyncio.AbstractEventLoop
-    ) -> Callable[[], None] | None:
-        """Has the loop that runs in the calling thread read what comes from a peer, if it can be.
-
-        Args:
-            peer: Whose reply a coroutine awaits.
-            loop: The one that runs here; not telegrad's.
-
-        Returns:
-            What ends that; None where it cannot be.
-        """
-        connection = self._connections.get((peer.name, peer.incarnation))
-        return None if connection is None else connection.drive_on(loop)
-
-    def drive_all(self, gate: Gate, seconds: float) -> None:
-        """Has the calling thread read what comes from all workers past gRPC while it waits.
-
-        Args:
-            gate: Where it waits.
-            seconds: How long it would.
-
-        Returns early, with the gate shut, as `drive` does.
-        """
-        self._terms.handles.lead_for(gate, seconds)
-
-    def lead(self, gate: Gate, seconds: float) -> None:
-        """Has the calling thread read what comes from all workers past gRPC until a gate opens.
-
-        It leads on until `stop_leading`. Returns early, with the gate shut, where another thread does, or
-        none can.
-
-        Args:
-            gate: Where it waits.
-            seconds: How long it would; 0 to read what is there.
-        """
-        self._terms.handles.lead(gate, seconds)
-
-    def stop_leading(self) -> None:
-        """Has the loop read in place of the thread that leads; from any thread, idempotent."""
-        self._terms.handles.leave()
+    @property
+    def reader(self) -> SocketReader:
+        """Whoever reads what comes from workers past gRPC."""
+        return self._terms.reader
 
     # On the loop.
 
@@ -665,6 +612,7 @@ class Exchange:
         self._next_tick = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
         self._ticker = loop.call_at(self._next_tick, self._tick)
         self._terms.slabs.tick()
+        self._terms.reader.tick()
         clock = self._terms.clock()
         for connection in self._peers.all():
             connection.tick(clock)
@@ -733,7 +681,7 @@ class Exchange:
             connection.end()
         if self._ticker is not None:
             self._ticker.cancel()
-        self._terms.handles.close()
+        self._terms.reader.close()
         await self._close_listeners()
         await self._tasks.end(max(0.5, deadline - loop.time()))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from telegrad.transport.base import Receiver, Transport
 from telegrad.transport.bulk.thread import BulkThread
-from telegrad.transport.io.handle_set import HandleSet
+from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.audit import Audit
@@ -75,7 +75,7 @@ class Terms:
         certified: Which name a peer's certificate has to hold, by the name that it says.
         limits: What others may take.
         slabs: The memory that is shared with workers of this host.
-        handles: The sockets that threads read themselves.
+        reader: Reads the sockets past gRPC.
         spin: Seconds for which a thread that waits looks before it sleeps.
         anywhere: Kinds of requests that the floor above takes in any thread.
     """
@@ -96,7 +96,7 @@ class Terms:
     certified: Callable[[str], str] = itself
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     slabs: SlabPool
-    handles: HandleSet
+    reader: SocketReader
     spin: float
     anywhere: Container[str]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 import signal
@@ -16,9 +15,9 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport import LoopThread, hands_over
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.io import direct_pump
-from telegrad.transport.io.direct_pump import BURSTS, DirectPump
-from telegrad.transport.io.handle_set import MOST_REQUESTS, HandleSet
+from telegrad.transport.io.loop_watch import MOST_REQUESTS
+from telegrad.transport.io.socket_pump import SocketPump
+from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.sockets.message_socket import DirectSocket
 from tests.transport.workers import SECONDS
 
@@ -85,17 +84,16 @@ class Ends:
     """
 
     def __init__(self, spin: float = 0.0) -> None:
-        self.spin = spin
         self.here, self.there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.loop = LoopThread("pump-test").acquire()
         self.frames, self.gate = Frames(), Gate()
         self.direct, self.other = DirectSocket(self.here), DirectSocket(self.there)
-        self.handles = HandleSet(self.loop, 0.0)
+        self.reader = SocketReader(self.loop, spin)
         self.pump = self.on_loop(lambda: self.make(self.direct))
         self.on_loop(lambda: self.pump.start(b""))
 
-    def make(self, end: DirectSocket) -> DirectPump:
-        return DirectPump(end, self.frames, self.loop, self.handles, self.spin)
+    def make(self, end: DirectSocket) -> SocketPump:
+        return SocketPump(end, self.frames, self.loop, self.reader)
 
     def on_loop(self, function: Callable[[], T]) -> T:
         async def call() -> T:
@@ -105,7 +103,7 @@ class Ends:
 
     def close(self) -> None:
         self.on_loop(lambda: self.pump.let_go(None))
-        self.on_loop(self.handles.close)
+        self.on_loop(self.reader.close)
         self.other.end()
         self.loop.release()
 
@@ -124,7 +122,7 @@ def ends() -> Iterator[Ends]:
 
 
 def drive(ends: Ends, seconds: float = SECONDS) -> threading.Thread:
-    thread = threading.Thread(target=ends.pump.drive, args=(ends.gate, seconds))
+    thread = threading.Thread(target=ends.reader.wait, args=(ends.gate, seconds))
     thread.start()
     assert ends.gate.driven.wait(SECONDS)
     return thread
@@ -172,22 +170,6 @@ def test_what_was_read_behind_the_own_reply_is_handed_over_too(ends: Ends) -> No
     driver.join(SECONDS)
     got = [ends.frames.came.get(timeout=SECONDS) for _ in range(2)]
     assert [message for message, _ in got] == [b"1", b"2"]
-    assert got[1][1] is not driver
-
-
-def test_one_that_waits_may_read_before_the_loop_does(ends: Ends) -> None:
-    """The connection shows its pump before it starts that; a caller may be as quick."""
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    bare = DirectSocket(other)
-    pump = ends.on_loop(lambda: ends.make(DirectSocket(one)))
-    assert bare.put(b"early")
-    ends.frames.on_take = lambda message: ends.gate.open()
-    pump.drive(ends.gate, SECONDS)
-    ends.on_loop(lambda: pump.start(b"welcome"))
-    assert ends.frames.came.get(timeout=SECONDS)[0] == b"early"
-    assert bare.take() == b"welcome"
-    ends.on_loop(lambda: pump.let_go(None))
-    bare.end()
 
 
 def test_the_own_reply_wakes_nobody(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +193,7 @@ def test_a_gate_that_another_thread_opens_ends_the_wait(ends: Ends) -> None:
 
 
 def test_a_wait_ends_with_its_time(ends: Ends) -> None:
-    ends.pump.drive(ends.gate, 0.01)
+    ends.reader.wait(ends.gate, 0.01)
     assert ends.gate.wake is None
     ends.send(b"a")
     assert ends.frames.came.get(timeout=SECONDS)[1].name == "pump-test"
@@ -220,27 +202,19 @@ def test_a_wait_ends_with_its_time(ends: Ends) -> None:
 def test_a_second_one_who_waits_does_not_read(ends: Ends) -> None:
     driver = drive(ends)
     other = Gate()
-    ends.pump.drive(other, SECONDS)  # returns at once
+    ends.reader.wait(other, SECONDS)  # returns at once
     assert not other.driven.is_set()
     ends.gate.open()
     driver.join(SECONDS)
-
-
-def test_a_stream_that_is_let_go_lets_go_of_who_waits(ends: Ends) -> None:
-    driver = drive(ends)
-    ends.on_loop(lambda: ends.pump.let_go(None))
-    driver.join(SECONDS)
-    assert not driver.is_alive()
-    ends.pump.drive(Gate(), SECONDS)  # returns at once
-    with pytest.raises(CarrierClosedError):
-        ends.other.take()
 
 
 def test_the_other_end_s_end_reaches_the_connection(ends: Ends) -> None:
     driver = drive(ends)
     ends.other.end()
     assert isinstance(ends.frames.failures.get(timeout=SECONDS), CarrierClosedError)
+    ends.gate.open()  # which a connection does whose peer is lost
     driver.join(SECONDS)
+    assert not driver.is_alive()
 
 
 def test_the_thread_that_posts_writes(ends: Ends) -> None:
@@ -248,106 +222,6 @@ def test_the_thread_that_posts_writes(ends: Ends) -> None:
     ends.frames.to_go.put(b"b")
     ends.pump.wake()
     assert [ends.other.take(), ends.other.take()] == [b"a", b"b"]
-
-
-@pytest.fixture
-def in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts all that is posted as posted in a row, however long it takes."""
-    monkeypatch.setattr(direct_pump, "BURST_SECONDS", math.inf)
-
-
-def gather(ends: Ends) -> None:
-    """Posts requests until they are gathered: soon, where all count as posted in a row."""
-    while not ends.pump.gathers:
-        ends.pump.wake(request=True)
-
-
-@pytest.mark.usefixtures("in_a_row")
-def test_the_first_requests_in_a_row_are_written_by_who_posts_them(ends: Ends) -> None:
-    held = threading.Event()
-    ends.loop.call_soon(held.wait, SECONDS)
-    for i in range(BURSTS - 1):
-        ends.frames.to_go.put(b"%d" % i)
-        ends.pump.wake(request=True)
-        assert ends.other.take() == b"%d" % i
-    gathers = [ends.pump.gathers]
-    ends.pump.wake(request=True)
-    gathers.append(ends.pump.gathers)
-    assert gathers == [False, True]
-    held.set()
-
-
-@pytest.mark.usefixtures("in_a_row")
-def test_many_requests_in_a_row_leave_with_one_of_them(ends: Ends) -> None:
-    held = threading.Event()
-    ends.loop.call_soon(held.wait, SECONDS)  # so that it does not look
-    gather(ends)
-    ends.frames.to_go.put(b"a")
-    assert ends.other.take() is None
-    ends.pump.hurry()
-    ends.frames.to_go.put(b"b")
-    ends.pump.hurry()  # whose turn it is not
-    assert [ends.other.take(), ends.other.take()] == [b"a", None]
-    held.set()
-
-
-@pytest.mark.usefixtures("in_a_row")
-def test_who_waits_writes_what_is_gathered_first(ends: Ends) -> None:
-    held = threading.Event()
-    ends.loop.call_soon(held.wait, SECONDS)
-    gather(ends)
-    ends.frames.to_go.put(b"a")
-    driver = drive(ends)
-    assert ends.other.take() == b"a"
-    held.set()
-    ends.gate.open()
-    driver.join(SECONDS)
-
-
-@pytest.mark.usefixtures("in_a_row")
-def test_the_loop_writes_what_is_gathered_and_reads_until_no_more_is(ends: Ends) -> None:
-    gather(ends)
-    ends.frames.to_go.put(b"a")
-    ends.send(b"b")
-    assert ends.frames.came.get(timeout=SECONDS)[0] == b"b"
-    leaks.wait_until_gone("gathering", lambda: [1] * ends.pump.gathers, SECONDS)
-    assert ends.other.take() == b"a"
-    ends.send(b"c")  # it watches the socket again
-    assert ends.frames.came.get(timeout=SECONDS)[0] == b"c"
-
-
-@pytest.mark.usefixtures("in_a_row")
-def test_who_has_read_leaves_the_socket_to_others_that_wait(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They do not wait for the loop to look, a millisecond later."""
-    watched: list[str] = []
-    monkeypatch.setattr(HandleSet, "pause", lambda *_: watched.append("not"))
-    monkeypatch.setattr(HandleSet, "resume", lambda *_: watched.append("again"))
-    held = threading.Event()
-    ends.loop.call_soon(held.wait, SECONDS)
-    gather(ends)
-    assert watched == ["not"]
-    driver = drive(ends)
-    ends.gate.open()
-    driver.join(SECONDS)
-    assert watched == ["not", "again"]
-    held.set()
-
-
-@pytest.mark.usefixtures("in_a_row")
-def test_a_stream_that_is_let_go_gathers_no_more(ends: Ends) -> None:
-    gather(ends)
-    ends.on_loop(lambda: ends.pump.let_go(None))
-    leaks.wait_until_gone("gathering", lambda: [1] * ends.pump.gathers, SECONDS)
-    ends.pump.hurry()
-
-
-@pytest.mark.usefixtures("in_a_row")
-def test_replies_are_not_gathered(ends: Ends) -> None:
-    for _ in range(100):
-        ends.pump.wake()
-    assert not ends.pump.gathers
 
 
 def test_what_the_socket_has_no_room_for_the_loop_sends(ends: Ends) -> None:
@@ -382,7 +256,7 @@ def test_ctrl_c_ends_a_wait_and_takes_nothing_away(ends: Ends) -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        ends.pump.drive(ends.gate, SECONDS)
+        ends.reader.wait(ends.gate, SECONDS)
     thread.join(SECONDS)
     assert signal.getsignal(signal.SIGINT) is before
     ends.send(b"a")
@@ -397,7 +271,7 @@ def test_ctrl_c_waits_until_a_message_is_handed_over(ends: Ends) -> None:
     ends.send(b"a")
     ends.direct.end_reading()
     with pytest.raises(KeyboardInterrupt):
-        ends.pump.drive(ends.gate, SECONDS)
+        ends.reader.wait(ends.gate, SECONDS)
     assert ends.frames.came.get(timeout=SECONDS)[0] == b"a"
     assert ends.frames.failures.empty()
 
@@ -413,7 +287,7 @@ def test_another_exception_of_a_signal_s_ends_the_stream(ends: Ends) -> None:
 
     def body() -> None:
         try:
-            ends.pump.drive(ends.gate, SECONDS)
+            ends.reader.wait(ends.gate, SECONDS)
         except SystemExit as error:
             driver_error.append(error)
 

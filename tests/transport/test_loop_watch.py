@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from telegrad.testing import leaks
-from telegrad.transport.io import loop_reader
-from telegrad.transport.io.handle_set import MOST_REQUESTS
-from tests.transport.test_direct_pump import Ends, gather
+from telegrad.transport.io import loop_watch
+from telegrad.transport.io.loop_watch import MOST_REQUESTS
+from tests.transport.test_socket_pump import Ends
 from tests.transport.workers import SECONDS, settled
 
 OWN = "pump-test"
@@ -43,7 +43,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
 
     Nobody else wants the processor, whatever runs beside these tests.
     """
-    monkeypatch.setattr(loop_reader, "WANTED_SECONDS", SECONDS)
+    monkeypatch.setattr(loop_watch, "WANTED_SECONDS", SECONDS)
     yield from made(SECONDS)
 
 
@@ -88,7 +88,7 @@ async def came(ends: Ends) -> tuple[bytes, str]:
 
 
 def begin(ends: Ends) -> Callable[[], None]:
-    end = ends.pump.drive_on(asyncio.get_running_loop())
+    end = ends.reader.await_on(asyncio.get_running_loop())
     assert end is not None
     return end
 
@@ -122,23 +122,6 @@ def test_it_reads_for_several(ends: Ends) -> None:
     asyncio.run(run())
     ends.send(b"c")
     assert ends.frames.came.get(timeout=SECONDS)[1].name == OWN
-
-
-def test_telegrads_loop_leaves_it_to_this_one_while_requests_are_gathered(ends: Ends) -> None:
-    def look() -> None:
-        ends.pump._seen = -1  # as if more had been gathered since it looked last
-        ends.pump._look()
-
-    async def run() -> None:
-        gather(ends)
-        end = begin(ends)
-        ends.send(b"a")
-        ends.on_loop(look)
-        assert ends.frames.came.empty()
-        assert await came(ends) == (b"a", "MainThread")
-        end()
-
-    asyncio.run(run())
 
 
 def check_leaving(ends: Ends) -> None:
@@ -176,7 +159,7 @@ def test_a_thread_that_holds_its_own_loop_up_reads_on(ends: Ends) -> None:
         for _ in range(MOST_REQUESTS + 1):
             ends.send(b"request")
         ends.send(b"mine")
-        ends.pump.drive(ends.gate, SECONDS)
+        ends.reader.wait(ends.gate, SECONDS)
         assert ends.gate.is_open()
         end()
 
@@ -185,17 +168,20 @@ def test_a_thread_that_holds_its_own_loop_up_reads_on(ends: Ends) -> None:
     assert readers == {"MainThread"}
 
 
-def test_one_loop_at_a_time(ends: Ends) -> None:
+def test_the_loop_that_began_last_reads(ends: Ends) -> None:
     async def run() -> None:
         end = begin(ends)
 
-        def other() -> None:
-            async def ask() -> None:
-                assert ends.pump.drive_on(asyncio.get_running_loop()) is None
+        async def ask() -> None:
+            ended = begin(ends)
+            ends.send(b"a")
+            message, thread = await asyncio.to_thread(ends.frames.came.get, timeout=SECONDS)
+            assert (message, thread) == (b"a", threading.current_thread())
+            ended()
 
-            asyncio.run(ask())
-
-        await asyncio.to_thread(other)
+        await asyncio.to_thread(asyncio.run, ask())
+        ends.send(b"b")
+        assert await came(ends) == (b"b", "MainThread")
         end()
 
     asyncio.run(run())
@@ -212,6 +198,7 @@ def test_a_loop_that_ended_in_the_midst_is_replaced(ends: Ends) -> None:
         end()
 
     asyncio.run(leave())
+    ends.on_loop(ends.reader.tick)
     asyncio.run(run())
     ends.send(b"b")
     assert ends.frames.came.get(timeout=SECONDS)[1].name == OWN
@@ -235,7 +222,7 @@ def test_a_loop_that_is_kept_busy_is_given_up(ends: Ends) -> None:
         end = begin(ends)
         ends.send(b"a")
         while ends.frames.came.empty():  # user code that blocks its loop
-            ends.on_loop(ends.pump.tick)
+            ends.on_loop(ends.reader.tick)
         assert ends.frames.came.get(timeout=SECONDS)[1].name == OWN
         end()
 
@@ -247,7 +234,7 @@ def test_a_thread_that_waits_reads_in_its_place(ends: Ends) -> None:
 
     async def run() -> None:
         end = begin(ends)
-        driver = threading.Thread(target=ends.pump.drive, args=(ends.gate, SECONDS), name="driver")
+        driver = threading.Thread(target=ends.reader.wait, args=(ends.gate, SECONDS), name="driver")
         driver.start()
         await asyncio.to_thread(ends.gate.driven.wait, SECONDS)
         ends.send(b"a")
@@ -261,11 +248,11 @@ def test_a_thread_that_waits_reads_in_its_place(ends: Ends) -> None:
     asyncio.run(run())
 
 
-def test_a_stream_that_ends_lets_go_of_the_loop(ends: Ends) -> None:
+def test_a_reader_that_is_closed_lets_go_of_the_loop(ends: Ends) -> None:
     async def run() -> None:
         end = begin(ends)
-        await asyncio.to_thread(ends.on_loop, lambda: ends.pump.let_go(None))
-        assert ends.pump.drive_on(asyncio.get_running_loop()) is None
+        await asyncio.to_thread(ends.on_loop, ends.reader.close)
+        assert ends.reader.await_on(asyncio.get_running_loop()) is None
         end()
         one, other = socket.socketpair()  # perhaps with the same numbers
         with one, other:
@@ -335,7 +322,7 @@ def test_it_sleeps_when_the_window_is_over(looking: Ends, monkeypatch: pytest.Mo
         await settled()
         with monkeypatch.context() as patch:
             later = SimpleNamespace(monotonic=lambda: now() + SECONDS)
-            patch.setattr(loop_reader, "time", later)
+            patch.setattr(loop_watch, "time", later)
             loop.slept = 0
             loop.on_sleep = lambda: looking.send(b"b")  # what wakes it
             arrived = loop.create_future()
@@ -351,7 +338,7 @@ def test_it_sleeps_when_the_window_is_over(looking: Ends, monkeypatch: pytest.Mo
 def test_it_sleeps_once_others_want_the_processor(
     looking: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_reader, "WANTED_SECONDS", 0.0)  # as if they always did
+    monkeypatch.setattr(loop_watch, "WANTED_SECONDS", 0.0)  # as if they always did
 
     async def run(loop: Sleeps) -> None:
         await taken(looking, b"a")
@@ -386,11 +373,11 @@ def test_it_never_looks_where_nobody_may(ends: Ends, monkeypatch: pytest.MonkeyP
     assert not looked
 
 
-def test_a_stream_that_ends_while_it_looks_ends_that(looking: Ends) -> None:
+def test_a_reader_that_is_closed_while_the_loop_looks_ends_that(looking: Ends) -> None:
     async def run(loop: Sleeps) -> None:
         await taken(looking, b"a")
         end = begin(looking)
-        await asyncio.to_thread(looking.on_loop, lambda: looking.pump.let_go(None))
+        await asyncio.to_thread(looking.on_loop, looking.reader.close)
         await settled()
         loop.turns = loop.slept = 0
         await asyncio.sleep(0.01)
@@ -411,6 +398,7 @@ def test_a_loop_that_ended_while_it_looked_is_replaced(looking: Ends) -> None:
             await taken(looking, b"a")
 
     run_counting(leave)
+    looking.on_loop(looking.reader.tick)
     run_counting(run)
     looking.frames.on_take = lambda _: None
     while not looking.frames.came.empty():

@@ -1,0 +1,107 @@
+"""Who reads the direct sockets of a worker: one role, as a pure table of states and events.
+
+A message should be read by whoever it will wake. So a thread that waits for replies comes first,
+an event loop of the user's that awaits some comes next, then an idle thread of the pool: requests
+wake a thread of the pool. The worker's own loop reads when there is nobody else.
+
+    event                      who has the role after it
+    a thread begins to wait    the thread; another waiting thread keeps it: that one reads for both
+    a loop begins to await     the loop, unless a thread waits
+    a thread becomes idle      the thread, unless a thread waits or a loop awaits
+    any of these ends          the best of those that are left; else the worker's own loop
+
+A signal handler may wait inside a wait of its own thread; the role stays with the thread until the
+outer wait ends.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import final
+
+__all__ = ["NOBODY", "Holder", "ReaderRole"]
+
+NOBODY = 0  # no thread and no object has this number
+
+
+class Holder(Enum):
+    """The kinds of readers, the preferred ones first."""
+
+    WAITER = "waiter"
+    USER_LOOP = "user loop"
+    IDLE = "idle"
+    OWN_LOOP = "own loop"
+
+
+@final
+class ReaderRole:
+    """The role, and who would take it next; guarded by its user's lock.
+
+    Threads and loops are told apart by numbers above 0.
+
+    Attributes:
+        waiter: The thread that waits and reads; 0 for none.
+        idle: The idle thread of the pool that watches the sockets; 0 for none.
+
+    Example:
+        >>> role = ReaderRole()
+        >>> role.idle_begins(7)
+        >>> role.wait_begins(3), role.wait_begins(4), role.holder.value
+        (True, False, 'waiter')
+        >>> role.wait_ends(3)
+        >>> role.holder.value
+        'idle'
+    """
+
+    __slots__ = ("_depth", "_user_loops", "idle", "waiter")
+
+    def __init__(self) -> None:
+        self.waiter = self.idle = NOBODY
+        self._depth = 0  # waits of the waiter, one inside the other
+        self._user_loops: dict[int, None] = {}  # that await replies; the last one reads
+
+    @property
+    def holder(self) -> Holder:
+        """The kind of reader that has the role."""
+        if self.waiter:
+            return Holder.WAITER
+        if self._user_loops:
+            return Holder.USER_LOOP
+        return Holder.IDLE if self.idle else Holder.OWN_LOOP
+
+    @property
+    def user_loop(self) -> int:
+        """The loop of the user's that reads, or would read if no thread waited; 0 for none."""
+        return next(reversed(self._user_loops), NOBODY)
+
+    def wait_begins(self, thread: int) -> bool:
+        """Notes that a thread waits for replies; returns whether it reads."""
+        if self.waiter not in (NOBODY, thread):
+            return False
+        self.waiter = thread
+        self._depth += 1
+        return True
+
+    def wait_ends(self, thread: int) -> None:
+        """Notes that a thread that reads ends its wait."""
+        assert self.waiter == thread
+        self._depth -= 1
+        if not self._depth:
+            self.waiter = NOBODY
+
+    def await_begins(self, loop: int) -> None:
+        """Notes that a loop of the user's awaits replies, and runs."""
+        self._user_loops.pop(loop, None)
+        self._user_loops[loop] = None
+
+    def await_ends(self, loop: int) -> None:
+        """Notes that a loop awaits no more, or does not come back to read. Idempotent."""
+        self._user_loops.pop(loop, None)
+
+    def idle_begins(self, thread: int) -> None:
+        """Notes that a thread of the pool is idle, and watches in place of the one before."""
+        self.idle = thread
+
+    def idle_ends(self) -> None:
+        """Notes that the idle thread works."""
+        self.idle = NOBODY

@@ -1,0 +1,383 @@
+"""One epoll over all direct sockets of an exchange, and whoever has the reader's role at it.
+
+    sockets ── epoll ──┬── a thread that waits for replies polls it (`wait`)
+                       ├── in the epoll of a user's loop that awaits replies (`await_on`)
+                       ├── in the epoll of an idle thread of the pool (`watch_idle`)
+                       └── in the epoll of telegrad's own loop
+
+`reader` says who has the role. To move it takes no wake-up: the inner epoll is taken out of one
+epoll and put into another one, by whichever thread comes or goes. So a thread that begins to wait
+takes the role from an idle thread that goes on sleeping.
+
+Who has just lost the role may still hand a message over. The role of one socket, `begin_reading`,
+keeps the messages of a stream in order.
+
+A thread that waits leaves the role once it has read several requests: others run those, and each
+takes a wake-up of a thread. An idle thread runs what it has read itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import math
+import os
+import select
+import threading
+import time
+from asyncio import _get_running_loop
+from collections.abc import Callable
+from typing import Protocol, final
+
+from telegrad.transport.io.burst import BurstWriter
+from telegrad.transport.io.loop_watch import MOST_REQUESTS, LoopWatch
+from telegrad.transport.io.pump import Gate
+from telegrad.transport.io.reader import NOBODY, Holder, ReaderRole
+from telegrad.transport.io.spin import Shield, Spin
+from telegrad.transport.loop import LoopThread, handing_context
+
+__all__ = ["SocketReader", "Source"]
+
+LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
+
+
+class Source(Protocol):
+    """What is read from one socket."""
+
+    def read(self) -> int:
+        """Reads what is there, unless another thread does; stops the socket when it has failed.
+
+        Returns:
+            How many messages brought requests.
+        """
+
+
+@final
+class SocketReader:
+    """The direct sockets of one exchange.
+
+    Args:
+        loop: The loop that reads when nobody else does.
+        spin: Seconds for which a thread looks before it sleeps.
+
+    Attributes:
+        bursts: What waits to be written together; written by whoever begins to read.
+    """
+
+    def __init__(self, loop: LoopThread, spin: float) -> None:
+        self.bursts = BurstWriter(loop)
+        self._loop = loop
+        self._longest_spin = spin
+        self._context: contextvars.Context = handing_context()  # of the waiter
+        self._idle_context: contextvars.Context = handing_context()
+        self._spin, self._idle_spin = Spin(spin), Spin(spin)
+        self._sources: dict[int, Source] = {}
+        self._shield = Shield()  # of the waiter, which alone looks at it
+        self._role_lock = threading.Lock()  # guards all below
+        self._role = ReaderRole()
+        self._watches: dict[int, LoopWatch] = {}  # by the number of the loop
+        self._polls: _Polls | None = None  # from the first socket on
+        self._armed: select.epoll | None = None  # which holds the sockets; None while one waits
+        self._closed = False
+
+    # On the loop.
+
+    def add(self, descriptor: int, source: Source) -> None:
+        """Watches a socket."""
+        with self._role_lock:
+            if self._closed:
+                return
+            if self._polls is None:
+                self._polls = _Polls()
+                asyncio.get_running_loop().add_reader(self._polls.own.fileno(), self._read_on_loop)
+                self._arm()
+            self._sources[descriptor] = source
+            self._polls.sockets.register(descriptor, select.EPOLLIN)
+
+    def remove(self, descriptor: int) -> None:
+        """Watches a socket no more; its descriptor may be closed after this. Idempotent."""
+        if self._sources.pop(descriptor, None) is not None:
+            self.stop(descriptor)
+
+    def tick(self) -> None:
+        """Takes the role from loops that do not come to read, and forgets those that are closed."""
+        for number, watch in tuple(self._watches.items()):
+            if watch.loop.is_closed():
+                with self._role_lock:
+                    self._role.await_ends(number)
+                    self._arm()
+                    del self._watches[number]
+                watch.close()
+            elif watch.is_stuck():
+                self.end_await(watch)
+
+    def close(self) -> None:
+        """Ends all waits and watches nothing any more. Idempotent."""
+        with self._role_lock:
+            polls = self._polls
+            if self._closed or polls is None:
+                self._closed = True
+                return
+            self._closed = True
+            asyncio.get_running_loop().remove_reader(polls.own.fileno())
+            watches = tuple(self._watches.values())
+            polls.wake_all()
+            self._arm()
+            self._watches.clear()
+        for watch in watches:
+            watch.close()
+
+    def _read_on_loop(self) -> None:
+        self._read(self._ready(Holder.OWN_LOOP))
+
+    # From any thread.
+
+    def stop(self, descriptor: int) -> None:
+        """Watches a socket no more that has failed, or is to be removed. Idempotent."""
+        with self._role_lock:
+            if self._polls is not None and not self._polls.closed:
+                with contextlib.suppress(FileNotFoundError):
+                    self._polls.sockets.unregister(descriptor)
+
+    def moved(self, size: int) -> None:
+        """Hears that big parts of so many bytes went or came, for which a wait may last longer."""
+        self._spin.moved(size)
+        self._idle_spin.moved(size)
+        for watch in tuple(self._watches.values()):
+            watch.moved(size)
+
+    # In a thread that waits for replies.
+
+    def wait(self, gate: Gate, seconds: float) -> None:
+        """Reads until a gate opens, in the thread that waits at it, or until others do better.
+
+        Returns early, with the gate shut, where another thread waits already, and after several
+        requests: the caller has to wait at the gate after that.
+
+        Args:
+            gate: Where this thread waits.
+            seconds: How long it would wait.
+        """
+        me, outer = threading.get_ident(), self._shield
+        with Shield() as shield:
+            if self.bursts.waiting:
+                self.bursts.write()
+            with self._role_lock:
+                polls = self._polls
+                # A signal handler that came while this thread hands a message over cannot read.
+                inside = self._role.waiter == me and not outer.polling
+                if polls is None or self._closed or inside or not self._role.wait_begins(me):
+                    return
+                self._arm()
+                polls.users += 1
+            self._shield = shield
+            # The user's loop of this thread stands still meanwhile, and must not get the role back.
+            alone = outer.polling or _get_running_loop() is not None
+            try:
+                gate.wake_with(self._wake_waiter)
+                self._read_until(gate, seconds, math.inf if alone else MOST_REQUESTS)
+            finally:
+                gate.wake_with(None)
+                self._shield = outer
+                with self._role_lock:
+                    self._role.wait_ends(me)
+                    polls.users -= 1
+                    if self._role.waiter:  # a handler's wait ends: the outer reply may be here
+                        polls.wake_waiter()
+                    self._arm()
+
+    def _read_until(self, gate: Gate, seconds: float, most: float) -> None:
+        polls, shield, ends = self._polls, self._shield, time.monotonic() + seconds
+        assert polls is not None
+        requests = 0
+        while not gate.is_open() and requests < most and not self._closed:
+            if (left := ends - time.monotonic()) <= 0:
+                return
+            ready = shield.wait(self._spin.poll, polls.sockets.poll, min(left, LONGEST_POLL))
+            requests += self._context.run(self._read, ready)
+
+    def _wake_waiter(self) -> None:
+        """Wakes the thread that waits, if its gate was opened by another one, or a signal handler."""
+        with self._role_lock:
+            waiter, polls = self._role.waiter, self._polls
+            inside = waiter == threading.get_ident() and not self._shield.polling
+            if waiter and polls is not None and not inside:
+                polls.wake_waiter()
+
+    # In an idle thread of the pool.
+
+    def watch_idle(self, gate: Gate) -> None:
+        """Reads in an idle thread until its gate opens.
+
+        Returns at once, with the gate shut, where there is no socket. One thread does this at a time.
+        """
+        with self._role_lock:
+            polls = self._polls
+            if polls is None or self._closed:
+                return
+            self._role.idle_begins(threading.get_ident())
+            self._arm()
+            polls.users += 1
+        try:
+            self.bursts.write()
+            gate.wake_with(self._wake_idle)
+            self._watch_until(gate, polls)
+        finally:
+            gate.wake_with(None)
+            with self._role_lock:
+                self._role.idle_ends()
+                polls.users -= 1
+                self._arm()
+
+    def _watch_until(self, gate: Gate, polls: _Polls) -> None:
+        while not gate.is_open() and not self._closed:
+            for descriptor, _ in self._idle_spin.poll(polls.idle.poll, LONGEST_POLL):
+                if descriptor == polls.idle_event:
+                    polls.forget_idle_wake()
+                else:
+                    self._idle_context.run(self._read, self._ready(Holder.IDLE))
+
+    def _wake_idle(self) -> None:
+        with self._role_lock:
+            if self._polls is not None:
+                self._polls.wake_idle()
+
+    # On a loop of the user's.
+
+    def await_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
+        """Has the loop that runs in this thread read until what is returned is called.
+
+        Args:
+            loop: The loop of the user's on which a reply is awaited.
+
+        Returns:
+            None where telegrad's own loop reads anyway, and where there is no socket.
+        """
+        watch = self._watches.get(id(loop))
+        if watch is None or watch.loop is not loop:
+            if self._loop.is_loop_thread():
+                return None
+            with self._role_lock:
+                if self._closed or self._polls is None or watch is not None:
+                    return None  # the tick forgets a loop whose number this one has
+                watch = self._watches[id(loop)] = LoopWatch(self, loop, self._longest_spin)
+        watch.begin()
+        return watch.end
+
+    def begin_await(self, watch: LoopWatch) -> None:
+        """Gives a loop the role, unless a thread waits."""
+        with self._role_lock:
+            if not (self._closed or watch.closed):
+                self._role.await_begins(id(watch.loop))
+                self._arm()
+
+    def end_await(self, watch: LoopWatch) -> None:
+        """Takes the role back from a loop; from any thread, idempotent."""
+        with self._role_lock:
+            self._role.await_ends(id(watch.loop))
+            self._arm()
+
+    def read_in_loop(self, watch: LoopWatch) -> int:
+        """Reads what is there if a loop has the role; returns how many messages had requests."""
+        return self._read(self._ready(Holder.USER_LOOP, id(watch.loop)))
+
+    # Who has the role.
+
+    def _ready(self, holder: Holder, loop: int = NOBODY) -> list[tuple[int, int]]:
+        """Returns the sockets that can be read, if that reader has the role."""
+        with self._role_lock:
+            polls, role = self._polls, self._role
+            mine = role.holder is holder and loop in (NOBODY, role.user_loop)
+            return polls.sockets.poll(0) if mine and polls is not None and not self._closed else []
+
+    def _read(self, ready: list[tuple[int, int]]) -> int:
+        requests = 0
+        for descriptor, _ in ready:
+            if (source := self._sources.get(descriptor)) is not None:
+                requests += source.read()
+            elif (polls := self._polls) is not None:
+                with self._role_lock:
+                    polls.forget_waiter_wake(descriptor)
+        return requests
+
+    def _arm(self) -> None:
+        """Puts the sockets into the epoll of whoever has the role. Holds the lock."""
+        polls, role = self._polls, self._role
+        if polls is None or polls.closed:
+            return
+        holder = role.holder
+        if self._closed or holder is Holder.WAITER:
+            epoll = None  # it polls them itself
+        elif holder is Holder.USER_LOOP:
+            epoll = self._watches[role.user_loop].epoll
+        else:
+            epoll = polls.idle if holder is Holder.IDLE else polls.own
+        if epoll is not self._armed:
+            if self._armed is not None:
+                self._armed.unregister(polls.sockets.fileno())
+            if epoll is not None:
+                epoll.register(polls.sockets.fileno(), select.EPOLLIN)
+            self._armed = epoll
+        if self._closed:
+            polls.close_unused()
+
+
+@final
+class _Polls:
+    """The descriptors of a reader; guarded by its lock.
+
+    Attributes:
+        sockets: The epoll over all sockets, and over what wakes the thread that waits.
+        own: The epoll that telegrad's loop watches.
+        idle: The epoll that an idle thread polls, with what wakes that.
+        idle_event: What wakes the idle thread.
+        users: Threads that may poll one of them.
+        closed: Whether they are closed.
+    """
+
+    __slots__ = ("_event", "closed", "idle", "idle_event", "own", "sockets", "users")
+
+    def __init__(self) -> None:
+        self.sockets, self.own, self.idle = select.epoll(), select.epoll(), select.epoll()
+        flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
+        self._event, self.idle_event = os.eventfd(0, flags), os.eventfd(0, flags)
+        self.sockets.register(self._event, select.EPOLLIN)
+        self.idle.register(self.idle_event, select.EPOLLIN)
+        self.users = 0
+        self.closed = False
+
+    def wake_waiter(self) -> None:
+        """Has the thread that waits look at its gate."""
+        if not self.closed:
+            os.eventfd_write(self._event, 1)
+
+    def wake_idle(self) -> None:
+        """Has the idle thread look at its gate."""
+        if not self.closed:
+            os.eventfd_write(self.idle_event, 1)
+
+    def forget_waiter_wake(self, descriptor: int) -> None:
+        """Reads what `wake_waiter` wrote, if that is the descriptor."""
+        if descriptor == self._event and not self.closed:
+            with contextlib.suppress(BlockingIOError):  # another was as quick
+                os.eventfd_read(descriptor)
+
+    def forget_idle_wake(self) -> None:
+        """Reads what `wake_idle` wrote."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.idle_event)
+
+    def wake_all(self) -> None:
+        """Has both look whether they are closed."""
+        self.wake_waiter()
+        self.wake_idle()
+
+    def close_unused(self) -> None:
+        """Closes all of them, if no thread may poll one."""
+        if not self.users and not self.closed:
+            self.closed = True
+            for each in (self.sockets, self.own, self.idle):
+                each.close()
+            os.close(self._event)
+            os.close(self.idle_event)

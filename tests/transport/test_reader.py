@@ -1,0 +1,254 @@
+"""The table of who reads: every interleaving of four actors, a signal, and telegrad's own loop.
+
+The model has the steps of the threads around the table, as `socket_reader` takes them: what is read
+is in the hand of a reader for a while, in which the role may move; whoever opens the gate of a thread
+that polls wakes it. A state from which nothing goes on, before all have what they wait for, is a
+message that was left unread or a wake-up that was lost.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad.transport.io.reader import Holder, ReaderRole
+
+ONE, OTHER, IDLE, LOOP = 1, 2, 3, 4  # numbers of threads, and of a loop
+OUTER, INNER, SECOND, AWAITED, REQUEST = "outer", "inner", "second", "awaited", "request"
+
+# What each actor does next.
+BEGIN, READY, POLLS, ENDS, DONE = "begin", "ready", "polls", "ends", "done"
+OUTSIDE, ASLEEP = "no signal came", "asleep at its gate, as another one reads"
+
+
+@dataclass(frozen=True)
+class World:
+    """All that the actors share, and where each of them is.
+
+    Attributes:
+        role: The table.
+        at: By actor, what it does next.
+        unread: What the sockets have.
+        hands: By reader, what it has taken from them and not handed over.
+        sent: What has come, so far.
+        open: The gates that are open, by what opens them.
+        woken: Whether the eventfd of a thread that polls is set: the waiter's, the idle one's.
+        nested: Whether a signal handler of the first thread waits inside its wait.
+    """
+
+    role: ReaderRole = field(default_factory=ReaderRole, compare=False)
+    at: tuple[tuple[str, str], ...] = (
+        ("one", BEGIN), ("handler", OUTSIDE), ("other", BEGIN), ("idle", BEGIN), ("loop", BEGIN)
+    )  # fmt: skip
+    unread: frozenset[str] = frozenset()
+    hands: frozenset[tuple[str, str]] = frozenset()
+    sent: frozenset[str] = frozenset()
+    open: frozenset[str] = frozenset()
+    woken: frozenset[str] = frozenset()
+    state: tuple[object, ...] = ()
+
+    def where(self, actor: str) -> str:
+        return dict(self.at)[actor]
+
+    def to(self, actor: str, place: str, **changes: object) -> World:
+        at = tuple((each, place if each == actor else was) for each, was in self.at)
+        return replace(self, at=at, **changes)  # type: ignore[arg-type]
+
+    def told(self, event: Callable[[ReaderRole], object]) -> tuple[World, object]:
+        """Tells the table of an event."""
+        role = copy.deepcopy(self.role)
+        result = event(role)
+        state = (role.waiter, role.holder, role.user_loop, role.idle)
+        return replace(self, role=role, state=state), result
+
+    def hand(self, reader: str) -> str:
+        """What a reader has taken and not handed over."""
+        return next((message for who, message in self.hands if who == reader), "")
+
+    def reads(self, reader: str) -> bool:
+        """Whether that reader has the role, as the epolls have it."""
+        holders = {
+            "one": (Holder.WAITER, self.role.waiter == ONE),
+            "other": (Holder.WAITER, self.role.waiter == OTHER),
+            "idle": (Holder.IDLE, self.role.idle == IDLE),
+            "loop": (Holder.USER_LOOP, self.role.user_loop == LOOP),
+            "own": (Holder.OWN_LOOP, True),
+        }
+        holder, mine = holders[reader]
+        return self.role.holder is holder and mine
+
+
+WAITERS = {"one": (ONE, OUTER), "handler": (ONE, INNER), "other": (OTHER, SECOND)}
+
+
+def steps(world: World) -> Iterator[World]:
+    """What may happen next."""
+    yield from messages(world)
+    for actor in WAITERS:
+        yield from of_waiter(world, actor)
+    yield from of_idle(world)
+    yield from of_loop(world)
+    for reader in ("own", "one", "other", "idle", "loop"):
+        yield from of_reader(world, reader)
+
+
+def messages(world: World) -> Iterator[World]:
+    """A request comes at any time, a reply once somebody waits for it."""
+    asked = {OUTER: "one", INNER: "handler", SECOND: "other", AWAITED: "loop"}
+    for message in {OUTER, INNER, SECOND, AWAITED, REQUEST} - world.sent:
+        if message == REQUEST or world.where(asked[message]) not in (BEGIN, OUTSIDE):
+            yield replace(world, unread=world.unread | {message}, sent=world.sent | {message})
+
+
+def of_waiter(world: World, actor: str) -> Iterator[World]:
+    thread, reply = WAITERS[actor]
+    place = world.where(actor)
+    if actor == "one" and world.where("handler") not in (OUTSIDE, DONE):
+        return  # its handler runs
+    if world.hand("other" if actor == "other" else "one"):
+        return
+    if actor == "handler" and place == OUTSIDE and world.where("one") == POLLS:
+        yield world.to(actor, BEGIN)  # a signal came
+    if place == BEGIN:
+        after, mine = world.told(lambda role: role.wait_begins(thread))
+        yield after.to(actor, READY if mine else ASLEEP)
+    elif place == ASLEEP and reply in world.open:
+        yield world.to(actor, DONE)
+    elif place == READY:
+        yield world.to(actor, ENDS if reply in world.open else POLLS)
+    elif place == POLLS and "waiter" in world.woken:
+        yield world.to(actor, READY, woken=world.woken - {"waiter"})
+    elif place == ENDS:
+        after, _ = world.told(lambda role: role.wait_ends(thread))
+        woken = after.woken | ({"waiter"} if after.role.waiter else set())
+        yield after.to(actor, DONE, woken=woken)
+
+
+def of_idle(world: World) -> Iterator[World]:
+    place = world.where("idle")
+    if world.hand("idle"):
+        return
+    if place == BEGIN:
+        after, _ = world.told(lambda role: role.idle_begins(IDLE))
+        yield after.to("idle", READY)
+    elif place == READY:
+        yield world.to("idle", ENDS if REQUEST in world.open else POLLS)
+    elif place == POLLS and "idle" in world.woken:
+        yield world.to("idle", READY, woken=world.woken - {"idle"})
+    elif place == ENDS:
+        after, _ = world.told(lambda role: role.idle_ends())
+        yield after.to("idle", DONE)
+
+
+def of_loop(world: World) -> Iterator[World]:
+    place = world.where("loop")
+    if world.hand("loop"):
+        return
+    if place == BEGIN:
+        after, _ = world.told(lambda role: role.await_begins(LOOP))
+        yield after.to("loop", POLLS)
+    elif place in (POLLS, READY):
+        if place == POLLS:  # user code blocks it: a tick takes the role, and it comes back later
+            after, _ = world.told(lambda role: role.await_ends(LOOP))
+            yield after.to("loop", READY)
+        if AWAITED in world.open:
+            after, _ = world.told(lambda role: role.await_ends(LOOP))
+            yield after.to("loop", DONE)
+
+
+def of_reader(world: World, reader: str) -> Iterator[World]:
+    """Takes messages from the sockets, or hands over what it has."""
+    handler = reader == "one" and world.where("handler") in (READY, POLLS)
+    actor = "handler" if handler else reader
+    if held := world.hand(reader):
+        yield handed_over(world, reader, actor, held)
+        return
+    asleep = reader == "own" or world.where(actor) == POLLS
+    if asleep and world.reads(reader):
+        for message in world.unread:
+            yield replace(
+                world, unread=world.unread - {message}, hands=world.hands | {(reader, message)}
+            )
+
+
+def handed_over(world: World, reader: str, actor: str, message: str) -> World:
+    """Opens the gate of whoever waits for a message, and wakes it if it polls in another thread."""
+    woken = set(world.woken)
+    owners = {OUTER: "one", INNER: "one", SECOND: "other", REQUEST: "idle"}
+    if (owner := owners.get(message)) is not None and owner != reader:
+        waits = ONE if owner == "one" else OTHER
+        if owner == "idle" and world.where("idle") != DONE:
+            woken.add("idle")
+        elif owner != "idle" and world.role.waiter == waits:
+            woken.add("waiter")
+    after = replace(
+        world,
+        hands=world.hands - {(reader, message)},
+        open=world.open | {message},
+        woken=frozenset(woken),
+    )
+    return after if reader in ("own", "loop") else after.to(actor, READY)
+
+
+def test_every_interleaving_comes_to_an_end() -> None:
+    start, _ = World().told(lambda role: None)
+    seen, border, ends = {start}, [start], 0
+    while border:
+        world = border.pop()
+        after = list(steps(world))
+        if not after:
+            ends += 1
+            for actor in ("one", "other", "idle", "loop"):
+                assert world.where(actor) == DONE, world
+            assert not world.unread
+            assert not world.hands
+            assert world.role.holder is Holder.OWN_LOOP
+        fresh = [each for each in after if each not in seen]
+        seen.update(fresh)
+        border += fresh
+    assert ends
+    assert len(seen) > 10_000, len(seen)
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["wait", "wait ends", "await", "await ends", "idle", "idle ends"]),
+        st.integers(1, 3),
+    )
+)
+
+
+@given(EVENTS)
+def test_the_best_of_those_that_are_there_has_the_role(events: list[tuple[str, int]]) -> None:
+    role = ReaderRole()
+    waiter, depth, loops, idle = 0, 0, list[int](), 0
+    for event, number in events:
+        if event == "wait":
+            mine = not depth or waiter == number
+            assert role.wait_begins(number) is mine
+            waiter, depth = (number, depth + 1) if mine else (waiter, depth)
+        elif event == "wait ends" and depth:
+            role.wait_ends(waiter)
+            depth -= 1
+        elif event == "await":
+            role.await_begins(number)
+            loops = [each for each in loops if each != number] + [number]
+        elif event == "await ends":
+            role.await_ends(number)
+            loops = [each for each in loops if each != number]
+        elif event == "idle":
+            role.idle_begins(number)
+            idle = number
+        elif event == "idle ends":
+            role.idle_ends()
+            idle = 0
+        assert role.waiter == (waiter if depth else 0)
+        assert role.user_loop == (loops[-1] if loops else 0)
+        assert role.idle == idle
+        best = Holder.IDLE if idle else Holder.OWN_LOOP
+        best = Holder.USER_LOOP if loops else best
+        assert role.holder is (Holder.WAITER if depth else best)
