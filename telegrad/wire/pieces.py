@@ -10,9 +10,9 @@ because a receiver reports its progress by the number of chunks, and a MiB may t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from telegrad.errors import DecodeError
 from telegrad.wire.document import MAX_ENVELOPE_BYTES
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.frame import inline_parts, parts_of
-from telegrad.wire.memory import NO_MEMORY
 
 __all__ = [
     "BLOCK_BYTES",
@@ -156,8 +155,6 @@ def read_chunk_header(header: Buffer, size: int) -> tuple[int, Span]:
 # written twice. Once all of a piece is in its place, it is not wanted any more. No byte is written
 # after the assembly is complete, because completion waits for every claim.
 
-Take: TypeAlias = Callable[[int], memoryview | None]
-
 
 @final
 class _Part:
@@ -182,20 +179,18 @@ class Assembly:
         envelope: The envelope as `unpack_frame` returned it; `join` completes it.
         awaited: The parts to come and their sizes, `frame.awaited[envelope.number]`.
         most: The most bytes that they may have together.
-        take: Returns memory of so many bytes for a buffer, or None to use fresh memory.
 
     Raises:
         DecodeError: The sizes are impossible.
     """
 
-    __slots__ = ("_claimed", "_left", "_parts", "_take", "envelope")
+    __slots__ = ("_claimed", "_left", "_parts", "envelope")
 
     def __init__(
         self,
         envelope: Envelope,
         awaited: Mapping[int, int],
         most: int = MAX_ENVELOPE_BYTES,
-        take: Take = NO_MEMORY.take,
     ) -> None:
         if sum(awaited.values()) > most or min(awaited.values(), default=1) <= 0:
             raise DecodeError(f"parts of impossible sizes were announced: {dict(awaited)}")
@@ -203,7 +198,6 @@ class Assembly:
         self._parts = {part: _Part(size) for part, size in awaited.items()}
         self._left = sum(map(_blocks, awaited.values()))
         self._claimed = 0  # claims under way
-        self._take = take
 
     @property
     def parts(self) -> int:
@@ -282,8 +276,7 @@ class Assembly:
 
     def _take_memory(self, piece: Span, size: int) -> memoryview:
         try:  # np.empty touches no page before its bytes arrive; bytearray(n) would
-            room = self._take(size)
-            return np.empty(size, np.uint8).data if room is None else room
+            return np.empty(size, np.uint8).data
         except MemoryError as error:
             raise self._error(piece, f"no memory for {size} bytes") from error
 

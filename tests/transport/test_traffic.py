@@ -39,7 +39,6 @@ class End:
             counters=Counters(),
             load=lambda: 0,
             loop=loop,
-            slabs=SimpleNamespace(spare=SimpleNamespace(take=bytearray)),
         )
         self.got: list[Envelope] = []
         self.traffic = Traffic(cast("Terms", terms), self.got.extend, lambda *_: None, lambda: None)

@@ -38,6 +38,7 @@ from telegrad.transport.session.terms import Moved, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     LENT_BYTES,
+    NO_MEMORY,
     Envelope,
     Frame,
     Goodbye,
@@ -93,7 +94,7 @@ class Traffic:
         look: Callable[[], None],
     ) -> None:
         self.lock = threading.Lock()
-        self.session = Session(terms.limits.received, terms.slabs.spare.take)
+        self.session = Session(terms.limits.received)
         self.stream: Stream | None = None
         self.pump: Pump | None = None
         self._terms = terms
@@ -486,10 +487,9 @@ class Connection:
         return self._traffic.moved()
 
     def memory(self) -> Memory:
-        """Returns the memory that the peer shares; where it shares none, what is spare."""
+        """Returns the memory that the peer shares."""
         stream = self._traffic.stream
-        shared = None if stream is None else stream.slabs
-        return self._terms.slabs.spare if shared is None else shared
+        return NO_MEMORY if stream is None or stream.slabs is None else stream.slabs
 
     # On the loop.
 

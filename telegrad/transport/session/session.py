@@ -33,7 +33,6 @@ from telegrad.wire import (
     DEFAULT_LIMITS,
     ENVELOPE_BYTES,
     INLINE_BYTES,
-    NO_MEMORY,
     PIECE_BYTES,
     Assembly,
     DecodeLimits,
@@ -102,7 +101,6 @@ class Session:
 
     Args:
         limits: The limits of one message, to the peer or from it.
-        take: Returns memory for a buffer that comes in pieces, by its number of bytes; or None.
 
     Attributes:
         pending: True if the next write would carry anything that the peer has to have now.
@@ -112,15 +110,10 @@ class Session:
         cutting: The pieces still to be sent, by envelope, for `next_piece`. Read-only to others.
     """
 
-    def __init__(
-        self,
-        limits: DecodeLimits = DEFAULT_LIMITS,
-        take: Callable[[int], memoryview | None] = NO_MEMORY.take,
-    ) -> None:
+    def __init__(self, limits: DecodeLimits = DEFAULT_LIMITS) -> None:
         self.pending = False
         self.news = self.replies_unread = self.written = 0
         self._limits = limits
-        self._take = take
         self._unacknowledged: dict[int, _Posted] = {}
         self._announced = 0  # envelopes up to this number were written on this carrier
         self._announced_before = 0  # the same, for earlier carriers
@@ -426,7 +419,7 @@ class Session:
         if self._parts_awaited > MOST_PARTS_AWAITED:
             raise DecodeError(f"more than {MOST_PARTS_AWAITED} parts announced that have not come")
         most = self._limits.message_bytes
-        self._assemblies[envelope.number] = Assembly(envelope, awaited, most, self._take)
+        self._assemblies[envelope.number] = Assembly(envelope, awaited, most)
 
     def _is_complete(self, number: int) -> bool:
         return number <= self._received or number in self._received_later

@@ -30,7 +30,6 @@ from telegrad.transport.shm.device import DeviceSlabs, DeviceStream, Hold
 from telegrad.transport.shm.handles import Handles
 from telegrad.transport.shm.ledger import Account, Block, Bounds, Ledger
 from telegrad.transport.shm.loans import Loans, Watch
-from telegrad.transport.shm.spare_memory import SpareMemory
 from telegrad.wire import LENT_BYTES, Buffer, Envelope, Frame, Lending, Lent, Memory
 
 __all__ = ["SLABS", "SlabPool", "SlabStream"]
@@ -47,7 +46,6 @@ class SlabPool:
 
     Attributes:
         devices: Those of its GPUs.
-        spare: What big messages of other streams lie in.
 
     Args:
         clock: In seconds.
@@ -57,7 +55,6 @@ class SlabPool:
     def __init__(self, clock: Callable[[], float], bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.bounds = bounds
         self.devices = DeviceSlabs(clock)
-        self.spare = SpareMemory(clock)
         self._clock = clock
         self._lock = threading.Lock()  # guards the next two
         self._ledger: Ledger[SharedMemory] = Ledger(SharedMemory.make, bounds)
@@ -85,7 +82,6 @@ class SlabPool:
             for slab in self._ledger.trim(self._clock()):
                 slab.memory.close_descriptor()
         self.devices.tick()
-        self.spare.tick()
 
     def take(
         self, account: Account[SharedMemory], size: int, beside: Hold | None = None
