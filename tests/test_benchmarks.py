@@ -10,6 +10,11 @@ import pytest
 from tests.conftest import ROOT, Programs
 
 
+def test_no_call_runs_more_functions_than_before(programs: Programs) -> None:
+    output = programs.run(["python", "benchmarks/functions.py", "--calls", "200", "--most"])
+    assert "| empty call | " in output
+
+
 @pytest.mark.long
 def test_the_benchmark_of_calls_runs_and_writes_what_it_found(
     programs: Programs, tmp_path: Path

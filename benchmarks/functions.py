@@ -1,0 +1,197 @@
+"""Counts telegrad's Python functions that run for one call, in both processes.
+
+    python benchmarks/functions.py [--calls 1000] [--most]
+
+Times depend on the machine and counts do not. Two workers on this machine; worker 0 makes an empty
+`rpc_sync`, and a step of distributed autograd (context, one call, backward, get_gradients), one after the
+other. Printed are the functions of telegrad's that ran in all threads of both (the median), the modules that
+they are of, and how many stand on one another in a thread. `--most` fails if there are more than `MOST`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import functions  # this module by its name: what runs is called __main__, and calls go by name
+import numpy as np
+from machine import machine, say
+
+import telegrad as tg
+from telegrad import dist_autograd, rpc
+
+OURS = str(Path(tg.__file__).parent)
+WARM_UP = 100
+LEAST_SHARE = 0.5  # of the calls in which a module has a part; a rarer one is no part of the path
+
+# Functions, modules and depth that a test allows: a tenth more than was counted last.
+MOST = {"empty call": (212, 42, 18), "autograd step": (1430, 90, 26)}
+
+
+class Counts:
+    """What ran in this process, in all its threads.
+
+    Attributes:
+        functions: How many, so far.
+        modules: How many of each module.
+        depth: How many stood on one another, at most.
+    """
+
+    def __init__(self) -> None:
+        self.functions = 0
+        self.modules: Counter[str] = Counter()
+        self.depth = 0
+        self._depths: Counter[int] = Counter()  # by thread
+        self._files: dict[str, str] = {}  # the module of a file; empty for what is not telegrad's
+
+    def on_event(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Is what `sys.setprofile` calls."""
+        del argument
+        if event not in ("call", "return"):
+            return
+        file = frame.f_code.co_filename
+        module = self._files.get(file)
+        if module is None:
+            module = self._files[file] = file.removeprefix(OURS) if OURS in file else ""
+        if not module:
+            return
+        thread = threading.get_ident()
+        if event == "return":
+            self._depths[thread] = max(self._depths[thread] - 1, 0)
+            return
+        self._depths[thread] += 1
+        self.depth = max(self.depth, self._depths[thread])
+        self.functions += 1
+        self.modules[module] += 1
+
+    def clear(self) -> None:
+        """Forgets all but how deep each thread is."""
+        self.functions = self.depth = 0
+        self.modules.clear()
+
+
+COUNTS = Counts()
+SEEN: list[int] = []  # at the callee: how many had run when each call came
+
+
+def nothing() -> None:
+    """Is called."""
+    SEEN.append(functions.COUNTS.functions)
+
+
+def twice(x: tg.Tensor) -> tg.Tensor:
+    """Is called with gradients."""
+    SEEN.append(functions.COUNTS.functions)
+    return x + x
+
+
+def begin() -> None:
+    """Begins to count at the callee."""
+    functions.COUNTS.clear()
+    functions.SEEN.clear()
+
+
+def end() -> tuple[list[int], dict[str, int], int]:
+    """Returns what was counted at the callee."""
+    counts = functions.COUNTS
+    return list(functions.SEEN), dict(counts.modules), counts.depth
+
+
+def call() -> None:
+    """Makes an empty call."""
+    rpc.rpc_sync(1, functions.nothing)
+
+
+def step() -> None:
+    """Makes a step of distributed autograd."""
+    with dist_autograd.context() as context:
+        y = rpc.rpc_sync(1, functions.twice, (X,))
+        dist_autograd.backward(context, [y])
+        dist_autograd.get_gradients(context)
+
+
+X = tg.tensor(np.ones(()), requires_grad=True)
+
+
+def count(run: Callable[[], None], calls: int) -> tuple[int, int, int]:
+    """Returns the functions, the modules and the depth of one run, of both processes."""
+    counts, own = functions.COUNTS, []
+    for _ in range(WARM_UP):
+        run()
+    rpc.rpc_sync(1, functions.begin)
+    counts.clear()
+    for _ in range(calls):
+        before = counts.functions
+        run()
+        own.append(counts.functions - before)
+    modules, depth = Counter(counts.modules), counts.depth
+    seen, theirs, their_depth = rpc.rpc_sync(1, functions.end)
+    modules.update(theirs)
+    other = [after - before for before, after in itertools.pairwise(seen)]
+    median = statistics.median(own) + statistics.median(other)
+    some = [module for module, times in modules.items() if times >= LEAST_SHARE * calls]
+    return round(median), len(some), max(depth, their_depth)
+
+
+def work(rank: int, meet: str) -> None:
+    """Is one of the two workers."""
+    threading.setprofile(functions.COUNTS.on_event)
+    if rank == 0:
+        sys.setprofile(functions.COUNTS.on_event)
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, init_method=meet)
+
+
+def main() -> int:
+    """Counts, and prints what there is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--most", action="store_true", help="fail if there are more than before")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        meet = f"file://{directory}/meet"
+        other = multiprocessing.get_context("spawn").Process(target=functions.serve, args=(meet,))
+        other.start()
+        work(0, meet)
+        found = {
+            "empty call": count(call, arguments.calls),
+            "autograd step": count(step, arguments.calls),
+        }
+        sys.setprofile(None)
+        rpc.shutdown()
+        other.join()
+    found_on = machine()
+    say(f"{found_on['date']}, Python {found_on['python']}")
+    sys.stdout.write("|  | functions | modules | depth |\n|---|--:|--:|--:|\n")
+    for name, (ran, modules, depth) in found.items():
+        sys.stdout.write(f"| {name} | {ran:,} | {modules} | {depth} |\n")
+    above = [
+        name
+        for name, values in found.items()
+        if any(a > b for a, b in zip(values, MOST[name], strict=True))
+    ]
+    if arguments.most and above:
+        sys.stdout.write(f"more than before: {', '.join(above)}; at most {MOST}\n")
+        return 1
+    return 0
+
+
+def serve(meet: str) -> None:
+    """Is the callee, until the caller is done."""
+    work(1, meet)
+    rpc.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
