@@ -12,6 +12,7 @@ from telegrad import rpc
 from telegrad.arrays import shared_empty
 from telegrad.rpc.agent.ambient import current_agent
 from telegrad.testing import leaks
+from telegrad.transport.shm.answers import Answering
 
 KEPT: list[Any] = []  # of one worker, for as long as a test says
 
@@ -23,6 +24,15 @@ def echo(value: Any) -> Any:
 def keep(array: np.ndarray[Any, Any]) -> int:
     KEPT.append(array)
     return int(array[0])
+
+
+def have_no_memory() -> None:
+    """Has this worker have none for copies of what it answers."""
+
+    def settle(self: Answering, envelope: object) -> None:
+        raise MemoryError("none left")
+
+    Answering.settle = settle  # type: ignore[method-assign]
 
 
 def check_kept(forget: bool) -> list[int]:

@@ -10,7 +10,6 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import WorkerLostError
 from telegrad.testing import Cluster
-from telegrad.transport.shm.answers import Answering
 from tests.rpc import shared_code
 
 SIZE = 2**20
@@ -107,16 +106,10 @@ def _gathered(calls: list[object]) -> object:
     return rpc.gather(calls).wait()  # type: ignore[arg-type]
 
 
-def test_no_memory_for_the_copy_of_a_reply_is_the_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_memory_for_the_copy_of_a_reply_is_the_answer(cluster: Cluster) -> None:
     """It is copied after the function has returned, when it is known that something has it still."""
-
-    def settle(self: Answering, envelope: object) -> None:
-        raise MemoryError("none left")
-
-    monkeypatch.setattr(Answering, "settle", settle)
-    with Cluster(2) as cluster:
-        with pytest.raises(MemoryError, match="none left"):
-            cluster.call(0, rpc.rpc_sync, "worker1", shared_code.echo, (np.zeros(SIZE),))
-        assert cluster.call(1, rpc.statistics).calls_served == 1
+    cluster.call(1, shared_code.have_no_memory)
+    cluster.call(0, rpc.rpc_sync, "worker1", shared_code.echo, (0,))  # they share memory from here
+    with pytest.raises(MemoryError, match="none left"):
+        cluster.call(0, rpc.rpc_sync, "worker1", shared_code.echo, (np.zeros(SIZE),))
+    assert cluster.call(1, rpc.statistics).calls_served == 2
