@@ -338,6 +338,10 @@ def rpc_sync(
     except KeyboardInterrupt:
         future.cancel()  # nobody else has this future
         raise
+    except BaseException as error:
+        if not future.done():
+            raise
+        raise error.with_traceback(None)  # noqa: B904 - the same error, without our frames
 
 
 @async_verb

@@ -83,10 +83,20 @@ def test_a_long_remote_traceback_keeps_its_ends(job: Job) -> None:
     assert str(info.value) == "x" * 10**6
 
 
-@pytest.mark.xfail(strict=True, reason="rpc_sync, Future.wait and Future.value have a frame each")
-def test_the_traceback_of_a_call_has_one_frame_of_telegrads(job: Job) -> None:
+def wait_for_it() -> None:
+    rpc.rpc_async("w1", remote_code.fail, ("no such thing",)).wait()
+
+
+def call_it() -> None:
+    rpc.rpc_sync("w1", remote_code.fail, ("no such thing",))
+
+
+@pytest.mark.parametrize("call", [call_it, wait_for_it])
+def test_the_traceback_of_a_call_has_one_frame_of_telegrads(
+    job: Job, call: Callable[[], None]
+) -> None:
     with seams.use_agent(job.agents[0]), pytest.raises(remote_code.CustomError) as info:
-        rpc.rpc_sync("w1", remote_code.fail, ("no such thing",))
+        call()
     assert len([frame for frame in info.traceback if "telegrad/rpc" in str(frame.path)]) == 1
 
 

@@ -226,7 +226,9 @@ class Future(Generic[T]):
                     "write `await future` in an async def function"
                 )
             self._block(limit)
-        return self.value()
+        if self._has_value():
+            return self._value  # type: ignore[return-value]  # None too where that is a T
+        raise self._fresh_error()
 
     def value(self) -> T:
         """Returns the value of a completed future, or raises its error; never blocks.
@@ -235,11 +237,8 @@ class Future(Generic[T]):
             InvalidUseError: It is not done.
             BaseException: Whatever it was completed with.
         """
-        if self._state < _VALUE:
-            self._settle()
-        self._unread = None
-        if self._state == _VALUE:
-            return self._value  # type: ignore[return-value]  # None too where that is a T
+        if self._has_value():
+            return self._value  # type: ignore[return-value]
         raise self._fresh_error()
 
     def exception(self) -> BaseException | None:
@@ -250,10 +249,7 @@ class Future(Generic[T]):
         Raises:
             InvalidUseError: It is not done.
         """
-        if self._state < _VALUE:
-            self._settle()
-        self._unread = None
-        if self._error is None or _get_running_loop() is None:
+        if self._has_value() or _get_running_loop() is None:
             return self._error
         return self._fresh_error()
 
@@ -578,6 +574,13 @@ class Future(Generic[T]):
         if callbacks:
             self._run_each(callbacks)
         return True
+
+    def _has_value(self) -> bool:
+        """Tells what a completed one has, to whoever is going to take that."""
+        if self._state < _VALUE:
+            self._settle()
+        self._unread = None
+        return self._state == _VALUE
 
     def _settle(self) -> None:
         """Runs the thunk, or waits until who does so has: the state is final afterwards."""
