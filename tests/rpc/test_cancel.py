@@ -276,16 +276,22 @@ def test_an_interrupted_rpc_sync_cancels_its_call(
             waits.set()
         return wait(future, timeout)
 
+    raised = threading.Event()
+
     def interrupt() -> None:
         assert entered("interrupt")  # which is perhaps before the call was handed to who waits
         assert waits.wait(20)
         signal.pthread_kill(main.ident or 0, signal.SIGINT)
+        assert raised.wait(20)  # even if it came while the thread fell asleep
 
     monkeypatch.setattr(rpc.Future, "wait", noted_wait)
     thread = threading.Thread(target=interrupt)
     with pytest.raises(KeyboardInterrupt):
         thread.start()
-        job.on(0, rpc.rpc_sync, "w1", cancel_code.run_until_cancelled, ("interrupt",))
+        try:
+            job.on(0, rpc.rpc_sync, "w1", cancel_code.run_until_cancelled, ("interrupt",))
+        finally:
+            raised.set()
     thread.join()
     monkeypatch.undo()
     assert cancelled("interrupt")

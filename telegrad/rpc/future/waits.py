@@ -374,6 +374,9 @@ def _reads_of(source: object) -> Reads | None:
 
 Drive: TypeAlias = "Callable[[Gate, float], None]"
 
+# Seconds. Python does not wake for a signal that comes while a thread falls asleep; so it is heard.
+LONGEST_SLEEP = 1.0
+
 
 @final
 class Gate:
@@ -430,7 +433,11 @@ class Gate:
                     started = time.monotonic()
                     drive(self, limit)
                     limit = max(0.0, limit - (time.monotonic() - started))
-                return self._lock.acquire(timeout=-1 if limit > threading.TIMEOUT_MAX else limit)
+                ends = time.monotonic() + limit
+                while not self._lock.acquire(timeout=max(0.0, min(limit, LONGEST_SLEEP))):
+                    if (limit := ends - time.monotonic()) <= 0:
+                        return False
+                return True
         except BaseException:
             for future in futures:
                 future._forget(self.open)

@@ -39,6 +39,8 @@ from telegrad.transport.loop import LoopThread, handing_context
 
 __all__ = ["SocketReader", "Source"]
 
+# Seconds. Python does not wake for a signal that comes while a thread falls asleep; so it is heard.
+LONGEST_SLEEP = 1.0
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
 
 
@@ -194,7 +196,7 @@ class SocketReader:
         while not gate.is_open() and requests < most and not self._closed:
             if (left := ends - time.monotonic()) <= 0:
                 return
-            ready = shield.wait(self._spin.poll, polls.sockets.poll, min(left, LONGEST_POLL))
+            ready = shield.wait(self._spin.poll, polls.sockets.poll, min(left, LONGEST_SLEEP))
             requests += self._context.run(self._read, ready)
 
     def _wake_waiter(self) -> None:
