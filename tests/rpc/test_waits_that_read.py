@@ -388,7 +388,8 @@ def test_calls_that_come_while_one_waits_are_read_by_those_who_run_them(
     after = f"""
     mine = requests.count(MAIN[0])
     assert len(requests) >= 50 * len(PEERS), requests
-    assert mine <= {MOST_REQUESTS} * len(PEERS), mine
+    most = {MOST_REQUESTS} + len(PEERS) - 1  # of one wait: all peers' sockets may be ready at once
+    assert mine <= most * len(PEERS), mine
     """
     cases = {
         name: "".join(map(textwrap.dedent, (before, body, after)))
