@@ -266,11 +266,6 @@ class PassRunner:
             if self._fed:
                 self._run_graph()  # another thread's event may have been handled there
 
-    @property
-    def peer(self) -> WorkerInfo | None:
-        """One of the workers that this one waits for, or None."""
-        return self._protocol.awaited
-
     def take_captured(self) -> MutableMapping[Edge, Gradient]:
         """Returns the gradients of the wanted edges; callable once, when the pass has ended."""
         captured, self._captured, self._wanted = self._captured, {}, ()

@@ -40,8 +40,8 @@ __all__ = [
 
 # -- work of the thread that calls backward, while it waits --------------------------------------
 #
-# If the transport allows it, the waiting thread itself reads the messages of a worker that it waits
-# for, and handles them. Otherwise it would sleep, and each message would wake another thread.
+# If the transport allows it, the waiting thread itself reads what comes, and handles the messages of
+# its pass. Otherwise it would sleep, and each message would wake another thread.
 
 LEAST_SECONDS = 1e-6  # above 0, so that the wait itself raises the timeout
 

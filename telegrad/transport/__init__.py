@@ -27,7 +27,7 @@ from telegrad.transport.grpc import environment as grpc_environment  # noqa: F40
 from telegrad.transport.grpc.transport import GrpcTransport
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import Gate
-from telegrad.transport.io.spin import Shield
+from telegrad.transport.io.spin import LONGEST_SLEEP, Shield
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, hands_over, on_own_loop, shared_loop_thread
 from telegrad.transport.security.audit import CALL_REFUSED, Audit
@@ -57,6 +57,7 @@ from telegrad.wire import escaped
 
 __all__ = [
     "CALL_REFUSED",
+    "LONGEST_SLEEP",
     "Audit",
     "BulkSockets",
     "Carrier",

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 from telegrad.errors import AgentForkedError
 from telegrad.rpc.agent.ambient import find_agent, forked_at
 from telegrad.rpc.call.served_call import ServedCall, last_served_call
+from telegrad.transport import LONGEST_SLEEP
 
 if TYPE_CHECKING:
     from telegrad.rpc.future.future import Future
@@ -373,9 +374,6 @@ def _reads_of(source: object) -> Reads | None:
 # -- a gate that one thread waits at until any other opens it ------------------------------------
 
 Drive: TypeAlias = "Callable[[Gate, float], None]"
-
-# Seconds. Python does not wake for a signal that comes while a thread falls asleep; so it is heard.
-LONGEST_SLEEP = 1.0
 
 
 @final

@@ -34,13 +34,11 @@ from telegrad.transport.io.burst import BurstWriter
 from telegrad.transport.io.loop_watch import MOST_REQUESTS, LoopWatch
 from telegrad.transport.io.pump import Gate
 from telegrad.transport.io.reader import NOBODY, Holder, ReaderRole
-from telegrad.transport.io.spin import Shield, Spin
+from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin
 from telegrad.transport.loop import LoopThread, handing_context
 
 __all__ = ["SocketReader", "Source"]
 
-# Seconds. Python does not wake for a signal that comes while a thread falls asleep; so it is heard.
-LONGEST_SLEEP = 1.0
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
 
 

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple, final
 
 __all__ = [
+    "LONGEST_SLEEP",
     "WANTED_SECONDS",
     "Shield",
     "Spin",
@@ -47,6 +48,11 @@ def longest_spin(wanted: float) -> float:
         wanted: As the user says.
     """
     return wanted if len(os.sched_getaffinity(0)) > 1 else 0.0
+
+
+# Seconds. Python wakes no lock and no poll for a signal that came just before a thread fell asleep: it
+# is heard when the thread has slept for so long.
+LONGEST_SLEEP = 1.0
 
 
 @final
@@ -130,14 +136,12 @@ class Shield(AbstractContextManager["Shield"]):
     """For the library: a block in which Ctrl-C waits, but for the waits inside it.
 
     Attributes:
-        in_wait: Whether an exception came out of a wait, between two messages.
         polling: Whether it waits at this moment: whatever runs in this thread is a signal handler.
     """
 
-    __slots__ = ("_came", "_handler", "in_wait", "polling")
+    __slots__ = ("_came", "_handler", "polling")
 
     def __init__(self) -> None:
-        self.in_wait = False
         self.polling = False
         self._came = False
         self._handler: _Handler | None = None
@@ -166,9 +170,6 @@ class Shield(AbstractContextManager["Shield"]):
                 self._came = False
                 self._handler(signal.SIGINT, None)
             return wait(*args)
-        except BaseException:
-            self.in_wait = True
-            raise
         finally:
             self.polling = False
 

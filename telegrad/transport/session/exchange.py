@@ -374,7 +374,6 @@ class Exchange:
             limits=limits,
             slabs=SlabPool(clock),
             reader=SocketReader(self._loop, spin),
-            spin=spin,
             anywhere=anywhere,
         )
         self.land = self._terms.slabs.devices.land  # as `wire.land`, for GPUs that peers share

@@ -76,7 +76,6 @@ class Terms:
         limits: What others may take.
         slabs: The memory that is shared with workers of this host.
         reader: Reads the sockets past gRPC.
-        spin: Seconds for which a thread that waits looks before it sleeps.
         anywhere: Kinds of requests that the floor above takes in any thread.
     """
 
@@ -97,7 +96,6 @@ class Terms:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     slabs: SlabPool
     reader: SocketReader
-    spin: float
     anywhere: Container[str]
 
 
