@@ -405,6 +405,31 @@ def test_every_wait_of_an_evicted_worker_says_so(make_world: MakeWorld) -> None:
     assert heard.names() == []
 
 
+def test_an_evicted_worker_reads_no_value_that_it_was_told_before_its_losses_are_known(
+    make_world: MakeWorld,
+) -> None:
+    """The coordinator's word counts while the loop has not closed the connections yet."""
+    world = make_world(2)
+    _, second = world.join_all()
+    busy, blocked = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        busy.wait(LIMIT)
+
+    with seams.use_agent(second):
+        told = rpc.remote("w0", remote_code.who)
+        assert told.to_here() == "w0"
+        second.after(0.0, block)
+        assert blocked.wait(LIMIT)
+        try:
+            second.evict(EvictedError("the coordinator gave up 'w1'", worker="w1"))
+            with pytest.raises(EvictedError, match="gave up 'w1'"):
+                told.to_here()
+        finally:
+            busy.set()
+
+
 def test_a_value_that_was_made_in_time_is_there_though_its_creator_heard_late(
     make_world: MakeWorld,
 ) -> None:

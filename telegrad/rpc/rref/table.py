@@ -278,8 +278,10 @@ class RRefRegistry:
         if fork is None:
             return None
         error = self._failures.get(fork)
-        if isinstance(error, WorkerLostError):
-            return self.agent.eviction() or fresh_copy(error)
+        if error is None or isinstance(error, WorkerLostError):
+            evicted = self.agent.eviction()
+            if evicted is not None:  # also before each owner's loss is heard of here
+                return evicted
         if error is not None:
             return fresh_copy(error)
         state = self._users.state(fork)
