@@ -51,9 +51,9 @@ class Point(NamedTuple):
 SEAL, OPEN = "rpc.call.codec:MessageCodec.seal", "rpc.call.codec:MessageCodec.open"
 POST, NEXT = (
     "transport.session.connection:Connection.post",
-    "transport.session.connection:Traffic.next_message",
+    "transport.session.connection:Connection.next_message",
 )
-TAKE, INBOX = "transport.session.connection:Traffic.take", "rpc.agent.inbox:Inbox.on_envelope"
+TAKE, INBOX = "transport.session.connection:Connection.take", "rpc.agent.inbox:Inbox.on_envelope"
 PUT, BEGIN = (
     "transport.sockets.message_socket:DirectSocket.put",
     "transport.grpc.writes:Writes.begin",

@@ -33,7 +33,7 @@ def sockets_and_lanes() -> tuple[int, int, bool]:
     The bytes of a lane over a socket are sealed where its stream has a secret.
     """
     exchange = current_agent()._exchange
-    streams = [connection.stream for connection in exchange._connections.values()]
+    streams = [each.stream for each in exchange._peers.known.values()]
     sockets = sum(stream is not None and stream.lanes.by_socket for stream in streams)
     secret = all(stream is not None and stream.lanes.way.secret for stream in streams)
     return sockets, exchange.statistics().lanes, secret

@@ -69,7 +69,7 @@ def test_one_with_a_stream_is_not_idle(grpc_floor: Floor) -> None:
             stranger.wait_for_close()
     alice.post(host, 2)
     host.recorder.wait_envelopes(2)
-    assert [link.carriers for link in alice.connections.values()] == [1]
+    assert [link.came_up for link in alice.connections.values()] == [1]
 
 
 def test_more_connections_than_a_listener_takes(

@@ -27,7 +27,7 @@ from telegrad.transport.bulk import (
 )
 from telegrad.transport.bulk.lanes import LANES
 from telegrad.transport.bulk.thread import BulkThread
-from telegrad.transport.session.connection import FRUITLESS_CARRIERS, LEAST_PATIENCE
+from telegrad.transport.session.carriers import FRUITLESS_CARRIERS, LEAST_PATIENCE
 from telegrad.types import WorkerInfo
 from telegrad.wire import BLOCK_BYTES, CHUNK_HEADER_BYTES, Envelope, copy_of
 from tests.repeated import TRANSPORTS

@@ -26,7 +26,7 @@ from telegrad.transport.bulk import (
 )
 from telegrad.transport.bulk.lanes import LANES
 from telegrad.transport.bulk.thread import copy_into
-from telegrad.transport.session.connection import MOST_BROKEN_SOCKETS
+from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.transport.sockets.tcp import BulkSocket
 from telegrad.wire import Envelope
 from tests.transport.proxy import Proxy

@@ -14,7 +14,7 @@ from telegrad.transport.bulk import lanes as bulk_lanes
 from telegrad.transport.bulk.seal import SealedFrames, make_seal, moved_secret
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.transport.security.tags import BadTagError
-from telegrad.transport.session.connection import MOST_BROKEN_SOCKETS
+from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.transport.sockets.tcp import BulkSocket
 from tests.transport.proxy import Proxy
 from tests.transport.test_bulk_lanes import (

@@ -152,12 +152,12 @@ def test_a_goodbye_to_one_that_has_ended_meanwhile_waits_for_nobody(floor: Floor
     worker.post(host, 1)
     host.recorder.wait_envelopes(1)
     connection = host.connection(worker.info)
-    wait_until("receipts", lambda: connection.statistics().unacknowledged == 0)
+    wait_until("receipts", lambda: connection.connection.statistics().unacknowledged == 0)
 
     async def leave_and_break() -> None:
         stream = connection.stream
         assert stream is not None
-        connection.leave_on_loop("shutdown")
+        connection.leave("shutdown")
         assert not connection.ended.is_set()
         connection.failed(stream, CarrierClosedError("broken by the test"))
         assert connection.ended.is_set()

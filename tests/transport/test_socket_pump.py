@@ -53,15 +53,13 @@ class Frames:
         self.failures: queue.Queue[BaseException] = queue.Queue()
         self.on_take: Callable[[bytes], None] = lambda message: None
         self.handing: list[bool] = []
+        self.ending = False
 
     def next_message(self) -> bytes | None:
         try:
             return self.to_go.get_nowait()
         except queue.Empty:
             return None
-
-    def ending(self) -> bool:
-        return False
 
     def written(self) -> None:
         pass

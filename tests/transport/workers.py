@@ -37,7 +37,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
-    from telegrad.transport.session.connection import Connection
+    from telegrad.transport.session.carriers import Carriers
 
 SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
 FAREWELL = 0.2  # for what a test has left under way; some peers are gone and answer no goodbye
@@ -187,12 +187,12 @@ class Worker:
         self.exchange.post(peer.info, Envelope("test.message", call, **fields))
 
     @property
-    def connections(self) -> dict[tuple[str, int], Connection]:
+    def connections(self) -> dict[tuple[str, int], Carriers]:
         """Its connections by name and incarnation, ended ones included; an exchange shows none."""
-        return self.exchange._connections
+        return self.exchange._peers.known
 
-    def connection(self, peer: WorkerInfo) -> Connection:
-        """Returns its connection to a peer."""
+    def connection(self, peer: WorkerInfo) -> Carriers:
+        """Returns what keeps up its connection to a peer."""
         return self.connections[peer.name, peer.incarnation]
 
     def knows(self, *peers: Worker) -> Worker:
@@ -342,13 +342,13 @@ def wait_until(what: str, condition: Callable[[], bool]) -> None:
     leaks.wait_until_gone(what, lambda: [] if condition() else [what], SECONDS)
 
 
-def hears_beats(worker: Worker, peer: Worker) -> bool:
+def hears_beats(worker: Worker, peer: Worker, clock: ManualClock) -> bool:
     """Returns whether a worker has heard a beat that its peer sent when it was as late as now.
 
     Before that their clock must not go on: the peers would fall silent for each other.
     """
-    traffic = worker.connection(peer.info)._traffic
-    return traffic.has_life and traffic.silence() <= 0.0
+    pulse = worker.connection(peer.info).connection.pulse
+    return pulse.judges and pulse.silence(clock()) <= 0.0
 
 
 def let_pass(clock: ManualClock, seconds: float, *workers: Worker) -> None:
@@ -382,7 +382,10 @@ def beat(clock: ManualClock, seconds: float, *pair: Worker, until: Callable[[], 
             ticked(worker, clock.now)
 
     shared_loop_thread().run(on_loop(), SECONDS)
-    wait_until("beats", lambda: until() or (hears_beats(one, other) and hears_beats(other, one)))
+    wait_until(
+        "beats",
+        lambda: until() or (hears_beats(one, other, clock) and hears_beats(other, one, clock)),
+    )
 
 
 def ticked(worker: Worker, now: float) -> None:

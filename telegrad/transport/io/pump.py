@@ -47,16 +47,19 @@ class Gate(Protocol):
 
 
 class Frames(Protocol):
-    """The connection's end of a stream: where its messages come from and go to."""
+    """The connection's end of a stream: where its messages come from and go to.
+
+    Attributes:
+        ending: Whether it waits for the message last returned to have left.
+    """
+
+    ending: bool
 
     def next_message(self) -> bytes | None:
         """Returns what to write next; None ends the writer's turn. In the thread that has it."""
 
-    def ending(self) -> bool:
-        """Whether it waits for the message last returned to have left."""
-
     def written(self) -> None:
-        """Hears that a message has left; perhaps only before the next one, unless `ending`."""
+        """Hears, while it is `ending`, that a message has left."""
 
     def take(self, message: bytes) -> bool:
         """Takes a message that came; tells whether it brought a request. In one thread at a time.
@@ -190,7 +193,7 @@ class TaskPump(Pump):
                 return False  # it may take long: what comes next is chosen when it has left
             self._held = self._frames.next_message()
             over = self._held is None
-        if over and self._frames.ending():
+        if over and self._frames.ending:
             self._loop.call_soon(self._settle)
         return over
 
@@ -206,7 +209,8 @@ class TaskPump(Pump):
             sending.result()
         except asyncio.CancelledError as error:
             raise CarrierClosedError("the loop has ended") from error
-        self._frames.written()
+        if self._frames.ending:
+            self._frames.written()
         return True
 
     def _go_on(self) -> None:

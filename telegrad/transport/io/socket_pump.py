@@ -131,7 +131,8 @@ class SocketPump(Pump):
                 if kept:
                     self._loop.call_soon(self._drain)
                     return
-                self._frames.written()
+                if self._frames.ending:
+                    self._frames.written()
                 message = self._frames.next_message()
         except CarrierClosedError as error:
             self._loop.call_soon(self._frames.failed, error)
@@ -160,5 +161,6 @@ class SocketPump(Pump):
         self._draining = False
         asyncio.get_running_loop().remove_writer(self._descriptor)
         self._direct.end_writing()
-        self._frames.written()
+        if self._frames.ending:
+            self._frames.written()
         self._write()

@@ -21,7 +21,7 @@ from telegrad.transport.security.handshake import (
     refusal,
 )
 from telegrad.transport.session.ask import cut_off, receive_small
-from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.moving import moved_stream
 from telegrad.transport.session.shared_port import LedOnError
@@ -116,9 +116,9 @@ class Door:
         *,
         guests: GuestList | None,
         on_refused: Callable[[WorkerInfo, str], None],
-        find: Callable[[WorkerInfo, bool], Connection | None],
+        find: Callable[[WorkerInfo, bool], Carriers | None],
         forgotten: Callable[[WorkerInfo], bool],
-        dialling: Callable[[Connection], bool],
+        dialling: Callable[[Carriers], bool],
         full: Callable[[], bool],
     ) -> None:
         self._terms = terms
@@ -184,7 +184,7 @@ class Door:
         if carrier.blocking is not None and not handshake.lane_of:
             raise RefusedError(Reason.MALFORMED, "this port is for lanes alone")
         known = self._find(claimed, False)
-        carriers = 0 if known is None else known.carriers
+        came_up = 0 if known is None else known.came_up
         await carrier.send(handshake.answer())
         try:
             peer_received, knows_session = handshake.takes_proof(
@@ -200,15 +200,14 @@ class Door:
         if handshake.lane_of:
             self._take_lane(carrier, claimed, handshake)
             return
-        connection = await self._admitted(claimed, knows_session=knows_session)
-        self._check_crossed(connection, carriers)
-        resumes = connection.carriers > 0
-        connection.detach()  # before the number of the last envelope held is told
-        preamble = handshake.welcome(connection.received_number, resumes=resumes)
-        lanes = connection.lanes_of(Way(handshake.stream_id(), handshake.lane_secret()))
+        carriers = await self._admitted(claimed, knows_session=knows_session)
+        self._check_crossed(carriers, came_up)
+        resumes = carriers.came_up > 0
+        preamble = handshake.welcome(carriers.detach(), resumes=resumes)
+        lanes = carriers.lanes_of(Way(handshake.stream_id(), handshake.lane_secret()))
         slabs = self._terms.slabs.open(carrier, handshake.capabilities)
         stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, slabs=slabs)
-        connection.adopt(stream, peer_received)
+        carriers.adopt(stream, peer_received)
 
     def _record_refusal(
         self, carrier: Carrier, handshake: AcceptHandshake, reason: str, words: str
@@ -242,25 +241,25 @@ class Door:
         self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake, peer_received: int
     ) -> None:
         """Gives a socket the place of the stream that it names."""
-        connection, stream = self._named(carrier, peer, handshake)
+        carriers, stream = self._named(carrier, peer, handshake)
         way = stream.lanes.way
         check_path(way, self._terms, carrier)
-        connection.detach()  # before the number of the last envelope held is told
+        received_number = carriers.detach()
         try:
-            preamble = handshake.welcome(connection.received_number, resumes=True)
-            moved = moved_stream(connection, way, carrier, handshake, preamble=preamble)
-            connection.adopt(moved, peer_received)
+            preamble = handshake.welcome(received_number, resumes=True)
+            moved = moved_stream(carriers, way, carrier, handshake, preamble=preamble)
+            carriers.adopt(moved, peer_received)
         except BaseException:
-            connection.reach_on_loop()
+            carriers.reach()
             raise
 
     def _named(
         self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake
-    ) -> tuple[Connection, Stream]:
+    ) -> tuple[Carriers, Stream]:
         """Returns the stream to which a lane, or a socket in its place, belongs."""
-        connection = self._find(peer, False)
-        stream = None if connection is None else connection.stream
-        if connection is None or stream is None or not stream.lanes.accepts(handshake.lane_of):
+        carriers = self._find(peer, False)
+        stream = None if carriers is None else carriers.stream
+        if carriers is None or stream is None or not stream.lanes.accepts(handshake.lane_of):
             raise RefusedError(
                 Reason.UNKNOWN_STREAM,
                 f"{self._info.name} has no stream from {peer.name} that takes this lane",
@@ -274,9 +273,9 @@ class Door:
             raise RefusedError(
                 Reason.MALFORMED, "streams move from gRPC to sockets for frames alone"
             )
-        return connection, stream
+        return carriers, stream
 
-    async def _admitted(self, peer: WorkerInfo, *, knows_session: bool) -> Connection:
+    async def _admitted(self, peer: WorkerInfo, *, knows_session: bool) -> Carriers:
         if (peer.name, peer.incarnation) == (self._info.name, self._info.incarnation):
             own = f"{peer.name!r} (incarnation {peer.incarnation}) is this worker, and dials nobody here"
             raise RefusedError(Reason.NAME, own)
@@ -290,38 +289,38 @@ class Door:
     def _is_gone(self, peer: WorkerInfo) -> bool:
         """Whether it was given up here, for good, of which it is told at once."""
         known = self._find(peer, False)
-        return self._forgotten(peer) if known is None else known.loss is not None
+        return self._forgotten(peer) if known is None else known.connection.loss is not None
 
-    def _session_with(self, peer: WorkerInfo) -> Connection:
+    def _session_with(self, peer: WorkerInfo) -> Carriers:
         if self._find(peer, False) is None and self._full():
             most = self._terms.limits.connections
             crowded = f"{self._info.name} has {most} connections, as many as it takes"
             raise RefusedError(Reason.NOT_ADMITTED, f"{crowded} (Limits.connections)")
-        connection = self._find(peer, True)
-        if connection is None and self._forgotten(peer):
+        carriers = self._find(peer, True)
+        if carriers is None and self._forgotten(peer):
             raise RefusedError(Reason.FENCED, self._no_session())
-        if connection is None:
+        if carriers is None:
             raise RefusedError(Reason.INCARNATION, f"{self._info.name} has shut down")
-        loss = connection.loss
+        loss = carriers.connection.loss
         if loss is not None:
             given_up = f"fenced: {self._info.name} has given up this incarnation ({loss.reason})"
             raise RefusedError(Reason.FENCED, given_up)
-        if connection.ended.is_set():
+        if carriers.ended.is_set():
             raise RefusedError(Reason.INCARNATION, f"{self._info.name} has left")
-        return connection
+        return carriers
 
     def _no_session(self) -> str:
         return f"fenced: {self._info.name} has no session with this incarnation any more"
 
-    def _check_crossed(self, connection: Connection, carriers: int) -> None:
+    def _check_crossed(self, carriers: Carriers, came_up: int) -> None:
         """Refuses a stream that crossed one of this side's, when this side has the smaller name.
 
         That is so while this side's handshake is under way; and when its stream came up after
         the other's hello, for then the peer accepted it knowing of its own dial.
         """
-        if self._info.name > connection.peer.name:
+        if self._info.name > carriers.peer.name:
             return
-        stream = connection.stream
-        crossed = stream is not None and stream.dialled and connection.carriers > carriers
-        if crossed or self._dialling(connection):
+        stream = carriers.stream
+        crossed = stream is not None and stream.dialled and carriers.came_up > came_up
+        if crossed or self._dialling(carriers):
             raise RefusedError(Reason.DUPLICATE, f"{self._info.name} dials, too, and goes first")

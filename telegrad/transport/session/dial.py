@@ -26,7 +26,7 @@ from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.bulk.lanes import Way
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.ask import Answer, ask, cut_off, receive_small, record_refusal
-from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.moving import move
 from telegrad.transport.session.stream import Stream, breakage
 from telegrad.transport.session.terms import Terms
@@ -45,12 +45,12 @@ class Reach:
     """Gets one connection its carrier, and moves it where both ends want that; on the loop.
 
     Args:
-        connection: Whose; it says when a carrier is wanted no more.
+        carriers: Whose; they say when another one is wanted.
         terms: What all connections share.
     """
 
-    def __init__(self, connection: Connection, terms: Terms) -> None:
-        self._connection = connection
+    def __init__(self, carriers: Carriers, terms: Terms) -> None:
+        self._carriers = carriers
         self._terms = terms
         self._hellos = 0
         self._early_since: float | None = None
@@ -62,14 +62,14 @@ class Reach:
 
     async def run(self) -> None:
         """Dials until there is a carrier, from whichever side, or there can be none; has it move."""
-        connection, pause = self._connection, FIRST_PAUSE_SECONDS
+        carriers, pause = self._carriers, FIRST_PAUSE_SECONDS
         while True:
-            while connection.wants_carrier and not await self._round():
+            while carriers.wanted and not await self._round():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            if (stream := connection.stream) is not None and stream.lanes.held:
-                await move(connection, self._terms, stream)
-            elif not connection.wants_carrier:
+            if (stream := carriers.stream) is not None and stream.lanes.held:
+                await move(carriers, self._terms, stream)
+            elif not carriers.wanted:
                 return
 
     async def _round(self) -> bool:
@@ -83,21 +83,21 @@ class Reach:
                 failures.append(error)
             else:
                 return True
-        if not self._connection.wants_carrier:
+        if not self._carriers.wanted:
             return True
         if failures and all(_is_final(failure) for failure in failures):
             words = "; ".join(dict.fromkeys(map(_words, failures)))
-            words += breakage(*self._connection.last_break, self._terms.clock())
-            self._connection.gone_on_loop(words, fenced=any(map(_fences, failures)))
+            words += breakage(*self._carriers.last_break, self._terms.clock())
+            self._carriers.gone(words, fenced=any(map(_fences, failures)))
             return True
         if any(map(_is_too_early, failures)):
             self._note_answer()
-        self._connection.last_failure = _words(failures[-1]) if failures else ""
+        self._carriers.last_failure = _words(failures[-1]) if failures else ""
         return False
 
     def _reachable(self) -> list[str]:
         """Returns the endpoints that may lead to the peer from this machine; all, if none may."""
-        endpoints, transports = self._connection.endpoints, self._terms.transports
+        endpoints, transports = self._carriers.endpoints, self._terms.transports
         found = []
         for endpoint in endpoints:
             transport = transports.get(endpoint.partition("://")[0])
@@ -111,7 +111,7 @@ class Reach:
         if self._early_since is None:
             self._early_since = now
         if now - self._early_since < LONGEST_UNANNOUNCED * self._terms.lost_after:
-            self._connection.answered_on_loop()
+            self._carriers.answered()
 
     async def prove(self, answer: Answer) -> None:
         """Finishes a handshake and gives the connection its stream.
@@ -120,22 +120,22 @@ class Reach:
             RefusedError: The listener refuses, or does not hold the token.
             CarrierClosedError: It broke, or this side has a carrier by now.
         """
-        carrier, connection, terms = answer.carrier, self._connection, self._terms
+        carrier, carriers, terms = answer.carrier, self._carriers, self._terms
         cut = cut_off(terms, carrier)
         self._hellos += 1
         try:
-            if not connection.wants_carrier:
+            if not carriers.wanted:
                 raise CarrierClosedError("it is needed no more")
-            resumes = connection.carriers > 0
-            proof = answer.handshake.prove(connection.received_number, resumes=resumes)
+            resumes = carriers.came_up > 0
+            proof = answer.handshake.prove(carriers.detach(), resumes=resumes)
             await carrier.send(proof)
             peer_received = answer.handshake.takes_welcome(await receive_small(terms, carrier))
-            if not connection.wants_carrier:
+            if not carriers.wanted:
                 raise CarrierClosedError("the peer was faster")
-            lanes = connection.lanes_of(Way.dialled(answer))
+            lanes = carriers.lanes_of(Way.dialled(answer))
             slabs = terms.slabs.open(carrier, answer.handshake.capabilities)
             stream = Stream(carrier, answer.handshake.frames(), lanes, slabs=slabs)
-            connection.adopt(stream, peer_received)
+            carriers.adopt(stream, peer_received)
         except BaseException as error:
             terms.spawn(carrier.close())
             record_refusal(terms, error, answer.endpoint, answer.peer)
@@ -152,7 +152,7 @@ class Reach:
         waiting = list(endpoints)
         answer: Answer | None = None
         try:
-            while (waiting or asking) and answer is None and self._connection.wants_carrier:
+            while (waiting or asking) and answer is None and self._carriers.wanted:
                 if waiting:
                     asking.add(asyncio.ensure_future(self._ask(waiting.pop(0))))
                 timeout = STAGGER_SECONDS if waiting else None
@@ -174,7 +174,7 @@ class Reach:
     async def _ask(self, endpoint: str) -> Answer:
         self._hellos += 1
         try:
-            return await ask(self._terms, endpoint, self._connection.peer)
+            return await ask(self._terms, endpoint, self._carriers.peer)
         finally:
             self._hellos -= 1
 

@@ -26,7 +26,7 @@ from telegrad.transport.security.audit import Audit
 from telegrad.transport.security.handshake import Identity, Reason, RefusedError, itself
 from telegrad.transport.session.accept import Door
 from telegrad.transport.session.ask import Answer, ask
-from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.dial import Reach
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.liveness import BEATS_PER_BOUND
@@ -90,24 +90,24 @@ class Peers:
 
     Args:
         terms: What its connections share.
-        reach: Dials for a connection; called on the loop.
+        dial: Dials for a connection; called on the loop.
 
     Attributes:
-        connections: By name and incarnation, ended ones included. May be looked up without a lock.
+        known: Those met, by name and incarnation, ended ones included. May be looked up without a lock.
         forgotten: Who is no more among them; once lost is lost for good.
     """
 
-    def __init__(self, terms: Terms, reach: Callable[[Connection], None]) -> None:
-        self.connections: dict[tuple[str, int], Connection] = {}
+    def __init__(self, terms: Terms, dial: Callable[[Carriers], None]) -> None:
+        self.known: dict[tuple[str, int], Carriers] = {}
         self.forgotten = Forgotten()
         self._terms = terms
-        self._reach = reach
+        self._dial = dial
         self._lock = threading.Lock()  # guards what is here, but for looking up
         self._moved = Moved()  # by connections that are forgotten
         self._forget_at = 2 * ENDED_PEERS  # connections, ended ones included
         self._closed = False
 
-    def find(self, peer: WorkerInfo, make: bool) -> Connection | None:
+    def find(self, peer: WorkerInfo, make: bool) -> Carriers | None:
         """Returns the connection to a peer, if there is one.
 
         Args:
@@ -115,56 +115,55 @@ class Peers:
             make: Whether it is made if there is none: unless the peer is forgotten, or all is closed.
         """
         key = peer.name, peer.incarnation
-        known = self.connections.get(key)
+        known = self.known.get(key)
         if known is not None or not make:
             return known
         with self._lock:
-            connection = self.connections.get(key)
-            if connection is None and not self._closed and peer not in self.forgotten:
-                connection = self.connections[key] = Connection(peer, self._terms)
-                connection.on_reach(self._reach)
+            known = self.known.get(key)
+            if known is None and not self._closed and peer not in self.forgotten:
+                known = self.known[key] = Carriers(peer, self._terms, self._dial)
                 self._forget_ended()
-            return connection
+            return known
 
-    def all(self) -> list[Connection]:
+    def all(self) -> list[Carriers]:
         """Returns all connections, ended ones included."""
         with self._lock:
-            return list(self.connections.values())
+            return list(self.known.values())
 
     def moved(self) -> Moved:
         """Returns what all of them have moved, with those that are forgotten."""
         with self._lock:
-            connections, moved = list(self.connections.values()), self._moved
-        return sum([each.moved() for each in connections], moved)
+            known, moved = list(self.known.values()), self._moved
+        return sum([each.connection.moved() for each in known], moved)
 
     def is_full(self) -> bool:
         """Tells whether there are as many that have not ended as the limits allow."""
         most = self._terms.limits.connections
         with self._lock:
-            if len(self.connections) < most:
+            if len(self.known) < most:
                 return False
-            return sum(not known.ended.is_set() for known in self.connections.values()) >= most
+            return sum(not known.ended.is_set() for known in self.known.values()) >= most
 
     def is_forgotten(self, peer: WorkerInfo) -> bool:
         """Tells whether a peer ended so long ago that nothing else is kept of it."""
         with self._lock:
             return peer in self.forgotten
 
-    def close(self) -> list[Connection]:
+    def close(self) -> list[Carriers]:
         """Makes no more; returns those that there are."""
         with self._lock:
             self._closed = True
-            return list(self.connections.values())
+            return list(self.known.values())
 
     def _forget_ended(self) -> None:
         """Forgets whom it met first of those that ended, when they are many. Holds the lock."""
-        if len(self.connections) < self._forget_at:
+        if len(self.known) < self._forget_at:
             return
-        ended = [key for key, known in self.connections.items() if known.ended.is_set()]
+        ended = [key for key, known in self.known.items() if known.ended.is_set()]
         for key in ended[:-ENDED_PEERS]:
-            self._moved += self.connections.pop(key).moved()
+            self._moved += self.known.pop(key).connection.moved()
             self.forgotten.add(*key)
-        self._forget_at = len(self.connections) + ENDED_PEERS
+        self._forget_at = len(self.known) + ENDED_PEERS
 
 
 # -- the tasks that an exchange has started on its loop, awaited or cancelled when it closes -----
@@ -379,12 +378,11 @@ class Exchange:
         self.land = self._terms.slabs.devices.land  # as `wire.land`, for GPUs that peers share
         self._guests = guests
         self._peers = Peers(self._terms, self._reach)
-        self._connections, self._connection = self._peers.connections, self._peers.find
         self._door = Door(
             self._terms,
             guests=guests,
             on_refused=on_refused,
-            find=self._connection,
+            find=self._peers.find,
             forgotten=self._peers.is_forgotten,
             dialling=self._is_dialling,
             full=self._peers.is_full,
@@ -394,7 +392,7 @@ class Exchange:
         self._started = False
         self._closed = False
         self._listeners: list[Listener] = []  # this and what follows: on the loop alone
-        self._reaching: dict[Connection, Reach] = {}
+        self._reaching: dict[Carriers, Reach] = {}
         self._ticker: asyncio.TimerHandle | None = None
         self._next_tick = 0.0
 
@@ -439,16 +437,16 @@ class Exchange:
 
         Two that only dial are cut off from each other: `post` raises UnreachableWorkerError.
         """
-        connection = self._connection(peer, True)
-        if connection is None:
+        carriers = self._peers.find(peer, True)
+        if carriers is None:
             return
-        connection.set_endpoints(endpoints)
+        carriers.learn(endpoints)
         if self._listens:
             return
         if endpoints:
-            connection.dial()
+            self._loop.call_soon(carriers.reach)
         else:
-            connection.cut(
+            carriers.connection.cut(
                 f"it does not listen, nor does this worker, {self.info.name!r} (listen=False), so "
                 "that neither can dial the other; have one of them listen, or call through a "
                 "worker that does"
@@ -475,18 +473,18 @@ class Exchange:
                 raise WorkerLostError("this worker has shut down", worker=peer.name)
             self._loopback.post(envelope)
             return
-        connection = self._connections.get(key)
-        if connection is None:
+        carriers = self._peers.known.get(key)
+        if carriers is None:
             raise UnknownWorkerError(
                 f"worker {peer.name!r} (incarnation {peer.incarnation}) was never heard of here"
             )
-        connection.post(envelope, rides=rides)
+        carriers.connection.post(envelope, rides=rides)
 
     def flush(self, peer: WorkerInfo) -> None:
         """Has leave what was posted to a peer and still waits for a ride."""
-        connection = self._connection(peer, False)
-        if connection is not None:
-            connection.flush()
+        carriers = self._peers.find(peer, False)
+        if carriers is not None:
+            carriers.connection.flush()
 
     def introduce(self, endpoint: str, *, timeout: float, name: str = "") -> WorkerInfo:
         """Dials an endpoint whose worker is not known yet; blocks until a session is open.
@@ -520,24 +518,24 @@ class Exchange:
 
     def leave(self, peer: WorkerInfo, reason: str = "it left") -> None:
         """Says goodbye to one peer, behind what was posted to it; does not block."""
-        connection = self._connection(peer, False)
-        if connection is not None:
-            self._loop.call_soon(connection.leave_on_loop, reason)
+        carriers = self._peers.find(peer, False)
+        if carriers is not None:
+            self._loop.call_soon(carriers.leave, reason)
 
     def spare(self, peer: WorkerInfo, seconds: float) -> None:
         """Has a peer given up after so many seconds of silence, if that is later than the others.
 
         For a peer that said so: it may be silent for longer than most.
         """
-        connection = self._connection(peer, True)
-        if connection is not None:
-            self._loop.call_soon(connection.spare_on_loop, seconds)
+        carriers = self._peers.find(peer, True)
+        if carriers is not None:
+            self._loop.call_soon(carriers.spare, seconds)
 
     def fence(self, peer: WorkerInfo, reason: str, *, left: bool = False) -> None:
         """Declares a peer lost, or gone by itself: `post` refuses at once, `on_lost` follows."""
-        connection = self._connection(peer, True)
-        if connection is not None:
-            connection.lose(reason, left=left)
+        carriers = self._peers.find(peer, True)
+        if carriers is not None:
+            carriers.connection.lose(reason, left=left)
 
     def close(self, timeout: float, reason: str = "shutdown") -> None:
         """Says goodbye to every peer, waits until what was posted has arrived, closes.
@@ -548,11 +546,11 @@ class Exchange:
         with self._state_lock:
             running = self._started and not self._closed
             self._closed = True
-        connections = self._peers.close()
+        peers = self._peers.close()
         if not running:
             return
         try:
-            self._loop.run(self._close(connections, timeout, reason))
+            self._loop.run(self._close(peers, timeout, reason))
         finally:
             self._terms.bulk.close()
             self._terms.slabs.devices.end()
@@ -570,13 +568,13 @@ class Exchange:
 
     def awaited(self, peer: WorkerInfo) -> Mapping[int, int]:
         """Returns the requests that come from a peer now: by call, the pieces still to come."""
-        connection = self._connection(peer, False)
-        return {} if connection is None else connection.statistics().awaited
+        carriers = self._peers.find(peer, False)
+        return {} if carriers is None else carriers.connection.statistics().awaited
 
     def memory(self, peer: WorkerInfo) -> Memory:
         """Returns the memory that a peer shares with this worker, for what is posted to it next."""
-        connection = self._connection(peer, False)
-        return NO_MEMORY if connection is None else connection.memory()
+        carriers = self._peers.find(peer, False)
+        return NO_MEMORY if carriers is None else carriers.connection.memory()
 
     @property
     def reader(self) -> SocketReader:
@@ -613,71 +611,71 @@ class Exchange:
         self._terms.slabs.tick()
         self._terms.reader.tick()
         clock = self._terms.clock()
-        for connection in self._peers.all():
-            connection.tick(clock)
+        for carriers in self._peers.all():
+            carriers.tick(clock)
 
-    def _reach(self, connection: Connection) -> None:
-        if connection not in self._reaching:
-            reach = self._reaching[connection] = Reach(connection, self._terms)
-            self._tasks.spawn(self._run_reach(connection, reach))
+    def _reach(self, carriers: Carriers) -> None:
+        if carriers not in self._reaching:
+            reach = self._reaching[carriers] = Reach(carriers, self._terms)
+            self._tasks.spawn(self._run_reach(carriers, reach))
 
-    def _is_dialling(self, connection: Connection) -> bool:
-        reach = self._reaching.get(connection)
+    def _is_dialling(self, carriers: Carriers) -> bool:
+        reach = self._reaching.get(carriers)
         return reach is not None and reach.shaking_hands
 
-    async def _run_reach(self, connection: Connection, reach: Reach) -> None:
+    async def _run_reach(self, carriers: Carriers, reach: Reach) -> None:
         try:
             await reach.run()
         finally:
-            del self._reaching[connection]
+            del self._reaching[carriers]
 
     async def _introduce(self, endpoint: str, expected: WorkerInfo | None) -> WorkerInfo:
         while True:
             answer = await ask(self._terms, endpoint, expected)
-            connection = self._connection(answer.peer, True)
-            if connection is None:
+            carriers = self._peers.find(answer.peer, True)
+            if carriers is None:
                 self._tasks.spawn(answer.carrier.close())
                 raise ConnectionError("this exchange is closed")
             try:
-                await self._open(connection, answer)
+                await self._open(carriers, answer)
             except (CarrierClosedError, RefusedError) as error:
-                if connection.stream is None and not _is_crossed(error):
+                if carriers.stream is None and not _is_crossed(error):
                     raise
-            if connection.stream is not None:
-                return connection.peer
+            if carriers.stream is not None:
+                return carriers.peer
             await asyncio.sleep(CROSSED_SECONDS)  # the peer's own dial is on the way
 
-    async def _open(self, connection: Connection, answer: Answer) -> None:
-        if (loss := connection.loss) is not None or connection.stream is not None:
+    async def _open(self, carriers: Carriers, answer: Answer) -> None:
+        if (loss := carriers.connection.loss) is not None or carriers.stream is not None:
             self._tasks.spawn(answer.carrier.close())
             if loss is not None:
                 raise loss
             return
-        if not connection.endpoints:
-            connection.set_endpoints((answer.endpoint,))
-        await Reach(connection, self._terms).prove(answer)
-        self._reach(connection)  # has it move
+        if not carriers.endpoints:
+            carriers.learn((answer.endpoint,))
+        await Reach(carriers, self._terms).prove(answer)
+        self._reach(carriers)  # has it move
 
-    async def _close(self, connections: list[Connection], timeout: float, reason: str) -> None:
+    async def _close(self, peers: list[Carriers], timeout: float, reason: str) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         if self._guests is not None:
             self._guests.close(f"{self.info.name!r} has shut down")
-        for connection in connections:
-            connection.leave_on_loop(reason)
-        leaving = [loop.create_task(c.ended.wait()) for c in connections if not c.ended.is_set()]
+        for carriers in peers:
+            carriers.leave(reason)
+        leaving = [loop.create_task(c.ended.wait()) for c in peers if not c.ended.is_set()]
         if leaving:
             _, late = await asyncio.wait(leaving, timeout=timeout)
             for task in late:
                 task.cancel()
-        for connection in connections:
-            if connection.stream is not None and not connection.ended.is_set():
+        for carriers in peers:
+            if carriers.stream is not None and not carriers.ended.is_set():
                 # To the peer this looks like the death of this process. A handler may block.
                 words = "%r ends before %r has taken all that it sent; that took longer than %.3g s"
                 self._terms.bulk.run(
-                    logger.warning, words, self.info.name, connection.peer.name, timeout
+                    logger.warning, words, self.info.name, carriers.peer.name, timeout
                 )
-            connection.end()
+            carriers.end()
         if self._ticker is not None:
             self._ticker.cancel()
         self._terms.reader.close()

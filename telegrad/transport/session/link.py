@@ -19,7 +19,7 @@ from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.bulk.seal import SealedFrames
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.ask import ask
-from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.exchange import Exchange
 from telegrad.types import WorkerInfo
 
@@ -71,9 +71,9 @@ class Link:
         return scheme.removesuffix("s") + "s" if self.encrypted else scheme
 
     @classmethod
-    def of(cls, connection: Connection) -> Link | None:
+    def of(cls, carriers: Carriers) -> Link | None:
         """Returns what carries a connection; None while nothing does. On the loop."""
-        stream = connection.stream
+        stream = carriers.stream
         if stream is None:
             return None
         names = stream.carrier.peer_names
@@ -154,22 +154,22 @@ def _dial_of(
     found: Mapping[WorkerInfo, tuple[str, str]],
     limit: float,
 ) -> Dial:
-    connection = exchange._connection(peer, False)
+    carriers = exchange._peers.find(peer, False)
     late = SILENT, f"no answer within {limit:.3g} s"
-    if connection is not None and not connection.endpoints:
+    if carriers is not None and not carriers.endpoints:
         late = NOT_TRIED, NOT_COME
-    elif connection is not None and connection.last_failure:
-        late = SILENT, f"{late[1]} ({connection.last_failure})"
+    elif carriers is not None and carriers.last_failure:
+        late = SILENT, f"{late[1]} ({carriers.last_failure})"
     ended, words = found.get(peer, late)
-    if connection is None:
+    if carriers is None:
         return Dial(peer, (), ended, words)
-    loss = connection.loss
+    loss = carriers.connection.loss
     return Dial(
         peer,
-        connection.endpoints,
+        carriers.endpoints,
         ended,
         words,
-        Link.of(connection),
+        Link.of(carriers),
         "" if loss is None else loss.reason or str(loss),
     )
 
@@ -194,54 +194,54 @@ async def _dial(
 
 
 async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
-    connection = exchange._connection(peer, False)
-    if connection is None:
+    carriers = exchange._peers.find(peer, False)
+    if carriers is None:
         return NOT_TRIED, "it is not known here"
-    if not connection.endpoints:
-        return await _awaited(connection)
-    if (loss := connection.loss) is not None:
+    if not carriers.endpoints:
+        return await _awaited(carriers)
+    if (loss := carriers.connection.loss) is not None:
         return BROKE, loss.reason or str(loss)
     for _ in range(LOOKS):  # it may be dialled already, and a second dial would cross that one
-        if connection not in exchange._reaching or connection.stream is not None:
+        if carriers not in exchange._reaching or carriers.stream is not None:
             break
         await asyncio.sleep(LOOK_SECONDS)
-    if connection.stream is not None and connection.stream.dialled:
+    if carriers.stream is not None and carriers.stream.dialled:
         return REACHED, ""
     failure: ConnectionError | None = None
-    for endpoint in connection.endpoints:
+    for endpoint in carriers.endpoints:
         try:
-            await _open(exchange, connection, endpoint)
+            await _open(exchange, carriers, endpoint)
         except ConnectionError as error:
             failure = failure or error
         else:
-            await _up(connection)
+            await _up(carriers)
             return REACHED, ""
     assert failure is not None
     raise failure
 
 
-async def _awaited(connection: Connection) -> tuple[str, str]:
+async def _awaited(carriers: Carriers) -> tuple[str, str]:
     """Gives a peer that only dials, which it does by itself, the time to come through."""
-    return NOT_TRIED, "it does not listen" if await _up(connection) else NOT_COME
+    return NOT_TRIED, "it does not listen" if await _up(carriers) else NOT_COME
 
 
-async def _up(connection: Connection) -> bool:
+async def _up(carriers: Carriers) -> bool:
     """Waits for a carrier: where two dials crossed, one of them may have taken both down."""
     for _ in range(LOOKS):
-        if connection.stream is not None or connection.loss is not None:
+        if carriers.stream is not None or carriers.connection.loss is not None:
             return True
         await asyncio.sleep(LOOK_SECONDS)
     return False
 
 
-async def _open(exchange: Exchange, connection: Connection, endpoint: str) -> None:
+async def _open(exchange: Exchange, carriers: Carriers, endpoint: str) -> None:
     """Asks who listens at an endpoint, and gives the connection its stream if it has none."""
-    answer = await ask(exchange._terms, endpoint, connection.peer)
+    answer = await ask(exchange._terms, endpoint, carriers.peer)
     try:
-        await exchange._open(connection, answer)
+        await exchange._open(carriers, answer)
     except (CarrierClosedError, RefusedError) as error:
         crossed = isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
-        if connection.stream is None and not crossed:
+        if carriers.stream is None and not crossed:
             raise
-        if not await _up(connection):  # the peer's own dial is on the way
+        if not await _up(carriers):  # the peer's own dial is on the way
             raise

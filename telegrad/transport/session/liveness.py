@@ -44,6 +44,7 @@ __all__ = [
     "LEAST_TICKS",
     "IdleFrames",
     "Liveness",
+    "Pulse",
 ]
 
 
@@ -199,3 +200,100 @@ class IdleFrames:
     def tick(self) -> None:
         """Starts to count from zero."""
         self._idle = 0
+
+
+# -- both, for one connection --------------------------------------------------------------------
+
+
+@final
+class Pulse:
+    """Whether the peer of a connection lives: nobody judges that before somebody wants to reach it.
+
+    Args:
+        lost_after: As for Liveness.
+
+    Attributes:
+        idle_frames: Its frames that brought nothing new.
+        beat_due: Whether the next write should carry a beat.
+    """
+
+    def __init__(self, lost_after: float) -> None:
+        self.idle_frames = IdleFrames()
+        self.beat_due = False
+        self._lost_after = lost_after
+        self._life: Liveness | None = None
+        self._acknowledged = 0  # up to where the peer had receipts at the last tick
+        self._chunks = 0, 0  # that both ends had taken then from the lanes of this stream
+
+    @property
+    def judges(self) -> bool:
+        """Whether that has begun."""
+        return self._life is not None
+
+    def begin(self, now: float) -> Liveness:
+        """Begins to judge, at the first call."""
+        if self._life is None:
+            self._life = Liveness(now, lost_after=self._lost_after)
+        return self._life
+
+    def spare(self, lost_after: float) -> None:
+        """Takes a longer bound; a shorter one changes nothing."""
+        self._lost_after = max(self._lost_after, lost_after)
+        if self._life is not None:
+            self._life.lost_after = self._lost_after
+
+    def opened(self, now: float) -> None:
+        """Hears that the peer proved itself on a new stream, which begins with a beat."""
+        self.beat_due = True
+        self._chunks = 0, 0
+        self.begin(now).opened(now)
+
+    def answered(self, now: float) -> None:
+        """Hears that the peer answered a dial, and lets this side in later."""
+        if self._life is not None:
+            self._life.answered(now)
+
+    def heard(self, beat: Heartbeat, now: float) -> None:
+        """Takes a beat from the peer."""
+        if self._life is not None:
+            self._life.heard(beat, now)
+            self.beat_due |= self._life.owes
+
+    def beat(self, now: float, *, lag: float, busy: int, chunks: int) -> Heartbeat | None:
+        """Returns the beat that is due; None before anybody judges."""
+        self.beat_due = False
+        if self._life is None:
+            return None
+        return self._life.beat(now, lag=lag, busy=busy, chunks=chunks)
+
+    def tick(self, now: float, acknowledged: int, chunks: tuple[int, int] | None) -> bool:
+        """Returns whether the peer is lost; must be called several times per beat.
+
+        Args:
+            now: The time.
+            acknowledged: Up to which number the peer has receipts.
+            chunks: How many were taken from the stream's lanes, here and there; None for no stream.
+        """
+        if (life := self._life) is None:
+            return False
+        if acknowledged > self._acknowledged:
+            self._acknowledged = acknowledged
+            life.acknowledged(now)
+        if chunks is not None:
+            if chunks[1] > self._chunks[1]:
+                life.acknowledged(now)
+            if chunks[0] > self._chunks[0]:
+                life.arrived(now)
+            self._chunks = chunks
+        if life.tick(now):
+            return True
+        self.beat_due |= chunks is not None and life.due(now)
+        return False
+
+    def silence(self, now: float) -> float:
+        """Returns the seconds since the last sign of life."""
+        return 0.0 if self._life is None else self._life.silence(now)
+
+    def silence_words(self, now: float) -> str:
+        """Says how long the peer was silent, and what it said last of what keeps it."""
+        return "" if self._life is None else self._life.silence_words(now)

@@ -23,7 +23,7 @@ from telegrad.transport.bulk.lanes import Way, check_path
 from telegrad.transport.bulk.seal import SealedFrames, make_seal, moved_secret
 from telegrad.transport.security.handshake import AcceptHandshake, DialHandshake
 from telegrad.transport.session.ask import Answer, ask, cut_off, receive_small, record_refusal
-from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.stream import Stream
 from telegrad.transport.session.terms import Terms
 
@@ -34,62 +34,60 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.05  # while a socket does not answer: whether the stream is there still
 
 
-async def move(connection: Connection, terms: Terms, stream: Stream) -> None:
+async def move(carriers: Carriers, terms: Terms, stream: Stream) -> None:
     """Moves a stream that this side dialled and both ends want to move, if that is possible.
 
     Args:
-        connection: Whose.
+        carriers: Whose.
         terms: What all connections share.
         stream: That is up; its lanes are held until that is decided.
     """
     try:
-        answer = await _asked(connection, terms, stream)
+        answer = await _asked(carriers, terms, stream)
         if answer is not None:
-            await _take_its_place(connection, terms, stream, answer)
+            await _take_its_place(carriers, terms, stream, answer)
     except (ConnectionError, DecodeError) as error:
-        if connection.stream is stream:
-            name, where = connection.peer.name, stream.lanes.way.bulk_endpoint
+        if carriers.stream is stream:
+            name, where = carriers.peer.name, stream.lanes.way.bulk_endpoint
             words = f"calls go to {name} over gRPC, not {where}: {error}"
             terms.bulk.run(logger.warning, words)  # a handler may block
     finally:
         stream.lanes.release()
 
 
-async def _asked(connection: Connection, terms: Terms, stream: Stream) -> Answer | None:
+async def _asked(carriers: Carriers, terms: Terms, stream: Stream) -> Answer | None:
     """Returns who listens at the socket; None once the stream is over, which is dialled anew then."""
     way = stream.lanes.way
     asking = asyncio.ensure_future(
-        ask(terms, way.bulk_endpoint, connection.peer, lane_of=way.stream_id, moves=True)
+        ask(terms, way.bulk_endpoint, carriers.peer, lane_of=way.stream_id, moves=True)
     )
     try:
-        while connection.stream is stream and not asking.done():
+        while carriers.stream is stream and not asking.done():
             await asyncio.wait({asking}, timeout=LOOK_SECONDS)
         return asking.result() if asking.done() else None
     finally:
         asking.cancel()
 
 
-async def _take_its_place(
-    connection: Connection, terms: Terms, stream: Stream, answer: Answer
-) -> None:
+async def _take_its_place(carriers: Carriers, terms: Terms, stream: Stream, answer: Answer) -> None:
     carrier, shake, way = answer.carrier, answer.handshake, stream.lanes.way
     cut = cut_off(terms, carrier)
     try:
         check_path(way, terms, carrier)
-        if connection.stream is not stream:
+        if carriers.stream is not stream:
             raise CarrierClosedError("it is needed no more")
-        let_go = connection.set_aside()  # before the number of the last envelope held is told
+        let_go = carriers.set_aside()  # before the number of the last envelope held is told
         try:
-            await carrier.send(shake.prove(connection.received_number, resumes=True))
+            await carrier.send(shake.prove(carriers.detach(), resumes=True))
             peer_received = shake.takes_welcome(await receive_small(terms, carrier))
         except BaseException:
-            connection.socket_broke()
+            carriers.socket_broke()
             raise
         finally:
             let_go(b"")  # not before the peer knows why: it would dial
-        if not connection.wants_carrier:
+        if not carriers.wanted:
             raise CarrierClosedError("the peer was faster")
-        connection.adopt(moved_stream(connection, way, carrier, shake), peer_received)
+        carriers.adopt(moved_stream(carriers, way, carrier, shake), peer_received)
     except BaseException as error:
         terms.spawn(carrier.close())
         record_refusal(terms, error, answer.endpoint, answer.peer)
@@ -99,7 +97,7 @@ async def _take_its_place(
 
 
 def moved_stream(
-    connection: Connection,
+    carriers: Carriers,
     way: Way,
     carrier: Carrier,
     shake: DialHandshake | AcceptHandshake,
@@ -109,7 +107,7 @@ def moved_stream(
     """Returns the stream of a socket whose handshake is done.
 
     Args:
-        connection: Whose.
+        carriers: Whose.
         way: Of the stream whose place it takes.
         carrier: The socket.
         shake: The handshake.
@@ -124,6 +122,6 @@ def moved_stream(
     seal = make_seal(way.secret, shake.transcript, dialled=bool(way.endpoint))
     frames = shake.frames() if seal is None else SealedFrames(seal)
     secret = moved_secret(way.secret, shake.transcript)
-    lanes = connection.lanes_of(way.moved(shake.stream_id(), secret))
+    lanes = carriers.lanes_of(way.moved(shake.stream_id(), secret))
     below.begin_direct()
     return Stream(carrier, frames, lanes, preamble=preamble)

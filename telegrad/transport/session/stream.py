@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from telegrad.errors import UnreachableWorkerError, WorkerLostError
+from telegrad.errors import DecodeError, UnreachableWorkerError, WorkerLostError
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.bulk.lanes import Lanes
 from telegrad.transport.security.audit import PEER_CUT_OFF, Audit
 from telegrad.transport.security.tags import BadTagError, Frames
+from telegrad.transport.session.terms import Moved
 from telegrad.transport.shm.slabs import SlabStream
 from telegrad.types import WorkerInfo
+from telegrad.wire import Frame
 
 __all__ = [
     "Loss",
@@ -42,6 +44,8 @@ class Stream:
         frames_taken: Of them, those that were frames and were taken.
         messages_sent: Messages that were sealed; this and the next by who has the writer's turn.
         bytes_sent: Theirs.
+        return_due: Whether so much shared memory is free again that the peer should hear of it now;
+            under the connection's lock.
     """
 
     def __init__(
@@ -60,11 +64,31 @@ class Stream:
         self.slabs = slabs
         self.messages_taken = self.bytes_taken = self.frames_taken = 0
         self.messages_sent = self.bytes_sent = 0
+        self.return_due = False
 
     @property
     def dialled(self) -> bool:
         """Whether this side dialled it."""
         return self.lanes.dialled
+
+    def take_lent(self, frame: Frame) -> None:
+        """Puts what lies in shared memory into the envelopes of a frame.
+
+        Raises:
+            DecodeError: There is none on this stream, or not what the frame says.
+            CarrierClosedError: This process has no room for it.
+        """
+        if self.slabs is None:
+            raise DecodeError("a frame speaks of shared memory on a stream that has none")
+        self.slabs.read(frame)
+
+    def moved(self) -> Moved:
+        """Returns what went by its frames."""
+        moved = Moved(self.bytes_sent, self.bytes_taken, writes=self.messages_sent)
+        if (slabs := self.slabs) is None:
+            return moved
+        shared = Moved(slab_bytes_sent=slabs.bytes_sent, slab_bytes_received=slabs.bytes_received)
+        return moved + shared
 
     def record_cut_off(self, audit: Audit, peer: WorkerInfo, error: Exception) -> None:
         """Records, where it is for what it sent, that a peer is cut off, and how much was read."""
@@ -84,15 +108,15 @@ class Stream:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StreamFrames:
     """One stream, as its pump sees it; see `pump.Frames`."""
 
     next_message: Callable[[], bytes | None]
-    ending: Callable[[], bool]
     written: Callable[[], None]
     take: Callable[[bytes], bool]
     failed: Callable[[BaseException], None]
+    ending: bool = False
 
 
 # -- why a peer was given up ---------------------------------------------------------------------

@@ -1,0 +1,344 @@
+"""The carriers of one connection, one after the other: dialled, adopted, watched, let go; on the loop.
+
+Streams come from `reach` (this side dialled) or from the Door (the peer did) through `adopt`. They end
+through `detach`, after which nothing of them is read: only then may the number of the last envelope held
+be told to the peer. (A copy under way may still complete an envelope, which the peer announces again.) A
+lane that breaks, or stands still while the peer lives, ends its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.bulk.lanes import Lanes, Way
+from telegrad.transport.io.pump import Pump, TaskPump
+from telegrad.transport.io.socket_pump import SocketPump
+from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.stream import Stream, StreamFrames, breakage, without_carrier
+from telegrad.transport.session.terms import Terms
+from telegrad.types import WorkerInfo
+from telegrad.wire import Frame, Goodbye, escaped, pack_frame
+
+__all__ = ["Carriers"]
+
+logger = logging.getLogger(__name__)
+
+# Carriers that come up and break before they bring one frame: an honest network does not do that
+# ten times in a row, and dialling for ever would keep a processor busy.
+FRUITLESS_CARRIERS = 10
+# Sockets that broke: something in between does not like them, or alters what they carry.
+MOST_BROKEN_SOCKETS = 5
+# Seconds that lanes may stand still while the peer lives, if that is more than `lost_after`: at 512
+# kbit/s two chunks of 1 MiB take half of it, and to dial again on a link that is full takes long.
+LEAST_PATIENCE = 60.0
+MOST_PATIENCE = 16  # times that: lanes that stood still get twice the time on the next stream
+
+
+@final
+class Carriers:
+    """What keeps a carrier up for one connection, until one of both ends leaves or is lost.
+
+    Args:
+        peer: The other incarnation.
+        terms: What all connections share.
+        dial: Dials for the connection of these, where an endpoint is known.
+
+    Attributes:
+        peer: The other incarnation.
+        connection: Whose these are.
+        endpoints: Where the peer listens, in the order to try.
+        last_failure: How the last dial failed, for the words of a loss by silence.
+        last_break: When a carrier broke, and how: likewise.
+        came_up: How many carriers; tells a crossed dial from a redial.
+        ended: Set once there will be no more.
+    """
+
+    def __init__(self, peer: WorkerInfo, terms: Terms, dial: Callable[[Carriers], None]) -> None:
+        self.peer = peer
+        self.connection = Connection(peer, terms, self)
+        self.endpoints: tuple[str, ...] = ()
+        self.last_failure = ""
+        self.last_break = 0.0, ""
+        self.came_up = 0
+        self.ended = asyncio.Event()
+        self._terms = terms
+        self._dial = dial
+        self._pump: Pump | None = None  # this and the next of the last stream
+        self._frames: StreamFrames | None = None
+        self._patience = max(terms.lost_after, LEAST_PATIENCE)  # with lanes that move nothing
+        self._fruitless = 0  # carriers in a row that brought no frame
+        self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
+        self._broken_sockets = 0  # streams and lanes over sockets of their own that broke
+
+    # From any thread.
+
+    @property
+    def stream(self) -> Stream | None:
+        """The carrier that is up now."""
+        return self.connection.stream
+
+    def learn(self, endpoints: Sequence[str]) -> None:
+        """Hears where the peer listens, in the order to try."""
+        self.endpoints = tuple(endpoints)
+        if self.connection.waits:  # what was posted before found nobody to dial
+            self._terms.loop.call_soon(self.reach)
+
+    # On the loop.
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is none, and one would be of use."""
+        return self.stream is None and self.connection.loss is None and not self.ended.is_set()
+
+    def reach(self) -> None:
+        """Dials, where an endpoint is known; else the peer has the usual time to do that."""
+        if not self.wanted:
+            return
+        with self.connection.lock:
+            self.connection.pulse.begin(self._terms.clock())
+        if self.endpoints:
+            self._dial(self)
+
+    def lanes_of(self, way: Way) -> Lanes:
+        """Returns what moves big parts beside a stream that is to be adopted.
+
+        Args:
+            way: Between whom, and where to.
+        """
+        if self._broken_sockets >= MOST_BROKEN_SOCKETS:
+            way = way.without_socket()
+        return Lanes(
+            self._terms,
+            self.peer,
+            way,
+            cargo=self.connection.cargo,
+            patience=self._patience,
+            on_broken=self._lane_broke,
+        )
+
+    def adopt(self, stream: Stream, peer_received: int) -> None:
+        """Takes a new carrier, in place of the present one.
+
+        Raises:
+            DecodeError: What the peer says that it holds cannot be; the carrier is not taken.
+            CarrierClosedError: It has ended by now.
+        """
+        self.detach()
+        pump = self._pump = self._pump_of(stream)
+        try:
+            self.connection.opened(stream, pump, peer_received)
+        except DecodeError:
+            pump.let_go(None)
+            raise
+        self.came_up += 1
+        self._terms.counters.connections += stream.carrier.blocking is None  # else it has moved
+        logger.info("connected to %s by %s", self.peer.name, stream.carrier.description)
+        pump.start(stream.preamble)
+
+    def detach(self, farewell: bytes = b"") -> int:
+        """Lets go of the present carrier, with a last message for it, and reads nothing of it any more.
+
+        Returns:
+            The number up to which every envelope is held; now it may be told to the peer.
+        """
+        self.set_aside()(farewell)
+        with self.connection.lock:
+            return self.connection.session.received_number
+
+    def set_aside(self) -> Callable[[bytes], None]:
+        """Reads nothing more of the present carrier; returns what lets go of it; see `detach`."""
+        if (stream := self.stream) is not None and stream.slabs is not None:
+            # First: what a reader has in its hands comes once more, as pieces of memory used for nothing else.
+            stream.slabs.close()
+        stream, pump = self.connection.closed(), self._pump
+        if stream is None or pump is None:
+            return lambda last: None
+        stream.lanes.let_go()
+        return lambda last: pump.let_go(partial(stream.frames.seal, last) if last else None)
+
+    def tick(self, now: float) -> None:
+        """Beats and judges; called by the exchange several times per beat."""
+        connection, stream, lost = self.connection, self.stream, False
+        judging = not self.ended.is_set() and connection.loss is None
+        chunks = None if stream is None else (stream.lanes.taken, stream.lanes.known_taken)
+        with connection.lock:
+            connection.pulse.idle_frames.tick()
+            if judging:
+                lost = connection.pulse.tick(now, connection.session.acknowledged, chunks)
+            if stream is not None and stream.slabs is not None:
+                stream.return_due |= stream.slabs.due
+        if lost:
+            connection.lose(self._silence_words(now))
+        elif judging and stream is not None:
+            connection.flush()
+            if stream.lanes.stand_still(now):  # the next ones get twice the time
+                most = MOST_PATIENCE * max(self._terms.lost_after, LEAST_PATIENCE)
+                self._patience = min(2 * self._patience, most)
+                self.socket_broke(MOST_BROKEN_SOCKETS * stream.lanes.by_socket)
+                self._broke(stream, CarrierClosedError("its lanes stand still"))
+
+    def spare(self, seconds: float) -> None:
+        """Has the peer given up after so many seconds of silence, if that is later."""
+        with self.connection.lock:
+            self.connection.pulse.spare(seconds)
+
+    def answered(self) -> None:
+        """Hears from the peer that it is there, and lets this side in later."""
+        with self.connection.lock:
+            self.connection.pulse.answered(self._terms.clock())
+
+    def leave(self, reason: str) -> None:
+        """Has a goodbye follow what was posted; `ended` is set when the peer has it all."""
+        connection = self.connection
+        if not connection.leave(reason):
+            return
+        never_met = self.came_up == 0 or not self.endpoints
+        if connection.loss is not None:  # it is out of reach
+            self.end()
+        elif self.stream is not None:
+            connection.flush()
+        elif never_met and connection.flushed:  # it never knew of this side, or will find out
+            self.end()
+        else:
+            self.reach()
+
+    def gone(self, reason: str, *, fenced: bool = False) -> None:
+        """Hears that the peer can never be reached again."""
+        if self.connection.left:
+            self.end()
+        else:
+            self.connection.lose(reason, fenced=fenced)
+
+    def broke_protocol(self, error: DecodeError) -> None:
+        """Gives up a peer that did what no worker does: it would do the same again and again."""
+        if self.stream is not None and self.connection.loss is None:
+            self.stream.record_cut_off(self._terms.audit, self.peer, error)
+        self.gone(f"it broke the protocol: {error}")
+
+    def lost(self) -> None:
+        """Ends, since the peer was given up, and tells the floor above."""
+        if self.ended.is_set():
+            return
+        self.end()
+        logger.debug("%s", self.connection.loss)
+        self.connection.tell_loss()
+
+    def end(self) -> None:
+        """Closes, whatever is still under way."""
+        self.detach()
+        with self.connection.lock:
+            self.connection.session.abandon()  # buffers that nobody will ask for again
+        self.ended.set()
+
+    def peer_left(self, stream: Stream, goodbye: Goodbye) -> None:
+        """Answers a goodbye, so that the peer knows that all it said was heard.
+
+        If this side leaves, too, its own goodbye is the answer, behind what is still under way.
+        """
+        if self.stream is not stream:
+            return
+        connection, left = self.connection, self.connection.left
+        with connection.lock:
+            answered = connection.session.goodbye_written
+            last = Frame(receipt=connection.session.received_number, goodbye=Goodbye("answer"))
+        if left and not answered:
+            assert self._frames is not None
+            self._frames.ending = True
+            connection.flush()
+            return
+        self.detach(farewell=b"" if answered else pack_frame(last))
+        if left:
+            self.end()
+        else:
+            connection.lose(escaped(goodbye.reason) or "it left", left=True)
+
+    def socket_broke(self, times: int = 1) -> None:
+        """Hears that a stream, or a lane, over a socket of its own broke, or did not come up."""
+        had, self._broken_sockets = self._broken_sockets, self._broken_sockets + times
+        if had < MOST_BROKEN_SOCKETS <= self._broken_sockets:  # below: a handler may block
+            words = "too many sockets to %s broke: all goes over gRPC from now on"
+            self._terms.bulk.run(logger.warning, words, self.peer.name)
+
+    def failed(self, stream: Stream, error: BaseException) -> None:
+        """Hears that a stream can be read or written no more."""
+        if self.stream is not stream:
+            return
+        if isinstance(error, DecodeError):
+            self.broke_protocol(error)
+        elif isinstance(error, Exception):
+            stream.record_cut_off(self._terms.audit, self.peer, error)
+            if stream.carrier.blocking is not None:
+                self.socket_broke()
+            self._broke(stream, error)
+
+    def _pump_of(self, stream: Stream) -> Pump:
+        connection, terms = self.connection, self._terms
+        frames = self._frames = StreamFrames(
+            next_message=partial(connection.next_message, stream),
+            written=lambda: terms.loop.call_soon(self._end_if_said, stream),
+            take=partial(connection.take, stream),
+            failed=partial(self.failed, stream),
+        )
+        if (direct := stream.carrier.direct) is None:
+            return TaskPump(stream.carrier, frames, terms.loop, terms.spawn)
+        if stream.slabs is not None:
+            stream.slabs.on_moved(terms.reader.moved)
+        return SocketPump(direct, frames, terms.loop, terms.reader)
+
+    def _end_if_said(self, stream: Stream) -> None:
+        """Ends once both sides have said goodbye, this one last."""
+        with self.connection.lock:
+            said = self.connection.session.goodbye_written
+        if said and self.stream is stream:
+            self.end()
+
+    def _silence_words(self, now: float) -> str:
+        with self.connection.lock:
+            words = self.connection.pulse.silence_words(now)
+        if self.stream is None:
+            words += without_carrier(self.endpoints, self.last_failure, ever=self.came_up > 0)
+            words += breakage(*self.last_break, now)
+        return words
+
+    def _lane_broke(self, lanes: Lanes, error: Exception) -> None:
+        """Goes on without a stream of which a lane broke, or never came up.
+
+        Once this side has said goodbye it needs no lane: whoever answers lets go of them first. A
+        peer that still sends notices on its own end.
+        """
+        stream = self.stream
+        if stream is None or stream.lanes is not lanes:
+            return
+        with self.connection.lock:
+            done = self.connection.session.goodbye_written
+        self._fruitless_lanes = 0 if lanes.moved else self._fruitless_lanes + 1
+        self.socket_broke(int(lanes.by_socket))
+        if isinstance(error, DecodeError):
+            self.broke_protocol(error)
+        elif done:
+            logger.debug("a lane of %s ended: %s", self.peer.name, error)
+        elif self._fruitless_lanes >= FRUITLESS_CARRIERS:
+            self.gone(f"{self._fruitless_lanes} bulk lanes in a row broke: {error}")
+        else:
+            self._broke(stream, error)
+
+    def _broke(self, stream: Stream, error: Exception) -> None:
+        """Goes on without a stream that broke; dials again at once where that is possible."""
+        if self.stream is not stream:
+            return
+        logger.debug("lost the carrier to %s: %s", self.peer.name, error)
+        self.last_break = self._terms.clock(), str(error)
+        self.detach()
+        self._fruitless = 1 if stream.frames_taken else self._fruitless + 1
+        if self._fruitless >= FRUITLESS_CARRIERS:
+            self.gone(f"{self._fruitless} carriers in a row broke at once: {error}")
+        elif self.connection.left and not self.endpoints and self.connection.flushed:
+            self.end()  # nobody can dial it to say that, and it may have ended itself
+        else:
+            self.reach()
