@@ -44,10 +44,10 @@ def counted() -> Iterator[Work]:
             work.envelopes[f"{exchange.info.name} {kind}"] += 1
         post(exchange, peer, envelope, **how)
 
-    def counted_enter(pool: Pool, queue: Any, given: Any) -> None:
+    def counted_enter(pool: Pool, given: Any, **how: Any) -> None:
         function = given[1]
         work.hops[pool._name] += getattr(function, "__func__", None) is not WaitProbes._look
-        enter(pool, queue, given)
+        enter(pool, given, **how)
 
     with (
         mock.patch.object(Exchange, "post", counted_post),

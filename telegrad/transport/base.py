@@ -41,7 +41,13 @@ class CarrierClosedError(ConnectionError):
 
 
 class Direct(Protocol):
-    """A carrier's messages without the loop: whoever has the role moves them. Nothing waits."""
+    """A carrier's messages without the loop: whoever has the role moves them. Nothing waits.
+
+    Attributes:
+        holds_more: Whether there may be a message that no poll tells of: it was read, and not taken.
+    """
+
+    holds_more: bool
 
     def fileno(self) -> int:
         """Returns what can be polled for the next message, by whoever has a role."""
@@ -88,10 +94,6 @@ class Direct(Protocol):
         Raises:
             CarrierClosedError: There will be none any more.
         """
-
-    @property
-    def holds_more(self) -> bool:
-        """Whether there may be a message that no poll tells of: it was read, and not taken."""
 
     def end(self) -> None:
         """Breaks the carrier at both ends and wakes who polls it; idempotent, never raises."""

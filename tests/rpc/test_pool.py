@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from telegrad.rpc.future.future import Future
-from telegrad.rpc.pool import pool as pool_module
+from telegrad.rpc.pool import roster as roster_module
 from telegrad.rpc.pool.deadlines import Deadlines
-from telegrad.rpc.pool.pool import NESTED_SHARE, TURNS, Pool
+from telegrad.rpc.pool.pool import Pool
+from telegrad.rpc.pool.roster import NESTED_SHARE, TURNS
 from telegrad.testing import leaks
 from telegrad.transport import Gate, LoopThread
 
@@ -248,13 +249,13 @@ class Watching:
 
     def watch(self, gate: Gate) -> None:
         """Watches until the gate is open."""
-        gate.wake_with(lambda: self.incoming.put(None))
+        gate.wake = lambda: self.incoming.put(None)
         self.watched.set()
-        while not gate.is_open():
+        while gate.shut:
             for work in self.incoming.get(timeout=10) or ():
                 self.submit(work)
         self.watched.clear()
-        gate.wake_with(None)
+        gate.wake = None
 
 
 def watching(deadlines: Deadlines, num_threads: int) -> tuple[Pool, Watching]:
@@ -269,7 +270,7 @@ def watching(deadlines: Deadlines, num_threads: int) -> tuple[Pool, Watching]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Expects each thread that took work back soon, however long that takes."""
-    monkeypatch.setattr(pool_module, "QUICK_SECONDS", 10.0)
+    monkeypatch.setattr(roster_module, "QUICK_SECONDS", 10.0)
 
 
 def test_an_idle_thread_watches_and_does_what_comes(deadlines: Deadlines) -> None:
@@ -312,7 +313,7 @@ def test_what_comes_at_once_is_done_by_one_thread_while_it_is_quick(
 def test_work_that_comes_later_gets_a_thread_at_once(
     deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "QUICK_SECONDS", -1.0)  # as if all took long
+    monkeypatch.setattr(roster_module, "QUICK_SECONDS", -1.0)  # as if all took long
     deadlines.close()
     pool, watching_ = watching(deadlines, 4)
     barrier, passed = threading.Barrier(4), threading.Semaphore(0)
@@ -369,30 +370,6 @@ def test_a_wait_of_ours_lets_others_take_over(deadlines: Deadlines) -> None:
     outcome: queue.Queue[int] = queue.Queue()
     watching_.incoming.put([lambda: outcome.put(first.wait(20)), lambda: first.set_result(7)])
     assert outcome.get(timeout=20) == 7
-    pool.close()
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_thread_that_was_woken_for_what_another_did_takes_what_is_left(
-    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    monkeypatch.setattr(pool_module, "SimpleQueue", lambda: tokens)
-    pool = make(deadlines, 2)
-    both = threading.Barrier(2)
-    with monkeypatch.context() as patch:
-        patch.setattr(pool_module, "QUICK_SECONDS", -1.0)  # each piece of work gets a thread
-        for future in [run(pool, both.wait, 10) for _ in range(2)]:
-            future.wait(10)
-    deadlines.close()  # nothing ticks: nobody is woken for what is left
-    gate = threading.Event()
-    first = held(pool, gate)
-    second = run(pool, lambda: None)  # left to the thread that runs
-    tokens.put(True)  # for work that is done by now
-    second.wait(10)
-    gate.set()
-    first.wait(10)
-    assert {run(pool, lambda: 3).wait(10) for _ in range(10)} == {3}
     pool.close()
 
 

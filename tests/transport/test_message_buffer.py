@@ -14,14 +14,13 @@ SIZES = st.one_of(
 )
 
 
-def fill(buffer: MessageBuffer, data: bytes | memoryview, most: int) -> int:
-    """Puts as much as there is room for; returns how much that was."""
+def fill(buffer: MessageBuffer, data: bytes | memoryview, most: int) -> tuple[int, bytes | None]:
+    """Puts as much as there is room for; returns how much that was, and the next message."""
     with buffer.space() as space:
         assert len(space) > 0
         size = min(len(space), len(data), most)
         space[:size] = data[:size]
-    buffer.filled(size)
-    return size
+    return size, buffer.take(size)
 
 
 @on_examples(
@@ -31,12 +30,12 @@ def test_messages_survive_any_cut(sizes: list[int], cuts: list[int]) -> None:
     sent = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
     stream = memoryview(b"".join(header_of(message) + message for message in sent))
     buffer, got, at, turn = MessageBuffer(), [], 0, 0
-    while True:
-        while (message := buffer.take()) is not None:
+    while at < len(stream):
+        size, message = fill(buffer, stream[at:], cuts[turn % len(cuts)])
+        while message is not None:
             got.append(message)
-        if at == len(stream):
-            break
-        at += fill(buffer, stream[at:], cuts[turn % len(cuts)])
+            message = buffer.take()
+        at += size
         turn += 1
     assert got == sent
     assert buffer.start == buffer.end
@@ -44,8 +43,7 @@ def test_messages_survive_any_cut(sizes: list[int], cuts: list[int]) -> None:
 
 def test_what_is_left_behind_a_message_is_known() -> None:
     buffer = MessageBuffer()
-    fill(buffer, header_of(b"a") + b"a" + header_of(b"b") + b"b", 99)
-    assert buffer.take() == b"a"
+    assert fill(buffer, header_of(b"a") + b"a" + header_of(b"b") + b"b", 99)[1] == b"a"
     assert buffer.start < buffer.end
     assert buffer.take() == b"b"
     assert buffer.start == buffer.end
@@ -53,6 +51,5 @@ def test_what_is_left_behind_a_message_is_known() -> None:
 
 def test_a_length_that_no_message_has() -> None:
     buffer = MessageBuffer()
-    fill(buffer, (LARGEST + 1).to_bytes(4, "big"), 4)
     with pytest.raises(CarrierClosedError, match=f"{LARGEST + 1} bytes"):
-        buffer.take()
+        fill(buffer, (LARGEST + 1).to_bytes(4, "big"), 4)

@@ -26,20 +26,22 @@ T = TypeVar("T")
 
 class Gate:
     def __init__(self) -> None:
-        self.opened = False
-        self.wake: Callable[[], None] | None = None
+        self.shut = True
+        self._wake: Callable[[], None] | None = None
         self.driven = threading.Event()
 
-    def is_open(self) -> bool:
-        return self.opened
+    @property
+    def wake(self) -> Callable[[], None] | None:
+        return self._wake
 
-    def wake_with(self, wake: Callable[[], None] | None) -> None:
-        self.wake = wake
+    @wake.setter
+    def wake(self, wake: Callable[[], None] | None) -> None:
+        self._wake = wake
         if wake is not None:
             self.driven.set()
 
     def open(self) -> None:
-        self.opened = True
+        self.shut = False
         if self.wake is not None:
             self.wake()
 
@@ -154,7 +156,7 @@ def test_who_waits_leaves_requests_to_others(ends: Ends) -> None:
     ends.send(b"request, the last one that it reads")
     driver.join(SECONDS)
     assert not driver.is_alive()
-    assert not ends.gate.is_open()
+    assert ends.gate.shut
     ends.send(b"mine")
     readers = [ends.frames.came.get(timeout=SECONDS)[1] for _ in range(2 * MOST_REQUESTS)]
     assert [reader is driver for reader in readers] == [True] * (2 * MOST_REQUESTS - 1) + [False]

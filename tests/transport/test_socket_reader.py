@@ -226,13 +226,14 @@ def test_nothing_is_made_before_there_is_a_socket() -> None:
 
 
 def test_ctrl_c_ends_the_role_of_who_waits(world: World) -> None:
-    class Interrupted(Gate):
-        def is_open(self) -> bool:
+    class Interrupted(threading.Event):
+        def set(self) -> None:
             signal.raise_signal(signal.SIGINT)
-            return False
 
+    gate = Gate()
+    gate.driven = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        world.reader.wait(Interrupted(), SECONDS)
+        world.reader.wait(gate, SECONDS)
     world.send(0, b"after")
     assert world.next() == (b"after", LOOP)
 

@@ -378,30 +378,29 @@ Drive: TypeAlias = "Callable[[Gate, float], None]"
 
 @final
 class Gate:
-    """Opened once, waited at by one thread; a bare lock, since an Event costs ten times as much."""
+    """Opened once, waited at by one thread; a bare lock, since an Event costs ten times as much.
 
-    __slots__ = ("_lock", "_wake")
+    Attributes:
+        shut: Whether it was not opened yet.
+        wake: What wakes the thread when it waits for something else at this moment.
+    """
+
+    __slots__ = ("_lock", "shut", "wake")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
-        self._wake: Callable[[], None] | None = None
-
-    def is_open(self) -> bool:
-        """Tells whether it was opened."""
-        return not self._lock.locked()
-
-    def wake_with(self, wake: Callable[[], None] | None) -> None:
-        """Says what wakes the thread when it waits for something else at this moment."""
-        self._wake = wake
+        self.shut = True
+        self.wake: Callable[[], None] | None = None
 
     def open(self) -> None:
         """Lets the thread go on; in any thread, idempotent."""
+        self.shut = False
         try:  # noqa: SIM105 - every reply opens one, and `suppress` costs as much as all the rest
             self._lock.release()
         except RuntimeError:  # it is open: the call was cancelled in which the thread waits
             pass
-        if (wake := self._wake) is not None:
+        if (wake := self.wake) is not None:
             wake()
 
     def wait(

@@ -37,13 +37,15 @@ KEPT_BYTES = 64 * 2**10
 
 
 class Gate(Protocol):
-    """What a caller waits at; see `rpc.gate`."""
+    """What a thread waits at.
 
-    def is_open(self) -> bool:
-        """Tells whether it was opened."""
+    Attributes:
+        shut: Whether it was not opened yet.
+        wake: What wakes the waiting thread when another one opens it.
+    """
 
-    def wake_with(self, wake: Callable[[], None] | None) -> None:
-        """Says what wakes the waiting thread when it is opened by another one."""
+    shut: bool
+    wake: Callable[[], None] | None
 
 
 class Frames(Protocol):

@@ -40,6 +40,7 @@ class ReaderRole:
     Threads and loops are told apart by numbers above 0.
 
     Attributes:
+        holder: The kind of reader that has the role.
         waiter: The thread that waits and reads; 0 for none.
         idle: The idle thread of the pool that watches the sockets; 0 for none.
 
@@ -53,21 +54,13 @@ class ReaderRole:
         'idle'
     """
 
-    __slots__ = ("_depth", "_user_loops", "idle", "waiter")
+    __slots__ = ("_depth", "_user_loops", "holder", "idle", "waiter")
 
     def __init__(self) -> None:
+        self.holder = Holder.OWN_LOOP
         self.waiter = self.idle = NOBODY
         self._depth = 0  # waits of the waiter, one inside the other
         self._user_loops: dict[int, None] = {}  # that await replies; the last one reads
-
-    @property
-    def holder(self) -> Holder:
-        """The kind of reader that has the role."""
-        if self.waiter:
-            return Holder.WAITER
-        if self._user_loops:
-            return Holder.USER_LOOP
-        return Holder.IDLE if self.idle else Holder.OWN_LOOP
 
     @property
     def user_loop(self) -> int:
@@ -78,7 +71,7 @@ class ReaderRole:
         """Notes that a thread waits for replies; returns whether it reads."""
         if self.waiter not in (NOBODY, thread):
             return False
-        self.waiter = thread
+        self.waiter, self.holder = thread, Holder.WAITER
         self._depth += 1
         return True
 
@@ -88,20 +81,34 @@ class ReaderRole:
         self._depth -= 1
         if not self._depth:
             self.waiter = NOBODY
+            self._settle()
 
     def await_begins(self, loop: int) -> None:
         """Notes that a loop of the user's awaits replies, and runs."""
         self._user_loops.pop(loop, None)
         self._user_loops[loop] = None
+        self._settle()
 
     def await_ends(self, loop: int) -> None:
         """Notes that a loop awaits no more, or does not come back to read. Idempotent."""
         self._user_loops.pop(loop, None)
+        self._settle()
 
     def idle_begins(self, thread: int) -> None:
         """Notes that a thread of the pool is idle, and watches in place of the one before."""
         self.idle = thread
+        self._settle()
 
     def idle_ends(self) -> None:
         """Notes that the idle thread works."""
         self.idle = NOBODY
+        self._settle()
+
+    def _settle(self) -> None:
+        """Gives the role to the best of those that would take it."""
+        if self.waiter:
+            self.holder = Holder.WAITER
+        elif self._user_loops:
+            self.holder = Holder.USER_LOOP
+        else:
+            self.holder = Holder.IDLE if self.idle else Holder.OWN_LOOP

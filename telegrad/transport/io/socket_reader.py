@@ -175,10 +175,10 @@ class SocketReader:
             # The user's loop of this thread stands still meanwhile, and must not get the role back.
             alone = outer.polling or _get_running_loop() is not None
             try:
-                gate.wake_with(self._wake_waiter)
+                gate.wake = self._wake_waiter
                 self._read_until(gate, seconds, math.inf if alone else MOST_REQUESTS)
             finally:
-                gate.wake_with(None)
+                gate.wake = None
                 self._shield = outer
                 with self._role_lock:
                     self._role.wait_ends(me)
@@ -191,7 +191,7 @@ class SocketReader:
         polls, shield, ends = self._polls, self._shield, time.monotonic() + seconds
         assert polls is not None
         requests = 0
-        while not gate.is_open() and requests < most and not self._closed:
+        while gate.shut and requests < most and not self._closed:
             if (left := ends - time.monotonic()) <= 0:
                 return
             ready = shield.wait(self._spin.poll, polls.sockets.poll, min(left, LONGEST_SLEEP))
@@ -221,17 +221,17 @@ class SocketReader:
             polls.users += 1
         try:
             self.bursts.write()
-            gate.wake_with(self._wake_idle)
+            gate.wake = self._wake_idle
             self._watch_until(gate, polls)
         finally:
-            gate.wake_with(None)
+            gate.wake = None
             with self._role_lock:
                 self._role.idle_ends()
                 polls.users -= 1
                 self._arm()
 
     def _watch_until(self, gate: Gate, polls: _Polls) -> None:
-        while not gate.is_open() and not self._closed:
+        while gate.shut and not self._closed:
             for descriptor, _ in self._idle_spin.poll(polls.idle.poll, LONGEST_POLL):
                 if descriptor == polls.idle_event:
                     polls.forget_idle_wake()
@@ -288,7 +288,7 @@ class SocketReader:
         """Returns the sockets that can be read, if that reader has the role."""
         with self._role_lock:
             polls, role = self._polls, self._role
-            mine = role.holder is holder and loop in (NOBODY, role.user_loop)
+            mine = role.holder is holder and (loop == NOBODY or loop == role.user_loop)
             return polls.sockets.poll(0) if mine and polls is not None and not self._closed else []
 
     def _read(self, ready: list[tuple[int, int]]) -> int:

@@ -59,13 +59,8 @@ class Frames(Protocol):
 class PlainFrames:
     """Frames without tags: in a job that runs `insecure`, under TLS, and over a Unix socket."""
 
-    def seal(self, payload: bytes) -> bytes:
-        """Returns the payload as it is."""
-        return payload
-
-    def open(self, message: bytes) -> bytes:
-        """Returns the message as it is."""
-        return message
+    seal = staticmethod(bytes)  # which returns the payload as it is
+    open = staticmethod(bytes)
 
 
 @final

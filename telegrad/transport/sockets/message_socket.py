@@ -59,13 +59,12 @@ class MessageBuffer:
     >>> buffer = MessageBuffer()
     >>> with buffer.space() as space:
     ...     space[:8] = header_of(b"hi") + b"hi" + bytes(2)  # of the next message half a header
-    >>> buffer.filled(8)
-    >>> buffer.take(), buffer.take()
+    >>> buffer.take(8), buffer.take()
     (b'hi', None)
     """
 
     def __init__(self) -> None:
-        self._room = bytearray(ROOM)
+        self._room = memoryview(bytearray(ROOM))
         self.start = self.end = 0
         self._big: bytearray | None = None  # the message under way that does not fit there
         self._come = 0  # bytes of it
@@ -74,36 +73,38 @@ class MessageBuffer:
         """Returns where the next bytes of the stream go; never empty."""
         if self._big is not None:
             return memoryview(self._big)[self._come :]
-        return memoryview(self._room)[self.end :]
+        return self._room[self.end :]
 
-    def filled(self, size: int) -> None:
-        """Hears how many bytes were put there."""
-        if self._big is not None:
-            self._come += size
-        else:
-            self.end += size
-
-    def take(self) -> bytes | None:
+    def take(self, come: int = 0) -> bytes | None:
         """Returns the next whole message; None while there is none.
+
+        Args:
+            come: How many bytes were put into the space.
 
         Raises:
             CarrierClosedError: What came is no message: longer than any is.
         """
         if self._big is not None:
+            self._come += come
             if self._come < len(self._big):
                 return None
             message, self._big = bytes(self._big), None
             return message
-        start = self.start + HEADER_BYTES
-        if start > self.end:
+        self.end = end = self.end + come
+        start, room = self.start + HEADER_BYTES, self._room
+        if start > end:
             self._make_room(HEADER_BYTES)
             return None
-        size = int.from_bytes(self._room[self.start : start], "big")
+        size = int.from_bytes(room[self.start : start], "big")
+        behind = start + size
+        if behind < end:
+            self.start = behind
+            return bytes(room[start:behind])
+        if behind == end:
+            self.start = self.end = 0
+            return bytes(room[start:behind])
         if size > LARGEST:
             raise CarrierClosedError(f"a message of {size} bytes, at most {LARGEST} may come")
-        if start + size <= self.end:
-            self.start = start + size
-            return bytes(memoryview(self._room)[start : self.start])
         if HEADER_BYTES + size <= ROOM:
             self._make_room(HEADER_BYTES + size)
         else:
@@ -113,14 +114,14 @@ class MessageBuffer:
     def _make_room(self, size: int) -> None:
         """Moves what is left to the front, if nothing of so many bytes has room behind it."""
         if self.start + size > ROOM or self.start == self.end:
-            left = self._room[self.start : self.end]
+            left = bytes(self._room[self.start : self.end])
             self._room[: len(left)] = left
             self.start, self.end = 0, len(left)
 
     def _begin_big(self, start: int, size: int) -> None:
         self._big = bytearray(size)
         self._come = self.end - start
-        self._big[: self._come] = memoryview(self._room)[start : self.end]
+        self._big[: self._come] = self._room[start : self.end]
         self.start = self.end = 0
 
 
@@ -142,6 +143,9 @@ class DirectSocket:
 
     Args:
         connected: The socket; this object closes it.
+
+    Attributes:
+        holds_more: Whether there may be a message that was read and not taken.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -150,6 +154,7 @@ class DirectSocket:
         self._reader = threading.Lock()  # these two are the roles
         self._writer = threading.Lock()
         self._incoming = MessageBuffer()
+        self.holds_more = False
         self._unsent: list[memoryview] = []
         self._attached: list[int] = []  # descriptors that leave next
         self._came: deque[int] = deque()
@@ -158,12 +163,6 @@ class DirectSocket:
     def fileno(self) -> int:
         """Returns the descriptor, for whoever has a role."""
         return self._socket.fileno()
-
-    @property
-    def holds_more(self) -> bool:
-        """Whether there may be a message that was read and not taken."""
-        incoming = self._incoming
-        return incoming.start != incoming.end
 
     def begin_reading(self) -> bool:
         """Takes the reader's role, if it is free and the stream has not ended here."""
@@ -199,7 +198,7 @@ class DirectSocket:
         if not whole:
             self._unsent += [memoryview(header_of(message)), memoryview(message)]
             return self.flush()
-        data = header_of(message) + message
+        data = len(message).to_bytes(HEADER_BYTES, "big") + message
         try:
             sent = self._socket.send(data)
         except BlockingIOError:
@@ -245,10 +244,12 @@ class DirectSocket:
             CarrierClosedError: The stream ended, or brought what is no message.
             DecodeError: It brought too many descriptors.
         """
-        while (message := self._incoming.take()) is None:
+        incoming = self._incoming
+        message = incoming.take() if incoming.start != incoming.end else None
+        while message is None:
             try:
                 size, beside, flags, _ = self._socket.recvmsg_into(
-                    [self._incoming.space()], ANCILLARY_BYTES, CLOSE_ON_EXEC
+                    [incoming.space()], ANCILLARY_BYTES, CLOSE_ON_EXEC
                 )
             except BlockingIOError:
                 return None
@@ -258,7 +259,8 @@ class DirectSocket:
                 self._keep(beside, cut=bool(flags & CUT_SHORT))
             if not size:
                 raise CarrierClosedError("the other end closed the socket")
-            self._incoming.filled(size)
+            message = incoming.take(size)
+        self.holds_more = incoming.start != incoming.end
         return message
 
     def end(self) -> None:

@@ -1,0 +1,206 @@
+"""The pool's table: under every order of events the counts are right, and no work stays without a thread."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from enum import Enum, auto
+
+from hypothesis import strategies as st
+
+from telegrad.rpc.pool.roster import NESTED_SHARE, QUICK_SECONDS, TURNS, Do, Roster, Todo, Work
+from tests.repeated import on_examples
+
+OUTSIDE = 1000  # a thread that is none of the pool's
+
+
+class State(Enum):
+    STARTING = auto()
+    RESTING = auto()
+    WATCHING = auto()
+    WORKING = auto()
+    WAITING = auto()  # for telegrad
+
+
+class Pool:
+    """Threads that do what the roster says, one step at a time; each step is one of theirs."""
+
+    def __init__(self, num_threads: int, max_threads: int) -> None:
+        self.roster = Roster(num_threads, max_threads)
+        self.max_threads = max_threads
+        self.nested: set[int] = set()  # work that others wait for, not taken yet
+        self.now = 0.0
+        self.threads: dict[int, State] = {}
+        self.tokens = 0
+        self.due: list[tuple[Callable[[int], Todo], int]] = []  # looks, each with what was taken
+        self.entered = 0
+        self.taken: list[int] = []
+        self._drawn = 0
+
+    def act(self, todo: Todo) -> None:
+        for do in todo:
+            if do is Do.WAKE:
+                self.tokens += 1
+            elif do is Do.START:
+                assert self.roster.threads <= self.max_threads or self.nested
+                self._drawn += 1
+                self.threads[self._drawn] = State.STARTING
+            elif do is Do.TICK:
+                self.due.append((self.roster.tick, self.roster.taken))
+            elif do is Do.LOOK:
+                self.due.append((self.roster.look, self.roster.taken))
+
+    def those(self, state: State) -> list[int]:
+        return [thread for thread, now in self.threads.items() if now is state]
+
+    def enter(self, *, nested: bool, thread: int = OUTSIDE) -> None:
+        self.entered += 1
+        if nested:
+            self.nested.add(self.entered)
+        work: Work = (contextvars.Context(), int, (self.entered,))
+        self.act(self.roster.enter(work, nested=nested, thread=thread, now=self.now))
+
+    def rest(self, thread: int) -> None:
+        watches = self.roster.begin_watch(thread)
+        self.threads[thread] = State.WATCHING if watches else State.RESTING
+
+    def take_or_rest(self, thread: int) -> None:
+        if self.roster.waiting:
+            self.work(thread, self.roster.take(self.now))
+        else:
+            self.rest(thread)
+
+    def work(self, thread: int, work: Work) -> None:
+        self.taken.append(work[2][0])
+        self.nested.discard(work[2][0])
+        self.threads[thread] = State.WORKING
+
+    def finish(self, thread: int) -> None:
+        work = self.roster.go_on(self.now)
+        if work is not None:
+            self.work(thread, work)
+        elif self.roster.ends():
+            assert self.roster.waiting <= self.roster.idle or len(self.threads) > self.max_threads
+            del self.threads[thread]
+        else:
+            self.rest(thread)
+
+    def steps(self) -> list[Callable[[], None]]:
+        """Returns what can happen now without anybody's doing."""
+        steps: list[Callable[[], None]] = []
+        for thread, state in self.threads.items():
+            if state is State.STARTING:
+                steps.append(lambda thread=thread: self.rest(thread))  # type: ignore[misc]
+            elif state is State.WATCHING and not self.roster.gate.shut:
+                steps.append(lambda thread=thread: self.called(thread))  # type: ignore[misc]
+            elif state is State.RESTING and self.tokens:
+                steps.append(lambda thread=thread: self.woken(thread))  # type: ignore[misc]
+        if self.due:
+            steps.append(self.look)
+        return steps
+
+    def called(self, thread: int) -> None:
+        assert self.roster.end_watch()
+        self.take_or_rest(thread)
+
+    def woken(self, thread: int) -> None:
+        self.tokens -= 1
+        self.take_or_rest(thread)
+
+    def look(self) -> None:
+        event, taken = self.due.pop(0)
+        self.now += QUICK_SECONDS
+        self.act(event(taken))
+
+    def check(self) -> None:
+        roster, states = self.roster, list(self.threads.values())
+        assert roster.threads == len(states)
+        assert roster.blocked == states.count(State.WAITING)
+        idle = (State.STARTING, State.RESTING, State.WATCHING)
+        assert roster.idle == sum(state in idle for state in states)
+        assert states.count(State.WATCHING) <= 1
+        assert roster.waiting == self.entered - len(self.taken)
+        assert 0 <= roster.left <= roster.waiting
+        assert len(set(self.taken)) == len(self.taken)
+
+
+def after(events: list[tuple[int, int]], num_threads: int, max_threads: int) -> Pool:
+    """Returns a pool after some events; each is a kind, and which thread or step it concerns."""
+    pool = Pool(num_threads, max_threads)
+    for kind, which in events:
+        pool.now += QUICK_SECONDS / 4
+        watching, working = pool.those(State.WATCHING), pool.those(State.WORKING)
+        waiting, steps = pool.those(State.WAITING), pool.steps()
+        if kind <= 2:
+            pool.enter(nested=kind > 0)
+        elif kind == 3 and watching:
+            pool.enter(nested=False, thread=watching[0])
+        elif kind == 4 and working:
+            pool.finish(working[which % len(working)])
+        elif kind == 5 and working:
+            thread = working[which % len(working)]
+            pool.threads[thread] = State.WAITING
+            pool.act(pool.roster.begin_wait())
+        elif kind == 6 and waiting:
+            pool.roster.end_wait()
+            pool.threads[waiting[which % len(waiting)]] = State.WORKING
+        elif kind >= 7 and steps:
+            steps[which % len(steps)]()
+        pool.check()
+    return pool
+
+
+EVENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 50)), max_size=80)
+
+
+@on_examples(EVENTS, st.integers(1, 4))
+def test_all_work_gets_a_thread_though_no_other_ends(
+    events: list[tuple[int, int]], num_threads: int
+) -> None:
+    pool = after(events, num_threads, 1000)
+    for _ in range(2000):
+        if not (steps := pool.steps()):
+            break
+        steps[0]()
+        pool.check()
+    assert sorted(pool.taken) == list(range(1, pool.entered + 1))
+
+
+@on_examples(EVENTS, st.integers(1, 3))
+def test_the_limits_hold_and_all_work_is_done_as_threads_go_on(
+    events: list[tuple[int, int]], max_threads: int
+) -> None:
+    pool = after(events, 1, max_threads)
+    for turn in range(5000):
+        assert pool.roster.threads <= NESTED_SHARE * max_threads
+        waiting, working = pool.those(State.WAITING), pool.those(State.WORKING)
+        if waiting:
+            pool.roster.end_wait()
+            pool.threads[waiting[0]] = State.WORKING
+        elif working and turn % 3 == 0:
+            pool.finish(working[0])
+        elif steps := pool.steps():
+            steps[turn % len(steps)]()
+        elif not working:
+            break
+        pool.check()
+    assert sorted(pool.taken) == list(range(1, pool.entered + 1))
+
+
+@on_examples(st.lists(st.booleans(), max_size=60))
+def test_roots_come_after_nested_work_and_are_not_forgotten(nested: list[bool]) -> None:
+    roster = Roster(1, 100)
+    for number, each in enumerate(nested):
+        work: Work = (contextvars.Context(), int, (number, each))
+        roster.enter(work, nested=each, thread=OUTSIDE, now=0.0)
+    order = []
+    while roster.waiting:
+        order.append(roster.take(0.0)[2])
+        roster.idle += 1
+    for kind in (True, False):
+        numbers = [number for number, each in order if each is kind]
+        assert numbers == sorted(numbers)
+    kinds = [each for _, each in order]
+    for place, each in enumerate(kinds):
+        turn = kinds[max(0, place - TURNS) : place] == [True] * TURNS
+        assert each is (False if turn and False in kinds[place:] else True in kinds[place:])
