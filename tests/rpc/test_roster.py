@@ -8,7 +8,16 @@ from enum import Enum, auto
 
 from hypothesis import strategies as st
 
-from telegrad.rpc.pool.roster import NESTED_SHARE, QUICK_SECONDS, TURNS, Do, Roster, Todo, Work
+from telegrad.rpc.pool.roster import (
+    NESTED_SHARE,
+    QUICK_SECONDS,
+    TURNS,
+    Do,
+    Rest,
+    Roster,
+    Todo,
+    Work,
+)
 from tests.repeated import on_examples
 
 OUTSIDE = 1000  # a thread that is none of the pool's
@@ -76,10 +85,10 @@ class Pool:
         self.threads[thread] = State.WORKING
 
     def finish(self, thread: int) -> None:
-        work = self.roster.go_on(self.now)
-        if work is not None:
-            self.work(thread, work)
-        elif self.roster.ends():
+        rest = self.roster.rest()
+        if rest is Rest.NOT:
+            self.work(thread, self.roster.take(self.now))
+        elif rest is Rest.OVER:
             assert self.roster.waiting <= self.roster.idle or len(self.threads) > self.max_threads
             del self.threads[thread]
         else:

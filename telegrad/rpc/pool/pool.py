@@ -23,7 +23,7 @@ from typing import Any, final
 
 from telegrad.rpc.future.waits import PoolThread
 from telegrad.rpc.pool.deadlines import Deadlines
-from telegrad.rpc.pool.roster import QUICK_SECONDS, Do, Roster, Todo, Work
+from telegrad.rpc.pool.roster import QUICK_SECONDS, Do, Rest, Roster, Todo, Work
 from telegrad.transport import Gate
 
 __all__ = ["Pool"]
@@ -190,10 +190,10 @@ class Pool:
         """Returns what a thread does after its work; None where it ends."""
         roster = self._roster
         with self._roster_lock:
-            work = roster.go_on(time.monotonic())
-            if work is None and roster.ends():
-                return None
-        return work or self._first()
+            rest = roster.rest()
+            if rest is Rest.NOT:
+                return roster.take(time.monotonic())
+        return self._first() if rest is Rest.IDLE else None
 
     def _first(self) -> Work | None:
         """Returns what an idle thread does next; None where it ends."""

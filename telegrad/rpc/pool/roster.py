@@ -25,7 +25,17 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, TypeAlias, final
 
-__all__ = ["NESTED_SHARE", "QUICK_SECONDS", "TURNS", "Do", "Roster", "Todo", "WatcherGate", "Work"]
+__all__ = [
+    "NESTED_SHARE",
+    "QUICK_SECONDS",
+    "TURNS",
+    "Do",
+    "Rest",
+    "Roster",
+    "Todo",
+    "WatcherGate",
+    "Work",
+]
 
 NOBODY: Final = 0  # no thread has this number
 # Root calls leave nested ones this many times their number: 64 chains of 20 calls between two
@@ -48,6 +58,14 @@ class Do(Enum):
     START = "one more thread starts"
     TICK = "it is looked in 20 ms whether work was taken"
     LOOK = "it is looked in a millisecond whether work was taken"
+
+
+class Rest(Enum):
+    """What a thread does that has done its work."""
+
+    NOT = "it takes work that was left to it"
+    IDLE = "it waits for work, or watches"
+    OVER = "it ends, as it is one too many"
 
 
 Todo: TypeAlias = tuple[Do, ...]
@@ -139,27 +157,29 @@ class Roster:
     def take(self, now: float) -> Work:
         """A thread that was idle takes the work whose turn it is; there is some."""
         self.idle -= 1
-        return self._pop(now)
+        self.taken += 1
+        self.waiting -= 1
+        self._took_at = now
+        turn_of_roots = self._in_a_row >= TURNS and self.threads <= self._max_threads
+        if self._nested and not (self._roots and turn_of_roots):
+            self._in_a_row += 1
+            return self._nested.popleft()
+        self._in_a_row = 0
+        return self._roots.popleft()
 
-    def go_on(self, now: float) -> Work | None:
-        """A thread has done its work; returns what it does next.
-
-        It rests where that is None, and ends where it is not among the threads any more.
-        """
-        if self.left and self.threads - self.blocked <= self._num_threads:
-            self.left -= 1
-            return self._pop(now)
+    def rest(self) -> Rest:
+        """A thread has done its work; returns what it does now, and counts it as idle or ended."""
         self.idle += 1
-        return None
-
-    def ends(self) -> bool:
-        """Tells whether a thread that would rest ends, as it is one too many."""
+        if self.threads - self.blocked <= self._num_threads:
+            if self.left:
+                self.left -= 1
+                return Rest.NOT
+            return Rest.IDLE
         left = self.waiting if self.threads <= self._max_threads else len(self._nested)
-        surplus = self.threads - self.blocked > self._num_threads
-        if not surplus or left >= self.idle or self.closed:
-            return False
+        if left >= self.idle or self.closed:
+            return Rest.IDLE
         self.end()
-        return True
+        return Rest.OVER
 
     def end(self) -> None:
         """A thread that was idle ended, or one that was reserved did not start."""
@@ -244,16 +264,3 @@ class Roster:
         self.threads += 1
         self.idle += 1
         return True
-
-    def _pop(self, now: float) -> Work:
-        self.taken += 1
-        self.waiting -= 1
-        self._took_at = now
-        turn_of_roots = self._in_a_row >= TURNS and self.threads <= self._max_threads
-        if self._nested and not (self._roots and turn_of_roots):
-            self._in_a_row += 1
-            work = self._nested.popleft()
-        else:
-            self._in_a_row = 0
-            work = self._roots.popleft()
-        return work

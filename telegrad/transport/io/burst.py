@@ -47,6 +47,8 @@ class BurstWriter:
     def takes(self, write: Callable[[], None]) -> bool:
         """Hears that a stream has something to write; tells whether that waits for others.
 
+        What the loop posts does not wait.
+
         Args:
             write: Writes it; called once, in any thread, if this returned True.
         """
@@ -54,7 +56,7 @@ class BurstWriter:
         soon = now - self._last_post < BURST_SECONDS
         self._last_post = now
         self._in_a_row = self._in_a_row + 1 if soon else 0
-        if self._in_a_row < BURSTS:
+        if self._in_a_row < BURSTS or self._loop.is_loop_thread():
             return False
         self.waiting.append(write)
         if not self._write_due:

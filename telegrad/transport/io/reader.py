@@ -97,12 +97,14 @@ class ReaderRole:
     def idle_begins(self, thread: int) -> None:
         """Notes that a thread of the pool is idle, and watches in place of the one before."""
         self.idle = thread
-        self._settle()
+        if self.holder is Holder.OWN_LOOP:
+            self.holder = Holder.IDLE
 
     def idle_ends(self) -> None:
         """Notes that the idle thread works."""
         self.idle = NOBODY
-        self._settle()
+        if self.holder is Holder.IDLE:
+            self.holder = Holder.OWN_LOOP
 
     def _settle(self) -> None:
         """Gives the role to the best of those that would take it."""

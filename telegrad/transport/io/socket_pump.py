@@ -77,7 +77,7 @@ class SocketPump(Pump):
 
     def wake(self) -> None:
         """Writes here, or has the messages of a burst written together."""
-        if self._loop.is_loop_thread() or not self._reader.bursts.takes(self._write):
+        if not self._reader.bursts.takes(self._write):
             self._write()
 
     # In the thread that has the reader's role.

@@ -139,12 +139,9 @@ class Shield(AbstractContextManager["Shield"]):
         polling: Whether it waits at this moment: whatever runs in this thread is a signal handler.
     """
 
-    __slots__ = ("_came", "_handler", "polling")
-
-    def __init__(self) -> None:
-        self.polling = False
-        self._came = False
-        self._handler: _Handler | None = None
+    polling = False
+    _came = False
+    _handler: _Handler | None = None
 
     def __enter__(self) -> Shield:
         if threading.get_ident() == threading.main_thread().ident:
