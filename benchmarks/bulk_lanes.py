@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from telegrad.errors import WorkerLostError
-from telegrad.transport import BulkSockets, Exchange, GrpcTransport, self_signed_tls
+from telegrad.transport import BulkSockets, Exchange, GrpcTransport, Receiver, self_signed_tls
 from telegrad.transport.bulk import lanes as bulk_lanes
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -62,7 +62,7 @@ class Figures(NamedTuple):
     used: Used  # for one array, by both processes
 
 
-class End:
+class End(Receiver):
     """A worker that counts what comes, and may send it back."""
 
     def __init__(self, name: str, rank: int, way: Way, *, echo: bool) -> None:

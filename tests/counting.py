@@ -10,7 +10,8 @@ from unittest import mock
 
 from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.pool.pool import Pool
-from telegrad.transport import Exchange
+from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.exchange import Loopback
 
 __all__ = ["Work", "counted"]
 
@@ -36,13 +37,20 @@ class Work:
 def counted() -> Iterator[Work]:
     """Counts in its block."""
     work = Work()
-    post, enter = Exchange.post, Pool._enter
+    to_peer, to_itself, enter = Connection.post, Loopback.post, Pool._enter
 
-    def counted_post(exchange: Exchange, peer: Any, envelope: Any, **how: Any) -> None:
+    def count(worker: str, envelope: Any) -> None:
         kind = "reply" if envelope.reply else envelope.kind
         if kind.partition(".")[0] in KINDS and not kind.startswith(OF_WAITS):
-            work.envelopes[f"{exchange.info.name} {kind}"] += 1
-        post(exchange, peer, envelope, **how)
+            work.envelopes[f"{worker} {kind}"] += 1
+
+    def counted_post(connection: Connection, envelope: Any, **how: Any) -> None:
+        count(connection._terms.identity.info.name, envelope)
+        to_peer(connection, envelope, **how)
+
+    def counted_post_to_itself(loopback: Loopback, envelope: Any) -> None:
+        count(loopback._info.name, envelope)
+        to_itself(loopback, envelope)
 
     def counted_enter(pool: Pool, given: Any, **how: Any) -> None:
         function = given[1]
@@ -50,7 +58,8 @@ def counted() -> Iterator[Work]:
         enter(pool, given, **how)
 
     with (
-        mock.patch.object(Exchange, "post", counted_post),
+        mock.patch.object(Connection, "post", counted_post),
+        mock.patch.object(Loopback, "post", counted_post_to_itself),
         mock.patch.object(Pool, "_enter", counted_enter),
     ):
         yield work

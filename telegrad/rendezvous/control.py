@@ -31,6 +31,7 @@ from telegrad.transport import (
     Exchange,
     GuestList,
     LoopThread,
+    Receiver,
     Transport,
     on_own_loop,
 )
@@ -255,7 +256,7 @@ class Pending:
 
 
 @final
-class ControlLine:
+class ControlLine(Receiver):
     """One session with the coordinator, on an Exchange of its own.
 
     After `listen` it listens as well: the coordinator then dials it when the connection breaks, and

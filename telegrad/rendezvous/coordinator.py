@@ -37,7 +37,7 @@ from telegrad.rendezvous.membership import (
     check_job,
 )
 from telegrad.rendezvous.memory import MemoryStore, StoreWaits
-from telegrad.transport import ConnectionLimits, Exchange, LoopThread, Transport
+from telegrad.transport import ConnectionLimits, Exchange, LoopThread, Receiver, Transport
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped, read_body, write_body
 
@@ -82,7 +82,7 @@ class CoordinatorStatistics:
 
 
 @final
-class Coordinator:
+class Coordinator(Receiver):
     """Serves the store and the membership of one job until it is closed.
 
     Everything happens on the loop thread, in the order of arrival; nothing there blocks. If the

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Any, Protocol
 
 from telegrad.errors import WorkerLostError
@@ -331,15 +331,31 @@ class Transport(ABC):
         """
 
 
-class Receiver(Protocol):
+class Receiver(ABC):
     """What the floor above gives an Exchange. Must not block or raise.
 
-    Called on the loop, but for replies and for the kinds that the Exchange was told of (`anywhere`):
-    those come in whatever thread read them.
+    Called on the loop, but for replies and for the kinds in `anywhere`: those come in whatever thread
+    read them.
+
+    Attributes:
+        anywhere: Kinds of requests that are taken in any thread.
     """
 
+    anywhere: Container[str] = ()
+
+    @abstractmethod
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Takes an envelope, exactly once each; complete with its buffers."""
 
+    @abstractmethod
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Hears once that a peer is lost for good; nothing of it comes afterwards."""
+
+    def loss_of(self, peer: WorkerInfo) -> WorkerLostError | None:
+        """Returns why a peer is lost, as a new error, though no connection to it was ever made."""
+        del peer
+        return None
+
+    def load(self) -> int:
+        """Returns how many calls this worker serves; its peers are told."""
+        return 0

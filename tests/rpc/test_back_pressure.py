@@ -32,6 +32,7 @@ from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.testing import Cluster, leaks
 from telegrad.transport import LoopThread
+from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.counting import counted
@@ -393,6 +394,7 @@ def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
         deadlines,
         lambda func, *args: func(*args),
         post,
+        SocketReader(LoopThread(), 0.0),
         limits,
         60.0,
     )

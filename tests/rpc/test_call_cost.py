@@ -18,7 +18,7 @@ from telegrad import rpc
 from telegrad.rpc import seams
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.serving import REPLY
-from telegrad.transport import Exchange
+from telegrad.transport.session.connection import Connection
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, write_body
 from tests.rpc import remote_code
@@ -34,9 +34,7 @@ def test_the_callers_end_of_an_empty_call(
     job = make_job(2)
     agent, peer = job.agents[0], job.agents[1].info
 
-    def answer(
-        exchange: Exchange, to: WorkerInfo, envelope: Envelope, *, rides: bool = False
-    ) -> None:
+    def answer(connection: Connection, envelope: Envelope, *, rides: bool = False) -> None:
         reply = write_body(REPLY, None, reply=True)
         reply.call = envelope.call
         functions.append("(the transport)")
@@ -61,7 +59,7 @@ def test_the_callers_end_of_an_empty_call(
             functions.append(argument.__qualname__)
 
     with seams.use_agent(agent), monkeypatch.context() as patch:
-        patch.setattr(Exchange, "post", answer)
+        patch.setattr(Connection, "post", answer)
         for _ in range(3):
             rpc.rpc_sync("w1", remote_code.who)
         functions.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,7 +178,8 @@ def test_a_loss_is_noted_where_it_is_handled_and_not_later_in_the_pool(
 ) -> None:
     first, second = world.join_all()
     heard = Heard(first)
-    monkeypatch.setattr(first._inbox, "_submit", lambda *work: None)  # later, when it is too late
+    later = SimpleNamespace(submit=lambda *work: None)  # when it is too late
+    monkeypatch.setattr(first._inbox, "_pool", later)
     old = second.info
     world.kill(second)
     what, (worker, _) = heard.next()

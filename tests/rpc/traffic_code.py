@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from telegrad import rpc
-from telegrad.transport import Exchange
+from telegrad.transport.session.connection import Connection
 from tests.rpc.turns import turn
 
 Noted: TypeAlias = tuple[str, int, int]
@@ -20,17 +20,17 @@ KINDS = ("rpc", "rref", "stream", "autograd", "collectives")
 
 def watch() -> None:
     """Notes from now on what this worker posts."""
-    post = Exchange.post
+    post = Connection.post
 
-    def noted(exchange: Exchange, peer: Any, envelope: Any, **how: Any) -> None:
+    def noted(connection: Connection, envelope: Any, **how: Any) -> None:
         if envelope.kind.partition(".")[0] in KINDS:
             size = len(envelope.document) + len(envelope.externals)
             size += sum(len(key) + len(value) for key, value in envelope.headers.items())
             buffers = sum(memoryview(each).nbytes for each in envelope.buffers)
             POSTED.append((envelope.kind + " reply" * envelope.reply, size, buffers))
-        post(exchange, peer, envelope, **how)
+        post(connection, envelope, **how)
 
-    Exchange.post = noted  # type: ignore[assignment,method-assign]
+    Connection.post = noted  # type: ignore[assignment,method-assign]
 
 
 def posted() -> list[Noted]:

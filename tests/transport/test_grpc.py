@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 PEER = """
 import sys, threading
-from telegrad.transport import Exchange, GrpcTransport
+from telegrad.transport import Exchange, GrpcTransport, Receiver
 from telegrad.wire import Envelope
 
-class Receiver:
+class Noted(Receiver):
     def on_envelope(self, peer, envelope):
         exchange.post(peer, Envelope("test.reply", envelope.call, reply=True))
     def on_lost(self, peer, error):
@@ -36,7 +36,7 @@ class Receiver:
 lost = threading.Event()
 exchange = Exchange(
     job="job", name="bob", rank=1, incarnation=1, token=b"a token that only the tests use",
-    transports=[GrpcTransport()], receiver=Receiver(),
+    transports=[GrpcTransport()], receiver=Noted(),
 )
 print(exchange.start()[0], flush=True)
 lost.wait()

@@ -23,6 +23,7 @@ from telegrad.transport import (
     InprocTransport,
     Listener,
     LocalTransport,
+    Receiver,
     Tls,
     TlsOptions,
     Transport,
@@ -59,7 +60,7 @@ def first_of(n: int) -> list[Any]:
     return [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, n))]
 
 
-class Recorder:
+class Recorder(Receiver):
     """A receiver that keeps what it got and can be waited on."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import contextvars
 import math
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, final
 
@@ -55,10 +55,8 @@ LEAST_UNREAD_REPLIES = 1000
 class OpenExchange(Protocol):
     """For the library: makes the agent's Exchange, from transports and credentials."""
 
-    def __call__(
-        self, *, receiver: Receiver, load: Callable[[], int], anywhere: Container[str]
-    ) -> Exchange:
-        """Returns an Exchange that hands what arrives to `receiver`, some kinds in any thread."""
+    def __call__(self, *, receiver: Receiver) -> Exchange:
+        """Returns an Exchange that hands what arrives to `receiver`."""
 
 
 def connection_limits(limits: Limits) -> ConnectionLimits:
@@ -139,12 +137,19 @@ class AgentCore(AgentSeams):
             self.resolve_value, info.name, options.limits.received, options.device_maps
         )
         self._members = Members(info, world_size)
+        self._inbox = Inbox(self._members, self._pool)
+        self._exchange = open_exchange(receiver=self._inbox)
+        self._pool.idle_with(self._exchange.reader.watch_idle)
+        self._codec.memory = self._exchange.memory
+        self._codec.devices.moves = self._exchange.land
+        post = self._exchange.post
         self._calling = Calling(
             info.name,
             self._codec,
             self._deadlines,
             self.submit,
-            self._post,
+            post,
+            self._exchange.reader,
             options.limits,
             options.timeout,
         )
@@ -155,25 +160,11 @@ class AgentCore(AgentSeams):
             self._pool,
             self._user_loop,
             self._context.copy,
-            self._post,
-            CalleeAdmission(
-                options.limits,
-                self._deadlines,
-                self._post,
-                lambda peer: self._exchange.awaited(peer),
-            ),
+            post,
+            CalleeAdmission(options.limits, self._deadlines, post, self._exchange.awaited),
             options.limits.served_calls_per_peer,
         )
-        self._inbox = Inbox(self._members, self._calling, self._serving, self._post, self.submit)
-        self._exchange = open_exchange(
-            receiver=self._inbox,
-            load=lambda: self._pool.busy,
-            anywhere=self._inbox.anywhere,
-        )
-        self._pool.idle_with(self._exchange.reader.watch_idle)
-        self._calling.drive_with(self._exchange.reader)
-        self._codec.memory = self._exchange.memory
-        self._codec.devices.moves = self._exchange.land
+        self._inbox.hand_to(self._calling, self._serving)
         self._shutdown = Shutdown(info.name, self)
         # First, and so called last: until then `shutdown` finds this agent, and waits for its end.
         self.after_close(self._has_ended)

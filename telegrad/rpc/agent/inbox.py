@@ -7,13 +7,15 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias, final
 
-from telegrad.errors import DecodeError, EvictedError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import DecodeError, EvictedError, WorkerLostError
 from telegrad.rpc.agent.members import Members
 from telegrad.rpc.call.calling import Calling
-from telegrad.rpc.call.failure import describe_failure, fresh_copy
-from telegrad.rpc.call.serving import ERROR, Handler, Serving
+from telegrad.rpc.call.failure import fresh_copy
+from telegrad.rpc.call.serving import Handler, Serving
+from telegrad.rpc.pool.pool import Pool
+from telegrad.transport import Receiver
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, escaped, write_body
+from telegrad.wire import Envelope, escaped
 
 __all__ = ["Handler", "Inbox", "LossCallback"]
 
@@ -25,7 +27,7 @@ MOST_GARBAGE_TOLD = 100  # messages of one peer that a log tells of; it may send
 
 
 @final
-class Inbox:
+class Inbox(Receiver):
     """The Exchange's receiver: it blocks nowhere.
 
     Replies, and requests of the kinds in `anywhere`, come in any thread; all else on the loop.
@@ -34,30 +36,19 @@ class Inbox:
 
     Args:
         members: Hears of losses.
-        calling: Takes replies, and has handlers of its own.
-        serving: Hears of losses, and has handlers of its own.
-        post: Posts an envelope; raises WorkerLostError.
-        submit: Runs callbacks in the pool.
+        pool: Runs callbacks.
 
     Attributes:
         anywhere: Kinds of requests whose handlers may be called in any thread.
     """
 
-    def __init__(
-        self,
-        members: Members,
-        calling: Calling,
-        serving: Serving,
-        post: Callable[[WorkerInfo, Envelope], None],
-        submit: Callable[..., None],
-    ) -> None:
+    def __init__(self, members: Members, pool: Pool) -> None:
         self._members = members
-        self._calling = calling
-        self._serving = serving
-        self._post = post
-        self._submit = submit
-        self._handlers: dict[str, Handler] = {**calling.handlers, **serving.handlers}
+        self._pool = pool
+        self._handlers: dict[str, Handler] = {}
         self.anywhere: set[str] = set()
+        self._calling: Calling
+        self._serving: Serving
         self._losses: list[LossCallback] = []
         self._losses_at_once: list[LossCallback] = []
         self._lock = threading.Lock()
@@ -68,6 +59,12 @@ class Inbox:
         self._evicted: EvictedError | None = None
         self._left = False
         self._garbage: dict[WorkerInfo, int] = {}  # messages by peer, as far as they are told of
+
+    def hand_to(self, calling: Calling, serving: Serving) -> None:
+        """Says who takes replies, requests and losses; before anything arrives."""
+        self._calling, self._serving = calling, serving
+        self._handlers.update(calling.handlers)
+        self._handlers.update(serving.handlers)
 
     def register(self, kind: str, handler: Handler, *, anywhere: bool = False) -> None:
         """Registers what takes the envelopes of a kind.
@@ -134,7 +131,7 @@ class Inbox:
                     self._refuse_unknown(peer, envelope)
         except Exception as error:  # a remote handler: bad input must not stop the service
             if self._is_news(peer):
-                self._submit(_log_failure, peer, envelope.kind, error)
+                self._pool.submit(_log_failure, peer, envelope.kind, error)
             self._refuse(peer, envelope, error)
 
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
@@ -147,6 +144,14 @@ class Inbox:
             self._check_standing(lambda: self._lose(peer, error))
         else:
             self._lose(peer, error)
+
+    def loss_of(self, peer: WorkerInfo) -> WorkerLostError | None:
+        """Returns why a member is lost that was never met here: another has taken its place."""
+        return self._members.lost(peer)
+
+    def load(self) -> int:
+        """Returns how much work waits or runs."""
+        return self._pool.busy
 
     def weigh(self, cause: BaseException, then: Callable[[BaseException], object]) -> None:
         """Calls `then(error)` with what ended something here, as a peer says; see `AgentSeams`."""
@@ -175,7 +180,7 @@ class Inbox:
         for callback in self._losses_at_once:
             callback(peer, error)
         for callback in self._losses:
-            self._submit(callback, peer, error)
+            self._pool.submit(callback, peer, error)
 
     def _hold(self, peer: WorkerInfo, envelope: Envelope) -> bool:
         with self._lock:
@@ -185,7 +190,7 @@ class Inbox:
 
     def _refuse_unknown(self, peer: WorkerInfo, envelope: Envelope) -> None:
         if self._is_news(peer):
-            self._submit(_log_unknown, peer, envelope.kind)
+            self._pool.submit(_log_unknown, peer, envelope.kind)
         self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))
 
     def tell_garbage(self, peer: WorkerInfo, kind: str, error: DecodeError) -> None:
@@ -204,12 +209,7 @@ class Inbox:
         if not envelope.call or envelope.reply:
             return
         self._serving.refuse(peer, envelope.call)
-        reply = write_body(ERROR, describe_failure(error, self._serving.worker), reply=True)
-        reply.call = envelope.call
-        try:
-            self._post(peer, reply)
-        except (WorkerLostError, UnknownWorkerError):
-            _logger.debug("%r is lost and hears of no error", peer.name)
+        self._serving.answer_refused(peer, envelope.call, error)
 
 
 # A log may go to a slow file or terminal, for which the loop has no time: these run in the pool.

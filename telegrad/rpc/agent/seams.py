@@ -260,7 +260,7 @@ class AgentSeams:
             WorkerLostError, UnknownWorkerError: It is lost, or this agent was shut down.
             EncodeError: It is too big for an envelope; nothing was sent.
         """
-        self._post(to, envelope)
+        self._exchange.post(to, envelope)
 
     # Protocol messages of upper packages: plain bodies, no interceptors.
 
@@ -305,7 +305,7 @@ class AgentSeams:
         """
         place, memory = self._codec.devices.place(to), partial(self._codec.memory, to)
         envelope = write_body(kind, body, buffers=buffers, place=place, memory=memory)
-        self._post(to, envelope, rides=rides)
+        self._exchange.post(to, envelope, rides=rides)
 
     def flush(self, to: WorkerInfo) -> None:
         """Sends what waits for a ride to a worker; does nothing where it is lost."""
@@ -477,24 +477,9 @@ class AgentSeams:
             raise NotInitializedError(f"{cls.__name__} does not run on agent {self.info.name!r}")
         return part
 
-    # The way out.
-
-    def _post(self, to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
-        try:
-            self._exchange.post(to, envelope, rides=rides)
-            return
-        except UnknownWorkerError:  # an old incarnation was perhaps never met, but it is gone
-            lost = self._members.lost(to)
-            if lost is None:
-                raise
-        try:
-            raise lost  # out here it has no context, whose frames would keep the caller's locals
-        finally:
-            del lost
-
     def _answer(
         self, to: WorkerInfo, request: Envelope, envelope: Envelope, *, rides: bool = False
     ) -> None:
         envelope.call = request.call
         with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-            self._post(to, envelope, rides=rides)
+            self._exchange.post(to, envelope, rides=rides)

@@ -51,7 +51,7 @@ UNSENT = "was not sent"
 class Post(Protocol):
     """Posts an envelope, see `Exchange.post`."""
 
-    def __call__(self, to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
+    def __call__(self, to: WorkerInfo, envelope: Envelope, /, *, rides: bool = False) -> None:
         """Raises WorkerLostError, UnknownWorkerError or EncodeError."""
 
 
@@ -104,6 +104,7 @@ class Calling:
         deadlines: Where calls expire.
         submit: Runs callbacks of futures in the pool.
         post: Posts an envelope; raises WorkerLostError.
+        reads: Has who waits for a reply of a peer read what comes from it.
         limits: What root calls wait for.
         timeout: Of calls that say nothing else, in seconds.
     """
@@ -115,6 +116,7 @@ class Calling:
         deadlines: Deadlines,
         submit: Dispatch,
         post: Post,
+        reads: Reads,
         limits: Limits,
         timeout: float,
     ) -> None:
@@ -124,7 +126,7 @@ class Calling:
         self._submit = submit
         self._post = post
         self._timeout = timeout
-        self._reads: Reads | None = None
+        self._reads = reads
         self._withdraw = self._cancel  # bound once
         self._table = CallTable()
         self._admission = CallerAdmission(limits, post, self._post_late)
@@ -132,10 +134,6 @@ class Calling:
         self._closed = False
         self._evicted: WorkerLostError | None = None
         self.on_given_up: list[Callable[[BaseException], None]] = []
-
-    def drive_with(self, reads: Reads) -> None:
-        """Says what has who waits for a reply of a peer read what comes from it."""
-        self._reads = reads
 
     @property
     def sent(self) -> int:

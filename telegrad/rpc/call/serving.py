@@ -195,6 +195,13 @@ class Serving:
         with self._lock:
             self._early.of(caller).come(number)
 
+    def answer_refused(self, caller: WorkerInfo, number: int, error: Exception) -> None:
+        """Answers a request that was not served, if its caller can be reached."""
+        sealed = self._codec.seal_bare(ERROR, describe_failure(error, self.worker))
+        sealed.envelope.call = number
+        with contextlib.suppress(WorkerLostError, UnknownWorkerError):
+            self._post(caller, sealed.envelope)
+
     def lose(self, caller: WorkerInfo) -> None:
         """Gives up what a lost worker has called, or wants to."""
         self._admission.lose(caller)
@@ -467,7 +474,7 @@ class Serving:
             sealed.take_back()
         except EncodeError as error:  # it refers to more than an envelope has room for
             sealed.take_back()
-            self._reply_bare(call, error)
+            self.answer_refused(call.caller, call.number, error)
         if call.release is not None:
             call.let_others_in()
         siblings, number = call.siblings, call.number
@@ -478,12 +485,6 @@ class Serving:
             self._ended += 1
             if self._waiters:
                 self._changed.notify_all()
-
-    def _reply_bare(self, call: ServedCall, error: BaseException) -> None:
-        sealed = self._codec.seal_bare(ERROR, describe_failure(error, self.worker))
-        sealed.envelope.call = call.number
-        with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-            self._post(call.caller, sealed.envelope)
 
 
 def _let_others_in() -> None:

@@ -304,17 +304,21 @@ class Connection:
 
     def _beat(self, stream: Stream, now: float) -> Heartbeat | None:
         """Returns the beat that is due. Holds the lock."""
-        lag, busy, chunks = self._terms.counters.lag, self._terms.load(), stream.lanes.taken
+        lag, busy, chunks = (
+            self._terms.counters.lag,
+            self._terms.receiver.load(),
+            stream.lanes.taken,
+        )
         return self.pulse.beat(now, lag=lag, busy=busy, chunks=chunks)
 
     def _hand_over(self, complete: Sequence[Envelope]) -> None:
         """Hands envelopes over: here what any thread may take, all others on the loop."""
-        terms, peer, on_envelope = self._terms, self.peer, self._terms.receiver.on_envelope
+        receiver, peer, loop = self._terms.receiver, self.peer, self._terms.loop
         for envelope in complete:
-            if envelope.reply or envelope.kind in terms.anywhere or terms.loop.is_loop_thread():
-                on_envelope(peer, envelope)
+            if envelope.reply or envelope.kind in receiver.anywhere or loop.is_loop_thread():
+                receiver.on_envelope(peer, envelope)
             else:
-                terms.loop.call_soon(self._hand_over_late, envelope)
+                loop.call_soon(self._hand_over_late, envelope)
 
     def _hand_over_late(self, envelope: Envelope) -> None:
         if not self._told:

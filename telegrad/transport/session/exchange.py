@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, final
 
 from telegrad.errors import (
@@ -310,7 +310,6 @@ class Exchange:
         guests: Who may connect; None for whoever proves itself. Closed with this.
         loop: Where the sockets are served; None for the process's shared one.
         clock: Read by liveness and deadlines; in seconds.
-        load: How many calls this worker serves; told to peers.
         prove_within: Seconds that a handshake may take; by default as the limits say.
         on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why
             it was refused. Called on the loop; nothing about the claim is known to be true.
@@ -322,7 +321,6 @@ class Exchange:
         limits: What others may take.
         spin: Seconds for which a thread that waits for a worker of this host looks again and again
             before it sleeps, where that paid lately.
-        anywhere: Kinds of requests that the receiver takes in any thread.
     """
 
     def __init__(
@@ -339,14 +337,12 @@ class Exchange:
         guests: GuestList | None = None,
         loop: LoopThread | None = None,
         clock: Callable[[], float] = time.monotonic,
-        load: Callable[[], int] = int,  # none
         prove_within: float | None = None,
         on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal,
         listens: bool = True,
         certified: Callable[[str], str] = itself,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         spin: float = 0.0,
-        anywhere: Container[str] = (),
     ) -> None:
         spin = longest_spin(spin)
         self.info = WorkerInfo(name, rank, incarnation)
@@ -363,7 +359,6 @@ class Exchange:
             lost_after=lost_after,
             prove_within=limits.handshake_seconds if prove_within is None else prove_within,
             clock=clock,
-            load=load,
             loop=self._loop,
             bulk=BulkThread(),
             spawn=self._tasks.spawn,
@@ -373,7 +368,6 @@ class Exchange:
             limits=limits,
             slabs=SlabPool(clock),
             reader=SocketReader(self._loop, spin),
-            anywhere=anywhere,
         )
         self.land = self._terms.slabs.devices.land  # as `wire.land`, for GPUs that peers share
         self._guests = guests
@@ -475,7 +469,7 @@ class Exchange:
             return
         carriers = self._peers.known.get(key)
         if carriers is None:
-            raise UnknownWorkerError(
+            raise self._terms.receiver.loss_of(peer) or UnknownWorkerError(
                 f"worker {peer.name!r} (incarnation {peer.incarnation}) was never heard of here"
             )
         carriers.connection.post(envelope, rides=rides)

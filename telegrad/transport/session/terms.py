@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,7 +66,6 @@ class Terms:
         lost_after: Seconds of silence after which a peer is lost.
         prove_within: Seconds that a handshake may take.
         clock: What liveness and deadlines read.
-        load: How many calls this worker serves.
         loop: Where everything here runs.
         bulk: The thread that copies array bytes.
         spawn: Starts a task that the exchange awaits or cancels when it closes.
@@ -76,7 +75,6 @@ class Terms:
         limits: What others may take.
         slabs: The memory that is shared with workers of this host.
         reader: Reads the sockets past gRPC.
-        anywhere: Kinds of requests that the floor above takes in any thread.
     """
 
     identity: Identity
@@ -86,7 +84,6 @@ class Terms:
     lost_after: float
     prove_within: float
     clock: Callable[[], float]
-    load: Callable[[], int]
     loop: LoopThread
     bulk: BulkThread
     spawn: Callable[[Coroutine[Any, Any, None]], None]
@@ -96,7 +93,6 @@ class Terms:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     slabs: SlabPool
     reader: SocketReader
-    anywhere: Container[str]
 
 
 # -- counters of an exchange ---------------------------------------------------------------------
