@@ -45,7 +45,7 @@ def counted() -> Iterator[Work]:
             work.envelopes[f"{worker} {kind}"] += 1
 
     def counted_post(connection: Connection, envelope: Any, **how: Any) -> None:
-        count(connection._terms.identity.info.name, envelope)
+        count(connection._terms.credentials.identity.info.name, envelope)
         to_peer(connection, envelope, **how)
 
     def counted_post_to_itself(loopback: Loopback, envelope: Any) -> None:

@@ -41,11 +41,13 @@ class End:
             lost_after=1e9,
             clock=time.monotonic,
             counters=Counters(),
-            load=lambda: 0,
             loop=loop,
             bulk=None,
-            anywhere=(),
-            receiver=SimpleNamespace(on_envelope=lambda _, envelope: self.got.append(envelope)),
+            receiver=SimpleNamespace(
+                on_envelope=lambda _, envelope: self.got.append(envelope),
+                anywhere=(),
+                load=lambda: 0,
+            ),
             reader=SimpleNamespace(bursts=SimpleNamespace(write=lambda: None)),
         )
         self.connection = Connection(

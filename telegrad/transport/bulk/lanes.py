@@ -316,7 +316,7 @@ def check_path(way: Way, terms: Terms, carrier: Carrier) -> None:
         CarrierClosedError: It would.
     """
     below = carrier.blocking
-    if below is None or terms.token is None:
+    if below is None or terms.credentials.token is None:
         return
     if way.secret and not can_seal:
         raise CarrierClosedError("pip install cryptography: its bytes have to be encrypted")

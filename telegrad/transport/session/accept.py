@@ -122,7 +122,7 @@ class Door:
         full: Callable[[], bool],
     ) -> None:
         self._terms = terms
-        self._info = terms.identity.info
+        self._info = terms.credentials.identity.info
         self._guests = guests
         self._on_refused = on_refused
         self._find = find
@@ -145,10 +145,13 @@ class Door:
         """The listener's half of a handshake; refuses with words whoever does not belong here."""
         cut = cut_off(self._terms, carrier)
         terms = self._terms
-        underlay = Underlay.of(carrier, terms.certified)
+        underlay = Underlay.of(carrier, terms.credentials.certified)
         told = [each for transport in terms.transports.values() for each in transport.told]
-        identity = replace(terms.identity, capabilities=(*terms.identity.capabilities, *told))
-        handshake = AcceptHandshake(identity, terms.token, underlay=underlay)
+        identity = replace(
+            terms.credentials.identity,
+            capabilities=(*terms.credentials.identity.capabilities, *told),
+        )
+        handshake = AcceptHandshake(identity, terms.credentials.token, underlay=underlay)
         try:
             await self._welcome(carrier, handshake)
         except LedOnError:
@@ -283,7 +286,7 @@ class Door:
             reason = Reason.FENCED if self._forgotten(peer) else Reason.UNKNOWN_SESSION
             raise RefusedError(reason, self._no_session())
         if self._guests is not None and not self._is_gone(peer):
-            await self._guests.admits(peer, ANNOUNCED_SHARE * self._terms.prove_within)
+            await self._guests.admits(peer, ANNOUNCED_SHARE * self._terms.credentials.seconds)
         return self._session_with(peer)
 
     def _is_gone(self, peer: WorkerInfo) -> bool:

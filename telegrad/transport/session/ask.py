@@ -65,12 +65,12 @@ async def ask(
         raise ConnectionError(f"{endpoint} needs a transport {scheme!r}; this worker has {known}")
     carrier = await _dialled(terms, transport, endpoint, expected, lane=bool(lane_of) and not moves)
     handshake = DialHandshake(
-        terms.identity,
-        terms.token,
+        terms.credentials.identity,
+        terms.credentials.token,
         expected=expected,
         lane_of=lane_of,
         moves=moves,
-        underlay=Underlay.of(carrier, terms.certified),
+        underlay=Underlay.of(carrier, terms.credentials.certified),
     )
     cut = cut_off(terms, carrier)
     try:
@@ -123,4 +123,4 @@ def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
     The carrier is closed instead of the task cancelled: gRPC leaks what is cancelled in a read.
     """
     loop = asyncio.get_running_loop()
-    return loop.call_later(terms.prove_within, lambda: terms.spawn(carrier.close()))
+    return loop.call_later(terms.credentials.seconds, lambda: terms.spawn(carrier.close()))

@@ -30,7 +30,7 @@ from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.dial import Reach
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.liveness import BEATS_PER_BOUND
-from telegrad.transport.session.terms import Counters, ExchangeStatistics, Moved, Terms
+from telegrad.transport.session.terms import Counters, Credentials, ExchangeStatistics, Moved, Terms
 from telegrad.transport.shm.slabs import SlabPool
 from telegrad.types import WorkerInfo
 from telegrad.wire import NO_MEMORY, Envelope, Memory, copy_of, inline_parts
@@ -352,19 +352,21 @@ class Exchange:
         self._transports = tuple(transports)
         self._tasks = Tasks()
         self._terms = Terms(
-            identity=Identity(job, self.info),
-            token=token,
+            credentials=Credentials(
+                identity=Identity(job, self.info),
+                token=token,
+                certified=certified,
+                seconds=limits.handshake_seconds if prove_within is None else prove_within,
+            ),
             transports={scheme: each for each in transports for scheme in each.schemes},
             receiver=receiver,
             lost_after=lost_after,
-            prove_within=limits.handshake_seconds if prove_within is None else prove_within,
             clock=clock,
             loop=self._loop,
             bulk=BulkThread(),
             spawn=self._tasks.spawn,
             counters=Counters(),
             audit=Audit(name),
-            certified=certified,
             limits=limits,
             slabs=SlabPool(clock),
             reader=SocketReader(self._loop, spin),

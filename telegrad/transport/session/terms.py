@@ -13,12 +13,13 @@ from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.audit import Audit
-from telegrad.transport.security.handshake import Identity, itself
+from telegrad.transport.security.handshake import Identity
 from telegrad.transport.shm.slabs import SlabPool
 from telegrad.wire import PIECE_BYTES
 
 __all__ = [
     "Counters",
+    "Credentials",
     "ExchangeStatistics",
     "Moved",
     "Terms",
@@ -55,41 +56,52 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What all connections of one worker share.
+class Credentials:
+    """What a worker proves itself with in handshakes, and asks of others.
 
     Attributes:
         identity: Who this worker is.
         token: The job's; None in an insecure job.
+        certified: Which name a peer's certificate has to hold, by the name that it says.
+        seconds: How long a handshake may take.
+    """
+
+    identity: Identity
+    token: bytes | None
+    certified: Callable[[str], str]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What all connections of one worker share.
+
+    Attributes:
+        credentials: What this worker proves itself with, and asks of others.
         transports: By scheme.
         receiver: The floor above.
         lost_after: Seconds of silence after which a peer is lost.
-        prove_within: Seconds that a handshake may take.
         clock: What liveness and deadlines read.
         loop: Where everything here runs.
         bulk: The thread that copies array bytes.
         spawn: Starts a task that the exchange awaits or cancels when it closes.
         counters: What is counted.
         audit: Where it is recorded who was admitted or refused.
-        certified: Which name a peer's certificate has to hold, by the name that it says.
         limits: What others may take.
         slabs: The memory that is shared with workers of this host.
         reader: Reads the sockets past gRPC.
     """
 
-    identity: Identity
-    token: bytes | None
+    credentials: Credentials
     transports: dict[str, Transport]
     receiver: Receiver
     lost_after: float
-    prove_within: float
     clock: Callable[[], float]
     loop: LoopThread
     bulk: BulkThread
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     counters: Counters = field(default_factory=Counters)
     audit: Audit = field(default_factory=Audit)
-    certified: Callable[[str], str] = itself
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     slabs: SlabPool
     reader: SocketReader
