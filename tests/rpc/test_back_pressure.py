@@ -395,6 +395,7 @@ def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
         lambda func, *args: func(*args),
         post,
         SocketReader(LoopThread(), 0.0),
+        lambda peer: "",
         limits,
         60.0,
     )

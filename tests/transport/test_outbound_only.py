@@ -163,3 +163,13 @@ def test_a_goodbye_to_one_that_has_ended_meanwhile_waits_for_nobody(floor: Floor
         assert connection.ended.is_set()
 
     shared_loop_thread().run(leave_and_break(), SECONDS)
+
+
+def test_why_no_connection_is_up(floor: Floor) -> None:
+    host, worker = floor.worker("host"), outbound(floor)
+    assert host.exchange.unconnected(worker.info) == ""  # it was never heard of
+    host.knows(worker)
+    words = "no connection to 'outbound' is up (it does not listen here, and dialled no more)"
+    assert host.exchange.unconnected(worker.info) == words
+    worker.knows(host)
+    wait_until("the dial", lambda: host.exchange.unconnected(worker.info) == "")

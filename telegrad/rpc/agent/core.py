@@ -150,6 +150,7 @@ class AgentCore(AgentSeams):
             self.submit,
             post,
             self._exchange.reader,
+            self._exchange.unconnected,
             options.limits,
             options.timeout,
         )

@@ -84,6 +84,10 @@ class CallerAdmission:
             self._post(call.peer, write_body(ASK, [call.number, size]))
         return False
 
+    def holds(self, call: PendingCall) -> bool:
+        """Tells whether a call waits here."""
+        return call.number in self._held
+
     def leave(self, call: PendingCall) -> Sealed | None:
         """Takes out a call that ended, and starts what waited for its place; idempotent.
 

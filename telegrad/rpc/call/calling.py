@@ -24,6 +24,7 @@ from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, current_served_call, left_by
 from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY, Handler
 from telegrad.rpc.call.table import CallTable, PendingCall
+from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
 from telegrad.rpc.future.future import Dispatch, Future, new_future
 from telegrad.rpc.future.waits import Reads
 from telegrad.rpc.limits import Limits, seconds
@@ -46,6 +47,7 @@ UNANSWERED = (
 )
 
 UNSENT = "was not sent"
+UNTOLD = "its callee did not say where it is"
 
 
 class Post(Protocol):
@@ -105,6 +107,7 @@ class Calling:
         submit: Runs callbacks of futures in the pool.
         post: Posts an envelope; raises WorkerLostError.
         reads: Has who waits for a reply of a peer read what comes from it.
+        unconnected: Says why no connection to a peer is up; empty while one is.
         limits: What root calls wait for.
         timeout: Of calls that say nothing else, in seconds.
     """
@@ -117,6 +120,7 @@ class Calling:
         submit: Dispatch,
         post: Post,
         reads: Reads,
+        unconnected: Callable[[WorkerInfo], str],
         limits: Limits,
         timeout: float,
     ) -> None:
@@ -127,6 +131,7 @@ class Calling:
         self._post = post
         self._timeout = timeout
         self._reads = reads
+        self._unconnected = unconnected
         self._withdraw = self._cancel  # bound once
         self._table = CallTable()
         self._admission = CallerAdmission(limits, post, self._post_late)
@@ -326,9 +331,23 @@ class Calling:
             del error  # its traceback holds this frame, and through it what the caller has
 
     def _watch(self, call: PendingCall) -> None:
-        """Has a call expire that is due soon."""
+        """Has a call expire that is due soon; its callee is asked where it is before."""
         due = call.started + call.limit
-        call.deadline = self._deadlines.at(due, partial(self._expire, call))
+        if call.values:
+            ask = due - min(ASK_SECONDS, ASK_SHARE * call.limit)
+            call.deadline = self._deadlines.at(ask, partial(self._ask, call))
+        else:
+            call.deadline = self._deadlines.at(due, partial(self._expire, call))
+
+    def _ask(self, call: PendingCall) -> None:
+        """Asks the callee where a call is whose time is nearly over; on the loop."""
+        call.deadline = self._deadlines.at(call.started + call.limit, partial(self._expire, call))
+        if self._table.find(call.number) is not call:  # it was answered at this moment
+            call.deadline.cancel()
+        elif not self._admission.holds(call):
+            left = max(call.limit - call.elapsed, 0.0)
+            answer = self.request(call.peer, WHERE, call.number, left)
+            answer._call_when_done(partial(_hear, call, answer))
 
     def _post_late(self, call: PendingCall, sealed: Sealed) -> bool:
         """Posts a call that waited for admission; on the loop, or where another call ended."""
@@ -356,10 +375,12 @@ class Calling:
             return
         if not self._table.give_up(call):
             return
-        became = "it may still run there"
+        said, at = call.told or (None, 0.0)
+        where = words(said, time.monotonic() - at) or self._unconnected(call.peer) or UNTOLD
+        became = f"{where}; it may still run there"
         if call.values:
             became = (
-                f"{call.peer.name!r} is told to cancel it, which ends a coroutine; a function in a "
+                f"{where}; {call.peer.name!r} is told to cancel it, which ends a coroutine; a function in a "
                 "thread runs on until it checks rpc.current_call()"
             )
         call.future.try_set_exception(_timed_out(call, became))
@@ -439,6 +460,12 @@ def _not_admitted(call: PendingCall) -> CallTimeoutError:
         phase="waiting for admission",
         elapsed=call.elapsed,
     )
+
+
+def _hear(call: PendingCall, answer: Future[Any]) -> None:
+    """Keeps what a callee said of a call; the answer is a few bytes, which any thread may decode."""
+    if answer.exception() is None:
+        call.told = answer.value(), time.monotonic()
 
 
 def _nothing() -> None:

@@ -46,6 +46,8 @@ class ServedCall:
         number: The call's id, drawn by the caller.
         kind: That of its request.
         record: What interceptors keep between the request and its reply.
+        came: When it arrived, on the clock of `time.monotonic`.
+        began: When its function was called; None before.
         deadline: On the clock of `time.monotonic`; `math.inf` without one.
         depth: Length of the call tree above it.
         active: Whether it still runs; false from the moment its reply is made.
@@ -65,7 +67,9 @@ class ServedCall:
         "__weakref__",
         "_hooks",
         "active",
+        "began",
         "caller",
+        "came",
         "cancelled",
         "deadline",
         "depth",
@@ -88,7 +92,9 @@ class ServedCall:
         self.number = number
         self.record = record
         self.kind = record.function  # until it is known what is called
-        self.deadline = time.monotonic() + time_left
+        self.came = time.monotonic()
+        self.began: float | None = None
+        self.deadline = self.came + time_left
         self.depth = depth
         self.active = True
         self.cancelled = False

@@ -21,7 +21,13 @@ from functools import partial
 from types import FunctionType
 from typing import Any, TypeAlias, final
 
-from telegrad.errors import EncodeError, PoolExhaustedError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import (
+    DecodeError,
+    EncodeError,
+    PoolExhaustedError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
 from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
 from telegrad.rpc.call.codec import MessageCodec, Sealed
@@ -30,12 +36,13 @@ from telegrad.rpc.call.failure import describe_failure, fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, current_served_call, enter_served_call
 from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plain_function
+from telegrad.rpc.call.whereabouts import WHERE, tell
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.waits import comes_from, enter_task_run
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.types import WorkerInfo
-from telegrad.wire import SMALL_LIMITS, Envelope, read_body
+from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body
 
 __all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Handler", "Serving"]
 
@@ -131,6 +138,7 @@ class Serving:
             WITHDRAW: self._admission.on_withdraw,
             CANCEL: partial(self._on_cancel, expired=False),
             EXPIRE: partial(self._on_cancel, expired=True),
+            WHERE: self._on_where,
         }
 
     def accept(self, admit: Admit, caller: WorkerInfo, envelope: Envelope) -> None:
@@ -337,6 +345,7 @@ class Serving:
         starts_after._when_done(start)
 
     def _start(self, call: ServedCall, user_call: UserCall) -> None:
+        call.began = time.monotonic()
         record = call.record
         func = user_call.func
         record.function = user_call.name
@@ -373,6 +382,24 @@ class Serving:
                 self._early.cancelled(caller, number, expired=expired)
         if call is not None:
             call.cancel(expired=expired)
+
+    def _on_where(self, caller: WorkerInfo, envelope: Envelope) -> None:
+        """Says where a call is whose time is nearly over; on the loop."""
+        number = read_body(envelope, limits=SMALL_LIMITS)
+        if not isinstance(number, int):
+            raise DecodeError("the body of rpc.where is no number")
+        with self._lock:
+            known = self._callers.get(caller)
+            call = None if known is None else known.calls.get(number)
+        if call is None:
+            said = tell(None, None, ())
+        else:
+            calls = [each._label for each in list(call.nested) if isinstance(each, Future)]
+            said = tell(call.came, call.began, calls)
+        reply = write_body(REPLY, said, reply=True)
+        reply.call = envelope.call
+        with contextlib.suppress(WorkerLostError, UnknownWorkerError):
+            self._post(caller, reply)
 
     def _settle_later(self, future: Future[Any], settle: Settle) -> None:
         """Settles with what the future is completed with, or at once when the call is cancelled.

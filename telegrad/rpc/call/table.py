@@ -41,6 +41,7 @@ class PendingCall(Driven):
         window: The one that it has a place in; None before it enters one.
         deadline: Its entry in the heap; None while that is far off.
         given_up: Whether it expired or was cancelled; the reply is still expected, and dropped.
+        told: What the callee said of it shortly before its end, and when; see `whereabouts`.
         withdraw: Hears its number when its future was cancelled, which then calls this.
     """
 
@@ -57,6 +58,7 @@ class PendingCall(Driven):
     window: Window | None = None
     deadline: Deadline | None = None
     given_up: bool = False
+    told: tuple[object, float] | None = None
     withdraw: Callable[[int], None] | None = None
 
     def __call__(self) -> None:

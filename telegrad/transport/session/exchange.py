@@ -30,6 +30,7 @@ from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.dial import Reach
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.liveness import BEATS_PER_BOUND
+from telegrad.transport.session.stream import without_carrier
 from telegrad.transport.session.terms import Counters, Credentials, ExchangeStatistics, Moved, Terms
 from telegrad.transport.shm.slabs import SlabPool
 from telegrad.types import WorkerInfo
@@ -571,6 +572,15 @@ class Exchange:
         """Returns the memory that a peer shares with this worker, for what is posted to it next."""
         carriers = self._peers.find(peer, False)
         return NO_MEMORY if carriers is None else carriers.connection.memory()
+
+    def unconnected(self, peer: WorkerInfo) -> str:
+        """Returns why no connection to a peer is up, in words; empty while one is."""
+        carriers = self._peers.find(peer, False)
+        if carriers is None or carriers.stream is not None:
+            return ""
+        ever, failure = carriers.came_up > 0, carriers.last_failure
+        why = without_carrier(carriers.endpoints, failure, ever=ever)
+        return f"no connection to {peer.name!r} is up{why}"
 
     @property
     def reader(self) -> SocketReader:

@@ -1,0 +1,79 @@
+"""Where a call is that takes long: the callee is asked shortly before its time is over.
+
+What it says stands in the message of the CallTimeoutError:
+
+    not here     the request, or the reply, is still on the way
+    queued       no thread of the pool has taken it yet
+    running      for so many seconds, and which calls of its own are not answered
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from telegrad.wire import escaped
+
+__all__ = ["ASK_SECONDS", "ASK_SHARE", "WHERE", "tell", "words"]
+
+WHERE: Final = "rpc.where"  # call: whose time is nearly over; answered with what `tell` returns
+# How long before the end it is asked: an answer takes a millisecond where the callee has time for it.
+ASK_SECONDS: Final = 0.25
+ASK_SHARE: Final = 0.25  # of a shorter time
+
+NOT_HERE, QUEUED, RUNNING = 0, 1, 2
+MOST_NAMED = 3  # calls that it waits for
+MOST_TEXT = 160  # characters of each
+
+
+def tell(came: float | None, began: float | None, calls: Sequence[str]) -> list[object]:
+    """Returns what a callee says of a call.
+
+    Args:
+        came: When it arrived, on the clock of `time.monotonic`; None for one that is not served.
+        began: When its function was called; None before.
+        calls: What it has called and what is not answered, in words.
+    """
+    if came is None:
+        return [NOT_HERE, 0.0, []]
+    now = time.monotonic()
+    if began is None:
+        return [QUEUED, now - came, []]
+    return [RUNNING, now - began, [each[:MOST_TEXT] for each in calls[: MOST_NAMED + 1]]]
+
+
+def words(said: object, since: float = 0.0) -> str:
+    """Returns what a callee has said, in words; empty where it said nothing that is understood.
+
+    Args:
+        said: What `tell` returned there.
+        since: How many seconds ago.
+
+    >>> words([NOT_HERE, 0.0, []])
+    'it is not there: its arguments, or its reply, are on the way'
+    >>> words([QUEUED, 1.25, []])
+    'it has waited there for a thread of the pool for 1.2 s'
+    >>> words([RUNNING, 2.75, []], 0.25)
+    'it has run there for 3.0 s'
+    >>> words([RUNNING, 3.0, ["the call of load on 'worker2'"]])
+    "it has run there for 3.0 s, and waits itself for the call of load on 'worker2'"
+    >>> words("nonsense")
+    ''
+    """
+    if not isinstance(said, list) or len(said) != 3:
+        return ""
+    where, seconds, calls = said
+    if not isinstance(seconds, float) or not isinstance(calls, list):
+        return ""
+    if where == NOT_HERE:
+        return "it is not there: its arguments, or its reply, are on the way"
+    lasts = f"{seconds + since:.1f} s"
+    if where == QUEUED:
+        return f"it has waited there for a thread of the pool for {lasts}"
+    if where != RUNNING:
+        return ""
+    names = [escaped(str(each)[:MOST_TEXT]) for each in calls[:MOST_NAMED]]
+    names += ["others"] * (len(calls) > MOST_NAMED)
+    waits = f", and waits itself for {' and '.join(names)}" if names else ""
+    return f"it has run there for {lasts}{waits}"

@@ -1,0 +1,157 @@
+"""A call that takes too long says where it was: not sent, in a queue, running, or waiting itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import CallTimeoutError
+from telegrad.rpc import seams
+from telegrad.rpc.call import calling
+from telegrad.rpc.call.table import PendingCall
+from telegrad.rpc.call.whereabouts import words
+from telegrad.rpc.pool import pool
+from telegrad.rpc.pool.deadlines import Deadline, Deadlines
+from tests.rpc import remote_code
+from tests.rpc.conftest import MakeJob
+from tests.transport.workers import wait_until
+
+ALL_SECONDS = 1e9
+
+
+class Times:
+    """Has the last moments of a call come when the test wants them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._due: list[partial[None]] = []
+        at = Deadlines.at
+
+        def noted(deadlines: Deadlines, when: float, callback: Callable[[], None]) -> Deadline:
+            if isinstance(callback, partial):
+                self._due.append(callback)
+            return at(deadlines, when, callback)
+
+        monkeypatch.setattr(Deadlines, "at", noted)
+        monkeypatch.setattr(calling, "SOON_SECONDS", ALL_SECONDS)
+
+    def next(self, future: rpc.Future[Any]) -> PendingCall:
+        """Does what is due next for the call of a future; returns the call."""
+        for place, each in enumerate(self._due):
+            if each.args[0].future is future:
+                del self._due[place]
+                each()
+                call: PendingCall = each.args[0]
+                return call
+        raise AssertionError(f"nothing is due for {future}")
+
+    def said_of(self, future: rpc.Future[Any]) -> str:
+        """Returns the words of the time-out of a call."""
+        call = self.next(future)
+        wait_until("the answer", lambda: call.told is not None)
+        self.next(future)
+        with pytest.raises(CallTimeoutError) as raised:
+            future.wait(20)
+        return str(raised.value)
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> Times:
+    return Times(monkeypatch)
+
+
+def test_it_runs(times: Times, make_job: MakeJob) -> None:
+    job = make_job(2)
+    with seams.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold, ("runs",))
+        assert remote_code.entered("runs")
+        assert "reply); it has run there for 0." in times.said_of(future)
+        remote_code.release("runs")
+
+
+def test_it_waits_for_another_worker(times: Times, make_job: MakeJob) -> None:
+    job = make_job(3)
+    with seams.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.nested_forever, ("w2", "waits"))
+        assert remote_code.entered("waits")
+        said = times.said_of(future)
+        remote_code.release("waits")
+    assert "s, and waits itself for the call of tests.rpc.remote_code:hold on 'w2'; " in said
+
+
+def test_it_is_in_a_queue(times: Times, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "STALLED_SECONDS", ALL_SECONDS)
+    job = make_job(2, num_threads=1)
+    with seams.use_agent(job.agents[0]):
+        first = rpc.rpc_async("w1", remote_code.hold, ("queue",))
+        assert remote_code.entered("queue")
+        second = rpc.rpc_async("w1", remote_code.who)
+        said = times.said_of(second)
+        remote_code.release("queue")
+        assert first.wait() == "queue"
+    assert "it has waited there for a thread of the pool for 0." in said
+
+
+def test_its_reply_is_on_the_way(
+    times: Times, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(2)
+    with seams.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold, ("on the way",))
+        assert remote_code.entered("on the way")
+        monkeypatch.setattr(job.agents[1]._serving, "_callers", {})  # as if it had answered
+        said = times.said_of(future)
+        monkeypatch.undo()
+        remote_code.release("on the way")
+    assert "it is not there: its arguments, or its reply, are on the way" in said
+
+
+def test_there_is_no_connection(
+    times: Times, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(2)
+    down = "no connection to 'w1' is up (last dial: it broke)"
+    monkeypatch.setattr(job.agents[0]._calling, "_unconnected", lambda peer: down)
+    with seams.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold, ("down",))
+        assert remote_code.entered("down")
+        call = times.next(future)
+        wait_until("the answer", lambda: call.told is not None)
+        call.told = None  # it never came
+        times.next(future)
+        with pytest.raises(CallTimeoutError, match="waiting for the reply.; no connection to 'w1'"):
+            future.wait(20)
+        remote_code.release("down")
+
+
+def test_a_callee_that_says_nothing(times: Times, make_job: MakeJob) -> None:
+    job = make_job(2)
+    with seams.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold, ("nothing",))
+        assert remote_code.entered("nothing")
+        call = times.next(future)
+        wait_until("the answer", lambda: call.told is not None)
+        call.told = None  # it never came
+        times.next(future)
+        with pytest.raises(CallTimeoutError, match="its callee did not say where it is"):
+            future.wait(20)
+        remote_code.release("nothing")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, [], [2, 1.0], [2, 1, []], [7, 1.0, []], ["2", 1.0, []], [2, 1.0, "calls"], {"where": 2}],
+)
+def test_what_is_no_answer_is_passed_over(said: object) -> None:
+    assert words(said) == ""
+
+
+def test_an_answer_may_be_as_long_as_it_likes() -> None:
+    said = words([2, math.inf, ["x" * 10_000, 7, "\x1b[31m", "d", "e"]])
+    assert len(said) < 400
+    assert "\x1b" not in said
+    assert said.endswith("and others")
