@@ -41,6 +41,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "security.md"
 # Kinds that have no handler of their own in the inbox: they are messages about calls.
 OF_CALLS = {
     "rpc.reply", "rpc.error", "rpc.admit", "rpc.ask", "rpc.withdraw", "rpc.cancel", "rpc.expire",
+    "rpc.where",
 }  # fmt: skip
 ANYBODY = "any member"
 MOST = 50  # Limits.served_calls_per_peer
@@ -129,7 +130,7 @@ def forgeries(
             yield from ((TRAINER, n) for n in numbers)
         case "rpc.ask" | "rpc.more":
             yield from ((SERVER, [n, 1]) for n in numbers)
-        case "rpc.withdraw" | "rpc.cancel" | "rpc.expire":
+        case "rpc.withdraw" | "rpc.cancel" | "rpc.expire" | "rpc.where":
             yield from ((SERVER, n) for n in numbers)
         case "collectives.abort":
             yield from ((victim, [*group, 0, lie]) for victim in (TRAINER, SERVER))
