@@ -25,7 +25,7 @@ import numpy as np
 
 from telegrad.errors import WorkerLostError
 from telegrad.transport import BulkSockets, Exchange, GrpcTransport, Receiver, self_signed_tls
-from telegrad.transport.bulk import lanes as bulk_lanes
+from telegrad.transport.channels import lanes as bulk_lanes
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 

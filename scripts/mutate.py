@@ -95,9 +95,9 @@ ROWS = (  # 200 mutants
     Row("training", 5, "parallel/bucket.py parallel/trainer_rounds.py::Rounds,StepCounts",
         "parallel/test_bucket.py parallel/test_trainer_rounds.py"),
     Row("faults", 4, "testing/fault_plan.py", "testing/test_fault_plan.py"),
-    Row("liveness", 3, "transport/session/liveness.py::Liveness transport/bulk/standstill.py::Standstill",
+    Row("liveness", 3, "transport/session/liveness.py::Liveness transport/channels/standstill.py::Standstill",
         "transport/test_bulk_standstill.py transport/test_liveness.py"),
-    Row("slabs", 5, "transport/shm/ledger.py", "transport/test_slab_ledger.py"),
+    Row("slabs", 5, "transport/channels/ledger.py", "transport/test_slab_ledger.py"),
     Row("session", 18, "transport/session/session.py", "transport/test_session.py"),
     Row("wire", 36, "wire/*.py wire/values/*.py !wire/memory.py wire/memory.py::bytes_of,copy_of,_octets",
         "wire/test_round_trips.py wire/test_frame.py wire/test_head.py wire/test_vectors.py "

@@ -212,6 +212,13 @@ class LoopThread:
         with contextlib.suppress(RuntimeError):  # it was closed just now
             loop.call_soon_threadsafe(function, *args)
 
+    def call(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Calls a function on the loop: at once on the loop's thread, soon from any other."""
+        if self.is_loop_thread():
+            function(*args)
+        else:
+            self.call_soon(function, *args)
+
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Runs a coroutine on the loop and blocks until it is done.
 

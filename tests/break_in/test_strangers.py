@@ -14,8 +14,8 @@ import pytest
 from telegrad import pb
 from telegrad.transport.grpc.health import METHOD as HEALTH
 from telegrad.transport.grpc.health import MOST_QUESTIONS
+from telegrad.transport.limits import MAX_MESSAGE_BYTES
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
-from telegrad.transport.session.session import MAX_MESSAGE_BYTES
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.break_in import remote_code

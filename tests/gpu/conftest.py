@@ -17,9 +17,9 @@ import pytest
 from telegrad import rpc
 from telegrad.launch import LocalWorkers
 from telegrad.rpc import seams
-from telegrad.transport.shm import device as device_slabs
-from telegrad.transport.shm.device import DEVICE_BOUNDS
-from telegrad.transport.shm.ledger import Bounds
+from telegrad.transport.channels import device_memory as device_slabs
+from telegrad.transport.channels.device_memory import DEVICE_BOUNDS
+from telegrad.transport.channels.ledger import Bounds
 from telegrad.transport.sockets import unix as local_transport
 from tests.array_libraries import cupy, gpu
 from tests.gpu.sharing import OPTIONS, import_cupy_there

@@ -16,7 +16,7 @@ import pytest
 
 from telegrad import arrays, rpc
 from telegrad.testing.fork_server import ForkedProcess
-from telegrad.transport.shm import device as device_slabs
+from telegrad.transport.channels import device_memory as device_slabs
 from telegrad.wire import external as gpu_arrays
 from tests.gpu.comparison import host, on_gpu
 from tests.gpu.watch import Watch, out_there, watch_there, works_there

@@ -12,15 +12,15 @@ import pytest
 
 from telegrad import arrays
 from telegrad.errors import DecodeError
-from telegrad.transport.shm.device import (
+from telegrad.transport.channels.device_memory import (
     DEVICE_BOUNDS,
     DeviceSlabs,
     DeviceStream,
     Hold,
     told_of,
 )
-from telegrad.transport.shm.ledger import Account
-from telegrad.transport.shm.slabs import SlabPool
+from telegrad.transport.channels.ledger import Account
+from telegrad.transport.channels.shared_memory import SlabPool
 from telegrad.wire import SHADOW_BYTES, Mode, describe, mode_of, place_by, rebuild, set_mode
 from tests.gpu.sharing import wait_until
 from tests.gpu.stand_in_memory import allocated

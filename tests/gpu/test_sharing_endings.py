@@ -20,8 +20,8 @@ from telegrad import arrays, rpc
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.launch import LocalWorkers
 from telegrad.rpc import seams
-from telegrad.transport.shm import slabs
-from telegrad.transport.shm.device import DEVICE_BOUNDS
+from telegrad.transport.channels import shared_memory as slabs
+from telegrad.transport.channels.device_memory import DEVICE_BOUNDS
 from tests.gpu.comparison import host
 from tests.gpu.sharing import (
     OPTIONS,

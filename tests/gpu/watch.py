@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from telegrad.arrays import DeviceMemory
-from telegrad.transport.shm import slabs
-from telegrad.transport.shm.device import DEVICE_BOUNDS, DeviceSlabs, DeviceStream, Hold
-from telegrad.transport.shm.ledger import Account, Block, Bounds
+from telegrad.transport.channels import shared_memory as slabs
+from telegrad.transport.channels.device_memory import DEVICE_BOUNDS, DeviceSlabs, DeviceStream, Hold
+from telegrad.transport.channels.ledger import Account, Block, Bounds
 from telegrad.wire import Mode
 
 __all__ = ["Watch", "out_there", "taken_there", "watch_there", "works_there"]

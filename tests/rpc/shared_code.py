@@ -12,7 +12,7 @@ from telegrad import rpc
 from telegrad.arrays import shared_empty
 from telegrad.rpc.agent.ambient import current_agent
 from telegrad.testing import leaks
-from telegrad.transport.shm.answers import Answering
+from telegrad.transport.channels.answers import Answering
 
 KEPT: list[Any] = []  # of one worker, for as long as a test says
 

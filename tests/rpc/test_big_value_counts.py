@@ -16,7 +16,7 @@ import numpy as np
 from telegrad import collectives, rpc
 from telegrad.transport.sockets.message_socket import DirectSocket
 from telegrad.transport.session.session import Session
-from telegrad.transport.shm.ledger import Ledger
+from telegrad.transport.channels.ledger import Ledger
 
 MIB = 2**20
 CALLS = 8

@@ -16,8 +16,9 @@ from telegrad.transport.grpc.options import (
     server_options,
     split_address,
 )
+from telegrad.transport.limits import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES
 from telegrad.transport.security.tags import FrameTags
-from telegrad.transport.session.session import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, Session
+from telegrad.transport.session.session import Session
 from telegrad.wire import PIECE_BYTES, Envelope, Piece, chunk_header, pack_frame
 from tests.break_in.strangers import PREFACE, SETTINGS, RawStream, h2_frame
 from tests.transport.workers import SECONDS, Floor, wait_until

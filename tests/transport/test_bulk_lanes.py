@@ -13,20 +13,12 @@ import pytest
 
 from telegrad.testing import leaks
 from telegrad.transport import shared_loop_thread
-from telegrad.transport.bulk import (
-    cargo as bulk_cargo,
-)
-from telegrad.transport.bulk import (
-    lane as bulk_lane,
-)
-from telegrad.transport.bulk import (
-    pace as bulk_pace,
-)
-from telegrad.transport.bulk import (
-    thread as bulk_thread,
-)
-from telegrad.transport.bulk.lanes import LANES
-from telegrad.transport.bulk.thread import BulkThread
+from telegrad.transport.channels import bulk_thread as bulk_thread
+from telegrad.transport.channels import cargo as bulk_cargo
+from telegrad.transport.channels import lanes as bulk_lanes
+from telegrad.transport.channels import pace as bulk_pace
+from telegrad.transport.channels.bulk_thread import BulkThread
+from telegrad.transport.channels.lanes import LANES
 from telegrad.transport.session.carriers import FRUITLESS_CARRIERS, LEAST_PATIENCE
 from telegrad.types import WorkerInfo
 from telegrad.wire import BLOCK_BYTES, CHUNK_HEADER_BYTES, Envelope, copy_of
@@ -380,7 +372,7 @@ def test_no_array_byte_is_copied_on_the_loop(floor: Floor, monkeypatch: pytest.M
 
         return noted
 
-    monkeypatch.setattr(bulk_lane, "make_chunk", noting("make", bulk_thread.make_chunk))
+    monkeypatch.setattr(bulk_lanes, "make_chunk", noting("make", bulk_thread.make_chunk))
     monkeypatch.setattr(bulk_cargo, "copy_into", noting("copy", bulk_thread.copy_into))
     monkeypatch.setattr("telegrad.transport.session.exchange.copy_of", noting("own", copy_of))
     alice, bob = floor.pair()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.transport.bulk.pace import FIRST_BYTES, Pace
+from telegrad.transport.channels.pace import FIRST_BYTES, Pace
 from telegrad.wire import BLOCK_BYTES, PIECE_BYTES
 
 MIB = 2**20

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError
 from telegrad.transport import BulkSockets, CarrierClosedError, ConnectionLimits, Session
-from telegrad.transport.bulk.cargo import Cargo
-from telegrad.transport.bulk.pace import Pace
-from telegrad.transport.bulk.seal import TAG_BYTES, Seal, lane_secret, make_seal
-from telegrad.transport.bulk.socket_lane import SocketLane
-from telegrad.transport.bulk.thread import BulkThread
+from telegrad.transport.channels.base import Counters
+from telegrad.transport.channels.bulk_thread import BulkThread
+from telegrad.transport.channels.cargo import Cargo
+from telegrad.transport.channels.pace import Pace
+from telegrad.transport.channels.socket_lane import SocketLane
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason, RefusedError
-from telegrad.transport.session.terms import Counters
+from telegrad.transport.security.seal import TAG_BYTES, Seal, lane_secret, make_seal
 from telegrad.transport.sockets.message_socket import header_of
 from telegrad.transport.sockets.tcp import BulkSocket, bulk_endpoint
 from telegrad.wire import Envelope, Frame, Piece, chunk_header, cut, pack_frame

@@ -12,20 +12,12 @@ import pytest
 
 from telegrad.testing import leaks
 from telegrad.transport import BulkSockets, shared_loop_thread
-from telegrad.transport.bulk import (
-    lane as bulk_lane,
-)
-from telegrad.transport.bulk import (
-    lanes as bulk_lanes,
-)
-from telegrad.transport.bulk import (
-    pace as bulk_pace,
-)
-from telegrad.transport.bulk import (
-    socket_lane as bulk_socket_lane,
-)
-from telegrad.transport.bulk.lanes import LANES
-from telegrad.transport.bulk.thread import copy_into
+from telegrad.transport.channels import lanes as bulk_lanes
+from telegrad.transport.channels import pace as bulk_pace
+from telegrad.transport.channels import socket_lane as bulk_socket_lane
+from telegrad.transport.channels.bulk_thread import copy_into
+from telegrad.transport.channels.lanes import LANES
+from telegrad.transport.session import ask as stream_lanes
 from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.transport.sockets.tcp import BulkSocket
 from telegrad.wire import Envelope
@@ -110,7 +102,7 @@ def between(
         proxy = Proxy(port_of(bob))
         proxies.append(proxy)
         where = f"bulk://127.0.0.1:{proxy.port}"
-        monkeypatch.setattr(bulk_lanes, "bulk_endpoint", lambda *_: where)
+        monkeypatch.setattr(stream_lanes, "bulk_endpoint", lambda *_: where)
         alice.knows(bob)
         bob.exchange.connect(alice.info, ())
         return alice, bob, proxy
@@ -345,7 +337,7 @@ def test_plain_bytes_are_copied_by_the_system_alone(
 
     monkeypatch.setattr(bulk_pace, "FIRST_BYTES", MIB)
     monkeypatch.setattr(bulk_socket_lane, "copy_into", noting)
-    monkeypatch.setattr(bulk_lane, "make_chunk", None)
+    monkeypatch.setattr(bulk_lanes, "make_chunk", None)
     alice, bob = floor.pair()
     bob.recorder.react = lambda peer, got: bob.exchange.post(
         peer, Envelope("test.reply", got.call, reply=True, buffers=got.buffers)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from telegrad.transport.bulk.standstill import Standstill
+from telegrad.transport.channels.standstill import Standstill
 
 
 def run(standstill: Standstill, seconds: int, *, sent: int, waiting: bool, start: int = 0) -> float:

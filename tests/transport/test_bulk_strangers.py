@@ -10,7 +10,7 @@ import pytest
 
 from telegrad import pb
 from telegrad.transport import Carrier, CarrierClosedError, shared_loop_thread
-from telegrad.transport.bulk.lanes import MOST_LANES
+from telegrad.transport.channels.lanes import MOST_LANES
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason, RefusedError
 from telegrad.types import WorkerInfo
 from telegrad.wire import PIECE_BYTES, Envelope, Frame, Piece, chunk_header, cut, pack_frame

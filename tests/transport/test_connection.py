@@ -8,12 +8,13 @@ from collections.abc import Callable
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
+from telegrad.transport.channels.base import Counters
 from telegrad.transport.io.pump import Pump
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.security.tags import FrameTags
 from telegrad.transport.session.connection import Connection
 from telegrad.transport.session.stream import Stream
-from telegrad.transport.session.terms import Counters, Terms
+from telegrad.transport.session.terms import Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -33,9 +34,7 @@ class End:
         self.got: list[Envelope] = []
         self.turns = 0
         loop = SimpleNamespace(is_loop_thread=lambda: True, call_soon=lambda *_: None)
-        lanes = SimpleNamespace(
-            taken=0, heard=lambda _: None, wake=lambda: None, announced=lambda: None
-        )
+        lanes = SimpleNamespace(taken=0, heard=lambda _: None, wake=lambda: None)
         terms = SimpleNamespace(
             limits=ConnectionLimits(),
             lost_after=1e9,

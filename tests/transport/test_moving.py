@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from telegrad.testing import leaks
-from telegrad.transport.bulk import lanes as bulk_lanes
-from telegrad.transport.bulk.seal import SealedFrames, make_seal, moved_secret
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
+from telegrad.transport.security.seal import SealedFrames, make_seal, moved_secret
 from telegrad.transport.security.tags import BadTagError
+from telegrad.transport.session import ask as stream_lanes
 from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.transport.sockets.tcp import BulkSocket
 from tests.transport.proxy import Proxy
@@ -96,7 +96,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Iterator[Between]:
         proxy = Proxy(port_of(bob))
         proxies.append(proxy)
         where = f"bulk://127.0.0.1:{proxy.port}"
-        monkeypatch.setattr(bulk_lanes, "bulk_endpoint", lambda *_: where)
+        monkeypatch.setattr(stream_lanes, "bulk_endpoint", lambda *_: where)
         alice.knows(bob)
         bob.exchange.connect(alice.info, ())
         return alice, bob, proxy

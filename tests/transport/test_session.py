@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from telegrad.errors import DecodeError, EncodeError
+from telegrad.transport.limits import MAX_MESSAGE_BYTES
 from telegrad.transport.security.tags import TAG_BYTES
-from telegrad.transport.session.session import ENVELOPES_PER_RECEIPT, MAX_MESSAGE_BYTES, Session
+from telegrad.transport.session.session import ENVELOPES_PER_RECEIPT, Session
 from telegrad.wire import (
     BLOCK_BYTES,
     DEFAULT_LIMITS,

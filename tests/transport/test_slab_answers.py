@@ -14,10 +14,10 @@ import pytest
 from telegrad.arrays import SharedMemory
 from telegrad.errors import DecodeError
 from telegrad.transport import shared_loop_thread
-from telegrad.transport.shm.answers import Answering
-from telegrad.transport.shm.ledger import Bounds
-from telegrad.transport.shm.loans import Loans
-from telegrad.transport.shm.slabs import SlabPool, SlabStream
+from telegrad.transport.channels.answers import Answering
+from telegrad.transport.channels.ledger import Bounds
+from telegrad.transport.channels.loans import Loans
+from telegrad.transport.channels.shared_memory import SlabPool, SlabStream
 from telegrad.transport.sockets.message_socket import DirectSocket
 from telegrad.wire import NO_MEMORY, Envelope, Frame, Lending, Lent
 from telegrad.wire.memory import bytes_of

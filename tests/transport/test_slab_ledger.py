@@ -7,7 +7,14 @@ import itertools
 import pytest
 from hypothesis import strategies as st
 
-from telegrad.transport.shm.ledger import SLAB_BYTES, SMALLEST_BLOCK, Account, Block, Bounds, Ledger
+from telegrad.transport.channels.ledger import (
+    SLAB_BYTES,
+    SMALLEST_BLOCK,
+    Account,
+    Block,
+    Bounds,
+    Ledger,
+)
 from tests.repeated import on_examples
 
 BOUNDS = Bounds(lent=2**26, idle=20 * 2**20, idle_seconds=5.0, slabs=4, all_slabs=6)

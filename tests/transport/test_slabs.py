@@ -17,11 +17,10 @@ import pytest
 
 from telegrad.arrays import SharedMemory, shared_empty
 from telegrad.errors import DecodeError
-from telegrad.transport.session import exchange
-from telegrad.transport.shm.handles import MOST_HANDLES
-from telegrad.transport.shm.ledger import Account, Bounds
-from telegrad.transport.shm.loans import MOST_SLABS, Loans
-from telegrad.transport.shm.slabs import SlabPool, SlabStream
+from telegrad.transport.channels import table
+from telegrad.transport.channels.ledger import Account, Bounds
+from telegrad.transport.channels.loans import MOST_SLABS, Loans
+from telegrad.transport.channels.shared_memory import MOST_HANDLES, SlabPool, SlabStream
 from telegrad.transport.sockets.message_socket import MOST_DESCRIPTORS, DirectSocket
 from telegrad.wire import LENT_BYTES, Envelope, Frame, Lending, Lent
 from tests.repeated import TRANSPORTS
@@ -55,8 +54,9 @@ def filled(worker: Worker, peer: Worker, size: int, value: int) -> memoryview:
 def account_of(worker: Worker, peer: Worker) -> Account[SharedMemory]:
     stream = worker.connection(peer.info).stream
     assert stream is not None
-    assert stream.slabs is not None
-    return stream.slabs._account
+    (channel,) = stream.lenders
+    assert isinstance(channel, SlabStream)
+    return channel._account
 
 
 def beat(worker: Worker, peer: Worker) -> None:
@@ -236,10 +236,10 @@ def test_beside_pieces_of_the_same_envelope(local: Floor) -> None:
 def pools(**options: Any) -> Iterator[None]:
     """Gives the workers that are made meanwhile pools with another clock or other bounds."""
 
-    def make(clock: Callable[[], float]) -> SlabPool:
-        return SlabPool(**{"clock": clock, **options})
+    def make(clock: Callable[[], float], moved: Callable[[int], None]) -> SlabPool:
+        return SlabPool(**{"clock": clock, "moved": moved, **options})
 
-    with mock.patch.object(exchange, "SlabPool", make):
+    with mock.patch.object(table, "SlabPool", make):
         yield
 
 
@@ -268,7 +268,7 @@ def test_a_receiver_that_keeps_all_arrays(local: Floor) -> None:
 
 def test_much_is_given_back_at_once(local: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that only sends gets it back, and its receipts, without anything that goes the other way."""
-    monkeypatch.setattr("telegrad.transport.shm.loans.RETURN_BYTES", 4 * SIZE)
+    monkeypatch.setattr("telegrad.transport.channels.loans.RETURN_BYTES", 4 * SIZE)
     alice, bob = local.pair()
     meet(alice, bob)
     bob.recorder.react = lambda peer, envelope: bob.recorder.envelopes.clear()
@@ -617,7 +617,7 @@ def test_a_stream_without_slabs_takes_none(local: Floor) -> None:
         stream = worker.connection(peer.info).stream
         assert stream is not None
         if worker is bob:
-            stream.slabs = None
+            stream.lenders = ()
     alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     error = bob.recorder.wait_lost()
     assert "speaks of shared memory on a stream that has none" in str(error)

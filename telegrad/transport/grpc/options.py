@@ -6,8 +6,7 @@ import ipaddress
 import resource
 from typing import Final
 
-from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS
-from telegrad.transport.session.session import MAX_MESSAGE_BYTES
+from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS, MAX_MESSAGE_BYTES
 
 __all__ = [
     "CHANNEL_OPTIONS",

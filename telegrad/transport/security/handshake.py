@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from telegrad import pb
 from telegrad.transport.base import Carrier
-from telegrad.transport.bulk.seal import lane_secret
+from telegrad.transport.security.seal import lane_secret
 from telegrad.transport.security.tags import (
     STREAM_ID_BYTES,
     UNTAGGED,

@@ -11,7 +11,7 @@ from typing import final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.bulk.lanes import Way, check_path
+from telegrad.transport.channels.lanes import Way
 from telegrad.transport.security.audit import CONNECTION_ADMITTED, CONNECTION_REFUSED
 from telegrad.transport.security.handshake import (
     AcceptHandshake,
@@ -20,7 +20,7 @@ from telegrad.transport.security.handshake import (
     Underlay,
     refusal,
 )
-from telegrad.transport.session.ask import cut_off, receive_small
+from telegrad.transport.session.ask import check_path, cut_off, receive_small
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.moving import moved_stream
@@ -208,8 +208,8 @@ class Door:
         resumes = carriers.came_up > 0
         preamble = handshake.welcome(carriers.detach(), resumes=resumes)
         lanes = carriers.lanes_of(Way(handshake.stream_id(), handshake.lane_secret()))
-        slabs = self._terms.slabs.open(carrier, handshake.capabilities)
-        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, slabs=slabs)
+        lenders = self._terms.channels.open(carrier, handshake.capabilities)
+        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, lenders=lenders)
         carriers.adopt(stream, peer_received)
 
     def _record_refusal(
@@ -267,7 +267,7 @@ class Door:
                 Reason.UNKNOWN_STREAM,
                 f"{self._info.name} has no stream from {peer.name} that takes this lane",
             )
-        if carrier.blocking is not None and not stream.lanes.takes_sockets:
+        if carrier.blocking is not None and not stream.lanes.way.sockets:
             broken = f"too many sockets between {self._info.name} and {peer.name} broke"
             raise RefusedError(Reason.NOT_ADMITTED, broken)
         sockets = self._terms.transports.get(BULK_SCHEME)

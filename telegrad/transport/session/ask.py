@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from telegrad.transport.base import Carrier, Transport
+from telegrad.transport.base import Carrier, CarrierClosedError, Transport
+from telegrad.transport.channels.lanes import Way
 from telegrad.transport.security.audit import DIAL_REFUSED
 from telegrad.transport.security.handshake import DialHandshake, Reason, RefusedError, Underlay
+from telegrad.transport.security.seal import can_seal
 from telegrad.transport.session.terms import Terms
+from telegrad.transport.sockets.tcp import BULK_SCHEME, MOVES_TOLD, bulk_endpoint
 from telegrad.types import WorkerInfo
 
-__all__ = ["Answer", "ask", "cut_off", "receive_small", "record_refusal"]
+__all__ = [
+    "Answer",
+    "ask",
+    "check_path",
+    "cut_off",
+    "dial_lane",
+    "receive_small",
+    "record_refusal",
+    "way_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +136,50 @@ def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
     """
     loop = asyncio.get_running_loop()
     return loop.call_later(terms.credentials.seconds, lambda: terms.spawn(carrier.close()))
+
+
+# -- lanes: proved as their stream is, at the same endpoint or at a socket beside it ---------------
+
+
+def way_of(terms: Terms, answer: Answer) -> Way:
+    """Returns what the lanes of a stream know that this side has dialled."""
+    shake, endpoint = answer.handshake, answer.endpoint
+    sockets = terms.transports.get(BULK_SCHEME)
+    socket = "" if sockets is None else bulk_endpoint(endpoint, shake.capabilities)
+    frames = sockets is not None and sockets.takes_frames and MOVES_TOLD in shake.capabilities
+    moves = bool(socket) and frames
+    return Way(shake.stream_id(), shake.lane_secret(), endpoint, socket, moves=moves)
+
+
+async def dial_lane(
+    terms: Terms, peer: WorkerInfo, way: Way, endpoint: str
+) -> tuple[Carrier, bytes]:
+    """Dials a lane and proves that it belongs to a stream; see `lanes.DialLane`."""
+    answer = await ask(terms, endpoint, peer, lane_of=way.stream_id)
+    cut = cut_off(terms, answer.carrier)
+    try:
+        check_path(way, terms, answer.carrier)
+        await answer.carrier.send(answer.handshake.prove(0, resumes=False))
+        answer.handshake.takes_welcome(await receive_small(terms, answer.carrier))
+    except BaseException as error:
+        terms.spawn(answer.carrier.close())
+        record_refusal(terms, error, answer.endpoint, answer.peer, lane=True)
+        raise
+    finally:
+        cut.cancel()
+    return answer.carrier, answer.handshake.transcript
+
+
+def check_path(way: Way, terms: Terms, carrier: Carrier) -> None:
+    """Checks that nothing plain leaves this machine by a socket, unless the job is insecure.
+
+    Raises:
+        CarrierClosedError: It would.
+    """
+    below = carrier.blocking
+    if below is None or terms.credentials.token is None:
+        return
+    if way.secret and not can_seal:
+        raise CarrierClosedError("pip install cryptography: its bytes have to be encrypted")
+    if not way.secret and not below.is_loopback:
+        raise CarrierClosedError("it is on another machine, and the stream is not encrypted")

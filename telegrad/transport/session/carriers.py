@@ -16,9 +16,10 @@ from typing import final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.bulk.lanes import Lanes, Way
+from telegrad.transport.channels.lanes import Lanes, Way
 from telegrad.transport.io.pump import Pump, TaskPump
 from telegrad.transport.io.socket_pump import SocketPump
+from telegrad.transport.session.ask import dial_lane
 from telegrad.transport.session.connection import Connection
 from telegrad.transport.session.stream import Stream, StreamFrames, breakage, without_carrier
 from telegrad.transport.session.terms import Terms
@@ -114,11 +115,12 @@ class Carriers:
         if self._broken_sockets >= MOST_BROKEN_SOCKETS:
             way = way.without_socket()
         return Lanes(
-            self._terms,
-            self.peer,
+            self._terms.channels.means,
+            self.peer.name,
             way,
             cargo=self.connection.cargo,
             patience=self._patience,
+            dial=partial(dial_lane, self._terms, self.peer),
             on_broken=self._lane_broke,
         )
 
@@ -153,13 +155,15 @@ class Carriers:
 
     def set_aside(self) -> Callable[[bytes], None]:
         """Reads nothing more of the present carrier; returns what lets go of it; see `detach`."""
-        if (stream := self.stream) is not None and stream.slabs is not None:
-            # First: what a reader has in its hands comes once more, as pieces of memory used for nothing else.
-            stream.slabs.close()
+        if (stream := self.stream) is not None:
+            for channel in stream.lenders:
+                # First: what a reader has in its hands comes once more, as pieces of memory that is
+                # used for nothing else.
+                channel.close()
         stream, pump = self.connection.closed(), self._pump
         if stream is None or pump is None:
             return lambda last: None
-        stream.lanes.let_go()
+        stream.lanes.close()
         return lambda last: pump.let_go(partial(stream.frames.seal, last) if last else None)
 
     def tick(self, now: float) -> None:
@@ -171,8 +175,8 @@ class Carriers:
             connection.pulse.idle_frames.tick()
             if judging:
                 lost = connection.pulse.tick(now, connection.session.acknowledged, chunks)
-            if stream is not None and stream.slabs is not None:
-                stream.return_due |= stream.slabs.due
+            if stream is not None:
+                stream.news_due |= any(channel.due for channel in stream.lenders)
         if lost:
             connection.lose(self._silence_words(now))
         elif judging and stream is not None:
@@ -287,8 +291,6 @@ class Carriers:
         )
         if (direct := stream.carrier.direct) is None:
             return TaskPump(stream.carrier, frames, terms.loop, terms.spawn)
-        if stream.slabs is not None:
-            stream.slabs.on_moved(terms.reader.moved)
         return SocketPump(direct, frames, terms.loop, terms.reader)
 
     def _end_if_said(self, stream: Stream) -> None:

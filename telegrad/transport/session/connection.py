@@ -17,11 +17,11 @@ the same, and the next stream begins with it. Streams come and go by `Carriers`,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVarTuple, final
+from collections.abc import Sequence
+from typing import Protocol, final
 
 from telegrad.errors import DecodeError, WorkerLostError
-from telegrad.transport.bulk.cargo import Cargo
+from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.io.pump import Pump
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.session.liveness import Pulse
@@ -41,8 +41,6 @@ from telegrad.wire import (
 )
 
 __all__ = ["Connection", "Keeper"]
-
-Ts = TypeVarTuple("Ts")
 
 # Posts of a burst after which it is written: at 15 us each half a millisecond. The other end has
 # something to do while more are posted.
@@ -154,7 +152,7 @@ class Connection:
         """Has what waits be written, if nobody does that already."""
         with self.lock:
             stream, due = self.stream, self.session.pending
-            due |= stream is not None and (self.pulse.beat_due or stream.return_due)
+            due |= stream is not None and (self.pulse.beat_due or stream.news_due)
             turn, pump = due and not self.waits, self._pump
             self.waits |= turn
         if turn:
@@ -219,7 +217,7 @@ class Connection:
     def memory(self) -> Memory:
         """Returns the memory that the peer shares."""
         stream = self.stream
-        return NO_MEMORY if stream is None or stream.slabs is None else stream.slabs
+        return NO_MEMORY if stream is None else stream.memory()
 
     def _refusal(self) -> WorkerLostError:
         """Returns why nothing is posted any more. Holds the lock."""
@@ -241,7 +239,7 @@ class Connection:
         stream.messages_taken += 1
         stream.bytes_taken += len(message)
         frame = unpack_frame(stream.frames.open(message), self._terms.limits.received)
-        session, beat, pulse, slabs = self.session, frame.heartbeat, self.pulse, stream.slabs
+        session, beat, pulse = self.session, frame.heartbeat, self.pulse
         try:
             if frame.lending is not None:
                 stream.take_lent(frame)
@@ -254,24 +252,25 @@ class Connection:
                     pulse.idle_frames.take(news)
                 if beat is not None:
                     pulse.heard(beat, self._terms.clock())
-                if frame.lending is not None and slabs is not None:
-                    stream.return_due |= slabs.due
-                due = session.pending or pulse.beat_due or stream.return_due
+                if frame.lending is not None:
+                    stream.news_due |= any(channel.due for channel in stream.lenders)
+                due = session.pending or pulse.beat_due or stream.news_due
                 turn, pump = due and not self.waits and frame.goodbye is None, self._pump
                 self.waits |= turn
         except BaseException:
-            if slabs is not None:  # what the frame holds will come again, from the same memory
-                slabs.close()
+            for (
+                channel
+            ) in stream.lenders:  # the frame's parts will come again, from the same memory
+                channel.close()
             raise
         stream.frames_taken += 1
-        if frame.awaited:
-            self._on_loop(stream.lanes.announced)
-        if beat is not None:
-            self._on_loop(stream.lanes.heard, beat.chunks)
+        if frame.awaited or beat is not None:
+            for channel in stream.channels:
+                channel.heard(frame)
         if complete:
             self._hand_over(complete)
         if frame.goodbye is not None:
-            self._on_loop(self._keeper.peer_left, stream, frame.goodbye)
+            self._terms.loop.call(self._keeper.peer_left, stream, frame.goodbye)
         if turn:
             pump.wake()
         return bool(complete) and not complete[-1].reply
@@ -282,21 +281,19 @@ class Connection:
         with self.lock:
             if self.stream is not stream:
                 return None
-            if not (session.pending or pulse.beat_due or stream.return_due):
+            if not (session.pending or pulse.beat_due or stream.news_due):
                 self.waits = False
                 return None
             now = self._terms.clock()
-            if (slabs := stream.slabs) is None:
-                frame = session.next_write(now=now)
-            else:
-                frame = session.next_write(now=now, lend=slabs.lend)
-                slabs.write(frame)
-                stream.return_due = False
+            frame = session.next_write(now=now, lend=stream.lend)
+            for channel in stream.lenders:
+                channel.write(frame)
+            stream.news_due = False
             waiting = bool(session.cutting)
             if pulse.beat_due:
                 frame.heartbeat = self._beat(stream, now)
         if waiting:
-            self._on_loop(stream.lanes.wake)
+            stream.lanes.wake()
         message = stream.frames.seal(pack_frame(frame))
         stream.messages_sent += 1
         stream.bytes_sent += len(message)
@@ -336,13 +333,6 @@ class Connection:
 
     def _broke_protocol(self, error: DecodeError) -> None:
         self._terms.loop.call_soon(self._keeper.broke_protocol, error)
-
-    def _on_loop(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Calls what only the loop may do, at once where this is it."""
-        if self._terms.loop.is_loop_thread():
-            function(*args)
-        else:
-            self._terms.loop.call_soon(function, *args)
 
     # On the loop.
 

@@ -23,9 +23,15 @@ from typing import final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.bulk.lanes import Way
 from telegrad.transport.security.handshake import Reason, RefusedError
-from telegrad.transport.session.ask import Answer, ask, cut_off, receive_small, record_refusal
+from telegrad.transport.session.ask import (
+    Answer,
+    ask,
+    cut_off,
+    receive_small,
+    record_refusal,
+    way_of,
+)
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.moving import move
 from telegrad.transport.session.stream import Stream, breakage
@@ -132,9 +138,9 @@ class Reach:
             peer_received = answer.handshake.takes_welcome(await receive_small(terms, carrier))
             if not carriers.wanted:
                 raise CarrierClosedError("the peer was faster")
-            lanes = carriers.lanes_of(Way.dialled(answer))
-            slabs = terms.slabs.open(carrier, answer.handshake.capabilities)
-            stream = Stream(carrier, answer.handshake.frames(), lanes, slabs=slabs)
+            lanes = carriers.lanes_of(way_of(terms, answer))
+            lenders = terms.channels.open(carrier, answer.handshake.capabilities)
+            stream = Stream(carrier, answer.handshake.frames(), lanes, lenders=lenders)
             carriers.adopt(stream, peer_received)
         except BaseException as error:
             terms.spawn(carrier.close())

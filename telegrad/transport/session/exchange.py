@@ -17,7 +17,9 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
-from telegrad.transport.bulk.thread import BulkThread
+from telegrad.transport.channels.base import Means
+from telegrad.transport.channels.bulk_thread import BulkThread
+from telegrad.transport.channels.table import Channels
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.io.spin import longest_spin
 from telegrad.transport.limits import ConnectionLimits
@@ -31,8 +33,7 @@ from telegrad.transport.session.dial import Reach
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.liveness import BEATS_PER_BOUND
 from telegrad.transport.session.stream import without_carrier
-from telegrad.transport.session.terms import Counters, Credentials, ExchangeStatistics, Moved, Terms
-from telegrad.transport.shm.slabs import SlabPool
+from telegrad.transport.session.terms import Credentials, ExchangeStatistics, Moved, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import NO_MEMORY, Envelope, Memory, copy_of, inline_parts
 
@@ -352,6 +353,8 @@ class Exchange:
         self._loop = shared_loop_thread() if loop is None else loop
         self._transports = tuple(transports)
         self._tasks = Tasks()
+        reader = SocketReader(self._loop, spin)
+        means = Means(loop=self._loop, spawn=self._tasks.spawn, clock=clock, moved=reader.moved)
         self._terms = Terms(
             credentials=Credentials(
                 identity=Identity(job, self.info),
@@ -364,15 +367,13 @@ class Exchange:
             lost_after=lost_after,
             clock=clock,
             loop=self._loop,
-            bulk=BulkThread(),
             spawn=self._tasks.spawn,
-            counters=Counters(),
             audit=Audit(name),
             limits=limits,
-            slabs=SlabPool(clock),
-            reader=SocketReader(self._loop, spin),
+            channels=Channels(means),
+            reader=reader,
         )
-        self.land = self._terms.slabs.devices.land  # as `wire.land`, for GPUs that peers share
+        self.land = self._terms.channels.land
         self._guests = guests
         self._peers = Peers(self._terms, self._reach)
         self._door = Door(
@@ -549,8 +550,7 @@ class Exchange:
         try:
             self._loop.run(self._close(peers, timeout, reason))
         finally:
-            self._terms.bulk.close()
-            self._terms.slabs.devices.end()
+            self._terms.channels.close()
             self._terms.audit.close()
             self._loop.release()
 
@@ -614,7 +614,7 @@ class Exchange:
         beat = self._terms.lost_after / BEATS_PER_BOUND
         self._next_tick = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
         self._ticker = loop.call_at(self._next_tick, self._tick)
-        self._terms.slabs.tick()
+        self._terms.channels.tick()
         self._terms.reader.tick()
         clock = self._terms.clock()
         for carriers in self._peers.all():

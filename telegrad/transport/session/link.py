@@ -16,8 +16,8 @@ from typing import Final, final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.bulk.seal import SealedFrames
 from telegrad.transport.security.handshake import Reason, RefusedError
+from telegrad.transport.security.seal import SealedFrames
 from telegrad.transport.session.ask import ask
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.exchange import Exchange

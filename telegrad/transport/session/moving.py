@@ -1,6 +1,6 @@
 """Moving a stream from gRPC to a TCP socket, which any thread reads and writes itself.
 
-Where both workers have sockets for lanes (`bulk/socket_lane`), and both say that frames may go by them,
+Where both workers have sockets for lanes (`channels/socket_lane`), and both say that frames may go by them,
 too, whoever dialled a stream over gRPC dials that port as soon as it is up. The handshake there names
 the stream whose place it takes; the session goes on where that one was, as after any break.
 
@@ -8,7 +8,7 @@ the stream whose place it takes; the session goes on where that one was, as afte
     TCP                          hello, hello, proof, welcome, frames
 
 Each end proves the token again, over both hellos, of which the dialler's names the first stream. Frames
-are as safe as there: encrypted with keys of their own where that had TLS (`bulk/seal`), else
+are as safe as there: encrypted with keys of their own where that had TLS (`security/seal`), else
 with tags. A socket that cannot be had leaves the stream where it is, one that breaks brings it back.
 """
 
@@ -19,10 +19,17 @@ import logging
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.bulk.lanes import Way, check_path
-from telegrad.transport.bulk.seal import SealedFrames, make_seal, moved_secret
+from telegrad.transport.channels.lanes import Way
 from telegrad.transport.security.handshake import AcceptHandshake, DialHandshake
-from telegrad.transport.session.ask import Answer, ask, cut_off, receive_small, record_refusal
+from telegrad.transport.security.seal import SealedFrames, make_seal, moved_secret
+from telegrad.transport.session.ask import (
+    Answer,
+    ask,
+    check_path,
+    cut_off,
+    receive_small,
+    record_refusal,
+)
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.stream import Stream
 from telegrad.transport.session.terms import Terms

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 from telegrad.errors import DecodeError, EncodeError
+from telegrad.transport.limits import MAX_INLINE_BYTES
 from telegrad.wire import (
     DEFAULT_LIMITS,
     ENVELOPE_BYTES,
@@ -47,14 +48,9 @@ from telegrad.wire import (
     measure,
 )
 
-__all__ = ["MAX_MESSAGE_BYTES", "WRITE_BYTES", "Session", "SessionStatistics"]
+__all__ = ["WRITE_BYTES", "Session", "SessionStatistics"]
 
 WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 envelopes/s
-MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays under 4 MiB
-# The largest message is a write of one envelope of the maximal size; a chunk has 1 MiB. An
-# envelope's fields, a receipt and a tag are added to it. A message is gathered in memory before its
-# sender has proved anything, so there must always be a bound.
-MAX_MESSAGE_BYTES = MAX_INLINE_BYTES + 64 * 2**10
 
 # For all messages under way from one peer, at 200 bytes a part: twenty with 100,000 arrays each.
 MOST_PARTS_AWAITED = 2**21

@@ -8,13 +8,13 @@ from typing import Final, final
 
 from telegrad.errors import DecodeError, UnreachableWorkerError, WorkerLostError
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.bulk.lanes import Lanes
+from telegrad.transport.channels.base import Channel
+from telegrad.transport.channels.lanes import Lanes
 from telegrad.transport.security.audit import PEER_CUT_OFF, Audit
 from telegrad.transport.security.tags import BadTagError, Frames
 from telegrad.transport.session.terms import Moved
-from telegrad.transport.shm.slabs import SlabStream
 from telegrad.types import WorkerInfo
-from telegrad.wire import Frame
+from telegrad.wire import NO_MEMORY, Envelope, Frame, Lent, Memory
 
 __all__ = [
     "Loss",
@@ -27,25 +27,26 @@ __all__ = [
 
 @final
 class Stream:
-    """A carrier that has proved itself, with the tags of its frames.
+    """A carrier that has proved itself, with the tags of its frames, and the channels beside it.
 
-    It and its lanes are one: when any of them breaks, all are let go.
+    They are one: when any of them breaks, all are let go.
 
     Args:
         carrier: What moves the bytes.
         frames: What seals and opens them.
-        lanes: What big parts travel on beside it.
+        lanes: The channel for parts that no other channel lends.
         preamble: What has to be sent before the first frame: a listener's welcome.
-        slabs: The memory that both ends share, where they do.
+        lenders: The channels that lend parts, in the order in which they are asked.
 
     Attributes:
+        channels: The lenders and the lanes.
         messages_taken: Messages that came; this and the next two by whoever reads.
         bytes_taken: Theirs.
         frames_taken: Of them, those that were frames and were taken.
         messages_sent: Messages that were sealed; this and the next by who has the writer's turn.
         bytes_sent: Theirs.
-        return_due: Whether so much shared memory is free again that the peer should hear of it now;
-            under the connection's lock.
+        news_due: True if a channel has news that the peer should hear now; guarded by the
+            connection's lock.
     """
 
     def __init__(
@@ -55,40 +56,55 @@ class Stream:
         lanes: Lanes,
         *,
         preamble: bytes = b"",
-        slabs: SlabStream | None = None,
+        lenders: tuple[Channel, ...] = (),
     ) -> None:
         self.carrier = carrier
         self.frames = frames
         self.lanes = lanes
         self.preamble = preamble
-        self.slabs = slabs
+        self.lenders = lenders
+        self.channels: tuple[Channel, ...] = (*lenders, lanes)
         self.messages_taken = self.bytes_taken = self.frames_taken = 0
         self.messages_sent = self.bytes_sent = 0
-        self.return_due = False
+        self.news_due = False
 
     @property
     def dialled(self) -> bool:
         """Whether this side dialled it."""
         return self.lanes.dialled
 
+    def lend(self, envelope: Envelope) -> dict[int, Lent]:
+        """Lends the parts of an envelope, each by the first channel that has it."""
+        lent: dict[int, Lent] = {}
+        for channel in self.lenders:
+            lent = channel.lend(envelope) | lent
+        return lent
+
     def take_lent(self, frame: Frame) -> None:
-        """Puts what lies in shared memory into the envelopes of a frame.
+        """Puts the parts that the peer has lent into the envelopes of a frame.
 
         Raises:
-            DecodeError: There is none on this stream, or not what the frame says.
-            CarrierClosedError: This process has no room for it.
+            DecodeError: No channel of this stream lends, or the frame says what cannot be.
+            CarrierClosedError: This process has no room for the parts.
         """
-        if self.slabs is None:
+        if not self.lenders:
             raise DecodeError("a frame speaks of shared memory on a stream that has none")
-        self.slabs.read(frame)
+        for channel in self.lenders:
+            channel.read(frame)
+
+    def memory(self) -> Memory:
+        """Returns the memory in which values that go to the peer next may be put."""
+        return self.lenders[0].memory() if self.lenders else NO_MEMORY
 
     def moved(self) -> Moved:
-        """Returns what went by its frames."""
-        moved = Moved(self.bytes_sent, self.bytes_taken, writes=self.messages_sent)
-        if (slabs := self.slabs) is None:
-            return moved
-        shared = Moved(slab_bytes_sent=slabs.bytes_sent, slab_bytes_received=slabs.bytes_received)
-        return moved + shared
+        """Returns what went by its frames, and what its channels lent."""
+        return Moved(
+            self.bytes_sent,
+            self.bytes_taken,
+            writes=self.messages_sent,
+            slab_bytes_sent=sum(each.bytes_sent for each in self.lenders),
+            slab_bytes_received=sum(each.bytes_received for each in self.lenders),
+        )
 
     def record_cut_off(self, audit: Audit, peer: WorkerInfo, error: Exception) -> None:
         """Records, where it is for what it sent, that a peer is cut off, and how much was read."""

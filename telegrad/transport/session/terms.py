@@ -2,57 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from telegrad.transport.base import Receiver, Transport
-from telegrad.transport.bulk.thread import BulkThread
+from telegrad.transport.channels.base import Counters
+from telegrad.transport.channels.bulk_thread import BulkThread
+from telegrad.transport.channels.table import Channels
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.audit import Audit
 from telegrad.transport.security.handshake import Identity
-from telegrad.transport.shm.slabs import SlabPool
-from telegrad.wire import PIECE_BYTES
 
 __all__ = [
-    "Counters",
     "Credentials",
     "ExchangeStatistics",
     "Moved",
     "Terms",
 ]
-
-
-@dataclass(slots=True)
-class Counters:
-    """What all connections of an exchange count together; each counts its frames by itself.
-
-    Chunks are counted in any thread, by methods; the others on the loop alone.
-    """
-
-    connections: int = 0
-    lanes: int = 0
-    chunks_sent: int = 0
-    chunks_received: int = 0
-    bulk_bytes_sent: int = 0
-    bulk_bytes_received: int = 0
-    lag: float = 0.0
-    _chunks_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def chunk_left(self, size: int, offset: int) -> None:
-        """Counts a chunk that went by a lane, as one if it begins a MiB of its part."""
-        with self._chunks_lock:
-            self.chunks_sent += offset % PIECE_BYTES == 0
-            self.bulk_bytes_sent += size
-
-    def chunk_came(self, size: int, offset: int) -> None:
-        """Counts a chunk that came by a lane, as one if it begins a MiB of its part."""
-        with self._chunks_lock:
-            self.chunks_received += offset % PIECE_BYTES == 0
-            self.bulk_bytes_received += size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +52,10 @@ class Terms:
         lost_after: Seconds of silence after which a peer is lost.
         clock: What liveness and deadlines read.
         loop: Where everything here runs.
-        bulk: The thread that copies array bytes.
         spawn: Starts a task that the exchange awaits or cancels when it closes.
-        counters: What is counted.
         audit: Where it is recorded who was admitted or refused.
         limits: What others may take.
-        slabs: The memory that is shared with workers of this host.
+        channels: What moves big parts beside the control streams.
         reader: Reads the sockets past gRPC.
     """
 
@@ -98,13 +65,21 @@ class Terms:
     lost_after: float
     clock: Callable[[], float]
     loop: LoopThread
-    bulk: BulkThread
     spawn: Callable[[Coroutine[Any, Any, None]], None]
-    counters: Counters = field(default_factory=Counters)
     audit: Audit = field(default_factory=Audit)
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    slabs: SlabPool
+    channels: Channels
     reader: SocketReader
+
+    @property
+    def bulk(self) -> BulkThread:
+        """The thread that copies array bytes."""
+        return self.channels.means.bulk
+
+    @property
+    def counters(self) -> Counters:
+        """The counts of all connections together."""
+        return self.channels.means.counters
 
 
 # -- counters of an exchange ---------------------------------------------------------------------

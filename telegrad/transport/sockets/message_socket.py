@@ -21,7 +21,7 @@ from typing import final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.session.session import MAX_MESSAGE_BYTES
+from telegrad.transport.limits import MAX_MESSAGE_BYTES
 
 __all__ = [
     "LARGEST",

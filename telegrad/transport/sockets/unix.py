@@ -25,9 +25,9 @@ from typing import final
 
 from telegrad.arrays import can_share, gpu_identities
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
+from telegrad.transport.channels.device_memory import told_of
+from telegrad.transport.channels.shared_memory import SLABS
 from telegrad.transport.security.tags import UNTAGGED
-from telegrad.transport.shm.device import told_of
-from telegrad.transport.shm.slabs import SLABS
 from telegrad.transport.sockets.message_socket import DirectSocket
 
 __all__ = [

@@ -18,11 +18,11 @@ from typing import final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Blocking, Carrier, CarrierClosedError
-from telegrad.transport.bulk.cargo import Cargo
-from telegrad.transport.bulk.pace import Pace
-from telegrad.transport.bulk.seal import TAG_BYTES, Seal
-from telegrad.transport.bulk.thread import BulkThread, copy_into
-from telegrad.transport.session.terms import Counters
+from telegrad.transport.channels.base import Counters
+from telegrad.transport.channels.bulk_thread import BulkThread, copy_into
+from telegrad.transport.channels.cargo import Cargo
+from telegrad.transport.channels.pace import Pace
+from telegrad.transport.security.seal import TAG_BYTES, Seal
 from telegrad.transport.sockets.message_socket import header_of
 from telegrad.transport.sockets.tcp import SIZE_BYTES
 from telegrad.wire import (

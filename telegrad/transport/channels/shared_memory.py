@@ -12,36 +12,159 @@ is never used again: what was not handed over is sent as pieces, from where it l
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 
 from telegrad.arrays import SharedMemory, shared_below
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, Direct
-from telegrad.transport.shm.answers import Answering
-from telegrad.transport.shm.device import DeviceSlabs, DeviceStream, Hold
-from telegrad.transport.shm.handles import Handles
-from telegrad.transport.shm.ledger import Account, Block, Bounds, Ledger
-from telegrad.transport.shm.loans import Loans, Watch
+from telegrad.transport.channels.answers import Answering
+from telegrad.transport.channels.base import Channel, Kind
+from telegrad.transport.channels.device_memory import DeviceSlabs, DeviceStream, Hold
+from telegrad.transport.channels.ledger import Account, Block, Bounds, Ledger
+from telegrad.transport.channels.loans import FIRST_HANDLE, Loans, Watch
 from telegrad.wire import LENT_BYTES, Buffer, Envelope, Frame, Lending, Lent, Memory
 
-__all__ = ["SLABS", "SlabPool", "SlabStream"]
+__all__ = ["MOST_HANDLES", "SLABS", "Handles", "SlabPool", "SlabStream"]
 
 SLABS = "slabs"  # the capability in a hello
 NOTHING: Mapping[int, memoryview] = MappingProxyType({})
 MOST_LENT = 1024  # parts of one envelope: a frame has a bound, and each takes 20 bytes of it
 DEFAULT_BOUNDS = Bounds()
 
+# -- arrays that were made in shared memory (`arrays.shared_empty`): a peer gets them uncopied -----
+#
+# Such memory is the program's own. It is lent as often as its arrays are sent, to any number of peers,
+# and is never used for anything else. A peer maps it once on a stream, until it is told that the memory
+# is gone here.
+
+MOST_HANDLES = 64  # of one stream; each takes a descriptor of the peer's
+
 
 @final
-class SlabPool:
+class _Watch(weakref.ref[SharedMemory]):
+    """Goes into a queue when the memory is gone."""
+
+    __slots__ = ("key",)
+    key: int
+
+    def __new__(cls, memory: SharedMemory, gone: queue.SimpleQueue[_Watch]) -> Self:
+        self = super().__new__(cls, memory, gone.put)
+        self.key = id(memory)
+        return self
+
+    def __init__(self, memory: SharedMemory, gone: object) -> None:
+        """Does nothing more."""
+
+
+@final
+@dataclass(slots=True)
+class _Handle:
+    number: int
+    watch: _Watch
+    loans: int = 0
+    gone: bool = False
+
+
+@final
+class Handles:
+    """The memory of arrays that the peer of one stream knows; under the pool's lock.
+
+    Attributes:
+        known: By the id of the memory.
+
+    Args:
+        account: Where loans are numbered, and what is dropped is told.
+    """
+
+    def __init__(self, account: Account[SharedMemory]) -> None:
+        self._account = account
+        self.known: dict[int, _Handle] = {}
+        self._loans: dict[int, _Handle] = {}
+        self._last = FIRST_HANDLE
+        self._gone: queue.SimpleQueue[_Watch] = queue.SimpleQueue()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to drain."""
+        return not self._gone.empty()
+
+    def lend(
+        self, memory: SharedMemory, buffer: memoryview, new: list[tuple[int, int, int]]
+    ) -> Lent | None:
+        """Lends a stretch of memory.
+
+        Args:
+            memory: Where it lies.
+            buffer: The stretch.
+            new: Gets number, size and a descriptor of what the peer does not know.
+
+        Returns:
+            Where it lies; None if the peer knows too many.
+        """
+        self.drain()
+        if not self._account.open:
+            return None
+        handle = self.known.get(id(memory))
+        if handle is None:
+            if len(self.known) >= MOST_HANDLES:
+                return None
+            try:
+                descriptor = os.dup(memory.descriptor)
+            except OSError:  # too many are open
+                return None
+            self._last += 1
+            handle = self.known[id(memory)] = _Handle(self._last, _Watch(memory, self._gone))
+            new.append((handle.number, len(memory), descriptor))
+        self._account.loan += 1
+        self._loans[self._account.loan] = handle
+        handle.loans += 1
+        offset = _place_of(buffer) - _place_of(memoryview(memory))
+        return Lent(self._account.loan, handle.number, offset, buffer.nbytes)
+
+    def returned(self, loan: int) -> bool:
+        """Hears that the peer has given a loan back; returns whether it had it."""
+        handle = self._loans.pop(loan, None)
+        if handle is None:
+            return False
+        handle.loans -= 1
+        self._drop_unused(handle)
+        return True
+
+    def drain(self) -> None:
+        """Tells the peer of memory that is gone here, once it has given all of it back."""
+        while not self._gone.empty():
+            watch = self._gone.get()
+            handle = self.known.get(watch.key)
+            if handle is not None and handle.watch is watch:
+                del self.known[watch.key]
+                handle.gone = True
+                self._drop_unused(handle)
+
+    def _drop_unused(self, handle: _Handle) -> None:
+        if handle.gone and not handle.loans:
+            self._account.dropped.append(handle.number)
+
+
+def _place_of(buffer: memoryview) -> int:
+    there: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
+    return there
+
+
+# -- slabs: memory that the library makes for what it sends ----------------------------------------
+
+
+@final
+class SlabPool(Kind):
     """The slabs of one worker; any thread.
 
     Attributes:
@@ -50,10 +173,17 @@ class SlabPool:
     Args:
         clock: In seconds.
         bounds: What it keeps to.
+        moved: Hears, in the threads that write and read frames, how many bytes one lends.
     """
 
-    def __init__(self, clock: Callable[[], float], bounds: Bounds = DEFAULT_BOUNDS) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        bounds: Bounds = DEFAULT_BOUNDS,
+        moved: Callable[[int], None] | None = None,
+    ) -> None:
         self.bounds = bounds
+        self.moved = _ignore if moved is None else moved
         self.devices = DeviceSlabs(clock)
         self._clock = clock
         self._lock = threading.Lock()  # guards the next two
@@ -82,6 +212,10 @@ class SlabPool:
             for slab in self._ledger.trim(self._clock()):
                 slab.memory.close_descriptor()
         self.devices.tick()
+
+    def close(self) -> None:
+        """Lets go of the memory of GPUs; may wait for one."""
+        self.devices.end()
 
     def take(
         self, account: Account[SharedMemory], size: int, beside: Hold | None = None
@@ -189,7 +323,7 @@ class SlabPool:
             view = self._export(block) if exporter is None else exporter.data
             return view if account.out <= self.bounds.lent // 2 else view.toreadonly()
 
-    def close(self, account: Account[SharedMemory]) -> None:
+    def close_account(self, account: Account[SharedMemory]) -> None:
         """Lets go of all that is shared with a peer; what something here refers to lives on for it."""
         with self._lock:
             self._drain()
@@ -217,14 +351,8 @@ class SlabPool:
 
 
 @final
-class SlabStream:
+class SlabStream(Channel):
     """The memory that both ends of one stream share; any thread.
-
-    What concerns a frame is done in the order of the frames, by whoever reads or writes them.
-
-    Attributes:
-        bytes_sent: What was lent; by the writer.
-        bytes_received: What the peer has lent; by the reader.
 
     Args:
         pool: Where this worker's own slabs come from.
@@ -237,7 +365,7 @@ class SlabStream:
         self._direct = direct
         self._account: Account[SharedMemory] = Account()
         self._handles = Handles(self._account)
-        self._moved: Callable[[int], None] = _ignore
+        self._moved = pool.moved
         self._new: list[tuple[int, int, int]] = []  # of which the next frame tells the peer
         own = partial(pool.given_back, self._account)
         self._loans = Loans(direct.descriptor, own, pool.bounds)
@@ -254,9 +382,9 @@ class SlabStream:
             told, capabilities, partial(self._pool.take, self._account)
         )
 
-    def on_moved(self, moved: Callable[[int], None]) -> None:
-        """Registers what hears, in the threads that write and read frames, how many bytes one lends."""
-        self._moved = moved
+    def memory(self) -> Memory:
+        """Returns itself: values that go to the peer are put into memory that it shares."""
+        return self
 
     def lends(self, memory: SharedMemory) -> bool:
         """Tells whether arrays in some memory travel as they are."""
@@ -371,7 +499,7 @@ class SlabStream:
         if self._gpus is not None:
             self._gpus.close()
         self._moved = _ignore
-        self._pool.close(self._account)
+        self._pool.close_account(self._account)
         self._loans.close()
 
 

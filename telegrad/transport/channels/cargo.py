@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from telegrad.transport.bulk.thread import BulkThread, copy_into
-from telegrad.transport.session.session import Session
+from telegrad.transport.channels.base import Pieces
+from telegrad.transport.channels.bulk_thread import BulkThread, copy_into
 from telegrad.wire import Assembly, Envelope, Piece, Span
 
 __all__ = ["Cargo"]
@@ -31,7 +31,7 @@ class Cargo:
 
     def __init__(
         self,
-        session: Session,
+        session: Pieces,
         session_lock: threading.Lock,
         bulk: BulkThread,
         hand_over: Callable[[Sequence[Envelope]], None],

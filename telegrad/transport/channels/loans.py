@@ -19,7 +19,7 @@ import numpy as np
 from telegrad.arrays import SharedMemory
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.shm.ledger import Bounds
+from telegrad.transport.channels.ledger import Bounds
 from telegrad.wire import FIRST_BUFFER, Envelope, Frame, Lent
 
 __all__ = ["FIRST_HANDLE", "RETURN_BYTES", "Loans", "Watch"]

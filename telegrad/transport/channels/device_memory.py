@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 
 from telegrad.arrays import DeviceMemory, Mappings, SharedPlace, octets_from_gpu
-from telegrad.transport.shm.ledger import Account, Block, Bounds, Ledger
+from telegrad.transport.channels.ledger import Account, Block, Bounds, Ledger
 from telegrad.wire import INLINE_BYTES, SHADOW_BYTES, Mode, land, mode_of, set_mode, write_place
 
 __all__ = ["CUDA_IPC", "DeviceSlabs", "DeviceStream", "told_of"]

@@ -1,0 +1,447 @@
+"""The bulk lanes of one stream: opened when there is something big to move, let go with it.
+
+Whoever dialled the control stream dials its lanes, at the same endpoint; or one lane over a socket
+of its own (`socket_lane`), where both ends have that. Each proves that it belongs to this stream and
+no other (`telegrad.transport.security.handshake`). Chunks are as safe as the stream is: under TLS they are
+encrypted; without it they carry no tags of their own, and can be altered by somebody on the path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import Blocking, Carrier, CarrierClosedError
+from telegrad.transport.channels.base import Channel, Counters, Means
+from telegrad.transport.channels.bulk_thread import BulkThread, make_chunk
+from telegrad.transport.channels.cargo import Cargo
+from telegrad.transport.channels.pace import Pace
+from telegrad.transport.channels.socket_lane import SocketLane
+from telegrad.transport.channels.standstill import Standstill
+from telegrad.transport.security.handshake import Reason, RefusedError
+from telegrad.transport.security.seal import make_seal
+from telegrad.wire import Frame, read_chunk
+
+__all__ = ["LANES", "DialLane", "Lane", "Lanes", "Way"]
+
+logger = logging.getLogger(__name__)
+
+# benchmarks/bulk_lanes.py on two busy cores, medians: two lanes move 1.1 times (pushes) to 1.35
+# times (echoes) as much as one; a third 1.1 and 0.97 times as much as two, which is the noise.
+LANES = 2
+MOST_LANES = 8  # that a dialler may open: one of another version may know better
+
+
+# -- one lane over a carrier of its own ------------------------------------------------------------
+#
+#         next_piece ─▶ make_chunk ─▶ send ═══ lane ═══▶ receive ─▶ announced? ─▶ store
+#                       (bulk thread)                                    (bulk thread copies)
+#
+# A few chunks are made ahead, and a few copied behind, so that neither waits for the other. There are
+# no credits: a reader that is behind stops reading, and HTTP/2's flow control stops the sender.
+
+# Chunks made before the one being sent has left, and copied while the next ones are read. One
+# more hides the hop to the bulk thread; each costs 1 MiB per lane.
+AHEAD = 2
+
+# A chunk, and where its data begins in its part.
+_Made: TypeAlias = "tuple[asyncio.Future[bytes], int]"
+
+
+@final
+class Lane:
+    """One lane of a stream; on the loop.
+
+    Attributes:
+        sent: Chunks that were taken to be sent.
+        left: Chunks that went.
+        taken: Chunks that came.
+
+    Args:
+        carrier: What moves the bytes; it has proved itself.
+        cargo: What is loaded and unloaded.
+        bulk: Where chunks are made.
+        counters: What is counted.
+        pace: Says how big chunks are to be, and hears what is sent.
+        preamble: What has to be sent before the first chunk: a listener's welcome.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        cargo: Cargo,
+        bulk: BulkThread,
+        counters: Counters,
+        *,
+        pace: Pace,
+        preamble: bytes = b"",
+    ) -> None:
+        self.carrier = carrier
+        self.sent = self.left = 0
+        self.taken = 0
+        self._cargo = cargo
+        self._bulk = bulk
+        self._counters = counters
+        self._pace = pace
+        self._preamble = preamble
+        self._open = True
+        self._work = asyncio.Event()  # there may be pieces to send
+        self._news = asyncio.Event()  # there may be new announcements
+
+    def is_open(self) -> bool:
+        """Whether this is still a lane of its stream."""
+        return self._open
+
+    def wake(self) -> None:
+        """Hears that there are pieces to send."""
+        self._work.set()
+
+    def announced(self) -> None:
+        """Hears that the control stream announced envelopes."""
+        self._news.set()
+
+    def let_go(self) -> None:
+        """Ends the tasks that read and write it."""
+        self._open = False
+        self._work.set()
+        self._news.set()
+
+    async def write(self) -> None:
+        """Sends pieces until the lane is let go.
+
+        Raises:
+            CarrierClosedError: It broke.
+        """
+        if self._preamble:
+            await self.carrier.send(self._preamble)
+        made: deque[_Made] = deque()
+        while self._open:
+            self._work.clear()
+            self._make(made)
+            if made:
+                chunk, offset = made.popleft()
+                await self._send(await chunk, offset)
+            else:
+                await self._work.wait()
+
+    async def read(self) -> None:
+        """Takes chunks until the lane is let go.
+
+        Raises:
+            CarrierClosedError: It broke, or a chunk is missing.
+            DecodeError: What came is no chunk, or fits nothing that was announced.
+        """
+        copying: deque[asyncio.Future[None]] = deque()
+        while self._open:
+            copied = await self._receive()
+            if copied is not None:
+                copying.append(copied)
+            if len(copying) >= AHEAD:
+                await copying.popleft()
+
+    # What holds a chunk returns before the next wait for one: an idle lane keeps no bytes.
+
+    def _make(self, made: deque[_Made]) -> None:
+        while len(made) < AHEAD:
+            piece = self._cargo.next_piece(self._pace.stride)
+            if piece is None:
+                return
+            chunk = self._bulk.run(make_chunk, self.sent, piece)
+            made.append((chunk, piece.offset))
+            self.sent += 1
+            self._pace.sent(len(piece.data))
+
+    async def _send(self, chunk: bytes, offset: int) -> None:
+        await self.carrier.send(chunk)
+        self.left += 1
+        self._counters.chunk_left(len(chunk), offset)
+
+    async def _receive(self) -> asyncio.Future[None] | None:
+        """Waits for a chunk, and for its announcement; has it copied where it is wanted."""
+        message = await self.carrier.receive()
+        if not self.is_open():
+            return None
+        sequence, piece = read_chunk(message)
+        if sequence != self.taken:
+            raise CarrierClosedError(f"chunk {sequence} came in place of {self.taken}")
+        self.taken += 1
+        self._counters.chunk_came(len(message), piece.offset)
+        while not self._cargo.announced(piece.number):
+            self._news.clear()
+            await self._news.wait()
+            if not self.is_open():
+                return None
+        return self._cargo.store(piece)
+
+
+# -- all lanes of one stream -----------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What lanes know of their control stream.
+
+    Attributes:
+        stream_id: Its name.
+        secret: What its two ends share; empty where it is plain.
+        endpoint: Where this side dialled it, and dials its lanes; empty when the peer did, and does.
+        bulk_endpoint: Where a lane over a socket of its own is dialled; empty where there is none.
+        sockets: Whether such lanes are taken from the peer.
+        moves: Whether the stream is to move to such a socket.
+    """
+
+    stream_id: bytes
+    secret: bytes
+    endpoint: str = ""
+    bulk_endpoint: str = ""
+    sockets: bool = True
+    moves: bool = False
+
+    def moved(self, stream_id: bytes, secret: bytes) -> Way:
+        """Returns that of a stream that has taken the place of this one."""
+        return replace(self, stream_id=stream_id, secret=secret, moves=False)
+
+    def without_socket(self) -> Way:
+        """Returns the same, for lanes over gRPC."""
+        return replace(self, bulk_endpoint="", sockets=False)
+
+
+class DialLane(Protocol):
+    """Dials a lane and proves that it belongs to a stream."""
+
+    async def __call__(self, way: Way, endpoint: str) -> tuple[Carrier, bytes]:
+        """Returns the lane's carrier and both hellos of its handshake in full.
+
+        Raises:
+            ConnectionError: It cannot be had.
+        """
+
+
+@final
+class Lanes(Channel):
+    """The lanes beside one control stream, which carry what no other channel lends.
+
+    The loop calls its methods, except those of `Channel`.
+
+    Args:
+        means: What the worker's channels share.
+        peer: The name of the worker at the other end.
+        way: What lanes know of the control stream.
+        cargo: What lanes load and unload.
+        patience: Seconds without progress after which lanes stand still.
+        dial: Dials a lane.
+        on_broken: Hears once that a lane broke; has to close all of them.
+
+    Attributes:
+        way: As the argument.
+        held: True while the stream is about to move to a socket (`moving`), so that no lane is dialled.
+    """
+
+    def __init__(
+        self,
+        means: Means,
+        peer: str,
+        way: Way,
+        *,
+        cargo: Cargo,
+        patience: float,
+        dial: DialLane,
+        on_broken: Callable[[Lanes, Exception], None],
+    ) -> None:
+        self._means = means
+        self._peer = peer
+        self.way = way
+        self._cargo = cargo
+        self._dial_lane = dial
+        self._on_broken = on_broken
+        self._standstill = Standstill(means.clock(), patience=patience)
+        self._pace = Pace(means.clock())
+        self._lanes: list[Lane | SocketLane] = []
+        self.held = way.moves
+        self._wanted = self._dialling = False
+        self._at_socket = False  # dials a socket, or has
+        self._open = True
+
+    @property
+    def dialled(self) -> bool:
+        """Whether this side dialled the control stream."""
+        return bool(self.way.endpoint)
+
+    @property
+    def sent(self) -> int:
+        """How many chunks were given to these lanes."""
+        return sum(lane.sent for lane in self._lanes)
+
+    @property
+    def taken(self) -> int:
+        """How many chunks came on these lanes; heartbeats tell the peer."""
+        return sum(lane.taken for lane in self._lanes)
+
+    @property
+    def known_taken(self) -> int:
+        """How many chunks the peer has said that it took."""
+        return self._standstill.taken
+
+    @property
+    def by_socket(self) -> bool:
+        """Whether they are over sockets of their own, or are to be."""
+        return self._at_socket or any(lane.carrier.blocking is not None for lane in self._lanes)
+
+    @property
+    def moved(self) -> bool:
+        """Whether any chunk came or went."""
+        return any(lane.taken or lane.left for lane in self._lanes)
+
+    # From any thread, as a Channel.
+
+    def wake(self) -> None:
+        """Hears that there are pieces to send."""
+        self._means.loop.call(self._wake)
+
+    def heard(self, frame: Frame) -> None:
+        """Hears whether the peer announced big parts, and how many chunks it took."""
+        if frame.awaited:
+            self._means.loop.call(self._announced)
+        if frame.heartbeat is not None:
+            self._means.loop.call(self._heard_chunks, frame.heartbeat.chunks)
+
+    # On the loop.
+
+    def _wake(self) -> None:
+        self._want()
+        for lane in self._lanes:
+            lane.wake()
+
+    def _announced(self) -> None:
+        self._want()
+        for lane in self._lanes:
+            lane.announced()
+
+    def _heard_chunks(self, chunks: int) -> None:
+        self._standstill.heard(chunks)
+        self._pace.heard(chunks, self._means.clock())
+
+    def stand_still(self, now: float) -> bool:
+        """Returns whether chunks are owed and none has been taken for too long."""
+        return self._standstill.tick(now, sent=self.sent, waiting=self._cargo.waiting)
+
+    def accepts(self, stream_id: bytes) -> bool:
+        """Returns whether a lane of that stream may be taken from the peer."""
+        mine = self._open and not self.dialled and stream_id == self.way.stream_id
+        return mine and len(self._lanes) < MOST_LANES
+
+    def take(self, carrier: Carrier, transcript: bytes, *, preamble: bytes = b"") -> None:
+        """Adds a lane whose handshake is done.
+
+        Args:
+            carrier: What moves its bytes.
+            transcript: Both hellos of its handshake in full.
+            preamble: What has to be sent before the first chunk.
+
+        Raises:
+            CarrierClosedError: It broke meanwhile, or its bytes cannot be protected.
+        """
+        if carrier.blocking is None:
+            self._lanes.append(self._on_loop(carrier, preamble))
+        else:
+            self._lanes.append(self._in_threads(carrier, carrier.blocking, transcript, preamble))
+        self._means.counters.lanes += 1
+
+    def release(self) -> None:
+        """Hears that the stream stays where it is: lanes are dialled as soon as they are wanted."""
+        self.held = False
+        if self._wanted:
+            self._want()
+
+    def close(self) -> None:
+        """Ends all lanes, those on their way as well; on the loop. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        for lane in self._lanes:
+            lane.let_go()
+            self._means.spawn(lane.carrier.close())
+
+    def _want(self) -> None:
+        """Dials, on the first call and where that is this side's to do."""
+        self._wanted = True
+        if self._open and self.dialled and not self._dialling and not self.held:
+            self._dialling = True
+            self._means.spawn(self._dial())
+
+    def _on_loop(self, carrier: Carrier, preamble: bytes) -> Lane:
+        means, pace = self._means, self._pace
+        lane = Lane(carrier, self._cargo, means.bulk, means.counters, pace=pace, preamble=preamble)
+        means.spawn(self._run(lane.read()))
+        means.spawn(self._run(lane.write()))
+        return lane
+
+    def _in_threads(
+        self, carrier: Carrier, below: Blocking, transcript: bytes, preamble: bytes
+    ) -> SocketLane:
+        means = self._means
+        lane = SocketLane(
+            carrier,
+            below,
+            self._cargo,
+            means.bulk,
+            means.counters,
+            pace=self._pace,
+            seal=make_seal(self.way.secret, transcript, dialled=self.dialled),
+            on_broken=lambda error: means.loop.call_soon(self._break, error),
+            preamble=preamble,
+        )
+        lane.start()
+        return lane
+
+    async def _dial(self) -> None:
+        """Opens the lane over a socket of its own, where both ends have that; else those over gRPC."""
+        if self.way.bulk_endpoint:
+            self._at_socket = True
+            try:
+                await self._dial_at(self.way.bulk_endpoint)
+            except ConnectionError as error:
+                self._at_socket = False
+                if isinstance(error, RefusedError) and error.reason is Reason.UNKNOWN_STREAM:
+                    self._break(error)  # the stream has ended there, or is another's
+                    return
+                name, where = self._peer, self.way.bulk_endpoint
+                words = f"big arrays go to {name} over gRPC, not {where}: {error}"
+                self._means.bulk.run(logger.warning, words)  # a handler may block
+            else:
+                return
+        for _ in range(LANES):
+            self._means.spawn(self._dial_grpc())
+
+    async def _dial_grpc(self) -> None:
+        try:
+            await self._dial_at(self.way.endpoint)
+        except ConnectionError as error:
+            self._break(error)
+
+    async def _dial_at(self, endpoint: str) -> None:
+        carrier, transcript = await self._dial_lane(self.way, endpoint)
+        if not self._open:
+            await carrier.close()
+            return
+        try:
+            self.take(carrier, transcript)
+        except CarrierClosedError:
+            await carrier.close()
+            raise
+
+    async def _run(self, task: Coroutine[Any, Any, None]) -> None:
+        try:
+            await task
+        except (CarrierClosedError, DecodeError, MemoryError) as error:
+            self._break(error)
+
+    def _break(self, error: Exception) -> None:
+        if self._open:
+            self._on_broken(self, error)

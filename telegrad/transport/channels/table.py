@@ -1,0 +1,48 @@
+"""The channels of one worker: its table of kinds, and the lanes for all other parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from telegrad.transport.base import Carrier
+from telegrad.transport.channels.base import Channel, Kind, Means
+from telegrad.transport.channels.shared_memory import SlabPool
+
+__all__ = ["Channels"]
+
+
+@final
+class Channels:
+    """The kinds of channels that one worker has.
+
+    Args:
+        means: What all channels share.
+
+    Attributes:
+        means: As the argument.
+        kinds: The table: for each part, the kinds are asked in this order.
+        land: As `wire.land`, for arrays of GPUs that peers share.
+    """
+
+    def __init__(self, means: Means) -> None:
+        self.means = means
+        memory = SlabPool(means.clock, moved=means.moved)
+        self.kinds: tuple[Kind, ...] = (memory,)
+        self.land: Callable[..., Any] = memory.devices.land
+
+    def open(self, carrier: Carrier, capabilities: Sequence[str]) -> tuple[Channel, ...]:
+        """Opens the channels of a stream that lend; see `Kind.open`."""
+        opened = [kind.open(carrier, capabilities) for kind in self.kinds]
+        return tuple(each for each in opened if each is not None)
+
+    def tick(self) -> None:
+        """Lets go of what nobody has used for a while; on the loop."""
+        for kind in self.kinds:
+            kind.tick()
+
+    def close(self) -> None:
+        """Ends what all streams shared, once these have ended; not on the loop."""
+        self.means.bulk.close()
+        for kind in self.kinds:
+            kind.close()

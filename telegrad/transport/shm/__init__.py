@@ -1,1 +1,0 @@
-"""Arrays in memory that both processes map: the host's memory, and a GPU's."""
