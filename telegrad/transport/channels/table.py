@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import final
 
 from telegrad.transport.base import Carrier
 from telegrad.transport.channels.base import Channel, Kind, Means
 from telegrad.transport.channels.shared_memory import SlabPool
+from telegrad.wire import Land
 
 __all__ = ["Channels"]
 
@@ -29,7 +30,7 @@ class Channels:
         self.means = means
         memory = SlabPool(means.clock, moved=means.moved)
         self.kinds: tuple[Kind, ...] = (memory,)
-        self.land: Callable[..., Any] = memory.devices.land
+        self.land: Land = memory.devices.land
 
     def open(self, carrier: Carrier, capabilities: Sequence[str]) -> tuple[Channel, ...]:
         """Opens the channels of a stream that lend; see `Kind.open`."""

@@ -37,7 +37,7 @@ from telegrad.transport.session.moving import move
 from telegrad.transport.session.stream import Stream, breakage
 from telegrad.transport.session.terms import Terms
 
-__all__ = ["Reach"]
+__all__ = ["Dialling", "Reach"]
 
 STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not hold up the next for longer
 FIRST_PAUSE_SECONDS = 0.02  # between rounds of dials; doubles
@@ -194,6 +194,39 @@ class Reach:
         with contextlib.suppress(ConnectionError):
             answer = await task
             await answer.carrier.close()
+
+
+@final
+class Dialling:
+    """The connections of one worker that this side dials now; on the loop.
+
+    Args:
+        terms: What all connections share.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._reaching: dict[Carriers, Reach] = {}
+
+    def __contains__(self, carriers: Carriers) -> bool:
+        return carriers in self._reaching
+
+    def begin(self, carriers: Carriers) -> None:
+        """Dials for a connection, unless that is under way."""
+        if carriers not in self._reaching:
+            reach = self._reaching[carriers] = Reach(carriers, self._terms)
+            self._terms.spawn(self._run(carriers, reach))
+
+    def shakes_hands(self, carriers: Carriers) -> bool:
+        """Tells whether a handshake is under way that this side began."""
+        reach = self._reaching.get(carriers)
+        return reach is not None and reach.shaking_hands
+
+    async def _run(self, carriers: Carriers, reach: Reach) -> None:
+        try:
+            await reach.run()
+        finally:
+            del self._reaching[carriers]
 
 
 def _is_final(failure: Exception) -> bool:

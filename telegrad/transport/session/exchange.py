@@ -29,13 +29,13 @@ from telegrad.transport.security.handshake import Identity, Reason, RefusedError
 from telegrad.transport.session.accept import Door
 from telegrad.transport.session.ask import Answer, ask
 from telegrad.transport.session.carriers import Carriers
-from telegrad.transport.session.dial import Reach
+from telegrad.transport.session.dial import Dialling, Reach
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.liveness import BEATS_PER_BOUND
 from telegrad.transport.session.stream import without_carrier
 from telegrad.transport.session.terms import Credentials, ExchangeStatistics, Moved, Terms
 from telegrad.types import WorkerInfo
-from telegrad.wire import NO_MEMORY, Envelope, Memory, copy_of, inline_parts
+from telegrad.wire import NO_MEMORY, Envelope, Land, Memory, copy_of, inline_parts
 
 __all__ = [
     "ENDED_PEERS",
@@ -275,14 +275,55 @@ def _copy(envelope: Envelope) -> Envelope:
     )
 
 
+# -- the beat of all connections -----------------------------------------------------------------
+
+TICKS_PER_BEAT = 4
+LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
+LAG_FADES = 0.9  # a tick; to a half within two beats
+
+
+@final
+class Ticker:
+    """Beats and judges all connections of one worker, and measures how late the loop runs; on the loop.
+
+    Args:
+        terms: What the connections share.
+        peers: The connections.
+    """
+
+    def __init__(self, terms: Terms, peers: Peers) -> None:
+        self._terms = terms
+        self._peers = peers
+        self._timer: asyncio.TimerHandle | None = None
+        self._next = 0.0
+
+    def tick(self) -> None:
+        """Ticks now, and several times a beat from then on, until it is cancelled."""
+        loop, terms = asyncio.get_running_loop(), self._terms
+        now = loop.time()
+        if self._next:
+            faded = LAG_FADES * terms.counters.lag  # what was late lately may be so again
+            terms.counters.lag = max(now - self._next, faded)
+        beat = terms.lost_after / BEATS_PER_BOUND
+        self._next = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
+        self._timer = loop.call_at(self._next, self.tick)
+        terms.channels.tick()
+        terms.reader.tick()
+        clock = terms.clock()
+        for carriers in self._peers.all():
+            carriers.tick(clock)
+
+    def cancel(self) -> None:
+        """Ticks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 # ------------------------------------------------------------------------------------------------
 
 LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
-TICKS_PER_BEAT = 4
 DEFAULT_LIMITS: Final = ConnectionLimits()
 CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
-LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
-LAG_FADES = 0.9  # a tick; to a half within two beats
 
 
 def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
@@ -350,11 +391,10 @@ class Exchange:
         self.info = WorkerInfo(name, rank, incarnation)
         self._own_key = name, incarnation
         self._listens = listens
-        self._loop = shared_loop_thread() if loop is None else loop
-        self._transports = tuple(transports)
+        loop = shared_loop_thread() if loop is None else loop
         self._tasks = Tasks()
-        reader = SocketReader(self._loop, spin)
-        means = Means(loop=self._loop, spawn=self._tasks.spawn, clock=clock, moved=reader.moved)
+        reader = SocketReader(loop, spin)
+        means = Means(loop=loop, spawn=self._tasks.spawn, clock=clock, moved=reader.moved)
         self._terms = Terms(
             credentials=Credentials(
                 identity=Identity(job, self.info),
@@ -366,33 +406,31 @@ class Exchange:
             receiver=receiver,
             lost_after=lost_after,
             clock=clock,
-            loop=self._loop,
+            loop=loop,
             spawn=self._tasks.spawn,
             audit=Audit(name),
             limits=limits,
             channels=Channels(means),
             reader=reader,
         )
-        self.land = self._terms.channels.land
         self._guests = guests
-        self._peers = Peers(self._terms, self._reach)
+        self._dialling = Dialling(self._terms)
+        self._peers = Peers(self._terms, self._dialling.begin)
+        self._ticker = Ticker(self._terms, self._peers)
         self._door = Door(
             self._terms,
             guests=guests,
             on_refused=on_refused,
             find=self._peers.find,
             forgotten=self._peers.is_forgotten,
-            dialling=self._is_dialling,
+            dialling=self._dialling.shakes_hands,
             full=self._peers.is_full,
         )
-        self._loopback = Loopback(self.info, self._loop, self._terms.bulk, receiver)
+        self._loopback = Loopback(self.info, loop, self._terms.bulk, receiver)
         self._state_lock = threading.Lock()  # guards the next two
         self._started = False
         self._closed = False
         self._listeners: list[Listener] = []  # this and what follows: on the loop alone
-        self._reaching: dict[Carriers, Reach] = {}
-        self._ticker: asyncio.TimerHandle | None = None
-        self._next_tick = 0.0
 
     # From any thread.
 
@@ -412,14 +450,14 @@ class Exchange:
             if self._started:
                 raise RuntimeError("an exchange is started once")
             self._started = True
-        self._loop.acquire()
+        self._terms.loop.acquire()
         try:
-            return self._loop.run(self._start(listen and self._listens))
+            return self._terms.loop.run(self._start(listen and self._listens))
         except BaseException:
             with self._state_lock:
                 self._closed = True
             self._peers.close()
-            self._loop.release()
+            self._terms.loop.release()
             raise
 
     def listen(self) -> tuple[str, ...]:
@@ -428,7 +466,7 @@ class Exchange:
         Raises:
             OSError: An address or port cannot be had.
         """
-        return self._loop.run(self._listen())
+        return self._terms.loop.run(self._listen())
 
     def connect(self, peer: WorkerInfo, endpoints: Sequence[str]) -> None:
         """Tells where a peer is, nowhere if it only dials; it is dialled when something is posted.
@@ -442,7 +480,7 @@ class Exchange:
         if self._listens:
             return
         if endpoints:
-            self._loop.call_soon(carriers.reach)
+            self._terms.loop.call_soon(carriers.reach)
         else:
             carriers.connection.cut(
                 f"it does not listen, nor does this worker, {self.info.name!r} (listen=False), so "
@@ -504,7 +542,7 @@ class Exchange:
         """
         expected = WorkerInfo(name, 0, 0) if name else None
         try:
-            return self._loop.run(self._introduce(endpoint, expected), timeout)
+            return self._terms.loop.run(self._introduce(endpoint, expected), timeout)
         except TimeoutError as error:
             raise ConnectionError(f"{endpoint} did not answer (timeout: {timeout:g} s)") from error
         except RefusedError as error:
@@ -518,7 +556,7 @@ class Exchange:
         """Says goodbye to one peer, behind what was posted to it; does not block."""
         carriers = self._peers.find(peer, False)
         if carriers is not None:
-            self._loop.call_soon(carriers.leave, reason)
+            self._terms.loop.call_soon(carriers.leave, reason)
 
     def spare(self, peer: WorkerInfo, seconds: float) -> None:
         """Has a peer given up after so many seconds of silence, if that is later than the others.
@@ -527,7 +565,7 @@ class Exchange:
         """
         carriers = self._peers.find(peer, True)
         if carriers is not None:
-            self._loop.call_soon(carriers.spare, seconds)
+            self._terms.loop.call_soon(carriers.spare, seconds)
 
     def fence(self, peer: WorkerInfo, reason: str, *, left: bool = False) -> None:
         """Declares a peer lost, or gone by itself: `post` refuses at once, `on_lost` follows."""
@@ -548,11 +586,11 @@ class Exchange:
         if not running:
             return
         try:
-            self._loop.run(self._close(peers, timeout, reason))
+            self._terms.loop.run(self._close(peers, timeout, reason))
         finally:
             self._terms.channels.close()
             self._terms.audit.close()
-            self._loop.release()
+            self._terms.loop.release()
 
     @property
     def audit(self) -> Audit:
@@ -587,53 +625,27 @@ class Exchange:
         """Whoever reads what comes from workers past gRPC."""
         return self._terms.reader
 
+    @property
+    def land(self) -> Land:
+        """Moves arrays that came to where they are to live; as `wire.land`, for GPUs that peers share."""
+        return self._terms.channels.land
+
     # On the loop.
 
     async def _start(self, listen: bool) -> tuple[str, ...]:
         endpoints = await self._listen() if listen else ()
-        self._tick()
+        self._ticker.tick()
         return endpoints
 
     async def _listen(self) -> tuple[str, ...]:
         try:
-            for transport in self._transports:
+            for transport in dict.fromkeys(self._terms.transports.values()):
                 door = transport.named(self.info)
                 self._listeners.append(await door.listen(self._door.take))
         except BaseException:
             await self._close_listeners()
             raise
         return tuple(each.endpoint for each in self._listeners if each.endpoint)
-
-    def _tick(self) -> None:
-        """Beats, judges, and measures how late the loop runs."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        if self._next_tick:
-            faded = LAG_FADES * self._terms.counters.lag  # what was late lately may be so again
-            self._terms.counters.lag = max(now - self._next_tick, faded)
-        beat = self._terms.lost_after / BEATS_PER_BOUND
-        self._next_tick = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
-        self._ticker = loop.call_at(self._next_tick, self._tick)
-        self._terms.channels.tick()
-        self._terms.reader.tick()
-        clock = self._terms.clock()
-        for carriers in self._peers.all():
-            carriers.tick(clock)
-
-    def _reach(self, carriers: Carriers) -> None:
-        if carriers not in self._reaching:
-            reach = self._reaching[carriers] = Reach(carriers, self._terms)
-            self._tasks.spawn(self._run_reach(carriers, reach))
-
-    def _is_dialling(self, carriers: Carriers) -> bool:
-        reach = self._reaching.get(carriers)
-        return reach is not None and reach.shaking_hands
-
-    async def _run_reach(self, carriers: Carriers, reach: Reach) -> None:
-        try:
-            await reach.run()
-        finally:
-            del self._reaching[carriers]
 
     async def _introduce(self, endpoint: str, expected: WorkerInfo | None) -> WorkerInfo:
         while True:
@@ -660,7 +672,7 @@ class Exchange:
         if not carriers.endpoints:
             carriers.learn((answer.endpoint,))
         await Reach(carriers, self._terms).prove(answer)
-        self._reach(carriers)  # has it move
+        self._dialling.begin(carriers)  # has it move
 
     async def _close(self, peers: list[Carriers], timeout: float, reason: str) -> None:
         loop = asyncio.get_running_loop()
@@ -682,8 +694,7 @@ class Exchange:
                     logger.warning, words, self.info.name, carriers.peer.name, timeout
                 )
             carriers.end()
-        if self._ticker is not None:
-            self._ticker.cancel()
+        self._ticker.cancel()
         self._terms.reader.close()
         await self._close_listeners()
         await self._tasks.end(max(0.5, deadline - loop.time()))

@@ -127,7 +127,7 @@ def dial_peers(exchange: Exchange, peers: Sequence[WorkerInfo], limit: float) ->
     Raises:
         BlockingCallError: On a loop of telegrad's.
     """
-    return exchange._loop.run(_dial_all(exchange, peers, limit))
+    return exchange._terms.loop.run(_dial_all(exchange, peers, limit))
 
 
 async def _dial_all(exchange: Exchange, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
@@ -202,7 +202,7 @@ async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
     if (loss := carriers.connection.loss) is not None:
         return BROKE, loss.reason or str(loss)
     for _ in range(LOOKS):  # it may be dialled already, and a second dial would cross that one
-        if carriers not in exchange._reaching or carriers.stream is not None:
+        if carriers not in exchange._dialling or carriers.stream is not None:
             break
         await asyncio.sleep(LOOK_SECONDS)
     if carriers.stream is not None and carriers.stream.dialled:
