@@ -244,7 +244,7 @@ def invite() -> tuple[AgentCore, bytes]:
     """
     agent = current_agent()
     invitation = agent.attached(Invitation)
-    if not invitation.endpoint.startswith(("grpc://", "grpcs://", "unix://")):
+    if not invitation.endpoint.startswith(("grpc://", "grpcs://", "local://")):
         raise RendezvousError(
             f"no other process can join the job at {invitation.endpoint}; start the agent with "
             "rpc.init_rpc()"
@@ -330,6 +330,7 @@ def _make_grpc_agent(
         if address.hosts_store:
             tls.check_name(COORDINATOR_NAME, "this worker hosts the coordinator, whose name")
     address = secured(address, mutual=tls is not None, insecure=options.insecure)
+    local = find_local(tls, wanted=options.local, bind=options.bind, cuda_ipc=options.cuda_ipc)
     port = JobPort(
         address,
         functools.partial(
@@ -342,6 +343,7 @@ def _make_grpc_agent(
         bind=options.bind,
         advertise=options.advertise,
         ports=options.ports,
+        local=local,
     )
     made = make_agent(
         address,
@@ -349,9 +351,7 @@ def _make_grpc_agent(
         options=options,
         token=token,
         transports=[
-            *find_local(
-                wanted=options.local, certificates=tls is not None, cuda_ipc=options.cuda_ipc
-            ),
+            *local,
             port.transport,
             *port.bulk(options.bulk_port, certificates=tls is not None),
         ],

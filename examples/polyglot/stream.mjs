@@ -23,7 +23,7 @@ const ENVELOPES_PER_RECEIPT = 64;
 const GOODBYE_SECONDS = 2;
 
 const bytes = (buffer) => buffer; // gRPC carries our messages as they are
-const target = (endpoint) => endpoint.replace(/^grpcs?:\/\//, "").replace(/^unix:\/\//, "unix:");
+const target = (endpoint) => endpoint.replace(/^grpcs?:\/\//, "");
 const joined = (...parts) => Buffer.concat(parts.map((part) => Buffer.from(part)));
 const sha256 = (data) => crypto.createHash("sha256").update(data).digest();
 const hmac = (key, ...parts) => crypto.createHmac("sha256", key).update(joined(...parts)).digest();

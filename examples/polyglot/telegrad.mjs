@@ -158,7 +158,8 @@ export class Member {
       if (!found) throw new Error(`no worker ${name} in this job`);
       const [, , incarnation, endpoints] = found;
       const expected = { name, incarnation };
-      const endpoint = endpoints.find((each) => /^(grpcs?|unix):/.test(each));
+      const endpoint = endpoints.find((each) => /^grpcs?:/.test(each));
+      if (!endpoint) throw new Error(`worker ${name} has no TCP port`);
       this.#workers.set(name, Caller.open(endpoint, { ...this.#common, expected }));
     }
     return this.#workers.get(name);

@@ -149,7 +149,7 @@ class Reach:
         words: The reason, for people.
         endpoints: The other's endpoints, as far as the dialler knows.
         transport: The transport of the present session: `grpc`, `grpcs`, `bulk`, `bulks`, `local`,
-            `unix`, `inproc`; "" for none.
+            `inproc`; "" for none.
         opened: True if the dialler has opened that connection.
         endpoint: The other end of that connection.
         certificate: The names that the other's certificate proves; None if it was not asked for
@@ -251,7 +251,7 @@ class DoctorPair:
         one: The name of the worker with the lower rank.
         other: The name of the worker with the higher rank.
         same_host: True if both are on one machine.
-        transport: `grpc`, `bulk` (past gRPC), these with an `s` if encrypted, `local`, `unix`,
+        transport: `grpc`, `bulk` (past gRPC), these with an `s` if encrypted, `local`,
             `inproc`; "" if there is no connection.
         why: The reason for that transport, in words.
         endpoint: The endpoint that was dialled for it.
@@ -366,8 +366,6 @@ def pair_of(
 def _why(carried: Reach, dialler: DoctorWorker, listener: DoctorWorker) -> str:
     """Returns the reason for a session's transport, in words."""
     match carried.transport:
-        case "unix":
-            why = "both are on one host, and bind='unix' was said"
         case "inproc":
             why = "both are agents of one process"
         case "local":
@@ -413,7 +411,7 @@ def _words(one: DoctorWorker, other: DoctorWorker, reach: Reach, back: Reach, sp
 def host_in(endpoint: str) -> str:
     """Returns the host of an endpoint; "" if it has none.
 
-    >>> host_in("grpcs://[fd00::2]:29500"), host_in("grpc://node3:1"), host_in("unix:///tmp/x/s")
+    >>> host_in("grpcs://[fd00::2]:29500"), host_in("grpc://node3:1"), host_in("local://0a1b/tmp/x/s")
     ('fd00::2', 'node3', '')
     """
     scheme, _, address = endpoint.partition("://")
@@ -423,7 +421,7 @@ def host_in(endpoint: str) -> str:
 def port_in(endpoint: str) -> str:
     """Returns the port of an endpoint; "" if it has none.
 
-    >>> port_in("grpcs://[fd00::2]:29500"), port_in("unix:///tmp/x/s")
+    >>> port_in("grpcs://[fd00::2]:29500"), port_in("local://0a1b/tmp/x/s")
     ('29500', '')
     """
     return endpoint.rpartition(":")[2] if host_in(endpoint) else ""
@@ -445,7 +443,7 @@ def is_loopback_endpoint(endpoint: str) -> bool:
 def is_own_endpoint(endpoint: str) -> bool:
     """Returns True if an endpoint can only be on the host that dials it.
 
-    >>> is_own_endpoint("unix:///run/x/s"), is_own_endpoint("grpcs://10.0.0.5:1")
+    >>> is_own_endpoint("local://0a1b/run/x/s"), is_own_endpoint("grpcs://10.0.0.5:1")
     (True, False)
     """
-    return endpoint.startswith("unix://") or is_loopback_endpoint(endpoint)
+    return endpoint.startswith("local://") or is_loopback_endpoint(endpoint)

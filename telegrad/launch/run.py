@@ -47,6 +47,7 @@ from telegrad.transport import (
     ConnectionLimits,
     GrpcTransport,
     address_of,
+    find_local,
     find_tls,
     find_token,
     interfaces,
@@ -271,24 +272,24 @@ def _serving(
     options: RunOptions, job: str, token: bytes, others: _Others | None
 ) -> Iterator[tuple[Coordinator, int]]:
     """Runs the coordinator here; yields it and its port."""
+    tls = find_tls(None, os.environ, options.name)
     make = functools.partial(
         GrpcTransport,
-        tls=find_tls(None, os.environ, options.name),
+        tls=tls,
         connections=options.limits.connections,
         handshake_seconds=options.limits.handshake_seconds,
     )
     coordinator = Coordinator(
-        [JobPort(options.address(job), make, bind=options.bind).transport],
+        # Workers that have no TCP port are dialled through their Unix sockets.
+        [JobPort(options.address(job), make, bind=options.bind, local=find_local(tls)).transport],
         job=job,
         token=token,
         world_size=options.workers if options.nodes == 1 else None,
         on_session_lost=None if others is None else others.on_session_lost,
         limits=options.limits,
     )
-    try:
+    with contextlib.closing(coordinator):
         yield coordinator, int(coordinator.start()[0].rpartition(":")[2])
-    finally:
-        coordinator.close()
 
 
 @contextlib.contextmanager

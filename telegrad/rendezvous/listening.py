@@ -8,11 +8,13 @@
                not known yet    everything                      the only address of this machine
     an address or a name        that one                        that one
     localhost  anywhere         127.0.0.1                       that one
-    unix       this host        a Unix socket of its own        that one
-    None       a Unix socket    a Unix socket of its own        that one
+    unix       this host        Unix sockets of its own         that for other workers
+    None       a Unix socket    the same                        the same
 
 The worker that hosts the coordinator listens only on the coordinator's port, at the host that the
-job names; all other workers on `port`. Nothing here runs on the loop, as names are looked up.
+job names; all other workers on `port`. Without a TCP port a worker listens on two Unix sockets: one
+for other workers, as it does in any case, and one in place of the port, for the coordinator. Nothing
+here runs on the loop, as names are looked up.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from telegrad.transport import (
     BulkSockets,
     GrpcTransport,
     SharedPort,
+    Transport,
     address_of,
     interfaces,
     is_everywhere,
@@ -36,6 +39,7 @@ from telegrad.transport import (
     is_localhost,
     is_loopback_address,
     is_number,
+    is_unix,
     route_to,
     split_advertised,
     split_host,
@@ -47,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 Make: TypeAlias = Callable[[str, int, str | None], GrpcTransport]
 
-UNIX = "unix"
 LOOPBACK, LOOPBACK_V6 = "127.0.0.1", "::1"
 
 
@@ -75,6 +78,8 @@ class JobPort:
         bind: The user's choice of an address; None to choose one.
         advertise: The user's choice of a host to advertise; None to choose one.
         ports: The ports to try, in order; 0 for one that the kernel chooses.
+        local: The transports past gRPC within this host; at most one. They dial what has no TCP
+            port, and listen in place of a port.
 
     Raises:
         RendezvousError: No address can be chosen; the message lists those of this machine.
@@ -90,6 +95,7 @@ class JobPort:
         bind: str | None = None,
         advertise: str | None = None,
         ports: Sequence[int] = (0,),
+        local: Sequence[Transport] = (),
     ) -> None:
         self._make = make
         self._bind = bind
@@ -98,15 +104,15 @@ class JobPort:
             split_advertised(advertise)
         self._ports = ports
         self._bound: str | None = None
-        self._dialler = make(LOOPBACK, 0, None)
-        self.transport = SharedPort(self._dialler)
+        self._local = local
+        self.transport = SharedPort(make(LOOPBACK, 0, None), *local)
         if is_unix(bind) and address.hosts_store and address.port:
             raise ValueError(
                 f"bind={bind!r} opens no TCP port, and this worker is to host the coordinator at "
                 f"{address.host}:{address.port}; write init_method='file:///path' on all workers"
             )
         if is_unix(bind):
-            self.transport.place([self._dialler.on_socket(str(bind))])
+            self.transport.place(local)
         elif address.hosts_store:
             place = host_place(address, bind, self._advertise)
             self._place(place, [address.port] if address.port else ports)
@@ -144,8 +150,8 @@ class JobPort:
                     f"the coordinator is at {endpoint}, on another host, from where nobody reaches "
                     f"bind={self._bind!r}; leave bind out"
                 )
-        elif self._bind is None and endpoint.startswith(f"{UNIX}:"):
-            self.transport.place([self._dialler.on_socket(UNIX)])
+        elif self._bind is None and endpoint.startswith("local:"):
+            self.transport.place(self._local)
         else:
             self._place(choose_place(self._bind, self._advertise, host), self._ports)
 
@@ -156,19 +162,10 @@ class JobPort:
         self.transport.place([first, *others], f"ports {ports[0]} to {ports[-1]} of {place.bind}")
 
 
-def is_unix(bind: str | None) -> bool:
-    """Returns True if an address to listen on is a Unix socket.
-
-    >>> is_unix("unix"), is_unix("unix:///run/me"), is_unix("::1")
-    (True, True, False)
-    """
-    return bind == UNIX or (bind is not None and bind.startswith(f"{UNIX}:"))
-
-
 def host_of(endpoint: str) -> str | None:
     """Returns the host of an endpoint, without brackets; None if it has none.
 
-    >>> host_of("grpcs://[fd00::2]:29500"), host_of("unix:///tmp/telegrad/socket")
+    >>> host_of("grpcs://[fd00::2]:29500"), host_of("local://0123456789abcdef/tmp/x/s")
     ('fd00::2', None)
     """
     scheme, _, address = endpoint.partition("://")

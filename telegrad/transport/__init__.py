@@ -52,7 +52,7 @@ from telegrad.transport.session.session import Session, SessionStatistics
 from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import ExchangeStatistics
 from telegrad.transport.sockets.tcp import BulkSockets
-from telegrad.transport.sockets.unix import LocalTransport, find_local
+from telegrad.transport.sockets.unix import LocalTransport, find_local, is_unix
 from telegrad.wire import escaped
 
 __all__ = [
@@ -101,6 +101,7 @@ __all__ = [
     "is_localhost",
     "is_loopback_address",
     "is_number",
+    "is_unix",
     "load_tls",
     "make_authority",
     "make_certificate",

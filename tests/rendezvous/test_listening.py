@@ -103,7 +103,7 @@ def test_without_a_route_the_error_lists_the_addresses(
 def test_words_for_dials_that_lead_nowhere(machine: list[Interface]) -> None:
     assert "127.0.0.1 leads nowhere" in loopback_words("grpc://127.0.0.1:4000")
     assert "localhost leads nowhere" in loopback_words("grpc://localhost:4000")
-    for endpoint in ("grpcs://10.0.0.1:4000", "grpc://a:1", "unix:///run/a/socket"):
+    for endpoint in ("grpcs://10.0.0.1:4000", "grpc://a:1", "local://0a1b/run/a/s"):
         assert loopback_words(endpoint) == ""
     assert str(machine[0]) in address_words("OSError: [Errno 101] Network is unreachable")
     assert address_words("connection refused") == ""
@@ -159,7 +159,7 @@ def test_a_name_that_means_loopback_is_told(
     [
         ("grpc://10.0.0.1:4", "10.0.0.1"),
         ("grpcs://[::1]:4", "::1"),
-        ("unix:///a/b:c", None),
+        ("local://0a1b/a/b:c", None),
         ("inproc://3", None),
     ],
 )

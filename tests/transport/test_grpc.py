@@ -110,7 +110,7 @@ def test_endpoints_are_tried_in_order_and_a_deaf_one_holds_nobody_up(grpc_floor:
         second = f"grpc://127.0.0.1:{free.getsockname()[1]}"
         # The deaf one is given up long after this test has.
         alice, bob = grpc_floor.worker("alice", prove_within=1000.0), grpc_floor.worker("bob")
-        alice.exchange.connect(bob.info, [first, "unix:///nowhere", second, *bob.endpoints])
+        alice.exchange.connect(bob.info, [first, "unknown://nowhere", second, *bob.endpoints])
         alice.post(bob, 1)
         bob.recorder.wait_envelopes(1)
         assert not alice.recorder.lost

@@ -92,12 +92,6 @@ def test_a_listener_that_others_can_reach_does_not_answer(grpc_floor: Floor) -> 
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_a_unix_socket_answers(grpc_floor: Floor) -> None:
-    host = grpc_floor.worker("host", transport=GrpcTransport().on_socket("unix"))
-    assert host.endpoints[0].startswith("unix:///")
-    assert asked(host.endpoints[0], b"") == SERVING
-
-
 def asked_with(endpoint: str, credentials: grpc.ChannelCredentials, name: str = "host") -> bytes:
     target = [("grpc.ssl_target_name_override", name)]
     address = endpoint.removeprefix("grpcs://")

@@ -12,7 +12,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from telegrad.transport import Carrier, CarrierClosedError, LocalTransport, find_local
+from telegrad.transport import (
+    Carrier,
+    CarrierClosedError,
+    LocalTransport,
+    find_local,
+    self_signed_tls,
+)
 from telegrad.transport.sockets import unix as module
 from telegrad.transport.sockets.message_socket import DirectSocket
 from tests.transport.workers import SECONDS, Floor, floor_of
@@ -130,7 +136,7 @@ async def ignore(carrier: Carrier) -> None:
 
 
 def test_a_socket_that_nobody_else_can_reach(tmp_path: Path) -> None:
-    transport = LocalTransport(str(tmp_path))
+    transport = LocalTransport(f"unix://{tmp_path}")
 
     async def body() -> None:
         listener = await transport.listen(ignore)
@@ -150,7 +156,7 @@ def test_a_socket_that_nobody_else_can_reach(tmp_path: Path) -> None:
 
 
 def test_another_host_is_not_dialled(tmp_path: Path) -> None:
-    transport = LocalTransport(str(tmp_path))
+    transport = LocalTransport(f"unix://{tmp_path}")
     assert not transport.reaches("local://0123456789abcdef/tmp/x/s")
 
     async def body() -> None:
@@ -164,7 +170,7 @@ def test_another_user_is_refused_by_both_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the kernel says of the other end decides, not what the file system lets in."""
-    transport = LocalTransport(str(tmp_path))
+    transport = LocalTransport(f"unix://{tmp_path}")
     came: list[Carrier] = []
 
     async def accept(carrier: Carrier) -> None:
@@ -197,13 +203,13 @@ def test_workers_of_one_host_choose_it_and_others_do_not_try() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "certificates", "why"), [(False, False, "is False"), (True, True, "certificates")]
+    ("wanted", "certified", "why"), [(False, False, "is False"), (True, True, "certificates")]
 )
 def test_why_it_is_not_chosen(
-    wanted: bool, certificates: bool, why: str, caplog: pytest.LogCaptureFixture
+    wanted: bool, certified: bool, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        assert find_local(wanted=wanted, certificates=certificates) == []
+        assert find_local(self_signed_tls() if certified else None, wanted=wanted) == []
     assert why in caplog.text
 
 
@@ -212,8 +218,26 @@ def test_it_is_skipped_where_the_system_lacks_it(
 ) -> None:
     monkeypatch.delattr(os, "eventfd")
     with caplog.at_level("INFO"):
-        assert find_local(wanted=True, certificates=False) == []
+        assert find_local(None) == []
     assert "epoll and eventfd" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "certified", "why"), [(False, False, "is False"), (True, True, "certificates")]
+)
+def test_where_nothing_else_is_to_listen_the_reason_is_an_error(
+    wanted: bool, certified: bool, why: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"bind='unix' is refused, .*{why}.*; leave bind out"):
+        find_local(self_signed_tls() if certified else None, wanted=wanted, bind="unix")
+
+
+def test_a_system_that_lacks_it_refuses_to_listen_on_it_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "eventfd")
+    with pytest.raises(ValueError, match="needs Linux's epoll and eventfd; leave bind out"):
+        find_local(None, bind="unix:///tmp")
 
 
 def test_a_listener_that_died_leaves_nothing_in_the_way() -> None:
@@ -239,7 +263,7 @@ def test_thousands_of_messages_both_ways(floor: Floor) -> None:
 
 def test_what_a_killed_process_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
     """A socket that refuses, and is not new; nothing else is touched."""
-    transport = LocalTransport(str(tmp_path))
+    transport = LocalTransport(f"unix://{tmp_path}")
 
     def leave(name: str, *, old: bool) -> socket.socket:
         directory = tmp_path / name
@@ -271,7 +295,7 @@ def test_what_a_killed_process_left_is_taken_away_by_the_next(tmp_path: Path) ->
 def test_a_listener_goes_on_when_it_could_not_take_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transport = LocalTransport(str(tmp_path))
+    transport = LocalTransport(f"unix://{tmp_path}")
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
 
     tries: list[socket.socket] = []

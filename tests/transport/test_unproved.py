@@ -58,7 +58,7 @@ def test_the_oldest_of_the_address_with_most_is_cut_off() -> None:
 def test_the_port_is_no_part_of_an_address() -> None:
     unproved = Unproved(2)
     v6 = [Named(f"grpcs ipv6:[fe80::1]:{port}") for port in (1, 22)]
-    with unproved.held(Named("grpc unix:")), unproved.held(v6[0]), unproved.held(v6[1]):
+    with unproved.held(Named("local /run/x/s")), unproved.held(v6[0]), unproved.held(v6[1]):
         assert unproved.too_many() is v6[0]
 
 

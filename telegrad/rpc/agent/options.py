@@ -11,7 +11,7 @@ from typing import final
 from telegrad.rendezvous import check_name
 from telegrad.rpc.call.device_maps import checked_device_maps
 from telegrad.rpc.limits import Limits, check_integer, seconds
-from telegrad.transport import TlsOptions, split_advertised
+from telegrad.transport import TlsOptions, is_unix, split_advertised
 from telegrad.types import WorkerName
 from telegrad.wire import Decide, DeviceMap
 
@@ -91,8 +91,9 @@ class RpcOptions:
         num_threads: The number of plain user functions that run at the same time if none of them
             waits for a call.
         bind: The address or host name to listen on; "0.0.0.0" or "::" for every one; "unix", or
-            "unix:///directory", for a Unix socket and no TCP port. None for loopback; or, if the
-            coordinator is on another host, for the address from which that host is reached.
+            "unix:///directory", for Unix sockets and no TCP port (on Linux; not together with
+            `tls`). None for loopback; or, if the coordinator is on another host, for the address
+            from which that host is reached.
         advertise: The address that others dial, "host", "host:port" or "[v6]:port"; without a port,
             the bound port. None for the bound address; if all addresses are bound, for the one from
             which the coordinator is reached.
@@ -261,22 +262,21 @@ def _check_advertise(options: RpcOptions) -> None:
         )
 
 
-def _is_unix(bind: str | None) -> bool:
-    return bind is not None and bind.partition("://")[0] == "unix"
-
-
 def _check_listen(options: RpcOptions) -> None:
     if type(options.listen) is not bool:
         raise TypeError(f"RpcOptions.listen must be True or False, not {options.listen!r}")
-    if options.listen and not _is_unix(options.bind):
+    unset: dict[str, object] = {"advertise": None, "port": 0}
+    if not options.listen:
+        cause, unset = "listen=False opens no TCP port", unset | {"bind": None}
+    elif is_unix(options.bind):
+        cause = f"bind={options.bind!r} opens a Unix socket in place of a TCP port"
+        unset |= {"bulk_port": None, "local": True, "tls": None}
+    else:
         return
-    cause = f"bind={options.bind!r}" if options.listen else "listen=False"
-    for name, unset in (("bind", None), ("advertise", None), ("port", 0)):
-        value = getattr(options, name)
-        if value != unset and not (name == "bind" and options.listen):
+    for name, default in unset.items():
+        if (value := getattr(options, name)) != default:
             raise ValueError(
-                f"RpcOptions.{cause} opens no TCP port, so that {name}={value!r} has no meaning; "
-                "give one or the other"
+                f"RpcOptions.{cause}, so that {name}={value!r} has no meaning; give one or the other"
             )
 
 
@@ -292,11 +292,6 @@ def _check_bulk_port(options: RpcOptions) -> None:
         raise ValueError(
             f"RpcOptions.bulk_port={port} opens a port that shows no certificate, and tls= asks every "
             "connection for one; leave bulk_port out, or tls"
-        )
-    if _is_unix(options.bind):
-        raise ValueError(
-            f"RpcOptions.bind={options.bind!r} opens no TCP port, so that bulk_port={port} has no "
-            "meaning; give one or the other"
         )
     if port and not options.listen:
         raise ValueError(

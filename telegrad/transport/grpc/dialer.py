@@ -28,8 +28,6 @@ from telegrad.transport.grpc.writes import Operations, Writes
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls
 from telegrad.transport.security.tls_probe import NoTlsError, Probe, Shown
-from telegrad.transport.sockets.unix import UNIX_SCHEME, path_of
-from telegrad.transport.sockets.unix import connect as connect_unix
 
 __all__ = ["Dialler", "connect"]
 
@@ -73,8 +71,6 @@ class Dialler:
             RefusedError: Its certificate, or ours, is not good; or it would have to be plain.
             ConnectionError: It cannot be reached now.
         """
-        if endpoint.startswith(UNIX_SCHEME + "://"):
-            return await self._dial_unix(endpoint, path_of(endpoint))
         host, port = split_address(endpoint)
         if endpoint.startswith(TLS_SCHEME + "://"):
             found = await self._fetch(endpoint, host, port)
@@ -98,35 +94,7 @@ class Dialler:
 
     async def _dial(self, endpoint: str, address: str, port: int, shown: Shown | None) -> Carrier:
         """Opens a stream to the very address that answered: a name may lead elsewhere by now."""
-
-        async def reach() -> None:
-            await self._reach(endpoint, address, port, plain=shown is None)
-
-        return await self._open(endpoint, join_address(address, port), shown, reach)
-
-    async def _dial_unix(self, endpoint: str, path: str) -> Carrier:
-        """Opens a stream through a Unix socket of this user's, which needs no encryption."""
-
-        async def reach() -> None:
-            try:
-                await asyncio.get_running_loop().run_in_executor(None, connect_unix, path)
-            except PermissionError as error:
-                raise RefusedError(Reason.AUTHENTICATION, f"{endpoint}: {error}") from error
-            except OSError as error:
-                raise unreachable(endpoint, error) from error
-
-        await reach()
-        return await self._open(endpoint, f"unix:{path}", None, reach)
-
-    async def _open(
-        self,
-        endpoint: str,
-        address: str,
-        shown: Shown | None,
-        reach: Callable[[], Awaitable[None]],
-    ) -> Carrier:
-        """Opens a channel to an address, as gRPC writes it, and a stream on that."""
-        channel = self._channel(address, shown)
+        channel = self._channel(join_address(address, port), shown)
         stream: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -136,7 +104,8 @@ class Dialler:
             raise ConnectionError(f"{endpoint} does not answer ({CONNECT_SECONDS:g} s)") from error
         except STREAM_ERRORS as error:
             await channel.close()
-            await reach()  # it may have gone since the first
+            # The listener may have gone since it first answered.
+            await self._reach(endpoint, address, port, plain=shown is None)
             raise unreachable(endpoint, error) from error
         except asyncio.CancelledError:
             await channel.close()

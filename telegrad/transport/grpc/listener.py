@@ -17,9 +17,8 @@ from telegrad.transport.grpc.health import HealthHandler
 from telegrad.transport.grpc.options import METHOD, SCHEME, TLS_SCHEME, is_loopback, join_address
 from telegrad.transport.grpc.writes import Operations, Writes, keep_polling
 from telegrad.transport.security.tls import Tls
-from telegrad.transport.sockets.unix import UNIX_SCHEME
 
-__all__ = ["listen", "listen_unix"]
+__all__ = ["listen"]
 
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 Options: TypeAlias = tuple[tuple[str, int], ...]
@@ -65,22 +64,6 @@ async def listen(
     scheme = SCHEME if tls is None else TLS_SCHEME
     outside, port_outside = split_advertised(advertise or host)
     return _GrpcListener(server, f"{scheme}://{join_address(outside, port_outside or bound)}")
-
-
-async def listen_unix(path: str, accept: Accept, *, options: Options) -> Listener:
-    """Serves on a Unix socket, in a directory that nobody but this user may enter.
-
-    Raises:
-        OSError: It cannot be had.
-    """
-    server = grpc.aio.server(options=options)
-    server.add_generic_rpc_handlers((_Handler(accept, None), HealthHandler()))
-    try:
-        server.add_insecure_port(f"unix:{path}")
-    except RuntimeError as error:
-        raise OSError(f"cannot listen on {path}: {error}") from error
-    await server.start()
-    return _GrpcListener(server, f"{UNIX_SCHEME}://{path}")
 
 
 def _add_port(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:

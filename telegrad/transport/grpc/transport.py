@@ -11,84 +11,12 @@ from telegrad.errors import AuthenticationError
 from telegrad.transport.addresses import address_of, is_number, split_host
 from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.grpc.dialer import Dialler
-from telegrad.transport.grpc.listener import listen, listen_unix
+from telegrad.transport.grpc.listener import listen
 from telegrad.transport.grpc.options import SCHEME, TLS_SCHEME, is_loopback, server_options
 from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS
 from telegrad.transport.security.tls import Tls, self_signed_tls
-from telegrad.transport.sockets.unix import UNIX_SCHEME, make_path, parent_of, remove_beside
 
-__all__ = [
-    "GrpcTransport",
-    "UnixTransport",
-]
-
-
-# -- the gRPC transport over Unix sockets: for workers of one host and one user, with no TCP port --
-
-
-@final
-class UnixTransport(Transport):
-    """Listens on a Unix socket; dials whatever the gRPC transport does.
-
-    Args:
-        bind: `unix`, or `unix:///directory` for where its own directory is made.
-        dialler: What dials.
-        options: gRPC's, of the listener.
-
-    Raises:
-        ValueError: `bind` is neither, or its path is too long.
-    """
-
-    def __init__(self, bind: str, dialler: Dialler, options: tuple[tuple[str, int], ...]) -> None:
-        self._parent = parent_of(bind)
-        self._dialler = dialler
-        self._options = options
-
-    @property
-    def scheme(self) -> str:
-        """Endpoints are `unix:///path`."""
-        return UNIX_SCHEME
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """Those of the gRPC transport, too."""
-        return frozenset({UNIX_SCHEME, SCHEME, TLS_SCHEME})
-
-    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        """Makes a directory and listens on a socket in it.
-
-        Raises:
-            OSError: The directory cannot be made.
-        """
-        loop = asyncio.get_running_loop()
-        path = await loop.run_in_executor(None, make_path, self._parent)
-        try:
-            return _UnixListener(await listen_unix(path, accept, options=self._options), path)
-        except BaseException:
-            await remove_beside(path)
-            raise
-
-    async def dial(self, endpoint: str) -> Carrier:
-        """Opens a stream; see `Transport.dial`."""
-        return await self._dialler.dial(endpoint)
-
-
-@final
-class _UnixListener(Listener):
-    def __init__(self, inner: Listener, path: str) -> None:
-        self._inner = inner
-        self._path = path
-
-    @property
-    def endpoint(self) -> str:
-        return self._inner.endpoint
-
-    async def close(self) -> None:
-        await self._inner.close()
-        await remove_beside(self._path)
-
-
-# ------------------------------------------------------------------------------------------------
+__all__ = ["GrpcTransport"]
 
 EVERYWHERE = ("", "0.0.0.0", "::")  # refused, unless one is advertised
 
@@ -141,10 +69,6 @@ class GrpcTransport(Transport):
         other._port = port
         return other
 
-    def on_socket(self, bind: str) -> UnixTransport:
-        """Returns what dials as this one does, and listens on a Unix socket."""
-        return UnixTransport(bind, self._dialler, self._options)
-
     @property
     def scheme(self) -> str:
         """Endpoints are `grpc://host:port`, or `grpcs://host:port` with encryption."""
@@ -152,8 +76,8 @@ class GrpcTransport(Transport):
 
     @property
     def schemes(self) -> frozenset[str]:
-        """Both are dialled, and Unix sockets."""
-        return frozenset({SCHEME, TLS_SCHEME, UNIX_SCHEME})
+        """Both are dialled."""
+        return frozenset({SCHEME, TLS_SCHEME})
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens the port.

@@ -334,6 +334,15 @@ def _is_crossed(error: Exception) -> bool:
     return isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
 
 
+def _by_scheme(transports: Sequence[Transport]) -> dict[str, Transport]:
+    """Returns for each scheme the first transport that dials it."""
+    found: dict[str, Transport] = {}
+    for transport in transports:
+        for scheme in transport.schemes:
+            found.setdefault(scheme, transport)
+    return found
+
+
 @final
 class Exchange:
     """One worker's sessions with all others.
@@ -347,7 +356,7 @@ class Exchange:
         rank: This worker's; -1 for the coordinator.
         incarnation: This worker's.
         token: What every worker of the job holds; None only in an insecure job.
-        transports: In order of preference.
+        transports: In order of preference; of those with one scheme the first one listens.
         receiver: The floor above.
         lost_after: Seconds of silence after which a peer is lost.
         guests: Who may connect; None for whoever proves itself. Closed with this.
@@ -402,7 +411,7 @@ class Exchange:
                 certified=certified,
                 seconds=limits.handshake_seconds if prove_within is None else prove_within,
             ),
-            transports={scheme: each for each in transports for scheme in each.schemes},
+            transports=_by_scheme(transports),
             receiver=receiver,
             lost_after=lost_after,
             clock=clock,
@@ -638,10 +647,12 @@ class Exchange:
         return endpoints
 
     async def _listen(self) -> tuple[str, ...]:
+        known = self._terms.transports
         try:
-            for transport in dict.fromkeys(self._terms.transports.values()):
-                door = transport.named(self.info)
-                self._listeners.append(await door.listen(self._door.take))
+            for transport in dict.fromkeys(known.values()):
+                if known[transport.scheme] is transport:  # else the first of this scheme listens
+                    door = transport.named(self.info)
+                    self._listeners.append(await door.listen(self._door.take))
         except BaseException:
             await self._close_listeners()
             raise

@@ -60,14 +60,12 @@ class Link:
 
     @property
     def transport(self) -> str:
-        """The scheme: `grpc`, `grpcs`, `bulk` or `bulks` (past gRPC), `local`, `unix`, `inproc`.
+        """The scheme: `grpc`, `grpcs`, `bulk` or `bulks` (past gRPC), `local`, `inproc`.
 
         >>> Link("grpcs ipv4:10.0.0.5:40231", False, True, None).transport
         'grpcs'
         """
         scheme = self.description.partition(" ")[0].partition(":")[0]
-        if "unix:" in self.description:
-            return "unix"
         return scheme.removesuffix("s") + "s" if self.encrypted else scheme
 
     @classmethod

@@ -41,11 +41,12 @@ class SharedPort(Transport):
     """A transport that listens once, for several exchanges.
 
     Args:
-        dialler: What dials; it does not listen.
+        dialler: What dials; it listens, too, unless `place` names others.
+        beside: Transports that dial endpoints of other schemes.
     """
 
-    def __init__(self, dialler: Transport) -> None:
-        self._dialler = dialler
+    def __init__(self, dialler: Transport, *beside: Transport) -> None:
+        self._diallers = {s: each for each in (dialler, *beside) for s in each.schemes}
         self._candidates: Sequence[Transport] = (dialler,)
         self._tried = ""
         self._opening = asyncio.Lock()  # guards the next two, on the loop
@@ -56,7 +57,7 @@ class SharedPort(Transport):
         """Says what listens: the first of these whose port is free; before anything listens.
 
         Args:
-            candidates: One for each port.
+            candidates: One for each port, all with the same scheme.
             tried: Which ports these are, in words.
         """
         self._candidates = tuple(candidates)
@@ -64,13 +65,17 @@ class SharedPort(Transport):
 
     @property
     def scheme(self) -> str:
-        """As the dialler's."""
-        return self._dialler.scheme
+        """The scheme of what listens."""
+        return self._candidates[0].scheme
 
     @property
     def schemes(self) -> frozenset[str]:
-        """As the dialler's."""
-        return self._dialler.schemes
+        """The schemes of what dials."""
+        return frozenset(self._diallers)
+
+    def reaches(self, endpoint: str) -> bool:
+        """Tells what the transport says that dials the endpoint."""
+        return self._dialler(endpoint).reaches(endpoint)
 
     def named(self, info: WorkerInfo) -> Transport:
         """Returns the transport with which the exchange of this name listens on the port."""
@@ -82,7 +87,7 @@ class SharedPort(Transport):
 
     async def dial(self, endpoint: str) -> Carrier:
         """Connects to an endpoint; see `Transport.dial`."""
-        return await self._dialler.dial(endpoint)
+        return await self._dialler(endpoint).dial(endpoint)
 
     async def open(self, name: str, incarnation: int, accept: Accept) -> Listener:
         """Opens the port, if it is not open yet, and adds a door to it.
@@ -117,6 +122,9 @@ class SharedPort(Transport):
         doors = [door for door in self._doors if door.name == told.expected_name]
         exact = [door for door in doors if door.incarnation == told.expected_incarnation]
         return next(iter(exact or doors), None)
+
+    def _dialler(self, endpoint: str) -> Transport:
+        return self._diallers[endpoint.partition("://")[0]]
 
     async def _open_first(self) -> Listener:
         for transport in self._candidates:

@@ -28,18 +28,18 @@ from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listene
 from telegrad.transport.channels.device_memory import told_of
 from telegrad.transport.channels.shared_memory import SLABS
 from telegrad.transport.security.tags import UNTAGGED
+from telegrad.transport.security.tls import Tls
 from telegrad.transport.sockets.message_socket import DirectSocket
 
 __all__ = [
     "LOCAL_SCHEME",
-    "UNIX_SCHEME",
     "LocalTransport",
     "check_directory",
     "connect",
     "find_local",
+    "is_unix",
     "make_path",
     "parent_of",
-    "path_of",
     "remove",
     "remove_beside",
 ]
@@ -53,7 +53,7 @@ __all__ = [
 # looks at the directory: what lies in another user's, or in one that others may write to, may be
 # anybody's.
 
-UNIX_SCHEME = "unix"
+UNIX = "unix"  # begins the `bind` of a worker that listens on Unix sockets alone
 PREFIX, NAME = "telegrad-", "s"
 RANDOM_CHARACTERS = 8  # of `tempfile.mkdtemp`
 LONGEST_PATH = 107  # bytes: sockaddr_un has 108, and the last one is zero
@@ -63,19 +63,13 @@ CONNECT_SECONDS = 1.0
 STALE_SECONDS = 60.0
 
 
-def path_of(endpoint: str) -> str:
-    """Returns the path of `unix:///path`.
+def is_unix(bind: str | None) -> bool:
+    """Returns True if an address to listen on is a Unix socket.
 
-    >>> path_of("unix:///run/user/1000/telegrad-x/s")
-    '/run/user/1000/telegrad-x/s'
-
-    Raises:
-        ConnectionError: It is no such endpoint.
+    >>> is_unix("unix"), is_unix("unix:///run/me"), is_unix("::1")
+    (True, True, False)
     """
-    scheme, _, path = endpoint.partition("://")
-    if scheme != UNIX_SCHEME or not path.startswith("/"):
-        raise ConnectionError(f"{endpoint!r} is no endpoint; write unix:///path")
-    return path
+    return bind is not None and bind.partition(":")[0] == UNIX
 
 
 def parent_of(bind: str) -> str:
@@ -87,11 +81,11 @@ def parent_of(bind: str) -> str:
     Raises:
         ValueError: It is neither, or the path of a socket in it would be too long.
     """
-    if bind == UNIX_SCHEME:
+    if bind == UNIX:
         parent = _own_directory()
     else:
         scheme, _, parent = bind.partition("://")
-        if scheme != UNIX_SCHEME or not parent.startswith("/"):
+        if scheme != UNIX or not parent.startswith("/"):
             raise ValueError(
                 f"bind={bind!r} is not known; write 'unix', or 'unix:///directory' with the whole "
                 "path of a directory"
@@ -236,17 +230,34 @@ RETRY_SECONDS = 0.005
 PAUSE_SECONDS = 0.1  # before the next is taken, when one could not be
 
 
-def find_local(*, wanted: bool, certificates: bool, cuda_ipc: bool = False) -> list[LocalTransport]:
+def find_local(
+    tls: Tls | None, *, wanted: bool = True, bind: str | None = None, cuda_ipc: bool = False
+) -> list[LocalTransport]:
     """Returns what reaches the workers of this host without gRPC, if it can be had.
 
     Args:
+        tls: The certificates by which workers prove their names, which no Unix socket shows.
         wanted: Whether the user leaves it to the library.
-        certificates: Whether workers prove their names by these, which no Unix socket shows.
+        bind: The user's choice of an address to listen on. If it is a Unix socket, there is no
+            other way to this worker.
         cuda_ipc: Whether memory of GPUs is shared with them, where there are any.
+
+    Raises:
+        ValueError: `bind` is a Unix socket, and it is malformed, or there can be none.
+        OSError: `bind` is a Unix socket, and this machine has no name.
     """
-    if (why_not := _why_not(wanted=wanted, certificates=certificates)) is None:
+    gpus = _find_gpus() if cuda_ipc else ()
+    why_not = _why_not(wanted=wanted, certificates=tls is not None)
+    if bind is not None and is_unix(bind):
+        if why_not is not None:
+            raise ValueError(
+                f"bind={bind!r} is refused, since {why_not}; leave bind out, for a TCP port on "
+                "loopback"
+            )
+        return [LocalTransport(bind, gpus=gpus)]
+    if why_not is None:
         try:
-            return [LocalTransport(gpus=_find_gpus() if cuda_ipc else ())]
+            return [LocalTransport(gpus=gpus)]
         except (OSError, ValueError) as error:
             why_not = str(error)
     logger.info("workers on this host are reached over gRPC: %s", why_not)
@@ -278,15 +289,16 @@ class LocalTransport(Transport):
     """Reaches the workers of this user on this host; made off the loop.
 
     Args:
-        directory: Where the socket's own directory is made; by default where this user's are.
+        bind: `unix`, or `unix:///directory`, in which each listener makes a directory of its own.
         gpus: What tells the GPUs apart of which memory is shared.
 
     Raises:
-        OSError: This machine has no name, or the path of a socket would be too long.
+        OSError: This machine has no name.
+        ValueError: `bind` is neither, or the path of a socket would be too long.
     """
 
-    def __init__(self, directory: str | None = None, *, gpus: Sequence[str] = ()) -> None:
-        self._parent = parent_of("unix" if directory is None else f"unix://{directory}")
+    def __init__(self, bind: str = UNIX, *, gpus: Sequence[str] = ()) -> None:
+        self._parent = parent_of(bind)
         self._prefix = f"{LOCAL_SCHEME}://{_host()}/"
         self._told = (UNTAGGED, *((SLABS, *told_of(gpus)) if can_share() else ()))
 
