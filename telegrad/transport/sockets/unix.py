@@ -246,8 +246,8 @@ def find_local(
         ValueError: `bind` is a Unix socket, and it is malformed, or there can be none.
         OSError: `bind` is a Unix socket, and this machine has no name.
     """
-    gpus = _find_gpus() if cuda_ipc else ()
     why_not = _why_not(wanted=wanted, certificates=tls is not None)
+    gpus = _find_gpus() if cuda_ipc and why_not is None else ()
     if bind is not None and is_unix(bind):
         if why_not is not None:
             raise ValueError(
