@@ -322,17 +322,22 @@ def test_the_answer_to_a_goodbye_is_heard_though_lanes_end_before_it(floor: Floo
 
 
 def test_who_closes_before_all_has_arrived_says_so(
-    floor: Floor, caplog: pytest.LogCaptureFixture
+    floor: Floor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other finds its stream broken and nobody listening, as if the process had died."""
+    """The other found its stream broken and nobody listening, as if the process had died."""
+    monkeypatch.setattr("telegrad.transport.session.exchange.LAST_WORD_SECONDS", SECONDS)
     alice, bob, tap = tapped_pair(floor)
     tap.hold["bulk"] = 3
     alice.post(bob, 1, buffers=[bytes(8 * MIB)])
     wait_until("chunks", lambda: tap.hold["bulk"] == 0)
     alice.exchange.close(0.05, "done here")
     told = "'alice' ends before 'bob' has taken all that it sent; that took longer than 0.05 s"
-    assert told in caplog.messages
-    bob.exchange.close(0.0)
+    wait_until("the warning", lambda: told in caplog.messages)
+    error = bob.recorder.wait_lost()
+    assert error.left
+    words = "it left before it had sent everything; that took longer than 0.05 s (done here)"
+    assert error.reason == words
+    assert not bob.recorder.envelopes
 
 
 @pytest.mark.parametrize("kind", TRANSPORTS)

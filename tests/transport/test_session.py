@@ -333,6 +333,51 @@ def test_a_goodbye_waits_for_the_receipt_of_big_ones() -> None:
     assert a.goodbye_written
 
 
+def test_a_goodbye_that_waits_no_longer_overtakes_what_is_missing() -> None:
+    """Its reader takes it without the rest, of which some was announced, and some was not."""
+    a, b = connected()
+    a.post(envelope(1, 2 * PIECE_BYTES))
+    b.received(a.next_write())
+    a.post(envelope(2))
+    a.leave("done")
+    a.leave("left early", now=True)
+    assert is_pending(a)
+    frame = a.next_write()
+    assert frame.goodbye == Goodbye("left early")
+    assert b.received(frame) == []
+    assert not is_pending(a)
+    assert not a.pieces_waiting
+    assert not a.flushed
+    assert a.statistics().repeated == 0
+
+
+def test_after_a_goodbye_that_overtook_the_next_carrier_brings_everything_first() -> None:
+    a, b = connected()
+    a.post(envelope(1))
+    a.leave("left early", now=True)
+    assert not a.next_write().envelopes
+    a.connection_lost()
+    b.connection_lost()
+    a.connection_made(b.received_number)
+    b.connection_made(a.received_number)
+    frame = a.next_write()
+    assert [one.call for one in b.received(frame)] == [1]
+    assert frame.goodbye == Goodbye("left early")
+
+
+def test_a_goodbye_that_lacks_nothing_keeps_its_reason() -> None:
+    """Be it due or written already."""
+    a, _ = connected()
+    a.post(envelope(1))
+    a.next_write()
+    a.leave("done")
+    a.leave("left early", now=True)
+    assert a.next_write().goodbye == Goodbye("done")
+    a.leave("left early", now=True)
+    assert not is_pending(a)
+    assert a.next_write().goodbye is None
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -375,6 +420,7 @@ class Promise(RuleBasedStateMachine):
         self.posted: tuple[list[int], list[int]] = ([], [])
         self.got: tuple[list[int], list[int]] = ([], [])
         self.has_left = [False, False]
+        self.has_left_early = False
         self.up = False
 
     side = st.integers(0, 1)
@@ -399,6 +445,12 @@ class Promise(RuleBasedStateMachine):
     def leave(self, side: int) -> None:
         self.ends[side].leave("done")
         self.has_left[side] = True
+
+    @rule(side=side)
+    def leave_now(self, side: int) -> None:
+        """What is missing then comes on a later carrier, or never."""
+        self.ends[side].leave("left early", now=True)
+        self.has_left[side] = self.has_left_early = True
 
     @precondition(lambda self: self.up)
     @rule(side=side)
@@ -479,6 +531,8 @@ class Promise(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once nothing breaks any more, everything arrives and every receipt comes back."""
+        if self.up and self.has_left_early:
+            self.lose_carrier(True)
         if not self.up:
             self.connect()
         for _ in range(1000):

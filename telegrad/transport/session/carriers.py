@@ -197,10 +197,15 @@ class Carriers:
         with self.connection.lock:
             self.connection.pulse.answered(self._terms.clock())
 
-    def leave(self, reason: str) -> None:
-        """Has a goodbye follow what was posted; `ended` is set when the peer has it all."""
+    def leave(self, reason: str, *, now: bool = False) -> None:
+        """Has a goodbye follow what was posted; `ended` is set when the peer has it all.
+
+        Args:
+            reason: In words, for the peer.
+            now: Whether this side waits no longer, and the goodbye overtakes what was posted.
+        """
         connection = self.connection
-        if not connection.leave(reason):
+        if not connection.leave(reason, now=now):
             return
         never_met = self.came_up == 0 or not self.endpoints
         if connection.loss is not None:  # it is out of reach

@@ -358,13 +358,18 @@ class Connection:
                 self.session.connection_lost()
         return stream
 
-    def leave(self, reason: str) -> bool:
-        """Has a goodbye follow what was posted; returns whether this side had not left before."""
+    def leave(self, reason: str, *, now: bool = False) -> bool:
+        """Has a goodbye follow what was posted; returns whether this side had not left before.
+
+        Args:
+            reason: In words.
+            now: Whether the goodbye overtakes what was posted; this side may have left before.
+        """
         with self.lock:
-            if self._left or (self._loss is not None and not self._loss.unreachable):
+            if (self._left and not now) or (self._loss is not None and not self._loss.unreachable):
                 return False
             self._left = True
-            self.session.leave(reason)
+            self.session.leave(reason, now=now)
         return True
 
     def tell_loss(self) -> None:

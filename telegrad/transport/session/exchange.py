@@ -324,6 +324,9 @@ class Ticker:
 LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
 DEFAULT_LIMITS: Final = ConnectionLimits()
 CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
+# For a goodbye to overtake what a peer has not taken in time, and for the answer: two messages. A
+# peer that reads at all takes far less, and one that does not must not hold up the close.
+LAST_WORD_SECONDS = 0.5
 
 
 def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
@@ -341,6 +344,15 @@ def _by_scheme(transports: Sequence[Transport]) -> dict[str, Transport]:
         for scheme in transport.schemes:
             found.setdefault(scheme, transport)
     return found
+
+
+async def _all_ended(peers: Sequence[Carriers], timeout: float) -> None:
+    """Waits until all connections have ended, so many seconds at most."""
+    ending = [asyncio.ensure_future(c.ended.wait()) for c in peers if not c.ended.is_set()]
+    if ending:
+        _, late = await asyncio.wait(ending, timeout=timeout)
+        for task in late:
+            task.cancel()
 
 
 @final
@@ -586,7 +598,7 @@ class Exchange:
         """Says goodbye to every peer, waits until what was posted has arrived, closes.
 
         Idempotent; blocks for at most about `timeout` seconds, and gives up what has not arrived
-        by then.
+        by then. A peer that has not taken everything is told so, if it takes that in half a second.
         """
         with self._state_lock:
             running = self._started and not self._closed
@@ -692,18 +704,17 @@ class Exchange:
             self._guests.close(f"{self.info.name!r} has shut down")
         for carriers in peers:
             carriers.leave(reason)
-        leaving = [loop.create_task(c.ended.wait()) for c in peers if not c.ended.is_set()]
-        if leaving:
-            _, late = await asyncio.wait(leaving, timeout=timeout)
-            for task in late:
-                task.cancel()
+        await _all_ended(peers, timeout)
+        late = [each for each in peers if each.stream is not None and not each.ended.is_set()]
+        words = "%r ends before %r has taken all that it sent; that took longer than %.3g s"
+        for carriers in late:
+            # Without a goodbye this would look like the death of this process to the peer.
+            told = f"it left before it had sent everything; that took longer than {timeout:.3g} s"
+            carriers.leave(f"{told} ({reason})", now=True)
+            # A log handler may block, and this is the loop.
+            self._terms.bulk.run(logger.warning, words, self.info.name, carriers.peer.name, timeout)
+        await _all_ended(late, LAST_WORD_SECONDS)
         for carriers in peers:
-            if carriers.stream is not None and not carriers.ended.is_set():
-                # To the peer this looks like the death of this process. A handler may block.
-                words = "%r ends before %r has taken all that it sent; that took longer than %.3g s"
-                self._terms.bulk.run(
-                    logger.warning, words, self.info.name, carriers.peer.name, timeout
-                )
             carriers.end()
         self._ticker.cancel()
         self._terms.reader.close()

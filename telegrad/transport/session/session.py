@@ -13,7 +13,9 @@ S3. A receipt is cumulative: it covers n only when 1..n are complete here. Later
 S4. A number that was handed over is never handed over again.
 S5. A piece that is in its place is never claimed again. An assembly outlives the carrier. It is
     complete when no copy is under way: every claimed piece will be placed or given back.
-S6. A goodbye is written when every big envelope before it is covered by a receipt.
+S6. A goodbye is written when every big envelope before it is covered by a receipt; or before that,
+    if its side waits no longer. The reader of a goodbye gives the writer up in either case, so that
+    what is missing counts as lost, and nothing comes twice.
 
 S2 gives at least once, S4 and S5 at most once. Pieces travel on lanes, beside the frames: in any
 order, and perhaps before the envelope that announces them; then the claim has to wait. Several
@@ -177,7 +179,7 @@ class Session:
         return SessionStatistics(
             posted=self._last_posted,
             delivered=self.delivered,
-            repeated=self.written - max(self._announced, self._announced_before),
+            repeated=max(self.written - max(self._announced, self._announced_before), 0),
             dropped=self._dropped,
             unacknowledged=len(self._unacknowledged),
             carriers=self._carriers,
@@ -229,8 +231,20 @@ class Session:
             )
         return size, whole
 
-    def leave(self, reason: str) -> None:
-        """Requests a goodbye after all posted envelopes, once their big parts have arrived."""
+    def leave(self, reason: str, *, now: bool = False) -> None:
+        """Requests a goodbye after all posted envelopes, once their big parts have arrived.
+
+        Args:
+            reason: The reason, in words, for the peer.
+            now: True if the goodbye overtakes all that this carrier still lacks. Ignored if an
+                earlier goodbye lacks nothing.
+        """
+        if now:
+            if self._goodbye_written or self._goodbye_due:
+                return
+            self._announced = self._last_posted
+            self._big.clear()
+            self.cutting.clear()
         self._goodbye = Goodbye(reason)
         self._look()
 
