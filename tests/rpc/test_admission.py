@@ -12,8 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad.rpc import Limits
-from telegrad.rpc.call.admission import Budget, Grant, Move, Places, Step, Window
-from telegrad.rpc.call.admission_leaves import LOOKS, Leaves
+from telegrad.rpc.call.admission import LOOKS, Budget, Grant, Leaves, Move, Places, Step, Window
 from telegrad.rpc.limits import MOST
 from telegrad.types import WorkerInfo
 from tests.repeated import on_examples

@@ -9,9 +9,8 @@ from functools import partial
 from typing import final
 
 from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
-from telegrad.rpc.call.admission import Budget, Grant
+from telegrad.rpc.call.admission import Budget, Grant, Leaves
 from telegrad.rpc.call.admission_caller import ADMIT
-from telegrad.rpc.call.admission_leaves import Leaves
 from telegrad.rpc.limits import MOST, Limits
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.types import WorkerInfo
