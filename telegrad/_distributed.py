@@ -1,4 +1,4 @@
-"""The composition root: the only file that knows how the parts are plugged together."""
+"""The joining and the end of a process' agent: what `init_rpc`, `shutdown` and their kin do."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 from telegrad import collectives, parallel
 from telegrad.collectives.seams import Groups
-from telegrad.collectives.seams import attach_to as attach_groups
-from telegrad.dist_autograd.seams import attach_to as attach_autograd
-from telegrad.doctor.seams import attach_to as attach_doctor
+from telegrad.compose import make_agent
 from telegrad.errors import (
     AlreadyInitializedError,
     BlockingCallError,
@@ -32,7 +29,6 @@ from telegrad.rendezvous import (
     JobPort,
     JoinedJob,
     check_name,
-    join_job,
     parse_init_method,
     secured,
 )
@@ -41,13 +37,9 @@ from telegrad.rpc.seams import (
     CLOSE_SECONDS,
     AgentCore,
     Invitation,
-    JobEvents,
-    MembershipEvents,
-    WaitProbes,
+    MainStaysHere,
     agent_of,
-    attach_parts,
     call_off_joins,
-    connection_limits,
     core_of,
     current_agent,
     find_agent,
@@ -57,18 +49,7 @@ from telegrad.rpc.seams import (
     refuse_second,
     set_process_agent,
 )
-from telegrad.transport import (
-    Exchange,
-    GrpcTransport,
-    GuestList,
-    LoopThread,
-    Transport,
-    find_local,
-    find_tls,
-    find_token,
-    shared_loop_thread,
-)
-from telegrad.types import WorkerInfo
+from telegrad.transport import GrpcTransport, find_local, find_tls, find_token
 from telegrad.wire import Project, decode, encode, import_missing_with, register_refusal
 
 __all__ = [
@@ -79,7 +60,6 @@ __all__ = [
     "is_project_module",
     "join_as",
     "join_invited",
-    "make_agent",
     "settle",
     "shutdown",
 ]
@@ -160,11 +140,11 @@ def init_process_group(
     agent = find_agent()
     if agent is not None:
         _check_same(agent, name, rank, world_size, options, "init_process_group")
-        return agent.attached(Groups).make_world(timeout, world_size)
+        return agent.attachments[Groups].make_world(timeout, world_size)
     agent = core_of(
         init_rpc(name, rank=rank, world_size=world_size, init_method=init_method, options=options)
     )
-    groups = agent.attached(Groups)
+    groups = agent.attachments[Groups]
     groups.owns_agent = True
     try:
         return groups.make_world(timeout, world_size)
@@ -178,7 +158,7 @@ def destroy_process_group() -> None:
     agent = find_agent()
     if agent is None:
         return
-    groups = agent.attached(Groups)
+    groups = agent.attachments[Groups]
     if groups.owns_agent and on_own_loop():  # before anybody hears that this worker has left
         raise BlockingCallError(
             "destroy_process_group() would block a loop of telegrad's, since it shuts the agent "
@@ -196,7 +176,7 @@ def _joined_by_groups(
     agent = find_agent()
     if agent is None or agent is not process_agent():
         return None
-    groups = agent.attached(Groups)
+    groups = agent.attachments[Groups]
     if not groups.owns_agent:
         return None
     _check_same(agent, name, rank, world_size, options, "init_rpc")
@@ -215,8 +195,8 @@ def _check_same(
     """Checks that a second door into the job is told nothing else than the first one was."""
     first = "init_rpc" if verb == "init_process_group" else "init_process_group"
     for what, given, found in (
-        ("name", name, agent.name),
-        ("rank", rank, agent.rank),
+        ("name", name, agent.info.name),
+        ("rank", rank, agent.info.rank),
         ("options", options, agent.options),
     ):
         if given is not None and given != found:
@@ -225,7 +205,7 @@ def _check_same(
                 f"was called with {what}={given!r}; write {first}({what}={given!r}), or leave "
                 f"{what} out of {verb}()"
             )
-    complete, now = agent.attached(JoinedJob).world_size, agent.world_size
+    complete, now = agent.attachments[JoinedJob].world_size, agent.members.world_size
     if world_size is not None and not complete <= world_size <= now:
         raise AlreadyInitializedError(
             f"{first}() has joined a job with world_size={complete}, of {now} ranks now, and {verb}() "
@@ -243,13 +223,14 @@ def invite() -> tuple[AgentCore, bytes]:
         RendezvousError: Other processes cannot reach this agent's job.
     """
     agent = current_agent()
-    invitation = agent.attached(Invitation)
+    invitation = agent.attachments[Invitation]
     if not invitation.endpoint.startswith(("grpc://", "grpcs://", "local://")):
         raise RendezvousError(
             f"no other process can join the job at {invitation.endpoint}; start the agent with "
             "rpc.init_rpc()"
         )
-    agent.main_stays_here = "__file__" not in vars(sys.modules["__main__"])
+    if "__file__" not in vars(sys.modules["__main__"]):
+        agent.attachments.attach(MainStaysHere())
     return agent, bytes(encode(invitation).document)
 
 
@@ -292,7 +273,7 @@ def is_project_module(name: str) -> bool:
 
 def settle(agent: AgentCore) -> None:
     """Returns when this agent has heard of all whom the coordinator has welcomed before."""
-    agent.attached(JoinedJob).store.num_keys()
+    agent.attachments[JoinedJob].store.num_keys()
 
 
 def _make_process_agent(
@@ -362,121 +343,17 @@ def _make_grpc_agent(
     )
     at_exit = functools.partial(made.leave_within, EXIT_SECONDS)
     atexit.register(at_exit)
-    made.after_close(lambda: atexit.unregister(at_exit))
+    made.life.after_close(lambda: atexit.unregister(at_exit))
     return made
 
 
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
-    """Ends the ambient agent; see `telegrad.rpc.agent.shutdown`."""
+    """Ends the ambient agent; see `telegrad.rpc.agent.life`."""
     if find_agent() is None:
         call_off_joins(CLOSE_SECONDS)
     agent = find_agent()
     if agent is not None:
         agent.shutdown(graceful=graceful, timeout=timeout)
-
-
-def make_agent(
-    address: JobAddress,
-    *,
-    name: str,
-    options: RpcOptions,
-    token: bytes | None,
-    transports: Sequence[Transport],
-    control_transports: Sequence[Transport] | None = None,
-    on_found: Callable[[str], None] | None = None,
-    loop: LoopThread | None = None,
-    context: contextvars.Context | None = None,
-    call_off: CallOff | None = None,
-) -> AgentCore:
-    """Joins a job with an agent of its own; many of them may live in one process.
-
-    Blocks until the job is complete. Nothing becomes ambient: `use_agent(agent)` does that.
-
-    Args:
-        address: Where the job is, and this worker's place in it.
-        name: This worker's name.
-        options: As for `init_rpc`; its addresses and token are not read here.
-        token: The job's token; None only when insecure.
-        transports: Where this worker listens and how it reaches the others.
-        control_transports: How it reaches the coordinator; `transports` by default.
-        on_found: Hears the coordinator's endpoint before this worker listens; where another hosts it.
-        loop: The loop thread; the process' shared one by default.
-        context: What user functions run in copies of; an empty one by default.
-        call_off: Ends the wait for the job, called by another thread.
-
-    Raises:
-        RendezvousError: The job could not be joined; nothing is left behind.
-        OSError: A port is in use.
-    """
-    owned = shared_loop_thread() if loop is None else loop
-    events = JobEvents()
-    opened: list[AgentCore] = []
-    guests, limits = GuestList(), connection_limits(options.limits)
-
-    def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
-        open_exchange = partial(
-            Exchange,
-            job=address.job,
-            name=info.name,
-            rank=info.rank,
-            incarnation=info.incarnation,
-            token=token,
-            transports=transports,
-            guests=guests,
-            lost_after=options.lost_after,
-            loop=owned,
-            listens=options.listen,
-            limits=limits,
-            spin=options.spin,
-        )
-        made = AgentCore(
-            info,
-            world_size=world_size,
-            options=options,
-            loop=owned,
-            open_exchange=open_exchange,
-            context=context,
-        )
-        attach_parts(made)
-        attach_doctor(made)
-        attach_autograd(made)
-        attach_groups(made)
-        endpoints = made.open()
-        opened.append(made)
-        events.agent = made
-        return endpoints
-
-    try:
-        job = join_job(
-            address,
-            name=name,
-            token=token,
-            transports=transports if control_transports is None else control_transports,
-            publish=publish,
-            listener=events,
-            guests=guests,
-            on_found=on_found,
-            listens=options.listen,
-            start_when=options.waits_for,
-            timeout=options.init_timeout,
-            lost_after=options.lost_after,
-            limits=limits,
-            loop=owned,
-            call_off=call_off,
-        )
-    except BaseException:
-        for each in opened:
-            each.shutdown(graceful=False)
-        raise
-    (made,) = opened
-    made.join(job)
-    made.attach(job)
-    made.attach(Invitation(job.coordinator_endpoint, address.job, token, options))
-    made.learn((member.info, member.endpoints) for member in job.members)
-    made.attached(MembershipEvents).begin(member.info for member in job.members)
-    made.begin()
-    made.attached(WaitProbes).begin()
-    return made
 
 
 def _token(options: RpcOptions) -> bytes | None:

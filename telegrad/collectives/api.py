@@ -308,7 +308,7 @@ def world_group() -> ProcessGroup:
         ...     cluster.run(step)
         [0, 1]
     """
-    return current_agent().attached(Groups).current_world()
+    return current_agent().attachments[Groups].current_world()
 
 
 def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> ProcessGroup:
@@ -347,7 +347,7 @@ def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> Process
         [(0, 0), (-1, 1)]
     """
     agent = current_agent()
-    return agent.attached(Groups).form(_check_ranks(ranks, agent.world_size), timeout)
+    return agent.attachments[Groups].form(_check_ranks(ranks, agent.members.world_size), timeout)
 
 
 def get_rank(group: ProcessGroup | None = None) -> Rank:

@@ -125,13 +125,13 @@ class Formations:
         clock = Clock(time_limit(None, limit), warn_after)
         with self._lock:
             if self._closed:
-                raise NotInitializedError(f"the agent {self._agent.name!r} was shut down")
+                raise NotInitializedError(f"the agent {self._agent.info.name!r} was shut down")
             attempt, actions = self._forming.begin(members)
             future: Future[GroupKey] = new_future(None, _called(attempt))
             formation = self._formations[attempt] = _Formation(attempt, future, clock)
         self._perform(actions)
         for member in members:
-            lost = self._agent.lost(member)
+            lost = self._agent.members.lost(member)
             if lost is not None:
                 self.on_lost(member, lost)
         self._watch(formation)
@@ -143,14 +143,14 @@ class Formations:
 
     def on_form(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a worker forms a group with this one; on the loop."""
-        message = FormMessage.from_wire(self._agent.read(envelope))
+        message = FormMessage.from_wire(self._agent.messages.read(envelope))
         with self._lock:
             actions = self._forming.on_form(peer, message)
         self._perform(actions)
 
     def on_unformed(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a worker has failed to form a group; on the loop."""
-        message = UnformedMessage.from_wire(self._agent.read(envelope))
+        message = UnformedMessage.from_wire(self._agent.messages.read(envelope))
         with self._lock:
             actions = self._forming.on_unformed(peer, message)
         self._perform(actions)
@@ -167,7 +167,7 @@ class Formations:
         Args:
             for_good: True if the agent has ended, so that later calls are refused.
         """
-        name = self._agent.name
+        name = self._agent.info.name
         error = NotInitializedError(f"worker {name!r} has left its process groups")
         with self._lock:
             self._closed = self._closed or for_good
@@ -194,7 +194,7 @@ class Formations:
 
     def _post(self, peer: WorkerInfo, kind: str, body: object) -> None:
         with suppress(WorkerLostError, UnknownWorkerError):  # `on_lost` handles that
-            self._agent.post(peer, kind, body)
+            self._agent.messages.post(peer, kind, body)
 
     def _on_formed(self, attempt: Attempt, key: GroupKey) -> None:
         with self._lock:
@@ -220,7 +220,8 @@ class Formations:
         with self._lock:
             if formation.attempt.state is State.FORMING:
                 delay = formation.clock.next()
-                formation.cancel_timer = self._agent.after(delay, lambda: self._on_time(formation))
+                timer = self._agent.deadlines.after(delay, lambda: self._on_time(formation))
+                formation.cancel_timer = timer.cancel
 
     def _on_time(self, formation: _Formation) -> None:
         attempt, clock = formation.attempt, formation.clock
@@ -231,11 +232,11 @@ class Formations:
             missing = self._forming.missing(attempt)
         who = ", ".join(f"rank {worker.rank} ({worker.name!r})" for worker in missing)
         who = f"not called by {who}" if missing else "called by all members"
-        where = f"{_called(attempt)} on rank {self._agent.rank} ({self._agent.name!r})"
+        where = f"{_called(attempt)} on rank {self._agent.info.rank} ({self._agent.info.name!r})"
         if due is not Due.EXPIRE:
             self._watch(formation)
         if due is Due.WARN:
-            self._agent.submit(
+            self._agent.pool.submit(
                 _logger.warning, "%s waits for %.3g s: %s", where, clock.elapsed, who
             )
         elif due is Due.EXPIRE:
@@ -304,16 +305,16 @@ NAMED_RANKS = 8
 def attach_to(agent: AgentCore) -> Groups:
     """Attaches process groups to an agent; the composition root does so before it serves."""
     groups = Groups(agent)
-    agent.attach(groups)
-    agent.on_lost(groups.on_lost)
-    agent.on_leaving(groups.leave)
-    agent.after_close(groups.close)
+    agent.attachments.attach(groups)
+    agent.inbox.on_loss(groups.on_lost)
+    agent.life.on_leaving(groups.leave)
+    agent.life.after_close(groups.close)
     for kind in (PUSH, ENTERED, READY):
-        agent.register_handler(kind, groups.on_operation, anywhere=True)
-    agent.register_handler(ABORT, groups.on_abort)
-    agent.register_handler(LEFT, groups.on_left)
-    agent.register_handler(FORM, groups.formations.on_form)
-    agent.register_handler(UNFORMED, groups.formations.on_unformed)
+        agent.inbox.register(kind, groups.on_operation, anywhere=True)
+    agent.inbox.register(ABORT, groups.on_abort)
+    agent.inbox.register(LEFT, groups.on_left)
+    agent.inbox.register(FORM, groups.formations.on_form)
+    agent.inbox.register(UNFORMED, groups.formations.on_unformed)
     return groups
 
 
@@ -369,7 +370,7 @@ class Groups:
         world = self.world
         if world is None:
             raise NotInitializedError(
-                f"no process group on worker {self._agent.name!r}; call "
+                f"no process group on worker {self._agent.info.name!r}; call "
                 "collectives.init_process_group() first"
             )
         return world
@@ -387,18 +388,18 @@ class Groups:
             ValueError: The rank of this worker is not below `world_size`.
             WorkerLostError: A worker is lost.
         """
-        count = self._agent.world_size if world_size is None else world_size
-        if self._agent.rank >= count:
+        count = self._agent.members.world_size if world_size is None else world_size
+        if self._agent.info.rank >= count:
             raise ValueError(
-                f"worker {self._agent.name!r} has rank {self._agent.rank} and is in no group of "
+                f"worker {self._agent.info.name!r} has rank {self._agent.info.rank} and is in no group of "
                 f"{count}; write a larger world_size, or leave it out"
             )
-        members = [self._agent.worker(r) for r in range(count)]
+        members = [self._agent.members.find(r) for r in range(count)]
         self._check_living(members, "the group of all workers needs every one of them")
         with self._table_lock:
             if self.world is not None:
                 raise AlreadyInitializedError(
-                    f"worker {self._agent.name!r} has its process group already; call "
+                    f"worker {self._agent.info.name!r} has its process group already; call "
                     "destroy_process_group() before another init_process_group()"
                 )
             digest = digest_of(members)
@@ -416,7 +417,7 @@ class Groups:
             WorkerLostError: A member is lost.
             CallTimeoutError: A member did not call in time.
         """
-        members = [self._agent.worker(r) for r in ranks]
+        members = [self._agent.members.find(r) for r in ranks]
         world = self.world
         limit = seconds(timeout, TIMEOUT if world is None else world.timeout)
         if self._agent.info not in members:
@@ -444,7 +445,7 @@ class Groups:
             self._end(group)
 
     def _end(self, group: ProcessGroup) -> None:
-        error = NotInitializedError(f"the agent {self._agent.name!r} was shut down")
+        error = NotInitializedError(f"the agent {self._agent.info.name!r} was shut down")
         group.fail(error, tell=False)
 
     def _forget_all(self) -> list[ProcessGroup]:
@@ -482,13 +483,13 @@ class Groups:
         if closed:  # the group was made while the agent ended
             self._end(group)
         for member in group.members:  # it may have been lost before the table had the group
-            lost = self._agent.lost(member)
+            lost = self._agent.members.lost(member)
             if lost is not None:
                 group.fail(lost)
 
     def _check_living(self, members: Sequence[WorkerInfo], advice: str) -> None:
         for member in members:
-            lost = self._agent.lost(member)
+            lost = self._agent.members.lost(member)
             if lost is not None:
                 lost.add_note(advice)
                 raise lost
@@ -497,7 +498,7 @@ class Groups:
 
     def on_operation(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Delivers a message of an operation to its group."""
-        message = OperationMessage.from_wire(self._agent.read(envelope))
+        message = OperationMessage.from_wire(self._agent.messages.read(envelope))
         kind, data = envelope.kind, envelope.buffers[-1] if envelope.buffers else b""
         self._hand(
             peer, message.group, lambda group, source: group.deliver(source, kind, message, data)
@@ -507,13 +508,13 @@ class Groups:
 
     def on_abort(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a group is over."""
-        message = AbortMessage.from_wire(self._agent.read(envelope))
+        message = AbortMessage.from_wire(self._agent.messages.read(envelope))
         cause, since = message.cause, message.since
         self._hand(peer, message.group, lambda group, _: group.fail(cause, since=since, tell=False))
 
     def on_left(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a member has left a group."""
-        message = LeftMessage.from_wire(self._agent.read(envelope))
+        message = LeftMessage.from_wire(self._agent.messages.read(envelope))
         self._hand(peer, message.group, lambda group, source: group.on_left(source, message))
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
@@ -562,7 +563,7 @@ class Groups:
                 if self._early_of[peer] >= self._most_early:
                     raise DecodeError(
                         f"{self._most_early} messages of that worker wait for process groups that "
-                        f"worker {self._agent.name!r} has not made (Limits.served_calls_per_peer)"
+                        f"worker {self._agent.info.name!r} has not made (Limits.served_calls_per_peer)"
                     )
                 self._early_of[peer] += 1
                 self._early.setdefault(key, []).append(_Early(peer, deliver))

@@ -566,7 +566,7 @@ class CrossWaits:
         else:
             body = AbortMessage(theirs.group, theirs.id.since, cause).to_wire()
             with suppress(WorkerLostError, UnknownWorkerError):
-                self._agent.post(peer, ABORT, body)
+                self._agent.messages.post(peer, ABORT, body)
 
     def _last_told(self, peer: WorkerInfo) -> OperationMessage | None:
         with self._waits_lock:

@@ -391,7 +391,7 @@ class ProcessGroup:
     @property
     def where(self) -> str:
         """The group and this member, as errors name them."""
-        return f"group {self._name!r} on rank {self._agent.rank} ({self._agent.name!r})"
+        return f"group {self._name!r} on rank {self._agent.info.rank} ({self._agent.info.name!r})"
 
     @property
     def failed(self) -> bool:
@@ -428,7 +428,7 @@ class ProcessGroup:
         """Starts an operation, which threads of the pool run. Its Work raises any failure."""
         self._check_member(call)
         limit = seconds(timeout, self.timeout)
-        future = new_future(self._agent.submit, f"{call.signature} of {self.where}")
+        future = new_future(self._agent.pool.submit, f"{call.signature} of {self.where}")
 
         async def settle(operation: Operation[T]) -> None:
             try:
@@ -443,7 +443,7 @@ class ProcessGroup:
         except Exception as error:  # the group is over: the Work raises that, now as later
             future.try_set_exception(error)
             return Work(future, str(call.signature), self.where)
-        run_in_pool(settle(operation), self._agent.submit)
+        run_in_pool(settle(operation), self._agent.pool.submit)
         blocking = partial(self.cross_waits.blocking, operation)
         return Work(future, str(call.signature), self.where, blocking)
 
@@ -511,21 +511,21 @@ class ProcessGroup:
         return actions
 
     def _check_member(self, call: Call[Any]) -> None:
-        if self._agent.pid != os.getpid():  # no loop runs here: the operation would never end
+        if self._agent.life.pid != os.getpid():  # no loop runs here: the operation would never end
             raise AgentForkedError(
-                f"{self.where} belongs to process {self._agent.pid}, from which this process "
+                f"{self.where} belongs to process {self._agent.life.pid}, from which this process "
                 f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method"
             )
         if self.rank < 0:
             raise ValueError(
-                f"{call.signature.operation} was called on worker {self._agent.name!r}, which is "
+                f"{call.signature.operation} was called on worker {self._agent.info.name!r}, which is "
                 f"no member of group {self._name!r} (ranks: {list(self.ranks)})"
             )
 
     def _check_open(self, call: Call[Any], operation_id: OperationId) -> None:
         if self._failure is not None and self._failure.ends(operation_id):
             what = f"{call.signature} on {self.where}"
-            evicted = self._agent.eviction()
+            evicted = self._agent.members.eviction()
             if evicted is not None:  # takes precedence over the loss that ended the group
                 raise Failure(evicted, 0).refusal(what, FOR_GOOD)
             raise self._failure.refusal(what, REMEDY)
@@ -562,13 +562,14 @@ class ProcessGroup:
             self._messages_sent += 1
             self._bytes_sent += 0 if data is None else memoryview(data).nbytes
         try:
-            self._agent.post(self.members[to], kind, body, buffers=() if data is None else (data,))
+            buffers = () if data is None else (data,)
+            self._agent.messages.post(self.members[to], kind, body, buffers=buffers)
         except (WorkerLostError, UnknownWorkerError) as error:
             self.fail(error)
 
     def shared(self, to: int, data: Buffer) -> Buffer:
         """Returns the data for one `post`, in memory shared with the member if there is any."""
-        return self._agent.shared(self.members[to], data)
+        return self._agent.messages.shared(self.members[to], data)
 
     def may_push(self, to: int, nbytes: int) -> bool:
         """Returns True if an unrequested message may go to a member, and counts it; locked."""
@@ -604,11 +605,11 @@ class ProcessGroup:
 
     def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` on the loop after `delay` seconds; returns the function to cancel it."""
-        return self._agent.after(delay, callback)
+        return self._agent.deadlines.after(delay, callback).cancel
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in the agent's pool."""
-        self._agent.submit(func, *args)
+        self._agent.pool.submit(func, *args)
 
     # Messages from the members; any thread calls these.
 
@@ -676,7 +677,8 @@ class ProcessGroup:
                     source, to, tag = i.channel
                     counts = sent[to] if source == self.rank else taken[source]
                     counts[tag] = min(counts[tag], i.sequence - 1)
-        cause = NotInitializedError(f"worker {self._agent.name!r} has left group {self._name!r}")
+        worker = self._agent.info.name
+        cause = NotInitializedError(f"worker {worker!r} has left group {self._name!r}")
         self.fail(cause, tell=False)
         self._tell_others(
             LEFT, lambda r: LeftMessage(self.key, sequence, sent[r], taken[r]).to_wire()
@@ -692,7 +694,7 @@ class ProcessGroup:
         for r, member in enumerate(self.members):
             if r != self.rank:
                 with suppress(WorkerLostError, UnknownWorkerError):
-                    self._agent.post(member, kind, body(r))
+                    self._agent.messages.post(member, kind, body(r))
 
 
 def _perform(actions: Sequence[Callable[[], None]]) -> None:

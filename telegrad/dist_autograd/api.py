@@ -93,7 +93,7 @@ def backward_from_rref(
         _local(rref, gradient, PassMode(retain_graph, create_graph), timeout)
         return
     number = int(check_context_id(context_id))
-    owner, calls = rref.owner(), reference_of(rref).registry.agent.attached(RRefCalls)
+    owner, calls = rref.owner(), reference_of(rref).registry.agent.attachments[RRefCalls]
     payload = {
         "rref": list(reference_of(rref).rref),
         "context": number,
@@ -139,11 +139,11 @@ class RRefBackward:
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._serving = container.agent.attached(RRefServing)
+        self._serving = container.agent.attachments[RRefServing]
 
     def register(self) -> None:
         """Makes the agent serve these requests."""
-        self._container.agent.serve(BACKWARD, self._prepare)
+        self._container.agent.serving.serve(BACKWARD, self._prepare)
 
     def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
         del caller
@@ -183,9 +183,9 @@ def attach_to(agent: AgentCore) -> Container:
         The container of the agent's contexts.
     """
     container = Container(agent)
-    agent.attach(container)
-    agent.add_interceptor(AutogradInterceptor(container))
-    agent.on_lost(container.on_lost)
+    agent.attachments.attach(container)
+    agent.codec.add(AutogradInterceptor(container))
+    agent.inbox.on_loss(container.on_lost)
     Handlers(container).register()
     RRefBackward(container).register()
     RemoteRoots(container).register()
@@ -207,7 +207,7 @@ class AutogradContext:
                 "leave that block first, or open the other one in a thread of its own (a function "
                 "called in a context runs in it)"
             )
-        container = current_agent().attached(Container)
+        container = current_agent().attachments[Container]
         ambient = Ambient(container.create())
         self._entered = (container, ambient, enter_ambient(ambient))
         return ambient.context_id
@@ -311,7 +311,7 @@ def backward(
         ...     dist_autograd.get_gradients(context_id)[x]
         tensor([ 3., 41.])
     """
-    container = current_agent().attached(Container)
+    container = current_agent().attachments[Container]
     starts = listed(roots)
     given = gradients_for(starts, gradients)
     if len(starts) == 1 and isinstance(starts[0], RRef):
@@ -355,7 +355,7 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
         ...     dist_autograd.get_gradients(context_id)[x]
         tensor([2., 4.])
     """
-    gradients = current_agent().attached(Container).gradients(context_id)
+    gradients = current_agent().attachments[Container].gradients(context_id)
     return {leaf: _own(leaf, gradient) for leaf, gradient in gradients.items()}
 
 
@@ -448,7 +448,7 @@ def grad(
         ...     slope.item(), curve.item()
         (27.0, 18.0)
     """
-    container = current_agent().attached(Container)
+    container = current_agent().attachments[Container]
     roots = listed([outputs] if isinstance(outputs, Tensor | RRef) else tensors_in(outputs)[0])
     if isinstance(inputs, RRef):
         raise AutogradError(

@@ -94,7 +94,7 @@ class Opened:
     """
 
     def __init__(self, agent: AgentCore) -> None:
-        self._name = agent.name
+        self._name = agent.info.name
         self._most = agent.options.limits.served_calls_per_peer
         self._count = Counter[WorkerInfo]()
 
@@ -136,7 +136,7 @@ class Container:
 
     def __init__(self, agent: AgentCore) -> None:
         self.agent = agent
-        self.desk = Desk(agent.submit)
+        self.desk = Desk(agent.pool.submit)
         self._lock = threading.Lock()
         self._contexts: dict[ContextId, Context] = {}
         self._released = ReleasedContexts()
@@ -150,9 +150,9 @@ class Container:
         self._flushing = False  # a timer will flush them soon
         self._told: deque[Work] = deque()  # releases that peers have sent
         self._looks = False  # a thread of the pool will handle them soon
-        agent.on_leaving(self._flush)
-        agent.on_leaving(self.work_off)
-        agent.on_given_up(self._give_up)
+        agent.life.on_leaving(self._flush)
+        agent.life.on_leaving(self.work_off)
+        agent.calling.on_given_up(self._give_up)
         self._for_all = 0  # a lost worker may have passed own contexts up to this number on
 
     def __len__(self) -> int:
@@ -219,11 +219,11 @@ class Container:
         """Returns the error message for a context that is not open here."""
         if self.is_over(context_id):
             return (
-                f"autograd context {context_id} was released on worker {self.agent.name!r}; "
+                f"autograd context {context_id} was released on worker {self.agent.info.name!r}; "
                 "use it inside its `with dist_autograd.context()` block"
             )
         return (
-            f"worker {self.agent.name!r} knows no autograd context {context_id}; it hears of one by "
+            f"worker {self.agent.info.name!r} knows no autograd context {context_id}; it hears of one by "
             "the first call made to it inside `with dist_autograd.context()`"
         )
 
@@ -286,7 +286,7 @@ class Container:
         with self._lock:
             first, self._looks = not self._looks, True
         if first:
-            self.agent.after(RIDE_SECONDS, self._look_soon)
+            self.agent.deadlines.after(RIDE_SECONDS, self._look_soon)
 
     def work_off(self) -> None:
         """Handles the queued releases of peers."""
@@ -300,7 +300,7 @@ class Container:
     def _look_soon(self) -> None:
         self._looks = False  # first: a release queued from here on starts another look
         if self._told:
-            self.agent.submit(self.work_off)
+            self.agent.pool.submit(self.work_off)
 
     def release(
         self, context_id: ContextId, told_by: WorkerInfo | None = None, lowest: int = 0
@@ -325,7 +325,8 @@ class Container:
                     self._released.add_for(told_by, context_id)
                     return
                 # An introducer that has left the job tells nobody: then the word of others counts.
-                if context.introducer != told_by and context.introducer in self.agent.workers():
+                living = self.agent.members.living()
+                if context.introducer != told_by and context.introducer in living:
                     return
             dropped = [self._drop(context_id)]
             if own:
@@ -357,7 +358,7 @@ class Container:
                 self._close(dropped, None, worker, error)  # all workers see the loss themselves
         if lowest > 1:
             released = make_context_id(self.agent.info.incarnation, lowest - 1)
-            self._tell(set(self.agent.workers()), ReleaseMessage(released, lowest))
+            self._tell(set(self.agent.members.living()), ReleaseMessage(released, lowest))
 
     def _give_up(self, error: BaseException) -> None:
         """Gives up all passes here: this worker leaves at once, or was evicted."""
@@ -365,7 +366,7 @@ class Container:
             runners = self._runners()
         for runner in runners:
             if runner.waiting:
-                self.agent.submit(runner.give_up, error)
+                self.agent.pool.submit(runner.give_up, error)
 
     def _runners(self) -> list[PassRunner]:
         """Returns all passes; under the lock, so that none is just moving into `_ending`."""
@@ -408,9 +409,9 @@ class Container:
         if lowest is None:
             return
         for peer in touched:
-            to_all = to_all or self.agent.lost(peer) is not None
+            to_all = to_all or self.agent.members.lost(peer) is not None
         if to_all:
-            touched = {*touched, *self.agent.workers()}
+            touched = {*touched, *self.agent.members.living()}
         self._tell(touched - {told_by}, ReleaseMessage(context.id, lowest))
 
     def _tell(self, peers: set[WorkerInfo], message: ReleaseMessage) -> None:
@@ -420,20 +421,20 @@ class Container:
         body = message.to_wire()
         for peer in others:
             with suppress(WorkerLostError, UnknownWorkerError):
-                self.agent.post(peer, RELEASE, body, rides=True)
+                self.agent.messages.post(peer, RELEASE, body, rides=True)
                 self._riding.add(peer)
         with self._lock:
             first = bool(self._riding) and not self._flushing
             self._flushing |= first
         if first:
-            self.agent.after(RIDE_SECONDS, self._flush)
+            self.agent.deadlines.after(RIDE_SECONDS, self._flush)
 
     def _flush(self) -> None:
         """Sends the releases that no other message has taken along; on the loop, or at the end."""
         self._flushing = False  # first: a release from here on gets a flush of its own
         with suppress(KeyError):
             while True:
-                self.agent.flush(self._riding.pop())
+                self.agent.messages.flush(self._riding.pop())
 
 
 # -- handlers of messages about passes and contexts, which `desk` passes to threads --------------
@@ -461,7 +462,7 @@ class Handlers:
             (ABORT, self._guarded(self._abort), put),
             (RELEASE, self._guarded(self._release), later),
         ):
-            self._agent.register_handler(kind, _handed_on(handle, hand_on), anywhere=True)
+            self._agent.inbox.register(kind, _handed_on(handle, hand_on), anywhere=True)
 
     def _guarded(self, handle: Handle) -> Handle:
         def guarded(peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
@@ -474,13 +475,13 @@ class Handlers:
         return guarded
 
     def _tell_garbage(self, peer: WorkerInfo, envelope: Envelope, error: DecodeError) -> None:
-        self._agent.tell_garbage(peer, envelope, error)
+        self._agent.inbox.tell_garbage(peer, envelope.kind, error)
         if envelope.call:
-            self._agent.reply_error(peer, envelope, error)
+            self._agent.messages.reply_error(peer, envelope, error)
 
     def _hear(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
         try:
-            body = self._agent.read(envelope, land=self._agent.codec.devices.land(peer))
+            body = self._agent.messages.read(envelope, land=self._agent.codec.devices.land(peer))
             message = PassMessage.from_wire(body)
         except DecodeError as error:
             self._tell_garbage(peer, envelope, error)
@@ -532,21 +533,21 @@ class Handlers:
         """Makes a pass fail at the peer that began it here."""
         message = PassMessage(context_id, pass_id, begun=True, cause=cause)
         with suppress(WorkerLostError, UnknownWorkerError):
-            self._agent.post(peer, PASS, message.to_wire())
+            self._agent.messages.post(peer, PASS, message.to_wire())
 
     def _abort(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
-        message = AbortMessage.from_wire(self._agent.read(envelope))
+        message = AbortMessage.from_wire(self._agent.messages.read(envelope))
         runner: PassRunner | None = None
         with suppress(PoolExhaustedError):  # a pass that is not even remembered needs no abort
             runner = self._runner(peer, message.context_id, message.pass_id)
         if runner is None:
-            self._agent.reply(peer, envelope)
+            self._agent.messages.reply(peer, envelope)
         else:
             runner.abort(message.cause, (peer, envelope))
         return runner
 
     def _release(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        message = ReleaseMessage.from_wire(self._agent.read(envelope))
+        message = ReleaseMessage.from_wire(self._agent.messages.read(envelope))
         self._container.release(message.context_id, peer, message.lowest)
 
 

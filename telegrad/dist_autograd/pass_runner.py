@@ -193,7 +193,8 @@ class PassRunner:
         starts = pass_id.incarnation == agent.info.incarnation
         self._starter = agent.info if starts else pass_id.starter
         self.gradients = PassGradients(context.ended_passes)
-        self.ended: Future[None] = new_future(agent.submit, f"backward of context {context.id}")
+        label = f"backward of context {context.id}"
+        self.ended: Future[None] = new_future(agent.pool.submit, label)
         self._agent = agent
         self._context = context
         self._new_message = new_message
@@ -281,7 +282,7 @@ class PassRunner:
         late = self.late_workers()
         if not late:
             doing = "waited for the end of the pass" if self._finishing else "computed"
-            return f"while worker {self._agent.name!r} {doing}"
+            return f"while worker {self._agent.info.name!r} {doing}"
         return f"waiting for {', '.join(map(repr, late))}"
 
     def abort_if_running(self, cause: BaseException) -> None:
@@ -328,7 +329,7 @@ class PassRunner:
         return False
 
     def _failed(self, error: BaseException) -> list[Action[Gradients]]:
-        note_origin(error, self._agent.name, self._context.id)
+        note_origin(error, self._agent.info.name, self._context.id)
         return self._protocol.abort(error)
 
     def _hear(self, peer: WorkerInfo, message: PassMessage) -> list[Action[Gradients]]:
@@ -403,7 +404,7 @@ class PassRunner:
         if not self.gradients.has_ends:
             return self._protocol.finished()
         self._finishing = True
-        self._agent.submit(self._finish)
+        self._agent.pool.submit(self._finish)
         return []
 
     def _finish(self) -> None:
@@ -447,7 +448,7 @@ class PassRunner:
     def _lost(self, peers: set[WorkerInfo]) -> dict[WorkerInfo, WorkerLostError]:
         lost, agent = {}, self._agent
         for peer in peers:
-            error = agent.lost(peer) if peer.incarnation != agent.info.incarnation else None
+            error = agent.members.lost(peer) if peer.incarnation != agent.info.incarnation else None
             if error is not None:
                 lost[peer] = error
         return lost
@@ -501,7 +502,7 @@ class PassRunner:
                         self._abort_at(peer, cause)
                 case protocol.Confirm(peer, request):
                     assert isinstance(request, Envelope)
-                    self._agent.reply(peer, request)
+                    self._agent.messages.reply(peer, request)
                 case _:
                     self._say(action)
 
@@ -517,7 +518,7 @@ class PassRunner:
         if cause is None:
             self.ended.try_set_result(None)
         else:
-            self._agent.weigh(cause, self.ended.try_set_exception)
+            self._agent.inbox.weigh(cause, self.ended.try_set_exception)
 
     def _say(self, action: Begin | Answer[Gradients] | Reply) -> None:
         """Adds an action to the next message to a peer."""
@@ -547,7 +548,7 @@ class PassRunner:
         try:
             if self._mode.create and message.gradients:
                 record_sent(self._context, peer, message, self._new_message)
-            self._agent.post(peer, PASS, message.to_wire())
+            self._agent.messages.post(peer, PASS, message.to_wire())
         except (WorkerLostError, UnknownWorkerError) as error:
             self._events.append(partial(self._protocol.lost, peer, error))
         except BaseException as error:
@@ -571,7 +572,7 @@ class PassRunner:
             return self
 
         abort = AbortMessage(self._context.id, self.id, cause)
-        future = self._agent.request(peer, ABORT, abort.to_wire())
+        future = self._agent.messages.request(peer, ABORT, abort.to_wire())
         future._call_when_done(partial(self._desk.put, read))
 
 

@@ -95,7 +95,7 @@ def _ask_all(
     limit: float,
 ) -> dict[int, Future[Any]]:
     """Returns the futures of the owners' answers, by the index of each root."""
-    me, calls = container.agent.info, container.agent.attached(RRefCalls)
+    me, calls = container.agent.info, container.agent.attachments[RRefCalls]
     asked: dict[int, Future[Any]] = {}
     for i, root in enumerate(roots):
         if isinstance(root, RRef):
@@ -141,11 +141,11 @@ class RemoteRoots:
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._serving = container.agent.attached(RRefServing)
+        self._serving = container.agent.attachments[RRefServing]
 
     def register(self) -> None:
         """Makes the agent serve these requests."""
-        self._container.agent.serve(ROOT, self._prepare)
+        self._container.agent.serving.serve(ROOT, self._prepare)
 
     def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
         fields = payload if isinstance(payload, dict) else {}
@@ -159,7 +159,7 @@ class RemoteRoots:
         return self._serving.on_value(payload, "root", record)
 
     def _record(self, value: object, context_id: ContextId, given: bool, caller: WorkerInfo) -> Any:
-        what = f"the value of this RRef at {self._container.agent.name!r}"
+        what = f"the value of this RRef at {self._container.agent.info.name!r}"
         root = check_root(value, what, given=given)
         if not given:
             graph_root(root)  # raises if the value cannot be a root for another reason

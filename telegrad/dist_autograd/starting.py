@@ -63,7 +63,7 @@ class OwnPart(Driven):
         self._taken: deque[Work] = deque()
         # The future that this thread waits for; the next message completes it.
         self._news: Future[Any] | None = None
-        self.reads = agent.reads
+        self.reads = agent.exchange.reader
 
     def take(self, work: Work) -> None:
         """Queues a message that this thread has just received; called in this thread."""
@@ -86,7 +86,7 @@ class OwnPart(Driven):
         waiting, me = self._desk.waiting, get_ident()
         self._do(start)
         while not ended.done():
-            news = self._news = new_future(self._agent.submit, "the end of a pass")
+            news = self._news = new_future(self._agent.pool.submit, "the end of a pass")
             news._stands_for(self, _nothing)
             if ended.done():  # it ended before `_news` was set
                 return
@@ -100,7 +100,7 @@ class OwnPart(Driven):
 
     def _do(self, work: Callable[[], None]) -> None:
         with Shield():  # Ctrl-C in between would send only a part of the messages
-            self._agent.new_context().run(work)
+            self._agent.pool.new_context().run(work)
 
     def _wake(self) -> None:
         if self._news is not None:
@@ -187,7 +187,8 @@ def run_pass(
         limit = min(limit, served.deadline - time.monotonic())
     started, agent = time.monotonic(), container.agent
     late = partial(_abort_late, agent, runner, started)
-    stop = agent.after(limit, partial(agent.submit, late)) if limit < math.inf else None
+    expire = partial(agent.pool.submit, late)
+    stop = agent.deadlines.after(limit, expire) if limit < math.inf else None
     cancelled = _Cancelled(agent, runner)
     try:
         if served is not None:
@@ -198,7 +199,7 @@ def run_pass(
         if here:
             _do(late, runner, partial(OwnPart(agent, runner, container.desk).run, start, limit))
         else:
-            agent.submit(start)
+            agent.pool.submit(start)
             _do(late, runner, partial(_ended, runner, limit))
         if served is not None and served.cancelled and runner.ended._failed:
             served.check()
@@ -206,13 +207,13 @@ def run_pass(
     except WorkerLostError as lost:
         lost.add_note(
             f"backward of autograd context {context.id}, started on worker "
-            f"{container.agent.name!r}, was aborted and left no gradients; repeat the step in a new "
+            f"{container.agent.info.name!r}, was aborted and left no gradients; repeat the step in a new "
             "context, without that worker"
         )
         raise
     finally:
         if stop is not None:
-            stop()
+            stop.cancel()
         if served is not None:
             served.nested.discard(cancelled)
         _forget_frames(runner)
@@ -238,7 +239,7 @@ class _Cancelled:
 
     def cancel(self) -> bool:
         """Submits the abort of the pass to the pool; any thread may call it; never blocks."""
-        self._agent.submit(_interrupt, self._runner)
+        self._agent.pool.submit(_interrupt, self._runner)
         return True
 
 

@@ -95,7 +95,7 @@ def examine(timeout: float | None = None) -> DoctorReport:
 
 def attach_to(agent: AgentCore) -> None:
     """For the library: makes it possible to examine an agent."""
-    agent.attach(DoctorProbe(agent))
+    agent.attachments.attach(DoctorProbe(agent))
 
 
 @final
@@ -110,7 +110,7 @@ class _Examination:
     def __init__(self, agent: AgentCore, end: float) -> None:
         self._agent = agent
         self._me = agent.info
-        self._probe = agent.attached(DoctorProbe)
+        self._probe = agent.attachments[DoctorProbe]
         self._end = end
         bound = agent.options.lost_after
         self._dial_seconds = min(LONGEST_DIAL_SECONDS, DIAL_SHARE * bound)
@@ -119,7 +119,7 @@ class _Examination:
 
     def run(self) -> DoctorReport:
         """Returns the report."""
-        infos = self._agent.workers()
+        infos = self._agent.members.living()
         own = self._reached_from_here(infos)
         workers = [
             replace(each, listens=own[each.info].ended != NOT_TRIED) if each.silence else each

@@ -88,8 +88,8 @@ class DoctorProbe:
         self._me = agent.info
         self._lock = threading.Lock()  # guards the count
         self._questions = 0
-        agent.register_handler(ASK, self._on_ask)
-        agent.register_handler(ECHO, self._on_echo)
+        agent.inbox.register(ASK, self._on_ask)
+        agent.inbox.register(ECHO, self._on_echo)
 
     @cached_property
     def _zeros(self) -> npt.NDArray[np.uint8]:
@@ -111,7 +111,7 @@ class DoctorProbe:
         """
         if worker == self._me:
             return self._answered(body)
-        return self._agent.request(worker, ASK, dict(body), timeout=limit).wait()
+        return self._agent.messages.request(worker, ASK, dict(body), timeout=limit).wait()
 
     def facts(self) -> DoctorWorker:
         """Returns this worker's description of itself."""
@@ -120,7 +120,7 @@ class DoctorProbe:
             info=self._me,
             host=socket.gethostname(),
             host_id=_host_id(),
-            endpoints=own_endpoints(agent._exchange),
+            endpoints=own_endpoints(agent.exchange),
             listens=agent.options.listen,
             addresses=found,
             versions=_versions(),
@@ -131,7 +131,7 @@ class DoctorProbe:
 
     def reach(self, peers: Sequence[WorkerInfo], limit: float) -> list[Reach]:
         """Dials peers, all at the same time; blocks for at most `limit` seconds."""
-        return [_reach(dial) for dial in dial_peers(self._agent._exchange, peers, limit)]
+        return [_reach(dial) for dial in dial_peers(self._agent.exchange, peers, limit)]
 
     def speed(self, peer: WorkerInfo, limit: float) -> Speed:
         """Measures the session with a peer, which must be up; blocks for about `limit` seconds."""
@@ -175,21 +175,22 @@ class DoctorProbe:
         left = max(end - time.monotonic(), 0.001)
         body = {"bytes": back, "data": self._zeros[:there] if there else None}
         began = time.monotonic()
-        self._agent.request(peer, ECHO, body, timeout=left).wait()
+        self._agent.messages.request(peer, ECHO, body, timeout=left).wait()
         return time.monotonic() - began
 
     # Handlers, on the loop.
 
     def _on_echo(self, peer: WorkerInfo, envelope: Envelope) -> None:
         if envelope.buffers:  # only their arrival counts
-            self._agent.reply(peer, envelope)
+            self._agent.messages.reply(peer, envelope)
             return
-        body = self._agent.read(envelope)
+        body = self._agent.messages.read(envelope)
         size = body.get("bytes") if isinstance(body, dict) else None
         if type(size) is not int or not 0 <= size <= SIZES[-1]:
             raise DecodeError("an echo does not say how many bytes it wants")
         # Not copied: a peer that asks often and takes nothing must not fill memory here.
-        self._agent.reply(peer, envelope, buffers=[self._zeros[:size].data] if size else ())
+        buffers = [self._zeros[:size].data] if size else ()
+        self._agent.messages.reply(peer, envelope, buffers=buffers)
 
     def _on_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
         with self._lock:
@@ -197,17 +198,17 @@ class DoctorProbe:
             self._questions += not full
         if full:
             words = f"{self._me.name!r} answers {MOST_QUESTIONS} questions of doctors; ask it later"
-            self._agent.reply_error(peer, envelope, PoolExhaustedError(words))
+            self._agent.messages.reply_error(peer, envelope, PoolExhaustedError(words))
             return
-        self._agent.submit(self._reply_ask, peer, envelope)
+        self._agent.pool.submit(self._reply_ask, peer, envelope)
 
     def _reply_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Answers a question; in the pool, because it waits."""
         try:
-            body = self._agent.read(envelope)
-            self._agent.reply(peer, envelope, self._answered(body))
+            body = self._agent.messages.read(envelope)
+            self._agent.messages.reply(peer, envelope, self._answered(body))
         except Exception as error:  # a remote handler: the asking worker must get the error
-            self._agent.reply_error(peer, envelope, error)
+            self._agent.messages.reply_error(peer, envelope, error)
         finally:
             with self._lock:
                 self._questions -= 1
@@ -236,7 +237,7 @@ class DoctorProbe:
             UnknownWorkerError: There is no such worker.
         """
         name, rank, incarnation = plain
-        return self._agent.worker(WorkerInfo(str(name), int(rank), int(incarnation)))
+        return self._agent.members.find(WorkerInfo(str(name), int(rank), int(incarnation)))
 
 
 def _reach(dial: Dial) -> Reach:
@@ -264,7 +265,7 @@ def in_words(error: TelegradError) -> str:
 
 def _coordinator(agent: AgentCore) -> str:
     try:
-        return agent.attached(JoinedJob).coordinator_endpoint
+        return agent.attachments[JoinedJob].coordinator_endpoint
     except NotInitializedError:  # an agent that was built without a job
         return ""
 

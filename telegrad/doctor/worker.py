@@ -67,12 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _examined(agent: AgentCore, timeout: float) -> bytes:
     """Returns the report with its text, as JSON; ranks other than 0 read it from the store."""
-    table = PrefixStore(PREFIX, agent.attached(JoinedJob).store)
-    others = [each for each in agent.workers() if each.rank != 0]
-    if agent.rank != 0:
-        first = [each for each in agent.workers() if each.rank == 0]
-        agent.attached(DoctorProbe).reach(first, LONGEST_DIAL_SECONDS)
-        table.set(f"ready/{agent.rank}", b"1")
+    table = PrefixStore(PREFIX, agent.attachments[JoinedJob].store)
+    others = [each for each in agent.members.living() if each.rank != 0]
+    if agent.info.rank != 0:
+        first = [each for each in agent.members.living() if each.rank == 0]
+        agent.attachments[DoctorProbe].reach(first, LONGEST_DIAL_SECONDS)
+        table.set(f"ready/{agent.info.rank}", b"1")
         return table.get("report", timeout=READY_SECONDS + timeout + REPORT_SECONDS)
     with contextlib.suppress(RendezvousTimeoutError):  # the report then names silent workers
         table.wait([f"ready/{each.rank}" for each in others], timeout=READY_SECONDS)

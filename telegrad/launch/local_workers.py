@@ -400,7 +400,7 @@ class LocalWorkers:
             self._end(time.monotonic())
             raise
         self.names = tuple(process.name for process in self._processes)
-        agent.after_close(self.close)
+        agent.life.after_close(self.close)
 
     def close(self) -> None:
         """Ends the workers: each finishes its calls, for at most 2 s, and leaves. Idempotent."""
@@ -606,7 +606,7 @@ class _Worker:
             sys.exit(1)
         serving = threading.Thread(target=self._serve, args=(agent.shutdown,), name="local-serve")
         serving.start()
-        self._channel.send("joined", name=agent.name, rank=agent.rank)
+        self._channel.send("joined", name=agent.info.name, rank=agent.info.rank)
         while (order := self._orders.get())["verb"] != "ended":
             if order["verb"] == "settle":
                 with contextlib.suppress(TelegradError):  # the coordinator is gone: so are we

@@ -86,7 +86,7 @@ class Conductor:
         self._tickets = itertools.count(1)
         _hear_of_losses(self._agent, weakref.ref(self))
         for trainer in trainers:  # those lost before the callback was registered
-            if self._agent.lost(trainer) is not None:
+            if self._agent.members.lost(trainer) is not None:
                 self._remove(trainer)
 
     def join(self) -> int:
@@ -171,7 +171,7 @@ class Conductor:
         for ticket in tickets:
             ticket.try_set_result(None)
         if shares:
-            self._agent.submit(self._step, shares)
+            self._agent.pool.submit(self._step, shares)
 
     def _step(self, shares: list[_Share]) -> None:
         """Steps a round; runs in the pool."""
@@ -247,11 +247,12 @@ class Conductor:
         assert served is not None
         served.on_cancel(cancelled)
         if ends != math.inf:
-            forget = self._agent.after(ends - began, lambda: self._agent.submit(expire))
-            waiting._call_when_done(forget)
+            agent = self._agent
+            forget = agent.deadlines.after(ends - began, lambda: agent.pool.submit(expire))
+            waiting._call_when_done(forget.cancel)
 
     def _new_future(self, label: str) -> Future[Any]:
-        return new_future(self._agent.submit, label)
+        return new_future(self._agent.pool.submit, label)
 
     def _refuse(self, trainer: WorkerInfo) -> NoReturn:
         names = ", ".join(each.name for each in self._rounds.trainers) or "none"
@@ -269,7 +270,7 @@ def _hear_of_losses(agent: AgentCore, held: weakref.ref[Conductor]) -> None:
         if conductor is not None:
             conductor._remove(worker)
 
-    agent.on_lost(on_lost)
+    agent.inbox.on_loss(on_lost)
 
 
 def _replaced(trainer: WorkerInfo) -> ValueError:

@@ -289,7 +289,7 @@ class DistributedOptimizer:
             )
         weight = 1.0 if self.loss_scale is None else 1.0 / self.loss_scale.value
         if self._conductor is not None and self._staleness is None:
-            agent.attached(Container).find(context_id)  # raises here: owners would skip it
+            agent.attachments[Container].find(context_id)  # raises here: owners would skip it
             result = self._enter_round(self._conductor, context_id, weight, left_until(ends))
         else:
             if self._may_be_ahead:  # at the first step, or after a failed wait
@@ -329,7 +329,7 @@ class DistributedOptimizer:
         conductor = self._conductor
         if conductor is None:
             return
-        outside = current_agent().new_context()  # outside the call being served, if any
+        outside = current_agent().pool.new_context()  # outside the call being served, if any
         with suppress(WorkerLostError):
             outside.run(lambda: conductor.rpc_sync().leave())
 
@@ -524,7 +524,7 @@ def _checked(
         return None
     if isinstance(trainers, str):
         raise TypeError(f"trainers is one name, not several; write [{trainers!r}]")
-    found = [current_agent().worker(each) for each in trainers]
+    found = [current_agent().members.find(each) for each in trainers]
     if not found or len(set(found)) != len(found):
         raise ValueError(f"trainers must be at least one worker, each once: {list(trainers)!r}")
     return found

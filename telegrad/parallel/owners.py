@@ -236,7 +236,7 @@ class OwnerOptimizer:
 
     def _gradients(self, request: StepRequest) -> tuple[dict[Tensor, Gradient], list[int]]:
         """Returns the sum of the shares for the named groups, and the contexts that are over."""
-        container = current_agent().attached(Container)
+        container = current_agent().attachments[Container]
         own = {p for i in request.options for p in self._groups[i]["params"]}
         total: dict[Tensor, Any] = {}
         over = []
@@ -500,7 +500,7 @@ class Owners:
         calls: list[Future[Any] | Exception] = []
         agent = current_agent()
         for owner in self.members:
-            lost = agent.lost(owner.worker)
+            lost = agent.members.lost(owner.worker)
             if lost is not None:  # the other owners step all the same
                 calls.append(_copy(lost))
                 continue

@@ -17,11 +17,12 @@ from typing import (
 )
 
 from telegrad.errors import BlockingCallError
-from telegrad.rpc.agent.ambient import current_agent, find_agent
+from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent
 from telegrad.rpc.agent.members import RpcStatistics
 from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.call.retry import call_again
-from telegrad.rpc.call.user_call import call_name
+from telegrad.rpc.call.serving import CALL
+from telegrad.rpc.call.user_call import call_message, call_name
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.future.waits import comes_from, pool_thread
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from telegrad.rpc.agent.agent import Agent
 
 __all__ = [
+    "call",
     "get_worker_info",
     "get_worker_infos",
     "init_rpc",
@@ -271,6 +273,30 @@ def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
 # Calls.
 
 
+def call(
+    agent: AgentCore,
+    to: To,
+    func: Callable[..., Any],
+    args: Args = (),
+    kwargs: Kwargs = None,
+    timeout: float | None = None,
+) -> Future[Any]:
+    """For the library: calls a function on a worker as one agent, at most once; never retried.
+
+    Returns:
+        The future of its value. The arguments were encoded when this returns.
+
+    Raises:
+        TypeError: An argument of this function has the wrong form.
+        UnknownWorkerError: There is no such worker.
+        EncodeError: The function or an argument cannot travel; nothing was sent.
+        CallTimeoutError: The call that this code serves has no time left.
+    """
+    peer = agent.members.find(to)
+    name, payload = call_message(func, args, kwargs)
+    return agent.calling.send(peer, CALL, payload, function=name, timeout=timeout)
+
+
 @sync_verb
 def rpc_sync(
     to: To,
@@ -330,7 +356,7 @@ def rpc_sync(
         )
     agent = current_agent()
     if retry == 0:
-        future = agent.call(to, func, args, kwargs, timeout)
+        future = call(agent, to, func, args, kwargs, timeout)
     else:
         future = call_again(agent, to, func, args, kwargs, timeout, retry=retry)
     try:
@@ -389,7 +415,7 @@ def rpc_async(
     """
     agent = current_agent()
     if retry == 0:
-        return watched(agent, agent.call(to, func, args, kwargs, timeout))
+        return watched(agent, call(agent, to, func, args, kwargs, timeout))
     return watched(agent, call_again(agent, to, func, args, kwargs, timeout, retry=retry))
 
 
@@ -462,7 +488,7 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
     if not callable(func):
         raise TypeError(f"to_thread takes a function, not {func!r}")
     agent = current_agent()
-    future = new_future(agent.submit, f"to_thread of {call_name(func)}")
+    future = new_future(agent.pool.submit, f"to_thread of {call_name(func)}")
 
     def run() -> None:
         comes_from(future, pool_thread())
@@ -473,7 +499,7 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
         else:
             future.try_set_result(value)
 
-    agent.submit_in(contextvars.copy_context(), run)
+    agent.pool.submit_in(contextvars.copy_context(), run)
     return watched(agent, future)
 
 
@@ -498,7 +524,7 @@ def get_worker_info(to: str | int | WorkerInfo | None = None) -> WorkerInfo:
         [('worker0', 'worker1'), ('worker1', 'worker1')]
     """
     agent = current_agent()
-    return agent.info if to is None else agent.worker(to)
+    return agent.info if to is None else agent.members.find(to)
 
 
 def get_worker_infos() -> list[WorkerInfo]:
@@ -514,7 +540,7 @@ def get_worker_infos() -> list[WorkerInfo]:
         ...     [worker.name for worker in cluster.call(0, rpc.get_worker_infos)]
         ['worker0', 'worker1']
     """
-    return current_agent().workers()
+    return current_agent().members.living()
 
 
 def is_initialized() -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from telegrad.errors import (
     BlockingCallError,
@@ -21,7 +21,7 @@ from telegrad.errors import (
     InvalidUseError,
     ValueNotFoundError,
 )
-from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.served_call import current_served_call
 from telegrad.rpc.call.user_call import CallMode, UserCall
 from telegrad.rpc.future.future import Future, new_future
@@ -32,9 +32,6 @@ from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
-
-if TYPE_CHECKING:
-    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = ["attach_to", "lookup", "publish", "unpublish"]
 
@@ -74,7 +71,7 @@ def publish(name: str, obj: object) -> None:
         ...     rpc.lookup("server", "weights").to_here()
         [1.0, 2.0]
     """
-    current_agent().attached(_Published).add(_checked(name), obj)
+    current_agent().attachments[_Published].add(_checked(name), obj)
 
 
 def unpublish(name: str) -> None:
@@ -94,7 +91,7 @@ def unpublish(name: str) -> None:
         ...     rpc.unpublish("weights")
         ...     rpc.publish("weights", [3.0, 4.0])  # the name is free again
     """
-    current_agent().attached(_Published).remove(_checked(name))
+    current_agent().attachments[_Published].remove(_checked(name))
 
 
 def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) -> RRef[Any]:
@@ -131,8 +128,8 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
     agent = current_agent()
     limit = seconds(timeout, agent.options.timeout)
     label, payload = f"rpc.lookup of {name!r}", {"name": _checked(name), "within": limit}
-    peer = agent.worker(to)
-    future = agent.send(
+    peer = agent.members.find(to)
+    future = agent.calling.send(
         peer, LOOKUP, payload, function=label, timeout=limit + ANSWER_SECONDS, at_once=True
     )
     try:
@@ -157,9 +154,9 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
 def attach_to(agent: AgentCore) -> None:
     """For the library: makes an agent able to publish; call it after `rref.attach_to`."""
     published = _Published(agent)
-    agent.attach(published)
-    agent.serve(LOOKUP, published.prepare)
-    agent.after_close(published.close)
+    agent.attachments.attach(published)
+    agent.serving.serve(LOOKUP, published.prepare)
+    agent.life.after_close(published.close)
 
 
 @final
@@ -168,7 +165,7 @@ class _Published:
 
     def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
-        self._registry = agent.attached(RRefRegistry)
+        self._registry = agent.attachments[RRefRegistry]
         self._names_lock = threading.Lock()  # guards all attributes below
         self._rrefs: dict[str, RRef[Any]] = {}
         self._waiting: defaultdict[str, list[Future[RRef[Any]]]] = defaultdict(list)
@@ -190,7 +187,7 @@ class _Published:
         if taken:
             rref.release()
             raise DuplicateNameError(
-                f"something is published as {name!r} on worker {self._agent.name!r} already; "
+                f"something is published as {name!r} on worker {self._agent.info.name!r} already; "
                 "choose another name, or rpc.unpublish() it first"
             )
         for future in waiting:
@@ -202,7 +199,7 @@ class _Published:
             names = sorted(self._rrefs)
         if removed is None:
             raise ValueNotFoundError(
-                f"nothing is published as {name!r} on worker {self._agent.name!r} "
+                f"nothing is published as {name!r} on worker {self._agent.info.name!r} "
                 f"(published: {_listed(names)})"
             )
 
@@ -223,7 +220,9 @@ class _Published:
             self._waiting.clear()
 
     def _find(self, name: str, within: float) -> Future[RRef[Any]]:
-        future: Future[Any] = new_future(self._agent.submit, f"what will be published as {name!r}")
+        future: Future[Any] = new_future(
+            self._agent.pool.submit, f"what will be published as {name!r}"
+        )
         with self._names_lock:
             rref = self._rrefs.get(name)
             if rref is None:
@@ -236,7 +235,7 @@ class _Published:
             served.on_cancel(lambda: self._forget(name, future))
         if within < threading.TIMEOUT_MAX:
             future._call_when_done(
-                self._agent.after(within, lambda: self._tell_names(name, future))
+                self._agent.deadlines.after(within, lambda: self._tell_names(name, future)).cancel
             )
         return future
 
@@ -265,7 +264,7 @@ class _Published:
         if given.registry is not registry:
             raise InvalidUseError(
                 f"this RRef belongs to the agent {given.registry.me.name!r} and cannot be "
-                f"published by {self._agent.name!r}, another agent of this process"
+                f"published by {self._agent.info.name!r}, another agent of this process"
             )
         # Counted like an RRef that this worker has sent to itself.
         fork, failed = registry.carry(given, registry.me)

@@ -7,58 +7,91 @@ from telegrad.rpc.agent.agent import agent_of, core_of
 from telegrad.rpc.agent.ambient import (
     call_off_joins,
     clear_process_agent,
-    current_agent,
-    find_agent,
+    enter_agent,
     joining,
-    process_agent,
     refuse_second,
     set_process_agent,
     use_agent,
+    watch_forks,
 )
-from telegrad.rpc.agent.core import AgentCore, OpenExchange, connection_limits
+from telegrad.rpc.agent.attachments import Attachments
+from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent, process_agent
 from telegrad.rpc.agent.events import JobEvents, MembershipEvents
-from telegrad.rpc.agent.options import Invitation
+from telegrad.rpc.agent.inbox import Inbox
+from telegrad.rpc.agent.life import CLOSE_SECONDS, Life, Membership
+from telegrad.rpc.agent.members import Members
+from telegrad.rpc.agent.messages import Messages
+from telegrad.rpc.agent.options import Invitation, connection_limits
 from telegrad.rpc.agent.parts import attach_parts
-from telegrad.rpc.agent.shutdown import CLOSE_SECONDS, Membership
+from telegrad.rpc.agent.permissions import Permissions
+from telegrad.rpc.api import call
+from telegrad.rpc.call.admission_callee import CalleeAdmission
+from telegrad.rpc.call.calling import Calling
+from telegrad.rpc.call.codec import MessageCodec
+from telegrad.rpc.call.device_maps import Devices
 from telegrad.rpc.call.failure import fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.call.runner import Runner
 from telegrad.rpc.call.served_call import ServedCall, current_served_call
-from telegrad.rpc.call.user_call import UserCall
+from telegrad.rpc.call.serving import CALL, Serving
+from telegrad.rpc.call.user_call import MainStaysHere, UserCall, admit_call
 from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.future.future import new_future
 from telegrad.rpc.future.waits import Driven
 from telegrad.rpc.limits import seconds
+from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.rpc.pool.pool import Pool
+from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
 from telegrad.transport import Shield, on_own_loop
 
 __all__ = [
+    "CALL",
     "CLOSE_SECONDS",
     "AgentCore",
+    "Attachments",
     "CallRecord",
+    "CalleeAdmission",
+    "Calling",
+    "Deadlines",
+    "Devices",
     "Driven",
+    "Inbox",
     "Interceptor",
     "Invitation",
     "JobEvents",
+    "Life",
+    "MainStaysHere",
+    "Members",
     "Membership",
     "MembershipEvents",
     "Message",
-    "OpenExchange",
+    "MessageCodec",
+    "Messages",
+    "Permissions",
+    "Pool",
     "RRefCalls",
     "RRefServing",
+    "Runner",
     "ServedCall",
+    "Serving",
     "Shield",
     "UserCall",
+    "UserLoop",
     "WaitProbes",
+    "admit_call",
     "agent_of",
     "attach_parts",
+    "call",
     "call_off_joins",
     "clear_process_agent",
     "connection_limits",
     "core_of",
     "current_agent",
     "current_served_call",
+    "enter_agent",
     "find_agent",
     "fresh_copy",
     "joining",
@@ -71,4 +104,5 @@ __all__ = [
     "seconds",
     "set_process_agent",
     "use_agent",
+    "watch_forks",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, final
 
-from telegrad._distributed import make_agent
+from telegrad.compose import make_agent
 from telegrad.errors import TelegradError
 from telegrad.rendezvous import JobAddress
 from telegrad.rpc import RpcOptions
@@ -97,7 +97,7 @@ class AgentsHere(Workers):
             transports=[transport],
         )
         if self._faulty is not None:
-            agent.attach(self._faulty)
+            agent.attachments.attach(self._faulty)
         return agent
 
     def _transport(self, name: str) -> Transport:

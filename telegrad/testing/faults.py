@@ -297,7 +297,7 @@ def faulty_network() -> FaultyNetwork:
         ...     cluster.call(0, faulty_network) is cluster.network
         True
     """
-    return current_agent().attached(FaultyNetwork)
+    return current_agent().attachments[FaultyNetwork]
 
 
 def _names(names: Names) -> tuple[str, ...]:

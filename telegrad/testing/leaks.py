@@ -229,7 +229,7 @@ def held_references() -> dict[str, int]:
         "owned RRefs": statistics.owned_rrefs,
         "user RRefs": statistics.user_rrefs,
         "pending calls": statistics.pending_calls,
-        "autograd contexts": len(agent.attached(Container)),
+        "autograd contexts": len(agent.attachments[Container]),
     }
 
 

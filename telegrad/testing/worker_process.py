@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from telegrad import rpc
-from telegrad._distributed import make_agent
+from telegrad.compose import make_agent
 from telegrad.rendezvous import parse_init_method, secured
 from telegrad.rpc.seams import set_process_agent
 from telegrad.testing.channel import Channel
@@ -133,7 +133,7 @@ def _join_over_faults(options: rpc.RpcOptions, network: FaultyNetwork) -> None:
         token=None if options.insecure else find_token(options.token, os.environ),
         transports=[FaultyTransport(inner, network, name=name)],
     )
-    agent.attach(network)
+    agent.attachments.attach(network)
     set_process_agent(agent)
 
 

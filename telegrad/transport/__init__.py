@@ -27,7 +27,8 @@ from telegrad.transport.grpc import environment as grpc_environment  # noqa: F40
 from telegrad.transport.grpc.transport import GrpcTransport
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import Gate
-from telegrad.transport.io.spin import LONGEST_SLEEP, Shield
+from telegrad.transport.io.socket_reader import SocketReader
+from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, longest_spin
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, hands_over, on_own_loop, shared_loop_thread
 from telegrad.transport.security.audit import CALL_REFUSED, Audit
@@ -83,6 +84,7 @@ __all__ = [
     "SessionStatistics",
     "SharedPort",
     "Shield",
+    "SocketReader",
     "Tls",
     "TlsOptions",
     "Transport",
@@ -103,6 +105,7 @@ __all__ = [
     "is_number",
     "is_unix",
     "load_tls",
+    "longest_spin",
     "make_authority",
     "make_certificate",
     "make_token",

@@ -37,7 +37,7 @@ HELD: list[rpc.Future[None]] = []
 
 def who_am_i() -> str:
     """The name of the worker that runs this."""
-    return current_agent().name
+    return current_agent().info.name
 
 
 def ask_the_other() -> str:
@@ -120,7 +120,7 @@ def forget_audit() -> None:
 
 def job_name_and_coordinator() -> tuple[str, str]:
     """The name of the job, and where its coordinator listens."""
-    joined = current_agent().attached(JoinedJob)
+    joined = current_agent().attachments[JoinedJob]
     return os.environ["TELEGRAD_JOB"], joined.coordinator_endpoint
 
 
@@ -132,7 +132,7 @@ def members() -> list[rpc.WorkerInfo]:
 def dial(endpoint: str) -> str:
     """Has this worker open a session with whoever listens at an endpoint; returns the error."""
     try:
-        current_agent()._exchange.introduce(endpoint, timeout=20.0)
+        current_agent().exchange.introduce(endpoint, timeout=20.0)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

@@ -156,7 +156,7 @@ def forge(
             envelope.call = body if reply else 0
             if kind == "rpc.item":
                 envelope.headers["stream"] = encode([body, 1, 8]).document
-            agent.post_envelope(members[victim], envelope)
+            agent.messages.post_envelope(members[victim], envelope)
     for victim in (TRAINER, SERVER):  # what was posted before this call was heard before it
         assert rpc.rpc_sync(members[victim].name, abs, (-1,)) == 1
     return sorted(set(forged))
@@ -218,7 +218,7 @@ def test_what_stands_beside_a_request_is_about_its_sender_alone(cluster: Cluster
     def attack() -> list[str]:
         agent, (trainer, server, me) = current_agent(), infos()
         spoiler = Spoiler()
-        agent.add_interceptor(spoiler)
+        agent.codec.add(spoiler)
         at, by, i = server.incarnation, trainer.incarnation, me.incarnation
         owner = [server.name, server.rank, at]
         lies: list[dict[str, object]] = [
@@ -316,12 +316,12 @@ def test_a_fetch_that_is_given_up_leaves_nothing(cluster: Cluster) -> None:
         agent, (_, server, me) = current_agent(), infos()
         for kind, more in (("rref.fetch", {}), ("rref.read", {"name": "real"})):
             payload = {"rref": [server.incarnation, me.incarnation, 77], **more}
-            asked = agent.send(server, kind, payload, function="a guess", timeout=0.05)
+            asked = agent.calling.send(server, kind, payload, function="a guess", timeout=0.05)
             with pytest.raises(CallTimeoutError):
                 asked.wait()
 
     def owned() -> list[str]:
-        count = cluster.call(SERVER, lambda: current_agent().attached(RRefRegistry).owned)
+        count = cluster.call(SERVER, lambda: current_agent().attachments[RRefRegistry].owned)
         return [f"{count} values"] if count else []
 
     cluster.call(MALLORY, fetch)
@@ -332,7 +332,7 @@ def test_a_reference_with_an_invented_owner_is_refused_and_forgotten(cluster: Cl
     def attack() -> None:
         agent, (_, server, me) = current_agent(), infos()
         spoiler = Spoiler()
-        agent.add_interceptor(spoiler)
+        agent.codec.add(spoiler)
         at, i, nobody = server.incarnation, me.incarnation, 2**50
         owner, fork = ["nobody", 9, nobody], [nobody, i, at, 0]
         lie = {"forks": [[0, [nobody, i, 0], fork, owner, "str", False]]}
@@ -342,7 +342,7 @@ def test_a_reference_with_an_invented_owner_is_refused_and_forgotten(cluster: Cl
         spoiler.replaces = None
 
     def used() -> list[str]:
-        count = cluster.call(SERVER, lambda: current_agent().attached(RRefRegistry).used)
+        count = cluster.call(SERVER, lambda: current_agent().attachments[RRefRegistry].used)
         return [f"{count} references"] if count else []
 
     cluster.call(MALLORY, attack)
@@ -353,7 +353,7 @@ def test_contexts_and_passes_that_one_member_opens_have_an_end(cluster: Cluster)
     def attack() -> int:
         agent, (_, server, me) = current_agent(), infos()
         spoiler = Spoiler()
-        agent.add_interceptor(spoiler)
+        agent.codec.add(spoiler)
         opened = 0
         with pytest.raises(PoolExhaustedError, match=f"{MOST} autograd contexts .* 'worker2'"):
             for number in range(2 * MOST):
@@ -364,7 +364,7 @@ def test_contexts_and_passes_that_one_member_opens_have_an_end(cluster: Cluster)
         for number in range(2 * MOST):
             context = write_context_id(make_context_id(me.incarnation, 1000))
             lie = {"pass": [*context, me.name, me.rank, me.incarnation, number]}
-            agent.post(server, "autograd.abort", {**lie, "cause": None})
+            agent.messages.post(server, "autograd.abort", {**lie, "cause": None})
         return opened
 
     def train() -> None:
@@ -374,7 +374,7 @@ def test_contexts_and_passes_that_one_member_opens_have_an_end(cluster: Cluster)
             assert dist_autograd.get_gradients(context_id)[x].tolist() == [2.0]
 
     assert cluster.call(MALLORY, attack) == MOST
-    assert cluster.call(SERVER, lambda: len(current_agent().attached(Container))) == MOST
+    assert cluster.call(SERVER, lambda: len(current_agent().attachments[Container])) == MOST
     cluster.call(TRAINER, train)
 
 
@@ -385,8 +385,8 @@ def test_messages_for_groups_that_nobody_made_have_an_end(
         agent, (_, server, _) = current_agent(), infos()
         for number in range(2 * MOST):
             operation = [number, None, ["all_reduce", "sum", 0, "float64", ""], [2], 0]
-            agent.post(server, "collectives.push", ["no group", 0, *operation])
-        agent.post(server, "collectives.form", [2**40, 0, "no group", [1, 2], 0, []])
+            agent.messages.post(server, "collectives.push", ["no group", 0, *operation])
+        agent.messages.post(server, "collectives.form", [2**40, 0, "no group", [1, 2], 0, []])
         assert rpc.rpc_sync("worker1", abs, (-1,)) == 1
 
     def told() -> list[str]:

@@ -128,8 +128,8 @@ def test_the_log_tells_of_garbage_harmlessly(
 ) -> None:
     def attack() -> None:
         agent, peer = current_agent(), rpc.get_worker_info("worker0")
-        agent.post(peer, EVIL[:50], None)
-        agent.post(peer, "rref.user_delete", EVIL)
+        agent.messages.post(peer, EVIL[:50], None)
+        agent.messages.post(peer, "rref.user_delete", EVIL)
         assert rpc.rpc_sync("worker0", abs, (-1,)) == 1
 
     def told() -> list[str]:
@@ -155,7 +155,9 @@ def test_one_that_is_no_member_does_not_fill_the_log(
         operation = [1, None, ["all_reduce", "sum", 0, "float64", ""], [2], 0]
         for _ in range(3 * MOST_GARBAGE_TOLD):
             key = groups[0].key
-            agent.post(members[0], "collectives.push", [key.members, key.epoch, *operation])
+            agent.messages.post(
+                members[0], "collectives.push", [key.members, key.epoch, *operation]
+            )
         assert rpc.rpc_sync("worker0", abs, (-1,)) == 1
 
     def reduce() -> float:

@@ -22,7 +22,7 @@ LARGE = 40_001
 
 def begin(timeout: float = 30.0) -> int:
     """Makes the group of all, unless an earlier program has; returns the rank."""
-    if current_agent().attached(Groups).world is None:
+    if current_agent().attachments[Groups].world is None:
         dist.init_process_group(timeout=timeout)
     return dist.get_rank()
 
@@ -382,7 +382,7 @@ def waits_shortly() -> list[str]:
 
 def waits_long(what: str, warn_after: float) -> None:
     """Waits for an operation of all ranks, or for a group of all; warns soon."""
-    current_agent().attached(Groups).warn_after = warn_after
+    current_agent().attachments[Groups].warn_after = warn_after
     begin()
     if what == "group":
         dist.new_group([0, 1, 2])
@@ -397,7 +397,7 @@ def entered(count: int) -> None:
     """Returns once this rank has entered so many operations of all, and waits in the last."""
     gate = threading.Event()
     while True:
-        group = current_agent().attached(Groups).world
+        group = current_agent().attachments[Groups].world
         if group is not None:
             seen = group.statistics()
             if seen.operations >= count and seen.in_flight:
@@ -441,7 +441,7 @@ def forms_all() -> str:
 def is_forming() -> None:
     """Returns once this rank waits in new_group."""
     gate = threading.Event()
-    while not current_agent().attached(Groups).formations.waiting:
+    while not current_agent().attachments[Groups].formations.waiting:
         gate.wait(0.01)
 
 

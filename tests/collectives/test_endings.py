@@ -20,7 +20,7 @@ from tests.conftest import Programs
 def ends_its_agent() -> list[str]:
     """Leaves at once while it waits for rank 1, and then wants to go on."""
     agent = current_agent()
-    groups = agent.attached(Groups)
+    groups = agent.attachments[Groups]
     said: list[str] = []
 
     def form() -> None:

@@ -107,7 +107,7 @@ def test_the_world_size_is_the_same_when_somebody_joined_on_top() -> None:
     address = f"tcp://127.0.0.1:{unused_port()}"
     agent = rpc.init_rpc("me", rank=0, world_size=1, init_method=address)
     late = rpc.Agent("late", init_method=address + "?late=1")
-    current_agent().attached(JoinedJob).store.num_keys()  # answered behind the news of `late`
+    current_agent().attachments[JoinedJob].store.num_keys()  # answered behind the news of `late`
     assert agent.world_size == 2
     with pytest.raises(AlreadyInitializedError, match="world_size=1"):
         dist.init_process_group(world_size=3)

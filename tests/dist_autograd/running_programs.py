@@ -310,7 +310,7 @@ def gradients_of(context_id: int) -> dict[int, Any]:
 
 def open_contexts() -> int:
     """How many contexts are open on this worker."""
-    return len(current_agent().attached(Container))
+    return len(current_agent().attachments[Container])
 
 
 def loss_of(packed: Sequence[Tensor]) -> Tensor:
@@ -378,13 +378,13 @@ async def run_one_softly(program: Program, living: Sequence[int]) -> Gradients:
 def run_mine(case: Sequence[Program], living: Sequence[int]) -> dict[int, Gradients]:
     """Runs the programs of this worker at the same time; returns the gradients of each."""
     agent = current_agent()
-    mine = {i: program for i, program in enumerate(case) if program.origin == agent.rank}
+    mine = {i: program for i, program in enumerate(case) if program.origin == agent.info.rank}
 
     def run(program: Program) -> Gradients:
         with seams.use_agent(agent):
             if not program.task:
                 return run_one(program, living)
-            return rpc.rpc_sync(agent.rank, run_one_softly, (program, list(living)))
+            return rpc.rpc_sync(agent.info.rank, run_one_softly, (program, list(living)))
 
     with ThreadPoolExecutor(max(1, len(mine))) as pool:
         futures = {i: pool.submit(run, program) for i, program in mine.items()}

@@ -37,7 +37,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def container() -> Container:
-    return current_agent().attached(Container)
+    return current_agent().attachments[Container]
 
 
 def open_contexts() -> int:

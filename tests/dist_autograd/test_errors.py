@@ -444,16 +444,16 @@ def test_a_log_tells_of_so_many_garbage_messages_and_no_more(
 
     def send_garbage() -> None:
         agent = current_agent()
-        peer = agent.worker("worker1")
+        peer = agent.members.find("worker1")
         for _ in range(MOST_GARBAGE_TOLD):
             for kind in (ABORT, PASS):
-                agent.post(peer, kind, "garbage")
-        asked = [agent.request(peer, PASS, "garbage") for _ in range(10)]
+                agent.messages.post(peer, kind, "garbage")
+        asked = [agent.messages.request(peer, PASS, "garbage") for _ in range(10)]
         for each in asked:
             with pytest.raises(DecodeError):
                 each.wait(20.0)
         with pytest.raises(DecodeError):
-            agent.request(peer, "no.such.kind").wait(20.0)
+            agent.messages.request(peer, "no.such.kind").wait(20.0)
 
     with caplog.at_level(logging.WARNING, "telegrad"):
         cluster.call(0, send_garbage)

@@ -77,7 +77,7 @@ def pass_of(agent: seams.AgentCore, name: str) -> None:
 
 def running(agent: seams.AgentCore) -> list[object]:
     """The passes of a worker that are not aborted."""
-    found = map(agent.attached(Container).get, contexts)
+    found = map(agent.attachments[Container].get, contexts)
     runners = [each for context in found if context is not None for each in context.passes()]
     return [each for each in runners if each.running or each.done]
 
@@ -88,7 +88,7 @@ def test_the_starter_hears_of_its_eviction_and_not_that_it_is_lost(world: World,
     ended = world.submit(pass_of, first, name)
     assert gates[name].reached.wait(LIMIT)
     world.network.partition("w0", "coordinator")
-    second.fence(first.info, "silent for longer than a test would wait")
+    second.exchange.fence(first.info, "silent for longer than a test would wait")
     leaks.wait_until_gone("passes that go on", lambda: running(first))
     assert not ended.done()
     world.drop(first)

@@ -74,7 +74,7 @@ def one_context(n: int, layers: list[rpc.RRef[Layer]]) -> None:
 
 def left_over() -> list[str]:
     """What this worker still has of contexts, calls and references but those to the layers."""
-    contexts = len(current_agent().attached(Container))
+    contexts = len(current_agent().attachments[Container])
     left = [each for each in load.left_over() if "RRefs" not in each]
     return [*left, f"{contexts} contexts"] if contexts else left
 
@@ -324,7 +324,7 @@ def threads_and_tasks(each: int) -> None:
 
 
 def wait_until_released() -> None:
-    container = current_agent().attached(Container)
+    container = current_agent().attachments[Container]
     wait_until_gone("contexts", lambda: range(len(container)), 20.0)
 
 

@@ -25,8 +25,7 @@ from telegrad.dist_autograd.messages import (
 from telegrad.dist_autograd.pass_protocol import Drop, End, Feed, PassProtocol
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import DecodeError, EncodeError, RemoteError
-from telegrad.rpc.agent import seams as agent_seams
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import Messages, current_agent
 from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_body, write_body
@@ -137,7 +136,7 @@ def backward() -> None:
 
 
 def is_running(context_id: int) -> bool:
-    container = current_agent().attached(Container)
+    container = current_agent().attachments[Container]
     return any(runner.running for runner in container.find(context_id).passes())
 
 
@@ -166,7 +165,7 @@ def test_a_last_message_that_cannot_be_read_ends_its_pass(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sender: str
 ) -> None:
     """Its sender is done and has no more to say: the reader waits for its reply no more."""
-    spoil(monkeypatch, lambda message: message.begun and current_agent().name == sender)
+    spoil(monkeypatch, lambda message: message.begun and current_agent().info.name == sender)
     with pytest.raises(DecodeError, match="message ids"):
         cluster.call(0, backward)
 
@@ -180,17 +179,17 @@ def test_gradients_that_cannot_be_had_end_the_pass(
     genuine = read_body
 
     def read(envelope: Any, **options: Any) -> object:
-        if envelope.kind == PASS and envelope.externals and current_agent().name == reader:
+        if envelope.kind == PASS and envelope.externals and current_agent().info.name == reader:
             raise DecodeError("external 0: the memory is not to be had")
         return genuine(envelope, **options)
 
-    monkeypatch.setattr(agent_seams, "read_body", read)
+    monkeypatch.setattr(Messages, "read", staticmethod(read))
     with pytest.raises(DecodeError, match="not to be had"):
         cluster.call(0, backward)
 
 
 def fed_after_it_was_dropped() -> None:
-    container = current_agent().attached(Container)
+    container = current_agent().attachments[Container]
     with dist_autograd.context() as context_id:
         runner = container.new_pass(container.find(context_id))
         cause, info = ValueError("why"), rpc.get_worker_info()
@@ -212,7 +211,7 @@ def test_gradients_that_cannot_travel_end_the_pass(
     genuine = PassMessage.to_wire
 
     def to_wire(message: PassMessage) -> dict[str, object]:
-        if message.gradients and current_agent().name == sender:
+        if message.gradients and current_agent().info.name == sender:
             raise EncodeError("they cannot travel", path="gradients")
         return genuine(message)
 

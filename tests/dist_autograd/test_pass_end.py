@@ -97,7 +97,7 @@ def started(context_id: int, loss: Tensor) -> Future[None]:
         else:
             future.set_result(None)
 
-    current_agent().submit(run)
+    current_agent().pool.submit(run)
     return future
 
 
@@ -294,10 +294,10 @@ def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
         on_sink(sink, gradients)
 
     def make_task(*given: Any, sink: Any, **options: Any) -> GraphTask:
-        if current_agent().name == "worker1":
+        if current_agent().info.name == "worker1":
             sink = partial(look_before, sink)
         task = GraphTask(*given, sink=sink, **options)
-        if current_agent().name == "worker1":
+        if current_agent().info.name == "worker1":
             tasks.append(task)
         return task
 

@@ -194,15 +194,19 @@ sent: Counter[str] = Counter()
 
 
 def test_messages_of_a_pass(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for method in ("post", "request", "send"):
-        genuine = getattr(seams.AgentCore, method)
+    for part, method in (
+        (seams.Messages, "post"),
+        (seams.Messages, "request"),
+        (seams.Calling, "send"),
+    ):
+        genuine = getattr(part, method)
 
-        def counting(agent: Any, to: Any, kind: str, *rest: Any, _of: Any = genuine, **by: Any) -> Any:  # fmt: skip
+        def counting(self: Any, to: Any, kind: str, *rest: Any, _of: Any = genuine, **by: Any) -> Any:  # fmt: skip
             if kind.startswith("autograd."):
                 sent[kind] += 1
-            return _of(agent, to, kind, *rest, **by)
+            return _of(self, to, kind, *rest, **by)
 
-        monkeypatch.setattr(seams.AgentCore, method, counting)
+        monkeypatch.setattr(part, method, counting)
     cluster.call(0, counted_passes)
 
 

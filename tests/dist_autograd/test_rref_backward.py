@@ -196,7 +196,7 @@ def asks_early(name: str, error: str) -> list[float]:
 
 def is_asked() -> None:
     """Returns when this worker serves a backward that waits for its value."""
-    serving = current_agent()._serving
+    serving = current_agent().serving
 
     def missing() -> list[str]:
         served = [call.record.function for call in serving.calls()]
@@ -435,7 +435,7 @@ def is_aborted(context_id: int) -> None:
     """Returns when every pass of the context is aborted at this worker."""
 
     def others() -> list[str]:
-        context = current_agent().attached(Container).get(context_id)
+        context = current_agent().attachments[Container].get(context_id)
         passes = [] if context is None else context.passes()
         left = [repr(each.id) for each in passes if each.running or each.done]
         return left if passes else ["a pass"]
@@ -573,7 +573,7 @@ def test_another_worker_is_killed_in_the_middle(
 
 
 def nothing_is_served() -> None:
-    serving = current_agent()._serving
+    serving = current_agent().serving
     leaks.wait_until_gone("calls", lambda: [call.record.function for call in serving.calls()])
 
 

@@ -253,7 +253,7 @@ def many_grads() -> None:
             (slope,) = dist_autograd.grad(context_id, value, x, retain_graph=True)
             alive.append(weakref.ref(slope))
             del slope
-        found = current_agent().attached(Container).get(context_id)
+        found = current_agent().attachments[Container].get(context_id)
         assert found is not None
         assert [each.take_captured() for each in found.passes()] == [{}, {}, {}]
         assert [each() for each in alive] == [None, None, None]

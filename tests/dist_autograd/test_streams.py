@@ -85,7 +85,7 @@ def test_gradients_through_items(cluster: Cluster, func: Callable[..., Any]) -> 
 
 
 def contexts() -> int:
-    return len(current_agent().attached(Container))
+    return len(current_agent().attachments[Container])
 
 
 def read_a_part(func: Callable[..., Any]) -> None:

@@ -32,7 +32,7 @@ class Layer:
 def contexts(cluster: Cluster) -> list[int]:
     """How many contexts are open, at each worker where some are."""
     found = [
-        cluster.call(r, lambda: len(current_agent().attached(Container))) for r in cluster.living
+        cluster.call(r, lambda: len(current_agent().attachments[Container])) for r in cluster.living
     ]
     return [count for count in found if count]
 

@@ -58,7 +58,7 @@ def calls(name: str) -> Failure:
 
 def joins_late() -> Failure:
     """Joins the job of this worker on top, from this process, as another agent."""
-    endpoint = current_agent().attached(JoinedJob).coordinator_endpoint
+    endpoint = current_agent().attachments[JoinedJob].coordinator_endpoint
     address = f"tcp://{endpoint.rpartition('://')[2]}?late=1"
     options = rpc.RpcOptions(init_timeout=LIMIT)
     return failure_of(lambda: rpc.Agent("late", init_method=address, options=options))
@@ -66,7 +66,7 @@ def joins_late() -> Failure:
 
 def abandoned_by() -> tuple[int, int]:
     """Returns how many members the coordinator has that runs here, and how many gave it up."""
-    coordinator = current_agent().attached(JoinedJob).coordinator
+    coordinator = current_agent().attachments[JoinedJob].coordinator
     assert coordinator is not None
     statistics = coordinator.statistics()
     return statistics.members, statistics.abandoned_by

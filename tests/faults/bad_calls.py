@@ -92,7 +92,7 @@ def raw(function: str, *args: Any) -> Any:
     """Asks by name, as a caller would that is not telegrad, past the checks at the caller."""
     agent = current_agent()
     payload = {"func": function, "script": "", "args": list(args), "kwargs": {}}
-    return agent.send(agent.worker(TO), "rpc.call", payload, function=function).wait()
+    return agent.calling.send(agent.members.find(TO), "rpc.call", payload, function=function).wait()
 
 
 def only_here() -> Any:

@@ -75,11 +75,11 @@ def send_garbage(to: str, known: list[str]) -> int:
             for reply in (False, True):
                 for document in DOCUMENTS:
                     garbage = Envelope(kind, call=call, reply=reply, document=document)
-                    agent.post_envelope(peer, garbage)
+                    agent.messages.post_envelope(peer, garbage)
                 for body in BODIES:
                     envelope = write_body(kind, body, reply=reply)
                     envelope.call = call
-                    agent.post_envelope(peer, envelope)
+                    agent.messages.post_envelope(peer, envelope)
                 sent += len(DOCUMENTS) + len(BODIES)
     return sent
 
@@ -111,7 +111,7 @@ def send_bad_headers(to: str, names: list[str]) -> list[Failure]:
     """Calls in good form, but with nonsense in what the interceptors say beside the document."""
     agent = current_agent()
     spoiler = Spoiler()
-    agent.add_interceptor(spoiler)
+    agent.codec.add(spoiler)
     ends = []
     for name in names:
         for header in BODIES:
@@ -123,5 +123,5 @@ def send_bad_headers(to: str, names: list[str]) -> list[Failure]:
 
 def job_name_and_coordinator() -> tuple[str, str]:
     """The name of the job, and where its coordinator listens."""
-    joined = current_agent().attached(JoinedJob)
+    joined = current_agent().attachments[JoinedJob]
     return os.environ["TELEGRAD_JOB"], joined.coordinator_endpoint

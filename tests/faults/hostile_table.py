@@ -87,7 +87,7 @@ def failures(victim: str) -> dict[str, Failure]:
 
 def dropped(victim: str) -> None:
     """Waits until the coordinator, too, has given the victim up, and this worker has heard so."""
-    membership = current_agent().attached(JoinedJob)
+    membership = current_agent().attachments[JoinedJob]
     leaks.wait_until_gone(
         "members", lambda: [each for each in membership.living() if each.info.name == victim]
     )
@@ -108,7 +108,7 @@ def release_all() -> None:
     if rpc.get_worker_info().name == "callee":
         rpc.publish("lookup", 1)
     if rpc.get_worker_info().name == "witness":
-        store = current_agent().attached(JoinedJob).store
+        store = current_agent().attachments[JoinedJob].store
         for name in ("store_get", "store_wait"):
             store.set(f"row/{name}", b"here")
 
@@ -158,7 +158,7 @@ def begin_to_leave() -> None:
 
 def wait_in_shutdown(count: int) -> None:
     """Returns when so many workers do, as the coordinator sees it, which runs here."""
-    coordinator = current_agent().attached(JoinedJob).coordinator
+    coordinator = current_agent().attachments[JoinedJob].coordinator
     assert coordinator is not None
     leaks.wait_until_gone(
         "shutdowns", lambda: [""] if coordinator.statistics().leaving < count else []

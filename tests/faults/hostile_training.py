@@ -115,7 +115,7 @@ def recv(name: str) -> None:
 
 
 def is_forming(name: str) -> bool:
-    return bool(current_agent().attached(Groups).formations.waiting)
+    return bool(current_agent().attachments[Groups].formations.waiting)
 
 
 @row(

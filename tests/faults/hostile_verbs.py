@@ -303,7 +303,7 @@ def lookup_waits(name: str) -> bool:
 
 
 def is_waited_for(name: str) -> bool:
-    return current_agent().attached(_Published).waiting == 1  # that of the row below
+    return current_agent().attachments[_Published].waiting == 1  # that of the row below
 
 
 @row(VERBS, "rpc.lookup", held=(), middle=lookup_waits, ends=lost("callee"))
@@ -320,16 +320,16 @@ STORE: Any = {"held": (), "middle": store_is_asked, "cut_off": (RendezvousError,
 
 
 def all_wait_in_the_store() -> bool:
-    coordinator = current_agent().attached(JoinedJob).coordinator
+    coordinator = current_agent().attachments[JoinedJob].coordinator
     assert coordinator is not None
     return len(coordinator._waits) == 2  # whose rows stand below
 
 
 @row(VERBS, "rendezvous.Store.get", **STORE)
 def store_get(name: str) -> object:
-    return current_agent().attached(JoinedJob).store.get(f"row/{name}", LIMIT)
+    return current_agent().attachments[JoinedJob].store.get(f"row/{name}", LIMIT)
 
 
 @row(VERBS, "rendezvous.Store.wait", **STORE)
 def store_wait(name: str) -> object:
-    return current_agent().attached(JoinedJob).store.wait([f"row/{name}"], LIMIT)
+    return current_agent().attachments[JoinedJob].store.wait([f"row/{name}"], LIMIT)

@@ -190,7 +190,7 @@ def _with_agent(agent: seams.AgentCore, round_: int) -> list[Any]:
 
 def begin() -> tuple[int, int]:
     """Makes the group of all, unless an earlier program has; returns rank and size."""
-    if current_agent().attached(Groups).world is None:
+    if current_agent().attachments[Groups].world is None:
         dist.init_process_group(timeout=30.0)
     return dist.get_rank(), dist.get_world_size()
 

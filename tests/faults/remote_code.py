@@ -144,7 +144,7 @@ def leaves_with_a_call_in_flight(to: str, name: str) -> Failure:
 def waits_until_dropped(to: str, name: str) -> Failure:
     """The same as `waits_for`, and then until the coordinator has dropped the worker, too."""
     failure = waits_for(to, name)
-    membership = current_agent().attached(JoinedJob)
+    membership = current_agent().attachments[JoinedJob]
     leaks.wait_until_gone(
         "members", lambda: [each for each in membership.living() if each.info.name == to]
     )

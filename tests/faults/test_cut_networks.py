@@ -34,7 +34,7 @@ def who():
     return rpc.get_worker_info().name
 
 def living():
-    return current_agent().attached(JoinedJob).living()
+    return current_agent().attachments[JoinedJob].living()
 
 def hold():
     threading.Event().wait(60)

@@ -32,7 +32,7 @@ def sockets_and_lanes() -> tuple[int, int, bool]:
 
     The bytes of a lane over a socket are sealed where its stream has a secret.
     """
-    exchange = current_agent()._exchange
+    exchange = current_agent().exchange
     streams = [each.stream for each in exchange._peers.known.values()]
     sockets = sum(stream is not None and stream.lanes.by_socket for stream in streams)
     secret = all(stream is not None and stream.lanes.way.secret for stream in streams)

@@ -269,7 +269,7 @@ def wait_until_evicted() -> Failure:
 
 def wait_until_dropped(name: str) -> None:
     """Waits until the coordinator, which runs here, has given up a worker."""
-    coordinator = current_agent().attached(JoinedJob).coordinator
+    coordinator = current_agent().attachments[JoinedJob].coordinator
     assert coordinator is not None
 
     def left() -> list[str]:
@@ -280,7 +280,7 @@ def wait_until_dropped(name: str) -> None:
 
 def loss_of_coordinator() -> Failure:
     """Waits until this worker has lost its coordinator; returns what says so."""
-    store = current_agent().attached(JoinedJob).store
+    store = current_agent().attachments[JoinedJob].store
     return failure_of(lambda: store.get("set by nobody", LIMIT))
 
 

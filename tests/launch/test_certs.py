@@ -29,7 +29,7 @@ def twice(x):
     return 2 * x
 
 agent = rpc.init_rpc()
-members = current_agent().attached(JoinedJob).living
+members = current_agent().attachments[JoinedJob].living
 right = (agent.rank + 1) % agent.world_size
 (endpoint, *_) = next(m.endpoints for m in members() if m.info.rank == right)
 found = rpc.rpc_sync(right, twice, (np.ones(300_000),))

@@ -93,4 +93,4 @@ def test_a_worker_bounds_its_line() -> None:
     options = rpc.RpcOptions(limits=rpc.Limits(document_bytes=2**16))
     with rpc.Agent("alone", options=options) as agent, agent.as_current():
         with pytest.raises(EncodeError, match="document_bytes"):
-            current_agent().attached(JoinedJob).store.set("k", bytes(2**17))
+            current_agent().attachments[JoinedJob].store.set("k", bytes(2**17))

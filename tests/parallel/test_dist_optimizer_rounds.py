@@ -50,9 +50,9 @@ def test_a_trainer_whose_loss_one_owner_hears_of_in_the_middle_of_a_round(
 
     def after_the_loss(self: OwnerOptimizer, plain: list[Any]) -> Any:
         request = StepRequest.of(plain)
-        container = current_agent().attached(Container)
-        if container.agent.name == "worker3" and len(request.shares) == 2:
-            container.release(request.shares[-1][0], container.agent.worker("worker2"))
+        container = current_agent().attachments[Container]
+        if container.agent.info.name == "worker3" and len(request.shares) == 2:
+            container.release(request.shares[-1][0], container.agent.members.find("worker2"))
         return asked(self, request)
 
     monkeypatch.setattr(OwnerOptimizer, verb, after_the_loss)

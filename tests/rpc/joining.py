@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from telegrad import rpc
-from telegrad._distributed import make_agent, settle
+from telegrad._distributed import settle
+from telegrad.compose import make_agent
 from telegrad.rendezvous import JobAddress
 from telegrad.rpc import seams
 from telegrad.transport import GrpcTransport, Transport

@@ -126,7 +126,7 @@ def keep(rref: rpc.RRef[Store]) -> None:
 
 def ask_and_send_nothing() -> None:
     agent = current_agent()
-    agent.post(agent.worker(1), "rpc.ask", [2**40, 2**50])
+    agent.messages.post(agent.members.find(1), "rpc.ask", [2**40, 2**50])
 
 
 def push_sums(count: int) -> list[float]:

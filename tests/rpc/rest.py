@@ -26,7 +26,7 @@ def assert_at_rest(agents: Iterable[seams.AgentCore]) -> None:
         wait_until_idle(agent)
 
     def counted() -> list[str]:  # the last withdrawal may still be on its way
-        found = {agent.name: agent.statistics() for agent in living}
+        found = {agent.info.name: agent.statistics() for agent in living}
         return [
             f"{name}: {each}"
             for name, each in found.items()
@@ -42,7 +42,7 @@ def assert_at_rest(agents: Iterable[seams.AgentCore]) -> None:
 def refused(agent: seams.AgentCore, to: seams.AgentCore) -> list[str]:
     """Calls one worker from another one; says why its pool refused that."""
     try:
-        assert agent.call(to.name, remote_code.who).wait() == to.name
+        assert seams.call(agent, to.info.name, remote_code.who).wait() == to.info.name
     except PoolExhaustedError as error:  # its only thread is on its way back
         return [str(error)]
     return []

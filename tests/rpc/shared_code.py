@@ -10,7 +10,7 @@ import numpy as np
 
 from telegrad import rpc
 from telegrad.arrays import shared_empty
-from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.agent.core import current_agent
 from telegrad.testing import leaks
 from telegrad.transport.channels.answers import Answering
 
@@ -61,7 +61,7 @@ def resources() -> tuple[int, int]:
 
 def moved() -> tuple[int, int, int]:
     """Returns the bytes that this worker has lent, was lent, and its chunks."""
-    now = current_agent()._exchange.statistics()
+    now = current_agent().exchange.statistics()
     return now.slab_bytes_sent, now.slab_bytes_received, now.chunks_sent + now.chunks_received
 
 

@@ -361,7 +361,7 @@ def read_on() -> str:
 
 
 def produced() -> int:
-    return len(current_agent().attached(StreamProducers))
+    return len(current_agent().attachments[StreamProducers])
 
 
 def closed() -> bool:

@@ -19,12 +19,12 @@ CLOSED = "gave up the coordinator of this job.*nobody can join this job any more
 
 
 def who(agent: seams.AgentCore, to: str) -> object:
-    return agent.call(to, remote_code.who).wait(LIMIT)
+    return seams.call(agent, to, remote_code.who).wait(LIMIT)
 
 
 def asking(agent: seams.AgentCore) -> list[str]:
     """Returns the thread in which a worker that has lost the coordinator asks what that means."""
-    name = f"telegrad-standing-{agent.name}"
+    name = f"telegrad-standing-{agent.info.name}"
     return [thread.name for thread in threading.enumerate() if thread.name == name]
 
 
@@ -39,7 +39,7 @@ def wait_until_known(agent: seams.AgentCore) -> None:
 
 
 def all_call_all(agents: list[seams.AgentCore]) -> None:
-    names = [agent.name for agent in agents]
+    names = [agent.info.name for agent in agents]
     for agent in agents:
         assert [who(agent, name) for name in names] == names
 
@@ -95,7 +95,7 @@ def test_a_coordinator_that_was_cut_off_from_all_evicts_nobody(worlds: list[Worl
     world.network.partition("coordinator")
     for agent in agents:
         wait_until_lost(agent)
-        world.wait_until_dropped(agent.name)
+        world.wait_until_dropped(agent.info.name)
     all_call_all(agents)
     world.network.heal()
     for agent in agents:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -31,7 +31,7 @@ from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.testing import Cluster, leaks
-from telegrad.transport import LoopThread
+from telegrad.transport import Exchange, LoopThread
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -245,11 +245,11 @@ def test_a_leave_of_which_nothing_comes_lapses(make_job: MakeJob) -> None:
     """Who asks, and then does not send, holds the others up for a while and no longer."""
     job = make_job(3, limits=Limits(allowance_bytes=0, pending_bytes=MIB, stalled_after=0.01))
     silent, _, honest = job.agents
-    silent.post(silent.worker("w1"), "rpc.ask", [2**40, 2**50])
+    silent.messages.post(silent.members.find("w1"), "rpc.ask", [2**40, 2**50])
     wait_until("leave", lambda: job.agents[1].statistics().admitted_bytes == 2**50)
     assert job.on(2, rpc.rpc_sync, "w1", remote_code.who) == "w1"
     wait_until("end", lambda: job.agents[1].statistics().admitted_bytes == 0)
-    silent.post(silent.worker("w1"), "rpc.withdraw", 2**40)
+    silent.messages.post(silent.members.find("w1"), "rpc.withdraw", 2**40)
     assert_nothing_is_left(job, honest, job.agents[1])
 
 
@@ -290,7 +290,7 @@ def test_methods_of_what_is_not_admitted_yet_hold_nothing_up(make_job: MakeJob) 
 def test_a_deadline_ends_the_wait(make_job: MakeJob, limits: Limits, asks: bool) -> None:
     job = make_job(2, limits=limits)
     undone = Undone()
-    job.agents[0].add_interceptor(undone)
+    job.agents[0].codec.add(undone)
     with seams.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "late"))
         wait_until("it is in", lambda: meter.inside == 1)
@@ -348,7 +348,7 @@ def test_a_call_given_up_while_it_runs_keeps_its_place(
 def test_a_lost_callee_ends_the_wait(make_job: MakeJob) -> None:
     job = make_job(3, limits=strict(pending_bytes=1, pending_calls_per_peer=2))
     undone = Undone()
-    job.agents[0].add_interceptor(undone)
+    job.agents[0].codec.add(undone)
     with seams.use_agent(job.agents[0]):
         calls = [
             rpc.rpc_async("w2", pressure_code.push, (megabytes(1), "lost"), timeout=math.inf)
@@ -388,18 +388,19 @@ def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
     asks = end.startswith("lost")
     limits = Limits(allowance_bytes=0 if asks else MIB)
     deadlines = Deadlines(LoopThread())
+    reader = SocketReader(LoopThread(), 0.0)
+    exchange = SimpleNamespace(post=post, reader=reader, unconnected=lambda peer: "")
     calling = Calling(
-        "w0",
+        seams.Life("w0"),
         codec,
         deadlines,
         lambda func, *args: func(*args),
-        post,
-        SocketReader(LoopThread(), 0.0),
-        lambda peer: "",
+        cast("Exchange", exchange),
+        seams.Inbox(seams.Members(peer, 1), cast("seams.Pool", None)),
         limits,
         60.0,
     )
-    call = calling.send(peer, "rpc.call", [1], "f", math.inf)
+    call = calling.send(peer, "rpc.call", [1], function="f", timeout=math.inf)
     with pytest.raises(WorkerLostError if asks else NotInitializedError):
         call.wait(1.0)
     assert undone.count == (1 if asks else 0)
@@ -427,7 +428,7 @@ def test_calls_to_different_workers_wait_for_a_place_in_all(make_job: MakeJob, e
         assert other.wait(20) == "w2"
     remote_code.release(name)
     assert_nothing_is_left(
-        job, *(each for each in job.agents if end != "lost" or each.name != peer)
+        job, *(each for each in job.agents if end != "lost" or each.info.name != peer)
     )
 
 
@@ -436,8 +437,8 @@ def test_a_lost_caller_gives_back_what_was_on_its_way(make_job: MakeJob) -> None
     held = job.on(2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(1), "caller"))
     wait_until("one is in", lambda: meter.inside == 1)
     waiting = job.on(2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(1),))
-    gone, peer = job.agents[2], job.agents[2].worker("w1")
-    gone.post(peer, "rpc.ask", [1, 1])  # admitted at w1, and never sent
+    gone, peer = job.agents[2], job.agents[2].members.find("w1")
+    gone.messages.post(peer, "rpc.ask", [1, 1])  # admitted at w1, and never sent
     wait_until("it is admitted", lambda: job.agents[1].statistics().admitted_bytes == 1)
     gone.shutdown(graceful=False)
     other = job.on(1, rpc.rpc_async, "w0", pressure_code.push, (megabytes(1, 1),))
@@ -469,9 +470,9 @@ def test_a_graceful_shutdown_sends_what_waits(make_job: MakeJob) -> None:
 def test_leaving_at_once_ends_the_wait(make_job: MakeJob, evicted: bool) -> None:
     job = make_job(2, limits=strict(pending_bytes=1))
     agent, undone = job.agents[0], Undone()
-    agent.add_interceptor(undone)
+    agent.codec.add(undone)
     calls = [
-        agent.call("w1", pressure_code.push, (megabytes(1), "leave"), timeout=math.inf)
+        seams.call(agent, "w1", pressure_code.push, (megabytes(1), "leave"), timeout=math.inf)
         for _ in range(3)
     ]
     wait_until("one is in", lambda: meter.inside == 1)
@@ -495,7 +496,7 @@ def test_leaving_at_once_ends_the_wait(make_job: MakeJob, evicted: bool) -> None
 def test_errors_give_back(make_job: MakeJob) -> None:
     job = make_job(2, limits=strict(pending_bytes=1))
     agent = job.agents[0]
-    peer = agent.worker("w1")
+    peer = agent.members.find("w1")
     with seams.use_agent(agent):
         for _ in range(2):
             with pytest.raises(remote_code.CustomError, match="refused 1048576 bytes"):
@@ -506,10 +507,10 @@ def test_errors_give_back(make_job: MakeJob) -> None:
                 rpc.rpc_sync("w1", pressure_code.push, [megabytes(1), 1, 2])
             with pytest.raises(EncodeError):
                 rpc.rpc_sync("w1", remote_code.give_unsendable, (), {})
-            unknown = agent.send(peer, "no.such.kind", b"x" * MIB, function="unknown")
+            unknown = agent.calling.send(peer, "no.such.kind", b"x" * MIB, function="unknown")
             with pytest.raises(Exception, match="no handler"):
                 unknown.wait()
-            garbage = agent.send(peer, "rpc.call", b"x" * MIB, function="garbage")
+            garbage = agent.calling.send(peer, "rpc.call", b"x" * MIB, function="garbage")
             with pytest.raises(Exception, match="cannot be read as far as"):
                 garbage.wait()
         assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
@@ -560,8 +561,8 @@ class Bulky(Interceptor):
 def test_a_call_that_turns_out_to_fit_no_envelope_gives_back(make_job: MakeJob) -> None:
     job = make_job(2, limits=strict(pending_bytes=1))
     bulky = Bulky()
-    job.agents[0].add_interceptor(bulky)
-    future = job.agents[0].call("w1", pressure_code.push, (megabytes(1),))
+    job.agents[0].codec.add(bulky)
+    future = seams.call(job.agents[0], "w1", pressure_code.push, (megabytes(1),))
     with pytest.raises(EncodeError, match="too big"):
         future.wait()
     assert bulky.undone == 1
@@ -594,10 +595,10 @@ def test_creations_that_expire_before_they_are_sent_leave_no_rref(make_job: Make
 def test_garbage_about_admission_is_refused(make_job: MakeJob) -> None:
     job = make_job(2, limits=strict(pending_bytes=10))
     agent = job.agents[0]
-    peer = agent.worker("w1")
+    peer = agent.members.find("w1")
     for kind in ("rpc.ask", "rpc.withdraw", "rpc.admit"):
         for body in (None, -1, True, [1], [1, -2], [1, 2.0], ["x", 1], [1, 2**63], 2**63, "x"):
-            agent.post(peer, kind, body)
+            agent.messages.post(peer, kind, body)
     with seams.use_agent(agent):
         assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
     assert_nothing_is_left(job)

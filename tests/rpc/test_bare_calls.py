@@ -130,6 +130,6 @@ def test_who_has_nothing_to_say_is_not_asked(make_job: MakeJob, talks: bool) -> 
     job = make_job(2)
     silent = [Silent(talks=talks), Silent(talks=False)]
     for agent, each in zip(job.agents, silent, strict=True):
-        agent.add_interceptor(each)
+        agent.codec.add(each)
     assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
     assert [each.heard for each in silent] == ([["out"], ["in"]] if talks else [[], []])

@@ -38,7 +38,7 @@ def test_the_callers_end_of_an_empty_call(
         reply = write_body(REPLY, None, reply=True)
         reply.call = envelope.call
         functions.append("(the transport)")
-        inboxes[agent.name](peer, reply)
+        inboxes[agent.info.name](peer, reply)
 
     functions: list[str] = []
     inboxes: dict[str, Callable[[WorkerInfo, Envelope], None]] = {}

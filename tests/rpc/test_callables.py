@@ -77,7 +77,7 @@ def test_nor_are_those_of_a_call_of_nothing(job: Job) -> None:
 
 def by_hand(to: rpc.WorkerInfo, kind: str, **payload: Any) -> Any:
     """Sends what the caller's end of the library would not."""
-    return current_agent().send(to, kind, payload, function="by hand").wait()
+    return current_agent().calling.send(to, kind, payload, function="by hand").wait()
 
 
 def test_the_arguments_of_a_refused_method_are_not_decoded(exposed: Job) -> None:
@@ -197,7 +197,7 @@ def test_a_method_stands_before_its_arguments(exposed: Job) -> None:
         mine.rpc_sync().add(1)
         agent, reference = current_agent(), reference_of(mine)
         payload = {"rref": list(reference.rref), "args": [1], "kwargs": {}, "method": "add"}
-        future = agent.send(reference.owner, "rref.call", payload, function="add")
+        future = agent.calling.send(reference.owner, "rref.call", payload, function="add")
         with pytest.raises(DecodeError, match="rref, method, args"):
             future.wait()
         assert mine.rpc_sync().add(1) == 2

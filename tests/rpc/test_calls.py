@@ -202,7 +202,7 @@ def test_what_the_callee_does_not_have_or_allow(job: Job) -> None:
             rpc.rpc_sync("w1", json.loads, ("1",))
         agent = job.agents[0]
         payload = {"func": "tests.rpc.remote_code:gone", "script": "", "args": [], "kwargs": {}}
-        future = agent.send(agent.worker("w1"), "rpc.call", payload, function="gone")
+        future = agent.calling.send(agent.members.find("w1"), "rpc.call", payload, function="gone")
         with pytest.raises(FunctionNotFoundError, match="gone"):
             future.wait()
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"

@@ -228,7 +228,7 @@ def test_the_callee_is_told_which_of_both_it_is(job: Job) -> None:
     number = call(job, 0, cancel_code.number_of_this_call).wait() + 1
     future = call(job, 0, cancel_code.check_until_it_raises, "told")
     assert entered("told")
-    job.agents[0].post(job.agents[1].info, EXPIRE, number)
+    job.agents[0].messages.post(job.agents[1].info, EXPIRE, number)
     assert isinstance(notes("told").get(timeout=20), CallTimeoutError)
     with pytest.raises(CallTimeoutError):
         future.wait()
@@ -332,7 +332,7 @@ def test_a_cancellation_that_overtakes_its_call(
     served = second.statistics().calls_served
     number = call(job, 0, cancel_code.number_of_this_call).wait()
     for _ in range(2 * MOST_EARLY):  # one entry, which drives nothing out
-        first.post(second.info, kind, number + 2)
+        first.messages.post(second.info, kind, number + 2)
     job.on(0, rpc.rpc_sync, "w1", remote_code.who)
     future = call(job, 0, cancel_code.run_until_cancelled, "overtaken")
     with pytest.raises(error, match="by 'w0'"):
@@ -349,11 +349,11 @@ def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(
     first, second = job.agents[0], job.agents[1]
     number = call(job, 0, cancel_code.number_of_this_call).wait()
     last = number + MOST_EARLY + 2
-    first.post(second.info, CANCEL, last)
+    first.messages.post(second.info, CANCEL, last)
     for ended in range(number + 1, last):
         assert call(job, 0, remote_code.add, ended, 1).wait() == ended + 1
         for kind in (CANCEL, EXPIRE):
-            first.post(second.info, kind, ended)
+            first.messages.post(second.info, kind, ended)
     future = call(job, 0, cancel_code.run_until_cancelled, "overtaken again")
     with pytest.raises(CallCancelledError, match="by 'w0'"):
         future.wait()
@@ -369,7 +369,7 @@ def remembered() -> list[object]:
 def test_what_a_lost_caller_has_cancelled_is_forgotten(make_job: MakeJob) -> None:
     job = make_job(2)
     first, second = job.agents
-    first.post(second.info, CANCEL, 100_000)
+    first.messages.post(second.info, CANCEL, 100_000)
     assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
     assert remembered() == [(first.info, 100_000)]
     first.shutdown(graceful=False)

@@ -133,16 +133,18 @@ def test_when_the_time_is_over_the_rest_is_rows_that_say_so(job: Job) -> None:
     ],
 )
 def test_what_is_no_question_is_answered_with_an_error(job: Job, body: Any) -> None:
-    probe = job.agents[0].attached(DoctorProbe)
+    probe = job.agents[0].attachments[DoctorProbe]
     with pytest.raises((DecodeError, ValueError, UnknownWorkerError)):
-        job.agents[0].request(job.agents[1].info, ASK, body, timeout=20.0).wait()
+        job.agents[0].messages.request(job.agents[1].info, ASK, body, timeout=20.0).wait()
     assert probe.ask(job.agents[1].info, FACTS, 20.0)["info"][0] == "w1"
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 40, True, "1"])
 def test_nobody_is_made_to_send_more_than_the_doctor_asks_for(job: Job, size: object) -> None:
     with pytest.raises(DecodeError, match="how many bytes"):
-        job.agents[0].request(job.agents[1].info, ECHO, {"bytes": size}, timeout=20.0).wait()
+        job.agents[0].messages.request(
+            job.agents[1].info, ECHO, {"bytes": size}, timeout=20.0
+        ).wait()
 
 
 def test_questions_without_end_take_so_many_threads_and_no_more(
@@ -151,7 +153,7 @@ def test_questions_without_end_take_so_many_threads_and_no_more(
     go_on = threading.Event()
     monkeypatch.setattr(doctor_probe, "MOST_QUESTIONS", 2)
     monkeypatch.setattr(DoctorProbe, "_answered", lambda *_: go_on.wait(20.0))
-    ask = partial(job.agents[0].request, job.agents[1].info, ASK, FACTS, timeout=20.0)
+    ask = partial(job.agents[0].messages.request, job.agents[1].info, ASK, FACTS, timeout=20.0)
     first = [ask(), ask()]
     with pytest.raises(PoolExhaustedError, match="'w1' answers 2 questions of doctors"):
         ask().wait()
@@ -168,7 +170,7 @@ def test_a_question_takes_so_long_and_no_longer(job: Job, monkeypatch: pytest.Mo
         return [Reach()] * len(peers)
 
     monkeypatch.setattr(DoctorProbe, "reach", reach)
-    probe = job.agents[0].attached(DoctorProbe)
+    probe = job.agents[0].attachments[DoctorProbe]
     for limit in (1.0, 1e9):
         probe.ask(job.agents[1].info, {"ask": "reach", "peers": [], "limit": limit}, 20.0)
     assert limits == [1.0, doctor_probe.LONGEST_QUESTION]
@@ -196,7 +198,7 @@ def test_an_answer_of_many_bytes_holds_none_of_its_own(
 ) -> None:
     sent: list[Sequence[Buffer]] = []
     agent = job.agents[1]
-    reply = agent.reply
+    reply = agent.messages.reply
 
     def remember(
         to: WorkerInfo, request: Envelope, body: object = None, *, buffers: Sequence[Buffer] = ()
@@ -204,10 +206,10 @@ def test_an_answer_of_many_bytes_holds_none_of_its_own(
         sent.append(buffers)
         reply(to, request, body, buffers=buffers)
 
-    monkeypatch.setattr(agent, "reply", remember)
+    monkeypatch.setattr(agent.messages, "reply", remember)
     body = {"bytes": 1 << 20, "data": None}
     for _ in range(2):
-        job.agents[0].request(agent.info, ECHO, body, timeout=20.0).wait()
+        job.agents[0].messages.request(agent.info, ECHO, body, timeout=20.0).wait()
     (first,), (second,) = sent
     assert len(first) == 1 << 20
     assert np.shares_memory(np.asarray(first), np.asarray(second))

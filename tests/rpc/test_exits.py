@@ -134,7 +134,7 @@ class Leaving(Interceptor):
 
 def test_an_interceptor(job: Job) -> None:
     leaving = Leaving()
-    job.agents[1].add_interceptor(leaving)
+    job.agents[1].codec.add(leaving)
     for where in (("incoming", False), ("outgoing", True)):
         leaving.where = where
         with pytest.raises(RemoteError, match="SystemExit"):

@@ -236,7 +236,7 @@ class Recorder(Interceptor):
 def test_interceptors_see_requests_and_replies(job: Job) -> None:
     recorders = [Recorder() for _ in job.agents]
     for agent, recorder in zip(job.agents, recorders, strict=True):
-        agent.add_interceptor(recorder)
+        agent.codec.add(recorder)
     with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
     name = "tests.rpc.remote_code:who"
@@ -247,7 +247,7 @@ def test_interceptors_see_requests_and_replies(job: Job) -> None:
 def test_a_late_reply_is_given_back(expire: Callable[[rpc.Future[Any]], None], job: Job) -> None:
     recorders = [Recorder() for _ in job.agents]
     for agent, recorder in zip(job.agents, recorders, strict=True):
-        agent.add_interceptor(recorder)
+        agent.codec.add(recorder)
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("late",))
         assert remote_code.entered("late")
@@ -279,8 +279,8 @@ def test_a_reply_that_nobody_reads_is_given_back(
     job = make_job(2)
     recorder = Recorder()
     agent = job.agents[0]
-    agent.add_interceptor(recorder)
-    job.agents[1].add_interceptor(Recorder())
+    agent.codec.add(recorder)
+    job.agents[1].codec.add(Recorder())
     with seams.use_agent(agent):
         future = rpc.rpc_async("w1", remote_code.who)
         assert agent.drain(math.inf)
@@ -295,7 +295,7 @@ def test_a_reply_that_nobody_reads_is_given_back(
 
 def test_a_failed_encode_leaves_nothing_with_interceptors(job: Job) -> None:
     recorder = Recorder()
-    job.agents[0].add_interceptor(recorder)
+    job.agents[0].codec.add(recorder)
     with seams.use_agent(job.agents[0]), pytest.raises(EncodeError):
         rpc.rpc_sync("w1", remote_code.echo, (remote_code.Unsendable(),))
     assert recorder.heard == []
@@ -310,7 +310,7 @@ def test_a_lost_callee_ends_what_waits_for_it(make_job: MakeJob) -> None:
         heard.append(worker.name)
         lost.try_set_result(None)
 
-    job.agents[0].on_lost(on_lost)
+    job.agents[0].inbox.on_loss(on_lost)
     with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w2", remote_code.who) == "w2"
         futures = [rpc.rpc_async("w2", remote_code.hold, ("lost",), timeout=math.inf)] * 2
@@ -399,39 +399,46 @@ def test_an_exhausted_pool_takes_no_root_call(
 
 def test_garbage_inside_a_well_formed_stream(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     first = job.agents[0]
-    peer = first.worker("w1")
+    peer = first.members.find("w1")
     with caplog.at_level(logging.CRITICAL), seams.use_agent(first):
         for kind in ("rpc.call", "rpc.remote", "rref.fetch", "rpc.cancel", "no.such.kind"):
-            first.post_envelope(peer, Envelope(kind, call=1 << 40, document=b"\xc1garbage"))
-            first.post(peer, kind, {"func": 3})
-        first.post_envelope(peer, Envelope("rpc.reply", call=5, reply=True, document=b"\xc1"))
+            first.messages.post_envelope(
+                peer, Envelope(kind, call=1 << 40, document=b"\xc1garbage")
+            )
+            first.messages.post(peer, kind, {"func": 3})
+        first.messages.post_envelope(
+            peer, Envelope("rpc.reply", call=5, reply=True, document=b"\xc1")
+        )
         with pytest.raises(Exception, match="no handler"):
-            first.request(peer, "no.such.kind", {}).wait(20)
+            first.messages.request(peer, "no.such.kind", {}).wait(20)
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
 
 
 def test_protocol_messages(job: Job) -> None:
     first, second = job.agents[:2]
     heard: rpc.Future[object] = rpc.Future()
-    second.register_handler("test.one_way", lambda _, e: heard.set_result(second.read(e)))
-    second.register_handler(
-        "test.ask", lambda peer, e: second.reply(peer, e, [peer.name, second.read(e)])
+    second.inbox.register("test.one_way", lambda _, e: heard.set_result(second.messages.read(e)))
+    second.inbox.register(
+        "test.ask",
+        lambda peer, e: second.messages.reply(peer, e, [peer.name, second.messages.read(e)]),
     )
-    second.register_handler("test.fail", lambda peer, e: second.reply_error(peer, e, KeyError("k")))
-    second.register_handler("test.broken", lambda *_: 1 / 0)  # type: ignore[arg-type]
-    second.register_handler("test.silent", lambda *_: None)
+    second.inbox.register(
+        "test.fail", lambda peer, e: second.messages.reply_error(peer, e, KeyError("k"))
+    )
+    second.inbox.register("test.broken", lambda *_: 1 / 0)  # type: ignore[arg-type]
+    second.inbox.register("test.silent", lambda *_: None)
     with pytest.raises(ValueError, match="have a handler"):
-        second.register_handler("test.ask", lambda *_: None)
-    peer = first.worker("w1")
-    first.post(peer, "test.one_way", {"a": 1})
+        second.inbox.register("test.ask", lambda *_: None)
+    peer = first.members.find("w1")
+    first.messages.post(peer, "test.one_way", {"a": 1})
     assert heard.wait(20) == {"a": 1}
-    assert first.request(peer, "test.ask", 5).wait(20) == ["w0", 5]
+    assert first.messages.request(peer, "test.ask", 5).wait(20) == ["w0", 5]
     with pytest.raises(KeyError):
-        first.request(peer, "test.fail").wait(20)
+        first.messages.request(peer, "test.fail").wait(20)
     with pytest.raises(ZeroDivisionError):
-        first.request(peer, "test.broken").wait(20)
+        first.messages.request(peer, "test.broken").wait(20)
     with pytest.raises(CallTimeoutError, match="test.silent"):
-        first.request(peer, "test.silent", timeout=0.02).wait(20)
+        first.messages.request(peer, "test.silent", timeout=0.02).wait(20)
 
 
 @pytest.mark.parametrize("function", [remote_code.fail_wordless, remote_code.fail_with_odd_notes])
@@ -483,9 +490,9 @@ class Bulky(Interceptor):
 
 def test_a_request_that_fits_no_envelope_leaves_nothing_behind(job: Job) -> None:
     caller, bulky = job.agents[0], Bulky(reply=False)
-    caller.add_interceptor(bulky)
+    caller.codec.add(bulky)
     with pytest.raises(EncodeError, match="too big"):
-        caller.call("w1", remote_code.who, timeout=math.inf)
+        seams.call(caller, "w1", remote_code.who, timeout=math.inf)
     assert caller.statistics().pending_calls == 0
     assert bulky.undone == 1
 
@@ -493,8 +500,8 @@ def test_a_request_that_fits_no_envelope_leaves_nothing_behind(job: Job) -> None
 def test_a_reply_that_fits_no_envelope_is_an_error(job: Job) -> None:
     """The callee could not post it and said nothing."""
     bulky = Bulky(reply=True)
-    job.agents[1].add_interceptor(bulky)
-    error = _error_of(job.agents[0].call("w1", remote_code.who))
+    job.agents[1].codec.add(bulky)
+    error = _error_of(seams.call(job.agents[0], "w1", remote_code.who))
     assert isinstance(error, EncodeError)
     assert bulky.undone == 1
     assert job.agents[1].drain(time.monotonic() + 20.0)
@@ -503,12 +510,12 @@ def test_a_reply_that_fits_no_envelope_is_an_error(job: Job) -> None:
 def test_functions_as_values_are_under_the_policy_of_the_callee(make_job: MakeJob) -> None:
     """An argument was resolved by the default policy, whatever `callables` said."""
     exposed = make_job(2, callables="exposed")
-    error = _error_of(exposed.agents[0].call("w1", remote_code.apply, (remote_code.echo, 1)))
+    error = _error_of(seams.call(exposed.agents[0], "w1", remote_code.apply, (remote_code.echo, 1)))
     assert "rpc.expose" in str(error)
-    assert exposed.agents[0].call("w1", remote_code.apply, (float, 1)).wait() == 1.0
+    assert seams.call(exposed.agents[0], "w1", remote_code.apply, (float, 1)).wait() == 1.0
     exposed.shutdown()
     wider = make_job(2, callables=["math.*"])
-    assert wider.agents[0].call("w1", remote_code.apply, (math.sqrt, 4.0)).wait() == 2.0
+    assert seams.call(wider.agents[0], "w1", remote_code.apply, (math.sqrt, 4.0)).wait() == 2.0
 
 
 def test_a_method_of_a_foreign_class_is_refused(job: Job) -> None:

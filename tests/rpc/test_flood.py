@@ -51,6 +51,6 @@ def test_a_hundred_pushes_of_64_mib(local: bool) -> None:
 
 def push_from_all() -> list[int]:
     """On each worker: pushes to the first one, which itself pushes nothing."""
-    if current_agent().name == "worker0":
+    if current_agent().info.name == "worker0":
         return []
     return flood_code.pushes("worker0", PUSHES // PUSHERS, SIZE)

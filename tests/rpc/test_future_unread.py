@@ -32,7 +32,7 @@ class Log:
     def __init__(self, job: Job, caplog: pytest.LogCaptureFixture) -> None:
         self.job = job
         self._caplog = caplog
-        self.unread = job.agents[0].attached(UnreadErrors)
+        self.unread = job.agents[0].attachments[UnreadErrors]
 
     def settle(self) -> None:
         """Returns when no call is pending and no report waits to be told."""
@@ -188,7 +188,7 @@ def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
 
 def test_a_stream_that_failed_and_was_dropped(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = log.job.agents[0]
-    readers = agent.attached(StreamReaders)
+    readers = agent.attachments[StreamReaders]
     ended, start = threading.Event(), StreamReader.start
 
     def noted_start(reader: StreamReader, reply: Future[Any]) -> None:
@@ -233,7 +233,7 @@ def test_the_failure_of_a_stream_that_was_read_or_closed_is_not_told(
     with seams.use_agent(agent):
         read(rpc.stream("w1", remote_code.one_then_fail, ("read",)))
         gc.collect()
-        agent.attached(StreamReaders).close_dropped()
+        agent.attachments[StreamReaders].close_dropped()
         assert log.told() == ""
 
 

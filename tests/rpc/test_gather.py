@@ -277,7 +277,7 @@ def test_each_destination_of_a_multicast_gets_a_fork_of_its_own(job: Job) -> Non
     wait_until_gone(
         "RRef",
         lambda: [
-            agent.name
+            agent.info.name
             for agent in job.agents
             if agent.statistics().owned_rrefs or agent.statistics().user_rrefs
         ],

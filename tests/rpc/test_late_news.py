@@ -89,12 +89,12 @@ def test_a_successor_waits_until_the_news_of_it_is_there(make_job: MakeJob, line
     line.waits.clear()  # w2 may have heard a moment later, too
     answer = job.on(0, rpc.rpc_async, "w1", remote_code.who)
     assert line.waits.wait(20)
-    assert job.agents[0].info not in job.agents[1].workers()
+    assert job.agents[0].info not in job.agents[1].members.living()
     assert not answer.done()
     line.let_go()
     assert answer.wait() == "w1"
-    assert job.agents[0].info in job.agents[1].workers()
-    assert former not in job.agents[1].workers()
+    assert job.agents[0].info in job.agents[1].members.living()
+    assert former not in job.agents[1].members.living()
 
 
 def test_who_has_joined_may_be_called_by_all(make_job: MakeJob, line: SlowLine) -> None:

@@ -27,7 +27,7 @@ def hold_up_the_loop():
     def hold():
         entered.set()
         leave.wait(30)
-    seams.current_agent().after(0.0, hold)
+    seams.current_agent().deadlines.after(0.0, hold)
     assert entered.wait(30)
     return leave
 

@@ -55,7 +55,7 @@ def noted():
 agent = rpc.init_rpc()
 
 def carrier():
-    (connection,) = rpc.seams.core_of(agent)._exchange._peers.known.values()
+    (connection,) = rpc.seams.core_of(agent).exchange._peers.known.values()
     return connection.stream.carrier.description
 
 if agent.rank == 0:

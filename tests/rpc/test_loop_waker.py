@@ -33,10 +33,9 @@ class CountingLoop(asyncio.SelectorEventLoop):
 class Agent:
     """As much of an agent as a task that awaits asks for."""
 
-    forked = ended = False
-
     def __init__(self) -> None:
-        self.loop_wakers = LoopWakers()
+        self.life, self.pool, self.attachments = seams.Life("w0"), self, seams.Attachments("w0")
+        self.attachments.attach(LoopWakers())
 
     def submit(self, run: Callable[[], None]) -> None:
         run()

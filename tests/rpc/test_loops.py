@@ -69,7 +69,7 @@ def test_two_loops_at_once(job: Job, runners: list[Callable[[], asyncio.Runner]]
 
 
 def test_a_future_may_be_awaited_on_two_loops(job: Job) -> None:
-    future = job.agents[0].call("w1", remote_code.hold, ("loops",))
+    future = seams.call(job.agents[0], "w1", remote_code.hold, ("loops",))
     assert remote_code.entered("loops")
     waiting = threading.Barrier(3)
 

@@ -11,10 +11,11 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.rendezvous import MOST_LOST
+from telegrad.rpc import seams
 from telegrad.rpc.agent import members as members_module
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
+from telegrad.rpc.agent.life import GRACEFUL
 from telegrad.rpc.agent.members import Members
-from telegrad.rpc.agent.shutdown import GRACEFUL
 from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
 from tests.rpc.membership_world import LIMIT, Heard, World
@@ -179,7 +180,7 @@ def test_a_loss_is_noted_where_it_is_handled_and_not_later_in_the_pool(
     first, second = world.join_all()
     heard = Heard(first)
     later = SimpleNamespace(submit=lambda *work: None)  # when it is too late
-    monkeypatch.setattr(first._inbox, "_pool", later)
+    monkeypatch.setattr(first.inbox, "_pool", later)
     old = second.info
     world.kill(second)
     what, (worker, _) = heard.next()
@@ -193,4 +194,4 @@ def test_an_old_incarnation_that_was_never_met_is_lost(world: World) -> None:
     world.join(1)
     late = world.join(7, late=True)
     with pytest.raises(WorkerLostError, match="has taken its place"):
-        late.call(old, remote_code.who).wait(LIMIT)
+        seams.call(late, old, remote_code.who).wait(LIMIT)

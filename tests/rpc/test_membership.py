@@ -62,7 +62,7 @@ MakeWorld = functools.partial[World]
 
 
 def who(agent: seams.AgentCore, to: str | rpc.WorkerInfo) -> object:
-    return agent.call(to, remote_code.who).wait(LIMIT)
+    return seams.call(agent, to, remote_code.who).wait(LIMIT)
 
 
 # -- start when ----------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_it_starts_with_a_quorum_and_the_others_join_later(make_world: MakeWorld
     world = make_world(4)
     early = [world.start(r, start_when=2) for r in (0, 2)]
     first, second = (each.result(LIMIT) for each in early)
-    assert [info.name for info in first.workers()] == ["w0", "w2"]
+    assert [info.name for info in first.members.living()] == ["w0", "w2"]
     heard = [Heard(first), Heard(second)]
     third = world.join(1, start_when=2)
     for each in heard:
@@ -82,8 +82,8 @@ def test_it_starts_with_a_quorum_and_the_others_join_later(make_world: MakeWorld
     fourth = world.join(3)
     assert [each.next() for each in heard] == [("join", fourth.info)] * 2
     assert who(fourth, "w0") == "w0"
-    assert [info.rank for info in fourth.workers()] == [0, 1, 2, 3]
-    assert fourth.world_size == 4
+    assert [info.rank for info in fourth.members.living()] == [0, 1, 2, 3]
+    assert fourth.members.world_size == 4
 
 
 def test_it_starts_with_the_workers_that_were_named(make_world: MakeWorld) -> None:
@@ -102,7 +102,7 @@ def test_who_has_started_may_call_one_that_still_waits(make_world: MakeWorld) ->
     heard = Heard(first)
     waiting = world.start(1)
     assert heard.next()[1].name == "w1"
-    future = first.call("w1", remote_code.who)
+    future = seams.call(first, "w1", remote_code.who)
     assert not future.done()
     world.join(2)
     assert future.wait(LIMIT) == "w1"
@@ -172,7 +172,7 @@ def test_a_worker_that_is_killed_and_comes_back(make_world: MakeWorld) -> None:
     first, second, third = world.join_all()
     heard = [Heard(first), Heard(third)]
     old = second.info
-    waiting = first.call("w1", remote_code.hold, ("killed",), timeout=math.inf)
+    waiting = seams.call(first, "w1", remote_code.hold, ("killed",), timeout=math.inf)
     assert remote_code.entered("killed")
     world.kill(second)
     for each in heard:
@@ -183,13 +183,13 @@ def test_a_worker_that_is_killed_and_comes_back(make_world: MakeWorld) -> None:
     with pytest.raises(WorkerLostError, match="'w1'"):
         waiting.wait(LIMIT)
     again = world.join(1)
-    assert (again.name, again.rank) == (old.name, old.rank)
+    assert (again.info.name, again.info.rank) == (old.name, old.rank)
     assert again.info.incarnation > old.incarnation
     for each in heard:
         assert each.next() == ("join", again.info)
     for agent in (first, third):
         assert who(agent, "w1") == "w1"
-        assert agent.worker("w1") == agent.worker(1) == again.info
+        assert agent.members.find("w1") == agent.members.find(1) == again.info
         with pytest.raises(WorkerLostError):
             who(agent, old)
     assert again.statistics().calls_served == 2
@@ -216,7 +216,7 @@ def test_nobody_is_told_when_all_shut_down_together(make_world: MakeWorld) -> No
     agents = world.join_all()
     heard = [Heard(agent) for agent in agents]
     for agent in agents:
-        assert who(agents[0], agent.name) == agent.name
+        assert who(agents[0], agent.info.name) == agent.info.name
     for ending in [world.submit(agent.shutdown) for agent in agents]:
         ending.result(LIMIT)
     assert [each.names() for each in heard] == [[]] * 3
@@ -240,10 +240,10 @@ def test_a_worker_on_top(make_world: MakeWorld) -> None:
     first, _ = world.join_all()
     heard = Heard(first)
     late = world.join(7, late=True)
-    assert (late.name, late.rank) == ("w7", 2)
+    assert (late.info.name, late.info.rank) == ("w7", 2)
     assert heard.next() == ("join", late.info)
     assert who(first, "w7") == "w7"
-    assert first.world_size == 3
+    assert first.members.world_size == 3
 
 
 def test_a_name_is_free_again_only_when_its_worker_is_gone(make_world: MakeWorld) -> None:
@@ -313,7 +313,7 @@ def test_a_callback_may_shut_the_agent_down(make_world: MakeWorld) -> None:
         rpc.on_loss(lost)
     world.kill(second)
     assert done.wait(LIMIT)
-    assert first.ended
+    assert first.life.ended
 
 
 def test_what_is_no_callback(make_world: MakeWorld) -> None:
@@ -337,7 +337,7 @@ def test_who_comes_back_after_a_cut_is_evicted(make_world: MakeWorld) -> None:
     assert who(third, "w1") == "w1"
     heard = Heard(third)
     others = Heard(first)
-    waiting = third.call("w0", remote_code.hold, ("cut",), timeout=math.inf)
+    waiting = seams.call(third, "w0", remote_code.hold, ("cut",), timeout=math.inf)
     assert remote_code.entered("cut")
     world.network.partition("w2")
     what, (worker, _) = others.next()
@@ -372,10 +372,10 @@ def test_every_wait_of_an_evicted_worker_says_so(make_world: MakeWorld) -> None:
         fetching = world.submit(created.to_here)
     heard, others = Heard(third), [Heard(first), Heard(second)]
     waiting = [
-        third.call(name, remote_code.hold, (f"evicted {name}",), timeout=math.inf)
+        seams.call(third, name, remote_code.hold, (f"evicted {name}",), timeout=math.inf)
         for name in ("w0", "w1", "w2")
     ]
-    served = first.call("w2", remote_code.hold, ("served",), timeout=math.inf)
+    served = seams.call(first, "w2", remote_code.hold, ("served",), timeout=math.inf)
     for name in ("evicted w0", "evicted w1", "evicted w2", "served", "creating"):
         assert remote_code.entered(name)
     world.drop(third)
@@ -420,7 +420,7 @@ def test_an_evicted_worker_reads_no_value_that_it_was_told_before_its_losses_are
     with seams.use_agent(second):
         told = rpc.remote("w0", remote_code.who)
         assert told.to_here() == "w0"
-        second.after(0.0, block)
+        second.deadlines.after(0.0, block)
         assert blocked.wait(LIMIT)
         try:
             second.evict(EvictedError("the coordinator gave up 'w1'", worker="w1"))
@@ -464,7 +464,7 @@ def test_who_was_cut_off_hears_of_its_eviction_whomever_it_lost_before(
     heard = Heard(third)
     forming = [world.submit(form, each) for each in (first, third)]
     _, group = (each.result(LIMIT) for each in forming)
-    store = third.attached(JoinedJob).store
+    store = third.attachments[JoinedJob].store
     with seams.use_agent(third):
         fetched = rpc.remote("w0", remote_code.who)
         assert fetched.to_here() == "w0"
@@ -514,7 +514,7 @@ def test_a_one_way_cut_is_a_loss_at_both_ends(make_world: MakeWorld, cut: tuple[
     waiting = []
     for here, there in ((0, 1), (1, 0)):
         gate = f"one way {cut} {here}"
-        future = agents[here].call(f"w{there}", remote_code.hold, (gate,), timeout=math.inf)
+        future = seams.call(agents[here], f"w{there}", remote_code.hold, (gate,), timeout=math.inf)
         assert remote_code.entered(gate)
         waiting.append(future)
     world.network.partition(*cut, one_way=True)
@@ -547,7 +547,7 @@ def test_a_cut_between_two_that_reach_the_coordinator(
     joining = [world.start(0, lost_after=QUICK), *(world.start(r, **patient) for r in (1, 2))]
     first, second, third = (each.result(LIMIT) for each in joining)
     heard = [Heard(agent) for agent in (first, second, third)]
-    waiting = second.call("w0", remote_code.hold, ("split",), timeout=math.inf)
+    waiting = seams.call(second, "w0", remote_code.hold, ("split",), timeout=math.inf)
     assert remote_code.entered("split")
     world.network.partition(these, those, one_way=one_way)
     what, (worker, _) = heard[0].next()
@@ -592,7 +592,7 @@ def test_who_is_given_up_while_it_joins(make_world: MakeWorld) -> None:
     joining = world.start(1)
     what, second = heard.next()
     assert what == "join"
-    first.fence(second, "as a test wants it")
+    first.exchange.fence(second, "as a test wants it")
     assert heard.next()[0] == "loss"
     third = world.join(2)
     agent = joining.result(LIMIT)
@@ -609,7 +609,7 @@ def test_connections_that_break_lose_nothing_and_repeat_nothing(make_world: Make
     calls = 200
     futures = []
     for i in range(calls):
-        futures.append(first.call("w1", remote_code.echo, (i,)))
+        futures.append(seams.call(first, "w1", remote_code.echo, (i,)))
         if i % 20 == 10:
             futures[i - 10].wait(LIMIT)  # called after the last break: there is a connection again
             world.network.kill("w0", "w1")

@@ -260,8 +260,7 @@ class Watching:
 
 def watching(deadlines: Deadlines, num_threads: int) -> tuple[Pool, Watching]:
     watching = Watching(lambda work: pool.submit(work))
-    pool = make(deadlines, num_threads)
-    pool.idle_with(watching.watch)
+    pool = make(deadlines, num_threads, watch=watching.watch)
     pool.submit(int)  # its thread watches, once it has nothing to do
     assert watching.watched.wait(10)
     return pool, watching

@@ -64,7 +64,7 @@ def test_many_chains_of_nested_calls_in_pools_of_4(
     with seams.use_agent(job.agents[0]):
         chains = [rpc.rpc_async("w0", remote_code.chain, (path,)) for _ in range(count)]
         assert rpc.wait_all(chains) == [["w0", *path]] * count
-    assert [agent.attached(WaitProbes).reported for agent in job.agents] == [0, 0]
+    assert [agent.attachments[WaitProbes].reported for agent in job.agents] == [0, 0]
 
 
 def test_a_synchronous_server_with_fewer_threads_than_trainers(make_job: MakeJob) -> None:
@@ -84,7 +84,7 @@ def test_a_synchronous_server_with_fewer_threads_than_trainers(make_job: MakeJob
     with ThreadPoolExecutor(TRAINERS) as trainers:
         weights = list(trainers.map(train, range(1, TRAINERS + 1)))
     assert weights == [[-TRAINERS * (step + 1.0) for step in range(steps)]] * TRAINERS
-    assert job.agents[0].attached(WaitProbes).reported == 0
+    assert job.agents[0].attachments[WaitProbes].reported == 0
 
 
 def test_a_synchronous_server_whose_handlers_call_back_first(make_job: MakeJob) -> None:

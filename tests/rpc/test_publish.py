@@ -45,7 +45,7 @@ async def look_up_on_the_user_loop(to: str, name: str) -> tuple[str, str]:
 
 
 def published(job: Job, rank: int) -> _Published:
-    return job.agents[rank].attached(_Published)
+    return job.agents[rank].attachments[_Published]
 
 
 def counted(agent: seams.AgentCore) -> int:
@@ -235,7 +235,7 @@ def test_a_lookup_hears_of_losses() -> None:
         thread = threading.Thread(target=wait)
         thread.start()
         agent = cluster.call(1, current_agent)
-        wait_until_gone("wait", lambda: [1] * (1 - agent.attached(_Published).waiting))
+        wait_until_gone("wait", lambda: [1] * (1 - agent.attachments[_Published].waiting))
         cluster.kill(1)
         thread.join()
         assert isinstance(waiting[0], WorkerLostError)
@@ -248,7 +248,7 @@ def test_a_caller_that_dies_waits_no_longer() -> None:
         thread = threading.Thread(target=_look_in_vain, args=(cluster,))
         thread.start()
         agent = cluster.call(0, current_agent)
-        found = agent.attached(_Published)
+        found = agent.attachments[_Published]
         wait_until_gone("wait", lambda: [1] * (1 - found.waiting))
         cluster.kill(1)
         wait_until_gone("lookups", lambda: [1] * found.waiting)

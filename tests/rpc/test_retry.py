@@ -67,17 +67,19 @@ def known_as_lost(job: Job, rank: int) -> None:
     """Loses a worker; returns once w0 knows."""
     info = job.agents[rank].info
     lose(job, rank)
-    leaks.wait_until_gone("is there", lambda: [] if job.agents[0].lost(info) else ["w0 thinks so"])
+    leaks.wait_until_gone(
+        "is there", lambda: [] if job.agents[0].members.lost(info) else ["w0 thinks so"]
+    )
 
 
 def waits_for_a_return(job: Job, rank: int = 0) -> None:
-    retries = job.agents[rank].attached(Retries)
+    retries = job.agents[rank].attachments[Retries]
     leaks.wait_until_gone("waits", lambda: [] if retries.waiting else ["no call waits"])
 
 
 def none_waits(job: Job, rank: int = 0) -> bool:
     """Tells so once none does: the loop may just be looking after one that has ended."""
-    retries = job.agents[rank].attached(Retries)
+    retries = job.agents[rank].attachments[Retries]
     leaks.wait_until_gone("waits", lambda: ["a call"] * retries.waiting)
     return True
 
@@ -174,7 +176,7 @@ def test_a_worker_that_is_lost_already_is_waited_for(job: Job) -> None:
     lose(job, 1)
     first = job.agents[0]
     gone = job.agents[1].info
-    leaks.wait_until_gone("waits", lambda: [] if first.lost(gone) else ["not lost"])
+    leaks.wait_until_gone("waits", lambda: [] if first.members.lost(gone) else ["not lost"])
     future = call(job, 0, cancel_code.who_again)
     waits_for_a_return(job)
     job.rejoin(1)
@@ -298,7 +300,8 @@ def test_a_worker_that_never_comes_back(job: Job) -> None:
 
 def test_a_call_without_a_deadline_waits_as_long_as_a_join_may_take(job: Job) -> None:
     first = job.agents[0]
-    first.options = dataclasses.replace(first.options, init_timeout=0.2)
+    options = dataclasses.replace(first.options, init_timeout=0.2)
+    object.__setattr__(first, "options", options)  # it is frozen
     future = call(job, 0, cancel_code.hold_again, "endless", timeout=math.inf)
     assert entered("endless")
     lose(job, 1)

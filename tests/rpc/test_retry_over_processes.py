@@ -58,10 +58,10 @@ def test_the_process_is_killed_and_another_one_takes_its_name(
         call = rpc.rpc_async("ps", process_of_the_second_attempt, (str(path),), retry=1)
         killed = first_attempt(path)
         os.kill(killed, signal.SIGKILL)
-        before = agent.worker("ps")
-        leaks.wait_until_gone("worker", lambda: [] if agent.lost(before) else ["ps"])
+        before = agent.members.find("ps")
+        leaks.wait_until_gone("worker", lambda: [] if agent.members.lost(before) else ["ps"])
         assert not call.done()
     with LocalWorkers(names=["ps"]):
         answered = call.wait()
         assert answered not in (killed, os.getpid())
-        assert agent.worker("ps").incarnation != before.incarnation
+        assert agent.members.find("ps").incarnation != before.incarnation

@@ -21,7 +21,6 @@ from telegrad.errors import (
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous import control as reminder
 from telegrad.rpc import seams
-from telegrad.rpc.agent.ambient import process_agent
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.testing import leaks
 from telegrad.transport import Exchange
@@ -89,23 +88,23 @@ def test_the_verb_waits_for_another_thread_that_closes(monkeypatch: pytest.Monke
     rpc.init_rpc()
     agent = seams.current_agent()
     closing, may_close = threading.Event(), threading.Event()
-    close = agent.close
+    close = seams.AgentCore.close
 
-    def close_slowly(timeout: float, reason: str) -> None:
-        close(timeout, reason)
+    def close_slowly(agent: seams.AgentCore, timeout: float, reason: str) -> None:
+        close(agent, timeout, reason)
         closing.set()
         assert may_close.wait(20)
 
-    monkeypatch.setattr(agent, "close", close_slowly)
+    monkeypatch.setattr(seams.AgentCore, "close", close_slowly)
     first, _ = in_thread(rpc.shutdown)
     assert closing.wait(20)
-    assert process_agent() is agent
+    assert seams.process_agent() is agent
     second, outcome = in_thread(rpc.shutdown)
     assert not outcome.done()
     may_close.set()
     assert outcome.wait(20) is None
-    assert agent.ended
-    assert process_agent() is None
+    assert agent.life.ended
+    assert seams.process_agent() is None
     for thread in (first, second):
         thread.join()
 
@@ -120,8 +119,8 @@ def test_once_more_inside_itself_it_waits_for_nothing() -> None:
         rpc.shutdown()
         called.append("again")
 
-    agent.after_close(again)
-    agent.on_leaving(again)
+    agent.life.after_close(again)
+    agent.life.on_leaving(again)
     rpc.shutdown()
     assert called == ["again"] * 2
 
@@ -129,8 +128,8 @@ def test_once_more_inside_itself_it_waits_for_nothing() -> None:
 def test_after_shutdown(make_job: MakeJob) -> None:
     job = make_job(2)
     agent = job.agents[0]
-    info = agent.worker("w1")
-    pending = agent.call("w1", remote_code.hold, ("after",), timeout=float("inf"))
+    info = agent.members.find("w1")
+    pending = seams.call(agent, "w1", remote_code.hold, ("after",), timeout=float("inf"))
     assert remote_code.entered("after")
     agent.shutdown(graceful=False)
     with pytest.raises(NotInitializedError, match="was shut down"):
@@ -140,7 +139,7 @@ def test_after_shutdown(make_job: MakeJob) -> None:
         with pytest.raises(NotInitializedError, match="was shut down"):
             rpc.rpc_sync("w1", remote_code.who)
     with pytest.raises(NotInitializedError):
-        agent.call(info, remote_code.who)
+        seams.call(agent, info, remote_code.who)
     assert agent.statistics().pending_calls == 0
     remote_code.release("after")
 
@@ -175,10 +174,10 @@ def test_who_leaves_at_once_hears_of_that_alone(
     """The others give it up as soon as they hear, which it may notice before it has closed."""
     job = make_job(2)
     agent, name = job.agents[0], f"{job.agents[0].info.incarnation}-own"
-    peer, membership = agent.worker("w1"), agent.attached(JoinedJob)
+    peer, membership = agent.members.find("w1"), agent.attachments[JoinedJob]
     waits = job.on(0, waits_of, name)
     losses: list[object] = []
-    agent.on_lost_at_once(lambda worker, error: losses.append((worker, error)))
+    agent.inbox.on_loss_at_once(lambda worker, error: losses.append((worker, error)))
 
     given_up, on_lost = threading.Event(), Inbox.on_lost
 
@@ -226,12 +225,12 @@ def test_it_waits_no_longer_than_told(make_job: MakeJob) -> None:
         job.agents[0].shutdown(timeout=0.05)
     assert "w1" in info.value.missing
     with pytest.raises(NotInitializedError):
-        job.agents[0].call("w1", remote_code.who)
+        seams.call(job.agents[0], "w1", remote_code.who)
 
 
 def test_own_calls_that_are_not_answered_are_named(make_job: MakeJob) -> None:
     job = make_job(2)
-    job.agents[0].call("w1", remote_code.hold, ("named",))
+    seams.call(job.agents[0], "w1", remote_code.hold, ("named",))
     assert remote_code.entered("named")
     named = r"not answered .*\(1 own call: tests\.rpc\.remote_code:hold on 'w1'\)"
     with pytest.raises(RendezvousTimeoutError, match=named):
@@ -245,8 +244,8 @@ def test_a_long_wait_is_told_with_what_it_waits_for(
     monkeypatch.setattr(reminder, "FIRST_SECONDS", 0.001)
     job = make_job(2)
     first, second = job.agents
-    with caplog.at_level(logging.INFO, "telegrad.rpc.agent.shutdown"):
-        first.call("w1", remote_code.hold, ("long",))
+    with caplog.at_level(logging.INFO, "telegrad.rpc.agent.life"):
+        seams.call(first, "w1", remote_code.hold, ("long",))
         assert remote_code.entered("long")
         ending = [in_thread(first.shutdown)]
         told = "shutdown waits for 1 own call: tests.rpc.remote_code:hold on 'w1'"
@@ -311,10 +310,10 @@ def test_callbacks_of_shutdown(make_job: MakeJob) -> None:
     job = make_job(1)
     (agent,) = job.agents
     heard: list[str] = []
-    agent.before_leaving(lambda seconds: heard.append(f"before {seconds > 0}"))
-    agent.before_leaving(lambda _: 1 / 0)  # type: ignore[arg-type]
-    agent.after_close(lambda: heard.append("last"))
-    agent.after_close(lambda: heard.append("first"))
+    agent.life.before_leaving(lambda seconds: heard.append(f"before {seconds > 0}"))
+    agent.life.before_leaving(lambda _: 1 / 0)  # type: ignore[arg-type]
+    agent.life.after_close(lambda: heard.append("last"))
+    agent.life.after_close(lambda: heard.append("first"))
     agent.shutdown()
     assert heard == ["before True", "first", "last"]
 
@@ -333,23 +332,23 @@ def test_context_managers(make_job: MakeJob) -> None:
     asyncio.run(main())
     heard: list[str] = []
     failing = make_job(1).agents[0]
-    failing.before_leaving(lambda _: heard.append("graceful"))
+    failing.life.before_leaving(lambda _: heard.append("graceful"))
     with pytest.raises(KeyError), seams.agent_of(failing):
         raise KeyError("in the block")
-    assert failing.ended
+    assert failing.life.ended
     assert not heard
 
 
 def test_leaving_at_once_ends_a_graceful_shutdown_that_still_serves(job: Job) -> None:
     """The thread that drained was never told, and both waited for the function to return."""
     agent = job.agents[0]
-    job.agents[1].call("w0", remote_code.hold, ("hurry",), timeout=float("inf"))
+    seams.call(job.agents[1], "w0", remote_code.hold, ("hurry",), timeout=float("inf"))
     assert remote_code.entered("hurry")
     thread, outcome = in_thread(agent.shutdown)
     while "shutting down" not in repr(agent):
         thread.join(0.001)
     agent.shutdown(graceful=False)
-    assert agent.ended
+    assert agent.life.ended
     with pytest.raises(RendezvousError, match="left at once"):
         outcome.wait(20)
     thread.join()

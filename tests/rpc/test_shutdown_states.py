@@ -23,7 +23,7 @@ from telegrad.errors import (
 )
 from telegrad.rendezvous import CallOff
 from telegrad.rpc import seams
-from telegrad.rpc.agent import shutdown
+from telegrad.rpc.agent import life
 from telegrad.rpc.seams import call_off_joins, set_process_agent
 from telegrad.testing import leaks
 from telegrad.transport import loop
@@ -51,7 +51,7 @@ def test_in_a_call_that_is_served_it_is_refused(
         with pytest.raises(BlockingCallError, match=f"on '{ends}' would wait for the very call"):
             rpc.rpc_sync("w1", function, arguments)
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
-    assert not any(agent.ended for agent in job.agents)
+    assert not any(agent.life.ended for agent in job.agents)
 
 
 def test_in_a_call_that_is_served_one_may_leave_at_once(job: Job) -> None:
@@ -60,7 +60,7 @@ def test_in_a_call_that_is_served_one_may_leave_at_once(job: Job) -> None:
             rpc.rpc_sync("w1", remote_code.shuts_down_in_the_pool, (False,))
         assert rpc.rpc_sync("w2", remote_code.who) == "w2"
     job.agents[1].shutdown()  # waits for the thread that still ends it
-    assert job.agents[1].ended
+    assert job.agents[1].life.ended
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,18 @@ def test_in_a_generator_that_is_served_it_is_refused(
         assert next(items) == 0
         with pytest.raises(BlockingCallError, match=words):
             next(items)
-    assert not agent.ended
+    assert not agent.life.ended
 
 
 def test_in_the_callback_of_a_future_it_is_legal(make_job: MakeJob) -> None:
     agent = make_job(1).agents[0]
-    held = agent.call("w0", remote_code.hold, ("callback",))  # so that the pool runs what follows
+    held = seams.call(
+        agent, "w0", remote_code.hold, ("callback",)
+    )  # so that the pool runs what follows
     ended = held.then(lambda done: agent.shutdown())
     remote_code.release("callback")
     assert ended.wait(20) is None
-    assert agent.ended
+    assert agent.life.ended
 
 
 def test_a_call_that_another_agent_serves_is_no_reason(make_job: MakeJob) -> None:
@@ -95,7 +97,7 @@ def test_a_call_that_another_agent_serves_is_no_reason(make_job: MakeJob) -> Non
     remote_code.gates("kept").payload = other.shutdown  # type: ignore[attr-defined]
     with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", remote_code.runs_what_was_kept) is None
-    assert other.ended
+    assert other.life.ended
 
 
 def test_an_interrupt_does_not_look_like_the_end_of_the_job(
@@ -103,8 +105,8 @@ def test_an_interrupt_does_not_look_like_the_end_of_the_job(
 ) -> None:
     job = make_job(2)
     first, second = job.agents
-    assert first.call("w1", remote_code.who).wait(20) == "w1"
-    pending = second.call("w0", remote_code.hold, ("interrupt",), timeout=float("inf"))
+    assert seams.call(first, "w1", remote_code.who).wait(20) == "w1"
+    pending = seams.call(second, "w0", remote_code.hold, ("interrupt",), timeout=float("inf"))
     assert remote_code.entered("interrupt")
 
     def interrupted(agent: seams.AgentCore, deadline: float, given_up: bool) -> bool:
@@ -114,7 +116,7 @@ def test_an_interrupt_does_not_look_like_the_end_of_the_job(
     with pytest.raises(KeyboardInterrupt):
         first.shutdown()
     monkeypatch.undo()
-    assert first.ended
+    assert first.life.ended
     with pytest.raises(WorkerLostError, match="left without a graceful shutdown"):
         pending.wait(20)
     remote_code.release("interrupt")
@@ -127,10 +129,10 @@ def test_a_call_that_was_given_up_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread cannot be cancelled, and the function may never return."""
-    monkeypatch.setattr(shutdown, "CLOSE_SECONDS", 1.0)  # of which it waits for a quarter
+    monkeypatch.setattr(life, "CLOSE_SECONDS", 1.0)  # of which it waits for a quarter
     job = make_job(2)
     first, second = job.agents
-    given_up = first.call("w1", remote_code.hold, ("given up",))
+    given_up = seams.call(first, "w1", remote_code.hold, ("given up",))
     assert remote_code.entered("given up")
     expire(given_up)
     with pytest.raises(CallTimeoutError):
@@ -155,12 +157,12 @@ def test_a_coroutine_that_ignores_its_end_is_not_waited_for(
     monkeypatch.setattr(loop, "STOP_SECONDS", 600.0)
     agent = make_job(1).agents[0]
     name = f"{agent.info.incarnation}-ignores"
-    agent.call("w0", remote_code.ignores_that_it_is_cancelled, (name,))
+    seams.call(agent, "w0", remote_code.ignores_that_it_is_cancelled, (name,))
     assert remote_code.entered(name)
     with ThreadPoolExecutor(1) as pool:
         try:
             pool.submit(agent.leave_within, 1.0).result(30)
-            assert agent.ended
+            assert agent.life.ended
             assert user_loops("w0")
         finally:
             remote_code.release(name)
@@ -171,7 +173,7 @@ def test_a_thread_of_asyncio_holds_up_no_shutdown(make_job: MakeJob) -> None:
     """`asyncio.to_thread`: its pool was waited for, as long as the function blocked."""
     agent = make_job(1).agents[0]
     name = f"{agent.info.incarnation}-thread"
-    held = agent.call("w0", remote_code.holds_a_thread_of_asyncio, (name,))
+    held = seams.call(agent, "w0", remote_code.holds_a_thread_of_asyncio, (name,))
     assert remote_code.entered(name)
     agent.shutdown(graceful=False)
     assert not user_loops("w0")
@@ -182,7 +184,11 @@ def test_a_thread_of_asyncio_holds_up_no_shutdown(make_job: MakeJob) -> None:
 
 def test_what_asyncio_runs_in_threads_runs_in_the_pool(make_job: MakeJob) -> None:
     agent = make_job(1).agents[0]
-    assert agent.call("w0", remote_code.threads_of_asyncio).wait(20) == (True, "ContextVar", "told")
+    assert seams.call(agent, "w0", remote_code.threads_of_asyncio).wait(20) == (
+        True,
+        "ContextVar",
+        "told",
+    )
 
 
 # -- evicted, or with something that no call needs any more ----------------------------------------
@@ -233,14 +239,14 @@ def test_an_evicted_worker_waits_for_nothing_that_it_does_with_itself(
     make_job: MakeJob, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own waits raise EvictedError: nobody is left who could end what it served to itself."""
-    monkeypatch.setattr(shutdown, "CLOSE_SECONDS", 1.0)  # of which a thread gets a quarter
+    monkeypatch.setattr(life, "CLOSE_SECONDS", 1.0)  # of which a thread gets a quarter
     agent = make_job(1).agents[0]
     with seams.use_agent(agent):
         kept = WITH_ITSELF[what]()
     assert agent.evict(EvictedError("the job goes on without 'w0'", worker="w0", reason="fenced"))
     with ThreadPoolExecutor(1) as pool:
         pool.submit(agent.shutdown).result(30)
-    assert agent.ended
+    assert agent.life.ended
     del kept
 
 
@@ -262,12 +268,12 @@ def test_what_a_call_that_was_answered_has_left_behind_is_not_waited_for(
     agent, other = make_job(2).agents
     with seams.use_agent(agent):
         other.shutdown(graceful=False)
-        leaks.wait_until_gone("workers", lambda: [each.name for each in agent.workers()[1:]])
+        leaks.wait_until_gone("workers", lambda: [each.name for each in agent.members.living()[1:]])
         rpc.rpc_sync("w0", leaves)
         assert agent.statistics().pending_calls == 1
         with ThreadPoolExecutor(1) as pool:
             pool.submit(agent.shutdown).result(30)
-    assert agent.ended
+    assert agent.life.ended
 
 
 # -- in programs ---------------------------------------------------------------------------------
@@ -494,7 +500,7 @@ if __name__ == "__main__":
     rpc.init_rpc()
     if os.environ["RANK"] == "1":
         assert rpc.rpc_sync("worker0", who) == "worker0"
-        current_agent().on_leaving(lambda: print("waiting", flush=True))
+        current_agent().life.on_leaving(lambda: print("waiting", flush=True))
         try:
             rpc.shutdown()
         except KeyboardInterrupt:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,18 +58,18 @@ def wait_for(what: str, holds: Callable[[], bool]) -> None:
 
 
 def rests(job: Job, rank: int) -> Callable[[], bool]:
-    return lambda: job.agents[rank].attached(StreamProducers).resting == 1
+    return lambda: job.agents[rank].attachments[StreamProducers].resting == 1
 
 
 def left(job: Job) -> list[str]:
     """Ends of streams and calls, on all workers."""
     found = []
     for agent in job.agents:
-        if not agent.ended:
-            ends = len(agent.attached(StreamReaders)), len(agent.attached(StreamProducers))
+        if not agent.life.ended:
+            ends = len(agent.attachments[StreamReaders]), len(agent.attachments[StreamProducers])
             calls = agent.waits_for()
             if any((*ends, calls)) or not agent.drain(time.monotonic()):
-                found.append(f"{agent.name}: {ends} ends, {calls}")
+                found.append(f"{agent.info.name}: {ends} ends, {calls}")
     return found
 
 
@@ -151,8 +152,8 @@ def test_what_a_stream_costs(job: Job) -> None:
     sent = Counter[str]()
     for name, count in work.envelopes.items():
         sent[name.partition(" ")[0]] += count
-    assert 1 < sent[consumer.name] <= 1 + n // (WINDOW_ITEMS // 2)
-    assert sent[producer.name] == n + 1
+    assert 1 < sent[consumer.info.name] <= 1 + n // (WINDOW_ITEMS // 2)
+    assert sent[producer.info.name] == n + 1
 
 
 # Leaving early ------------------------------------------------------------------------------------
@@ -356,20 +357,20 @@ def test_nobody_is_late_while_another_reader_gets_items(
     timers: list[Callable[[], None]] = []
     stopped: list[int] = []
 
-    others = consumer.after
+    others = consumer.deadlines.after
 
-    def after(delay: float, callback: Callable[[], None]) -> Callable[[], None]:
+    def after(delay: float, callback: Callable[[], None]) -> Any:
         if delay != limit:  # the agent has more to do than this
             return others(delay, callback)
         timers.append(callback)
         place = len(timers)
-        return lambda: stopped.append(place)
+        return SimpleNamespace(cancel=lambda: stopped.append(place))
 
     with seams.use_agent(consumer):
         items, ended = rpc.stream("w1", stream_code.count, (3,), timeout=limit), threading.Event()
         readers[0].call_when_ended(ended.set)
         assert ended.wait(20)
-        monkeypatch.setattr(consumer, "after", after)
+        monkeypatch.setattr(consumer.deadlines, "after", after)
         forget = readers[0]._expire_later()
         timers[0]()  # the next item is here
         assert next(items) == 0
@@ -411,7 +412,7 @@ def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
 ) -> None:
     """Big items take longer than the reply: they may still be on their way."""
     producer = job.agents[1]
-    post = producer.post_envelope
+    post = producer.messages.post_envelope
 
     def never_arrives(to: rpc.WorkerInfo, envelope: Envelope) -> None:
         if numbers.pop() < 2:
@@ -425,7 +426,7 @@ def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
         lost.set()
 
     monkeypatch.setattr(StreamReader, "lose", noted)
-    monkeypatch.setattr(producer, "post_envelope", never_arrives)
+    monkeypatch.setattr(producer.messages, "post_envelope", never_arrives)
     with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", stream_code.count, (5,), timeout=math.inf)
         readers[0].call_when_ended(ended.set)
@@ -527,10 +528,10 @@ def test_garbage(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     stranger, consumer, producer = job.agents[2], job.agents[0], job.agents[1]
     with seams.use_agent(consumer), rpc.stream("w1", stream_code.forever, ("calm",)) as items:
         wait_for("rest", rests(job, 1))
-        stranger.post(producer.info, MORE, [1, 10**6])  # of another one's stream
-        stranger.post(producer.info, MORE, "nonsense")
-        stranger.post(consumer.info, ITEM, 5)
-        consumer.post(producer.info, MORE, [1, 10**6])  # more than were sent
+        stranger.messages.post(producer.info, MORE, [1, 10**6])  # of another one's stream
+        stranger.messages.post(producer.info, MORE, "nonsense")
+        stranger.messages.post(consumer.info, ITEM, 5)
+        consumer.messages.post(producer.info, MORE, [1, 10**6])  # more than were sent
         wait_for("the log", lambda: caplog.text.count("is garbage") == 3)
         assert counts.yielded("calm") == WINDOW_ITEMS
         assert [next(items) for _ in range(100)] == list(range(100))

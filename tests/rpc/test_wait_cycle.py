@@ -67,12 +67,12 @@ GARBAGE: list[object] = [
 
 def test_garbage_is_no_probe(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     first, second = job.agents[0], job.agents[1]
-    before = second.attached(WaitProbes).followed
+    before = second.attachments[WaitProbes].followed
     for body in GARBAGE:
         for kind in (wait_probe.PROBE, wait_probe.CHECK, wait_probe.BREAK):
-            first.post(second.info, kind, body)
+            first.messages.post(second.info, kind, body)
     assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"  # it came after them
-    assert second.attached(WaitProbes).followed == before
+    assert second.attachments[WaitProbes].followed == before
 
     def told() -> int:
         return sum("is garbage" in each.getMessage() for each in caplog.records)
@@ -94,7 +94,7 @@ def down(levels: int) -> str:
 
 def test_a_chain_of_nested_calls_costs_few_messages_a_call(job: Job) -> None:
     """Also where they all began between two looks; each probe went on to the end of the chain."""
-    probes = [job.agents[r].attached(WaitProbes) for r in (0, 1)]
+    probes = [job.agents[r].attachments[WaitProbes] for r in (0, 1)]
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", down, (LEVELS,))
         assert remote_code.entered("nested")
@@ -113,7 +113,7 @@ class OneCallThatWaits:
         self.call = ServedCall(self.info, 1, CallRecord("rpc.call"), math.inf, 0)
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.followed_at: list[float] = []
-        self._serving = self
+        self.serving = self.inbox = self.pool = self.deadlines = self.messages = self
 
     def monotonic(self) -> float:
         return self.now
@@ -121,7 +121,7 @@ class OneCallThatWaits:
     def thread_time(self) -> float:
         return 0.0
 
-    def register_handler(self, *_: object) -> None: ...
+    def register(self, *_: object) -> None: ...
 
     def submit(self, func: Callable[[], None]) -> None:
         func()
@@ -162,7 +162,7 @@ def test_a_wait_is_followed_in_time(since: float, monkeypatch: pytest.MonkeyPatc
 
 
 def reported(job: Job) -> list[int]:
-    return [agent.attached(WaitProbes).reported for agent in job.agents]
+    return [agent.attachments[WaitProbes].reported for agent in job.agents]
 
 
 def noted(name: str) -> WaitCycleError:
@@ -319,7 +319,7 @@ def test_a_circle_with_a_limit_inside_ends_by_itself(job: Job, how: str) -> None
 
 
 def followed(job: Job) -> int:
-    return sum(agent.attached(WaitProbes).followed for agent in job.agents)
+    return sum(agent.attachments[WaitProbes].followed for agent in job.agents)
 
 
 def is_followed(job: Job, times: int) -> bool:

@@ -103,7 +103,7 @@ def test_its_reply_is_on_the_way(
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("on the way",))
         assert remote_code.entered("on the way")
-        monkeypatch.setattr(job.agents[1]._serving, "_callers", {})  # as if it had answered
+        monkeypatch.setattr(job.agents[1].serving, "_callers", {})  # as if it had answered
         said = times.said_of(future)
         monkeypatch.undo()
         remote_code.release("on the way")
@@ -115,7 +115,7 @@ def test_there_is_no_connection(
 ) -> None:
     job = make_job(2)
     down = "no connection to 'w1' is up (last dial: it broke)"
-    monkeypatch.setattr(job.agents[0]._calling, "_unconnected", lambda peer: down)
+    monkeypatch.setattr(job.agents[0].calling, "_unconnected", lambda peer: down)
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("down",))
         assert remote_code.entered("down")

@@ -73,7 +73,7 @@ def left_over() -> list[str]:
         "owned RRefs": now.owned_rrefs,
         "RRefs to others' values": now.user_rrefs,
         # Given back from time to time: that of a creation whose RRef ended first is one.
-        "replies that nobody read": current_agent()._calling._unread.qsize(),
+        "replies that nobody read": current_agent().calling._unread.qsize(),
     }
     return [f"{count} {what}" for what, count in counted.items() if count]
 

@@ -206,4 +206,4 @@ def test_processes_with_certificates(tmp_path: Path, faults: FaultPlan | None) -
 
 
 def coordinator_endpoint() -> str:
-    return current_agent().attached(JoinedJob).coordinator_endpoint
+    return current_agent().attachments[JoinedJob].coordinator_endpoint

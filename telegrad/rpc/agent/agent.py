@@ -92,22 +92,22 @@ class Agent:
     @property
     def name(self) -> str:
         """This worker's name."""
-        return self._core.name
+        return self._core.info.name
 
     @property
     def rank(self) -> int:
         """This worker's rank."""
-        return self._core.rank
+        return self._core.info.rank
 
     @property
     def world_size(self) -> int:
         """How many ranks the job has, those of living workers that joined on top included."""
-        return self._core.world_size
+        return self._core.members.world_size
 
     @property
     def ended(self) -> bool:
         """True once it was shut down."""
-        return self._core.ended
+        return self._core.life.ended
 
     @property
     def options(self) -> RpcOptions:

@@ -12,20 +12,21 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 from telegrad.errors import AgentForkedError, AlreadyInitializedError, NotInitializedError
 from telegrad.transport import on_own_loop
 
 if TYPE_CHECKING:
     from telegrad.rendezvous import CallOff
-    from telegrad.rpc.agent.core import AgentCore
+    from telegrad.rpc.agent.attachments import Attachments
+    from telegrad.rpc.agent.life import Life
 
 __all__ = [
+    "AmbientAgent",
     "call_off_joins",
-    "check_process",
     "clear_process_agent",
     "current_agent",
     "enter_agent",
@@ -41,26 +42,52 @@ __all__ = [
 ]
 
 
+class Submits(Protocol):
+    """A pool of threads."""
+
+    def submit(self, func: Callable[..., Any], *args: Any) -> None:
+        """Runs `func(*args)` in a thread, in a Context of its own."""
+
+
+class AmbientAgent(Protocol):
+    """The parts of an agent that the rooms below it use; `AgentCore` has them all."""
+
+    @property
+    def life(self) -> Life:
+        """How far it is on its way to its end."""
+
+    @property
+    def pool(self) -> Submits:
+        """Runs callbacks."""
+
+    @property
+    def attachments(self) -> Attachments:
+        """What is kept on it."""
+
+
+A = TypeVar("A", bound=AmbientAgent)
+
+
 @final
 class _Process:
     """What the agents of one process share: the default one and the interpreter's settings."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.agent: AgentCore | None = None
+        self.agent: AmbientAgent | None = None
         self.watches_forks = False
         self.forked_at = 0.0
-        self.agents: weakref.WeakSet[AgentCore] = weakref.WeakSet()  # that hear of a fork
+        self.lives: weakref.WeakSet[Life] = weakref.WeakSet()  # of agents, which hear of a fork
         self.joins: set[CallOff] = set()  # each operation is atomic
         self.intervals: dict[object, float] = {}
         self.original_interval = 0.0
 
 
 _process: ContextVar[_Process] = ContextVar("telegrad_process", default=_Process())  # noqa: B039
-_ambient: ContextVar[AgentCore | None] = ContextVar("telegrad_agent", default=None)
+_ambient: ContextVar[AmbientAgent | None] = ContextVar("telegrad_agent", default=None)
 
 
-def current_agent() -> AgentCore:
+def current_agent() -> AmbientAgent:
     """Returns the ambient agent: of this context, else of this process.
 
     Raises:
@@ -75,35 +102,22 @@ def current_agent() -> AgentCore:
             "rpc.shutdown()), or write `with agent.as_current():` around this where the "
             "program holds an rpc.Agent"
         )
-    if agent.ended:
+    life = agent.life
+    if life.ended:
         raise NotInitializedError(
-            f"the agent {agent.name!r} was shut down; call rpc.init_rpc() again, or make another "
+            f"the agent {life.name!r} was shut down; call rpc.init_rpc() again, or make another "
             "rpc.Agent"
         )
-    if agent.forked:
-        check_process(agent.name, agent.pid)
+    if life.forked:
+        life.check_process()
     return agent
 
 
-def check_process(name: str, pid: int) -> None:
-    """Checks that an agent was made in this process.
-
-    Raises:
-        AgentForkedError: This process was forked from the one that the agent runs in.
-    """
-    if pid != os.getpid():
-        raise AgentForkedError(
-            f"the agent {name!r} belongs to process {pid}, from which this process "
-            f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method "
-            "and call rpc.init_rpc() in each"
-        )
-
-
-def watch_forks(agent: AgentCore) -> None:
-    """Has every process that is forked from this one know that, and when, and `agent` too."""
+def watch_forks(life: Life) -> None:
+    """Notes in every process that is forked from this one that it is, and when; in `life` too."""
     process = _process.get()
     with process.lock:
-        process.agents.add(agent)
+        process.lives.add(life)
         first, process.watches_forks = not process.watches_forks, True
     if first and sys.platform != "win32":
         os.register_at_fork(after_in_child=_note_fork)
@@ -112,8 +126,8 @@ def watch_forks(agent: AgentCore) -> None:
 def _note_fork() -> None:
     process = _process.get()
     process.forked_at = time.monotonic()
-    for agent in list(process.agents):
-        agent.forked = True
+    for life in list(process.lives):
+        life.forked = True
 
 
 def forked_at() -> float:
@@ -124,13 +138,13 @@ def forked_at() -> float:
     return _process.get().forked_at
 
 
-def find_agent() -> AgentCore | None:
+def find_agent() -> AmbientAgent | None:
     """For the library: returns the ambient agent, or None where `current_agent` would raise."""
     agent = _ambient.get() or _process.get().agent
-    return None if agent is None or agent.forked or agent.ended else agent
+    return None if agent is None or agent.life.forked or agent.life.ended else agent
 
 
-def process_agent() -> AgentCore | None:
+def process_agent() -> AmbientAgent | None:
     """For the library: returns the agent that `init_rpc` made here, or before this was forked."""
     return _process.get().agent
 
@@ -145,18 +159,19 @@ def refuse_second() -> None:
     running = process_agent()
     if running is None:
         return
-    if running.pid != os.getpid():
+    life = running.life
+    if life.pid != os.getpid():
         raise AgentForkedError(
-            f"this process was forked from process {running.pid}, in which agent "
-            f"{running.name!r} runs; start processes with multiprocessing's 'spawn' method"
+            f"this process was forked from process {life.pid}, in which agent "
+            f"{life.name!r} runs; start processes with multiprocessing's 'spawn' method"
         )
     raise AlreadyInitializedError(
-        f"the agent {running.name!r} already runs in this process; "
+        f"the agent {life.name!r} already runs in this process; "
         "call rpc.shutdown() before another rpc.init_rpc()"
     )
 
 
-def set_process_agent(agent: AgentCore) -> None:
+def set_process_agent(agent: AmbientAgent) -> None:
     """For the library: makes `agent` the default of this process.
 
     Raises:
@@ -166,13 +181,13 @@ def set_process_agent(agent: AgentCore) -> None:
     with process.lock:
         if process.agent is not None:
             raise AlreadyInitializedError(
-                f"the agent {process.agent.name!r} already runs in this process; "
+                f"the agent {process.agent.life.name!r} already runs in this process; "
                 "call rpc.shutdown() before another rpc.init_rpc()"
             )
         process.agent = agent
 
 
-def clear_process_agent(agent: AgentCore) -> None:
+def clear_process_agent(agent: AmbientAgent) -> None:
     """For the library: takes `agent` out as the default of this process, if it is that."""
     process = _process.get()
     with process.lock:
@@ -204,13 +219,13 @@ def call_off_joins(limit: float) -> None:
             call_off.over.wait(limit)
 
 
-def enter_agent(agent: AgentCore) -> Token[AgentCore | None]:
+def enter_agent(agent: AmbientAgent) -> Token[AmbientAgent | None]:
     """Makes `agent` the ambient one of the current context, for contexts made to run a call."""
     return _ambient.set(agent)
 
 
 @contextlib.contextmanager
-def use_agent(agent: AgentCore) -> Iterator[AgentCore]:
+def use_agent(agent: A) -> Iterator[A]:
     """For the library: makes `agent` the ambient one inside a `with` block, in this context alone.
 
     Users write `with agent.as_current():`.

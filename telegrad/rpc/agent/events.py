@@ -20,9 +20,8 @@ from typing import Any, TypeAlias, final
 
 from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rendezvous import Member, keep_newest
-from telegrad.rpc.agent.ambient import current_agent
-from telegrad.rpc.agent.core import AgentCore
-from telegrad.rpc.agent.shutdown import GRACEFUL
+from telegrad.rpc.agent.core import AgentCore, current_agent
+from telegrad.rpc.agent.life import GRACEFUL
 from telegrad.rpc.call.failure import Contained
 from telegrad.types import WorkerInfo
 
@@ -172,10 +171,10 @@ class MembershipEvents:
 
 def attach_to(agent: AgentCore) -> None:
     """For the library: puts the callbacks on an agent."""
-    events = MembershipEvents(agent.info, agent.submit)
-    agent.attach(events)
-    agent.on_lost_at_once(events.lost)
-    agent.after_close(events.close)
+    events = MembershipEvents(agent.info, agent.pool.submit)
+    agent.attachments.attach(events)
+    agent.inbox.on_loss_at_once(events.lost)
+    agent.life.after_close(events.close)
 
 
 def on_join(callback: Callable[[WorkerInfo], object]) -> Remove:
@@ -205,7 +204,7 @@ def on_join(callback: Callable[[WorkerInfo], object]) -> Remove:
         ...     stop = rpc.on_join(lambda worker: print(worker.name, "joined"))
         ...     stop()  # the callback is removed
     """
-    return current_agent().attached(MembershipEvents).add(_Kind.JOIN, callback)
+    return current_agent().attachments[MembershipEvents].add(_Kind.JOIN, callback)
 
 
 def on_leave(callback: Callable[[WorkerInfo], object]) -> Remove:
@@ -227,7 +226,7 @@ def on_leave(callback: Callable[[WorkerInfo], object]) -> Remove:
         ...     stop = rpc.on_leave(lambda worker: print(worker.name, "left"))
         ...     stop()  # the callback is removed
     """
-    return current_agent().attached(MembershipEvents).add(_Kind.LEAVE, callback)
+    return current_agent().attachments[MembershipEvents].add(_Kind.LEAVE, callback)
 
 
 def on_loss(callback: Callable[[WorkerInfo, WorkerLostError], object]) -> Remove:
@@ -250,7 +249,7 @@ def on_loss(callback: Callable[[WorkerInfo, WorkerLostError], object]) -> Remove
         ...     stop = rpc.on_loss(lambda worker, error: print(worker.name, "is lost"))
         ...     stop()  # the callback is removed
     """
-    return current_agent().attached(MembershipEvents).add(_Kind.LOSS, callback)
+    return current_agent().attachments[MembershipEvents].add(_Kind.LOSS, callback)
 
 
 # -- news of other workers, from the coordinator to the agent ------------------------------------
@@ -271,14 +270,14 @@ class JobEvents:
         """Hears of a worker that joined."""
         if self.agent is not None:
             self.agent.learn([(member.info, member.endpoints)])
-            self.agent.attached(MembershipEvents).joined(member.info)
+            self.agent.attachments[MembershipEvents].joined(member.info)
 
     def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
         """Hears that a worker left or was dropped."""
         if self.agent is not None and info != self.agent.info:
-            self.agent.fence(info, reason, left=left)
+            self.agent.exchange.fence(info, reason, left=left)
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         """Hears that the coordinator is lost, or goes on without this worker."""
         if self.agent is not None and isinstance(error, EvictedError) and self.agent.evict(error):
-            self.agent.attached(MembershipEvents).evicted(error)
+            self.agent.attachments[MembershipEvents].evicted(error)

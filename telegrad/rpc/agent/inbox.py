@@ -1,4 +1,4 @@
-"""What arrives at a worker: handlers by kind, replies, losses."""
+"""The registry of whom what arrives at a worker concerns: envelopes by kind, replies, losses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TypeAlias, final
 
 from telegrad.errors import DecodeError, EvictedError, WorkerLostError
 from telegrad.rpc.agent.members import Members
-from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.failure import fresh_copy
-from telegrad.rpc.call.serving import Handler, Serving
 from telegrad.rpc.pool.pool import Pool
 from telegrad.transport import Receiver
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped
 
-__all__ = ["Handler", "Inbox", "LossCallback"]
+__all__ = ["Handler", "Inbox", "LossCallback", "Refuse"]
 
+Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
+Refuse: TypeAlias = Callable[[WorkerInfo, int, Exception], None]
 LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]
 
 _logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class Inbox(Receiver):
     """The Exchange's receiver: it blocks nowhere.
 
     Replies, and requests of the kinds in `anywhere`, come in any thread; all else on the loop.
+    Whoever handles something registers before this worker opens.
 
     Requests that arrive before this worker knows the members of the job are held.
 
@@ -47,8 +48,8 @@ class Inbox(Receiver):
         self._pool = pool
         self._handlers: dict[str, Handler] = {}
         self.anywhere: set[str] = set()
-        self._calling: Calling
-        self._serving: Serving
+        self._on_reply: Handler
+        self._refuse_request: Refuse
         self._losses: list[LossCallback] = []
         self._losses_at_once: list[LossCallback] = []
         self._lock = threading.Lock()
@@ -60,19 +61,24 @@ class Inbox(Receiver):
         self._left = False
         self._garbage: dict[WorkerInfo, int] = {}  # messages by peer, as far as they are told of
 
-    def hand_to(self, calling: Calling, serving: Serving) -> None:
-        """Says who takes replies, requests and losses; before anything arrives."""
-        self._calling, self._serving = calling, serving
-        self._handlers.update(calling.handlers)
-        self._handlers.update(serving.handlers)
+    def take_replies_with(self, take: Handler) -> None:
+        """Registers what takes replies, in any thread."""
+        self._on_reply = take
+
+    def refuse_with(self, refuse: Refuse) -> None:
+        """Registers what answers a request that no handler takes; it gets the number of the call."""
+        self._refuse_request = refuse
 
     def register(self, kind: str, handler: Handler, *, anywhere: bool = False) -> None:
-        """Registers what takes the envelopes of a kind.
+        """Has `handler(peer, envelope)` called for each envelope of a kind.
+
+        It must not block: heavy work goes to the pool.
 
         Args:
-            kind: Theirs.
-            handler: Is quick, and does not block.
-            anywhere: Whether it may be called in any thread, by several at once.
+            kind: The envelope's kind.
+            handler: The function, which is called on the loop.
+            anywhere: Whether it may be called in whichever thread has read the envelope instead,
+                by several at once.
 
         Raises:
             ValueError: The kind has a handler.
@@ -84,11 +90,14 @@ class Inbox(Receiver):
             self.anywhere.add(kind)
 
     def on_loss(self, callback: LossCallback) -> None:
-        """Registers what hears of losses, in the pool."""
+        """Has `callback(worker, error)` called in the pool for each worker that is lost."""
         self._losses.append(callback)
 
     def on_loss_at_once(self, callback: LossCallback) -> None:
-        """Registers what hears of losses where they are handled, in their order; it is quick."""
+        """Has `callback(worker, error)` called where a loss is handled, in the order of losses.
+
+        That is on the loop, as a rule: it must not block or raise.
+        """
         self._losses_at_once.append(callback)
 
     def check_standing_with(self, check: Callable[[Callable[[], None]], None]) -> None:
@@ -123,7 +132,7 @@ class Inbox(Receiver):
         """Hands an envelope to whom it concerns; garbage is logged, and answered if it asks."""
         try:
             if envelope.reply:
-                self._calling.on_reply(peer, envelope)
+                self._on_reply(peer, envelope)
             elif not (self._holding and self._hold(peer, envelope)):
                 if (handler := self._handlers.get(envelope.kind)) is not None:
                     handler(peer, envelope)
@@ -154,7 +163,17 @@ class Inbox(Receiver):
         return self._pool.busy
 
     def weigh(self, cause: BaseException, then: Callable[[BaseException], object]) -> None:
-        """Calls `then(error)` with what ended something here, as a peer says; see `AgentSeams`."""
+        """Calls `then(error)` with the reason, told by a peer, why something has ended here.
+
+        That is `cause`, unless it says that this very worker is lost: a peer may give it up, and
+        say so to others, before it hears of that itself. Then the coordinator is asked, and if
+        the job goes on without this worker the error is its eviction.
+
+        Args:
+            cause: What the peer said.
+            then: Called here, or on the loop when the coordinator has answered or is lost: must
+                not block or raise.
+        """
         if not self._members.means_me(cause):
             then(cause)
             return
@@ -175,8 +194,6 @@ class Inbox(Receiver):
             error = own if isinstance(own, EvictedError) else error
         self._members.lose(peer, error)
         self._garbage.pop(peer, None)
-        self._calling.lose(peer, error)
-        self._serving.lose(peer)
         for callback in self._losses_at_once:
             callback(peer, error)
         for callback in self._losses:
@@ -194,7 +211,7 @@ class Inbox(Receiver):
         self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))
 
     def tell_garbage(self, peer: WorkerInfo, kind: str, error: DecodeError) -> None:
-        """Has a log tell of a message that its handler could not read; in the pool."""
+        """Logs that a message is garbage, so often and no more; for handlers that read in the pool."""
         if self._is_news(peer):
             _log_failure(peer, kind, error)
 
@@ -208,8 +225,7 @@ class Inbox(Receiver):
     def _refuse(self, peer: WorkerInfo, envelope: Envelope, error: Exception) -> None:
         if not envelope.call or envelope.reply:
             return
-        self._serving.refuse(peer, envelope.call)
-        self._serving.answer_refused(peer, envelope.call, error)
+        self._refuse_request(peer, envelope.call, error)
 
 
 # A log may go to a slow file or terminal, for which the loop has no time: these run in the pool.

@@ -11,7 +11,7 @@ from typing import final
 from telegrad.rendezvous import check_name
 from telegrad.rpc.call.device_maps import checked_device_maps
 from telegrad.rpc.limits import Limits, check_integer, seconds
-from telegrad.transport import TlsOptions, is_unix, split_advertised
+from telegrad.transport import ConnectionLimits, TlsOptions, is_unix, split_advertised
 from telegrad.types import WorkerName
 from telegrad.wire import Decide, DeviceMap
 
@@ -20,6 +20,7 @@ __all__ = [
     "Invitation",
     "RpcOptions",
     "check_ports",
+    "connection_limits",
 ]
 
 
@@ -357,3 +358,21 @@ class Invitation:
     job: str
     token: bytes | None
     options: RpcOptions
+
+
+# -- the limits that are an agent's transport's --------------------------------------------------
+
+# Receipts come with what the peer writes, else after 64 messages: an honest one may owe a few hundred.
+LEAST_UNREAD_REPLIES = 1000
+
+
+def connection_limits(limits: Limits) -> ConnectionLimits:
+    """For the library: returns those of an agent's limits that are its transport's."""
+    return ConnectionLimits(
+        connections=limits.connections,
+        unproved=limits.unproved_streams,
+        handshake_bytes=limits.handshake_bytes,
+        handshake_seconds=limits.handshake_seconds,
+        unread_replies=max(2 * limits.served_calls_per_peer, LEAST_UNREAD_REPLIES),
+        received=limits.received,
+    )

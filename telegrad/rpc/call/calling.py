@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from telegrad.errors import (
     CallCancelledError,
@@ -17,18 +17,20 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc.agent.inbox import Inbox
+from telegrad.rpc.agent.life import Life
 from telegrad.rpc.call.admission_caller import ADMIT, CallerAdmission
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.rpc.call.failure import fresh_copy, rebuild_failure
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, current_served_call, left_by
-from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY, Handler
+from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY
 from telegrad.rpc.call.table import CallTable, PendingCall
 from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
 from telegrad.rpc.future.future import Dispatch, Future, new_future
-from telegrad.rpc.future.waits import Reads
 from telegrad.rpc.limits import Limits, seconds
 from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
 
@@ -48,13 +50,6 @@ UNANSWERED = (
 
 UNSENT = "was not sent"
 UNTOLD = "its callee did not say where it is"
-
-
-class Post(Protocol):
-    """Posts an envelope, see `Exchange.post`."""
-
-    def __call__(self, to: WorkerInfo, envelope: Envelope, /, *, rides: bool = False) -> None:
-        """Raises WorkerLostError, UnknownWorkerError or EncodeError."""
 
 
 _Unread: TypeAlias = tuple[WorkerInfo, CallRecord, Envelope]
@@ -101,44 +96,45 @@ class Calling:
     """What this worker has called and waits for.
 
     Args:
-        worker: This worker's name.
+        life: Says whether this process still is the agent's; has this worker's name.
         codec: Seals requests and opens replies.
         deadlines: Where calls expire.
         submit: Runs callbacks of futures in the pool.
-        post: Posts an envelope; raises WorkerLostError.
-        reads: Has who waits for a reply of a peer read what comes from it.
-        unconnected: Says why no connection to a peer is up; empty while one is.
+        exchange: Posts requests; whoever waits for a reply reads its sockets.
+        inbox: Hands over replies and losses.
         limits: What root calls wait for.
         timeout: Of calls that say nothing else, in seconds.
     """
 
     def __init__(
         self,
-        worker: str,
+        life: Life,
         codec: MessageCodec,
         deadlines: Deadlines,
         submit: Dispatch,
-        post: Post,
-        reads: Reads,
-        unconnected: Callable[[WorkerInfo], str],
+        exchange: Exchange,
+        inbox: Inbox,
         limits: Limits,
         timeout: float,
     ) -> None:
-        self._worker = worker
+        self._life = life
         self._codec = codec
         self._deadlines = deadlines
         self._submit = submit
-        self._post = post
+        self._post = exchange.post
         self._timeout = timeout
-        self._reads = reads
-        self._unconnected = unconnected
+        self._reads = exchange.reader
+        self._unconnected = exchange.unconnected
         self._withdraw = self._cancel  # bound once
         self._table = CallTable()
-        self._admission = CallerAdmission(limits, post, self._post_late)
+        self._admission = CallerAdmission(limits, exchange.post, self._post_late)
         self._unread: SimpleQueue[_Unread] = SimpleQueue()
         self._closed = False
         self._evicted: WorkerLostError | None = None
-        self.on_given_up: list[Callable[[BaseException], None]] = []
+        self._on_given_up: list[Callable[[BaseException], None]] = []
+        inbox.take_replies_with(self.on_reply)
+        inbox.on_loss_at_once(self.lose)
+        inbox.register(ADMIT, self._admission.on_admit)
 
     @property
     def sent(self) -> int:
@@ -155,23 +151,43 @@ class Calling:
         """How many of these wait for admission."""
         return self._admission.waiting
 
-    @property
-    def handlers(self) -> dict[str, Handler]:
-        """What takes the messages about calls, by their kind."""
-        return {ADMIT: self._admission.on_admit}
+    def on_given_up(self, callback: Callable[[BaseException], None]) -> None:
+        """Has `callback(error)` called when this worker leaves or is evicted: must not block."""
+        self._on_given_up.append(callback)
 
     def send(
         self,
         to: WorkerInfo,
         kind: str,
         payload: object,
-        function: str,
-        timeout: float | None,
         *,
+        function: str,
+        timeout: float | None = None,
         at_once: bool = False,
         record: CallRecord | None = None,
     ) -> Future[Any]:
-        """Sends a request with user values; see `Agent.send`."""
+        """Sends a request of any kind that carries user values; `Serving.serve` is the other end.
+
+        Args:
+            to: The callee.
+            kind: The kind that the callee has registered with `serve`.
+            payload: Goes through the codec and the interceptors as it is now.
+            function: What is called, for errors and logs.
+            timeout: Seconds; None for the default. What the served call has left bounds it.
+            at_once: Whether it goes without admission (`Limits`) even by code that serves nobody.
+            record: This end's record of the call, for who opens more replies than the last one.
+
+        Returns:
+            The future of the reply's value.
+
+        Raises:
+            EncodeError: The payload cannot travel; nothing was sent.
+            CallTimeoutError: The call that this code serves has no time left.
+            NotInitializedError: The agent was shut down.
+            AgentForkedError: This process was forked from that of the agent.
+        """
+        if self._life.forked:  # a child has none of the threads that answer
+            self._life.check_process()
         limit = self._timeout if timeout is None else seconds(timeout, self._timeout)
         depth, parent = 0, current_served_call()
         if parent is not None:
@@ -185,7 +201,7 @@ class Calling:
         sealed = self._codec.seal(to, kind, record, payload, reply=False)
         sealed.envelope.depth = depth
         future = new_future(self._submit, "the call of %s on %r", function, to.name)
-        root = depth == 0 and not at_once and to.name != self._worker
+        root = depth == 0 and not at_once and to.name != self._life.name
         call = PendingCall(
             to,
             record,
@@ -206,7 +222,7 @@ class Calling:
     def request(
         self, to: WorkerInfo, kind: str, body: object, limit: float, *, rides: bool = False
     ) -> Future[Any]:
-        """Sends a protocol request; see `Agent.request`."""
+        """Sends a protocol request, for at most `limit` seconds; see `Messages.request`."""
         memory = partial(self._codec.memory, to)
         sealed = Sealed(write_body(kind, body, memory=memory), _nothing)
         future = new_future(self._submit, f"{kind} to {to.name!r}")
@@ -267,7 +283,7 @@ class Calling:
         for call in self._fail(lambda _: True, self._closed_error()):
             if error is not None:  # this worker still serves those to itself, maybe without an end
                 self._tell(call, CANCEL)
-        for callback in self.on_given_up:
+        for callback in self._on_given_up:
             callback(self._closed_error())
         self.drop_unread()
 
@@ -420,7 +436,7 @@ class Calling:
         if self._evicted is not None:
             return fresh_copy(self._evicted)
         return NotInitializedError(
-            f"the agent {self._worker!r} was shut down; call rpc.init_rpc() again"
+            f"the agent {self._life.name!r} was shut down; call rpc.init_rpc() again"
         )
 
 

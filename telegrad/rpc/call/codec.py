@@ -11,7 +11,7 @@ import logging
 import math
 import operator
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, final
@@ -22,14 +22,13 @@ from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.call.device_maps import Devices
 from telegrad.rpc.call.failure import Contained
 from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
-from telegrad.types import WorkerInfo, WorkerName
+from telegrad.types import WorkerInfo
 from telegrad.wire import (
     DEFAULT_LIMITS,
     LENT_BYTES,
     NO_MEMORY,
     Buffer,
     DecodeLimits,
-    DeviceMap,
     Encoded,
     Envelope,
     Memory,
@@ -193,11 +192,12 @@ class MessageCodec:
             with who sent it, the kind of the envelope, and the name.
         worker: This worker's name, for errors.
         limits: Of one message that arrives.
-        device_maps: Where arrays of this worker's GPUs arrive, by the name of the receiver.
+        devices: Where arrays of GPUs arrive.
+        memory: Returns the memory that a worker shares with this one, for the arrays that it gets.
 
     Attributes:
-        devices: Where arrays of GPUs arrive.
-        memory: Returns what a worker shares with this one, into which arrays are copied that it gets.
+        devices: As given.
+        memory: As given.
     """
 
     def __init__(
@@ -205,15 +205,16 @@ class MessageCodec:
         functions: Callable[[WorkerInfo, str, str], object],
         worker: str = "",
         limits: DecodeLimits = DEFAULT_LIMITS,
-        device_maps: Mapping[WorkerName, DeviceMap] | None = None,
+        devices: Devices | None = None,
+        memory: Callable[[WorkerInfo], Memory] | None = None,
     ) -> None:
-        self.devices = Devices(device_maps or {}, worker)
+        self.devices = Devices({}, worker) if devices is None else devices
+        self.memory = _no_memory if memory is None else memory
         self._functions = functions
         self._worker = worker
         self._limits = limits
         self._chain: tuple[Interceptor, ...] = ()
         self._hears_all = False  # one of them, also what has no headers, nor externals but arrays
-        self.memory: Callable[[WorkerInfo], Memory] = _no_memory
 
     def add(self, interceptor: Interceptor) -> None:
         """Appends to the chain.

@@ -113,19 +113,22 @@ class Devices:
     Args:
         maps: From the options.
         worker: This worker's name, for the log.
-
-    Attributes:
-        moves: Moves arrays that arrived, as `wire.land`; to be set before any arrives.
+        moves: Moves arrays that arrived, as `wire.land`.
     """
 
-    __slots__ = ("_lands", "_missed", "_places", "_worker", "moves")
+    __slots__ = ("_lands", "_missed", "_moves", "_places", "_worker")
 
-    def __init__(self, maps: Mapping[WorkerName, DeviceMap], worker: WorkerName) -> None:
+    def __init__(
+        self,
+        maps: Mapping[WorkerName, DeviceMap],
+        worker: WorkerName,
+        moves: Callable[..., Any] = land,
+    ) -> None:
         self._places = {to: place_by(devices) for to, devices in maps.items()}
         self._worker = worker
         self._lands: dict[WorkerName, Land] = {}
         self._missed: set[tuple[WorkerName, int]] = set()
-        self.moves: Callable[..., Any] = land
+        self._moves = moves
 
     def place(self, peer: WorkerInfo) -> Place:
         """Returns what says where arrays of this worker's GPUs arrive at a peer."""
@@ -139,7 +142,7 @@ class Devices:
         known = self._lands.get(peer.name)
         if known is None:
             missed = partial(self._miss, peer.name)
-            known = self._lands[peer.name] = partial(self.moves, missed=missed)
+            known = self._lands[peer.name] = partial(self._moves, missed=missed)
         return known
 
     def _miss(self, peer: WorkerName, number: int, reason: str) -> None:

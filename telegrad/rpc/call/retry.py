@@ -114,7 +114,7 @@ def call_again(
     Args:
         agent: Who calls.
         to: As for `rpc_async`; a lost worker is waited for like one that is lost later.
-        func: Marked `idempotent`, unless `retry` is 0.
+        func: Marked `idempotent`.
         args: A tuple or list.
         kwargs: By name.
         timeout: Seconds for all of it together.
@@ -132,15 +132,13 @@ def call_again(
         raise TypeError(f"retry must be a number of times, not {retry!r}")
     if retry < 0:
         raise ValueError(f"retry must be 0 or more, not {retry}")
-    if not retry:
-        return agent.call(to, func, args, kwargs, timeout)
     if not is_idempotent(func):
         raise ValueError(
             f"retry={retry} for {call_name(func)}, which is not marked: a call whose callee was "
             "lost may have run, in part or to its end; mark the function with @rpc.idempotent if "
             "running it twice is as good as once, else leave retry at 0"
         )
-    return agent.attached(Retries).call(to, func, args, kwargs, timeout, int(retry))
+    return agent.attachments[Retries].call(to, func, args, kwargs, timeout, int(retry))
 
 
 @final
@@ -159,9 +157,9 @@ class Retries:
         self._waiting: set[_Call] = set()
         self._ending = False
         self._closed = False
-        agent.count_calls_of(self)
-        agent.on_ending(self._end)
-        agent.after_close(self._close)
+        agent.attachments.own_calls.append(self)
+        agent.life.on_ending(self._end)
+        agent.life.after_close(self._close)
 
     @property
     def waiting(self) -> int:
@@ -195,7 +193,7 @@ class Retries:
     ) -> Future[Any]:
         """See `call_again`."""
         agent = self._agent
-        peer = agent.worker(to)
+        peer = agent.members.find(to)
         name, payload = call_payload(func, args, kwargs)
         # Where the served call has no time left at all, `send` is the one to say it.
         limit = max(min(seconds(timeout, agent.options.timeout), inherited()[0]), 1e-6)
@@ -270,7 +268,7 @@ class _Call:
         parent: ServedCall | None,
     ) -> None:
         self.parent = parent
-        self.future = new_future(agent.submit, f"the call of {function} on {peer.name!r}")
+        self.future = new_future(agent.pool.submit, f"the call of {function} on {peer.name!r}")
         self._retries = retries
         self._agent = agent
         self._peer = peer
@@ -295,7 +293,7 @@ class _Call:
 
     def begin(self) -> None:
         """Makes the first attempt, in the thread of the caller."""
-        loss = self._agent.lost(self._peer)
+        loss = self._agent.members.lost(self._peer)
         if loss is not None:
             self._wait(loss)
             return
@@ -309,13 +307,13 @@ class _Call:
         """The agent was shut down while the call waited."""
         self.future.try_set_exception(
             NotInitializedError(
-                f"the agent {self._agent.name!r} was shut down while the call of {self._function} "
+                f"the agent {self._agent.info.name!r} was shut down while the call of {self._function} "
                 f"waited for {self._peer.name!r} to come back; call rpc.init_rpc() again"
             )
         )
 
     def _send(self, limit: float) -> None:
-        inner = self._agent.send(
+        inner = self._agent.calling.send(
             self._peer, CALL, self._payload, function=self._function, timeout=limit
         )
         self._sent += 1
@@ -367,24 +365,25 @@ class _Call:
         pause = self._pause * random.uniform(0.5, 1.0)
         self._pause = min(2 * self._pause, MOST_LOOK_SECONDS)
         left = self._waits_until - time.monotonic()
-        self._stop_looking = self._agent.after(max(min(pause, left), 0.0), self._look)
+        look = self._agent.deadlines.after(max(min(pause, left), 0.0), self._look)
+        self._stop_looking = look.cancel
 
     def _look(self) -> None:
         """Looks whether the callee is back; on the loop."""
         if not self._retries.leave(self):
             return
         if time.monotonic() >= self._waits_until:
-            self._agent.submit(self._end_waiting)
+            self._agent.pool.submit(self._end_waiting)
             return
         try:
-            peer = self._agent.worker(self._peer.name)
+            peer = self._agent.members.find(self._peer.name)
         except UnknownWorkerError:
             peer = self._peer
-        if peer.incarnation == self._peer.incarnation or self._agent.lost(peer) is not None:
+        if peer.incarnation == self._peer.incarnation or self._agent.members.lost(peer) is not None:
             self._look_later()
             return
         self._peer = peer
-        self._agent.submit_in(self._context.copy(), self._send_again)
+        self._agent.pool.submit_in(self._context.copy(), self._send_again)
 
     def _send_again(self) -> None:
         left = self._started + self._limit - time.monotonic()
@@ -426,4 +425,4 @@ class _Call:
 
 def attach_to(agent: AgentCore) -> None:
     """For the library: puts on an agent what `retry=` needs."""
-    agent.attach(Retries(agent))
+    agent.attachments.attach(Retries(agent))

@@ -10,16 +10,13 @@ What is not admitted is not decoded: nothing of its arguments is ever built.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
 from functools import partial
 from types import FunctionType
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 from telegrad.errors import (
     DecodeError,
@@ -28,32 +25,30 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.rpc.call.early_cancels import Arrivals, EarlyCancels
 from telegrad.rpc.call.failure import describe_failure, fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.runner import Runner
 from telegrad.rpc.call.served_call import ServedCall, current_served_call, enter_served_call
 from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plain_function
 from telegrad.rpc.call.whereabouts import WHERE, tell
-from telegrad.rpc.future.future import Future, new_future
-from telegrad.rpc.future.waits import comes_from, enter_task_run
+from telegrad.rpc.future.future import Future
 from telegrad.rpc.pool.pool import Pool
-from telegrad.rpc.pool.user_loop import UserLoop
+from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body
 
-__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Handler", "Serving"]
+__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Serving"]
 
 CALL = "rpc.call"
 CANCEL = "rpc.cancel"  # call: its caller does not want its value any more
 EXPIRE = "rpc.expire"  # call: the same, since its time is over
 REPLY = "rpc.reply"
 ERROR = "rpc.error"
-
-Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
-Settle: TypeAlias = Callable[[object, BaseException | None], None]
 
 _logger = logging.getLogger(__name__)
 
@@ -84,11 +79,15 @@ class Serving:
         worker: This worker's name.
         codec: Opens requests and seals replies.
         pool: Where requests are decoded and plain functions run.
-        user_loop: Where coroutines run.
-        new_context: Makes the Context of one call.
-        post: Posts an envelope; raises WorkerLostError.
+        runner: Runs functions of every mode.
+        exchange: Posts replies.
+        inbox: Hands over requests and losses.
         admission: What it takes in at once.
         most_calls: Of one caller, at once.
+
+    Attributes:
+        worker: As given.
+        runner: As given.
     """
 
     def __init__(
@@ -96,18 +95,18 @@ class Serving:
         worker: str,
         codec: MessageCodec,
         pool: Pool,
-        user_loop: UserLoop,
-        new_context: Callable[[], contextvars.Context],
-        post: Callable[[WorkerInfo, Envelope], None],
+        runner: Runner,
+        exchange: Exchange,
+        inbox: Inbox,
         admission: CalleeAdmission,
         most_calls: int,
     ) -> None:
         self.worker = worker
         self._codec = codec
         self._pool = pool
-        self._user_loop = user_loop
-        self._new_context = new_context
-        self._post = post
+        self.runner = runner
+        self._post = exchange.post
+        self._inbox = inbox
         self._admission = admission
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -118,6 +117,16 @@ class Serving:
         self._latest: _Caller | None = None  # who called last, and is likely to call next
         self._early = EarlyCancels()
         self._ended = 0
+        inbox.on_loss_at_once(self.lose)
+        inbox.refuse_with(self.refuse)
+        for kind, handler in (
+            (ASK, admission.on_ask),
+            (WITHDRAW, admission.on_withdraw),
+            (CANCEL, partial(self._on_cancel, expired=False)),
+            (EXPIRE, partial(self._on_cancel, expired=True)),
+            (WHERE, self._on_where),
+        ):
+            inbox.register(kind, handler)
 
     @property
     def served(self) -> int:
@@ -130,16 +139,27 @@ class Serving:
         """Of calls that had to ask, what is here or on its way."""
         return self._admission.in_use
 
-    @property
-    def handlers(self) -> dict[str, Handler]:
-        """What takes the messages about calls, by their kind."""
-        return {
-            ASK: self._admission.on_ask,
-            WITHDRAW: self._admission.on_withdraw,
-            CANCEL: partial(self._on_cancel, expired=False),
-            EXPIRE: partial(self._on_cancel, expired=True),
-            WHERE: self._on_where,
-        }
+    def serve(self, kind: str, prepare: Prepare) -> None:
+        """Registers what serves requests of a kind that carry user values.
+
+        Args:
+            kind: The envelope's kind.
+            prepare: `prepare(caller, payload) -> UserCall` runs in the pool, in the Context of
+                the call, after the interceptors. The UserCall's value is the reply. What
+                `prepare` raises is the reply too.
+        """
+        self.serve_named(kind, lambda caller, document: prepare)
+
+    def serve_named(self, kind: str, admit: Admit) -> None:
+        """Registers what serves requests of a kind that name what they call.
+
+        Args:
+            kind: The envelope's kind.
+            admit: `admit(caller, document) -> prepare` runs in the pool, in the Context of the
+                call, before anything of the request is decoded, and returns what `serve` takes.
+                What it raises is the reply: nothing of the request's arguments is ever built.
+        """
+        self._inbox.register(kind, partial(self.accept, admit), anywhere=True)
 
     def accept(self, admit: Admit, caller: WorkerInfo, envelope: Envelope) -> None:
         """Takes a request; from any thread, blocks nowhere."""
@@ -166,7 +186,7 @@ class Serving:
             )
             self._refuse(call, envelope, message)
             return
-        context = self._new_context()
+        context = self._pool.new_context()
         nested = depth > 0
         submit = self._pool.submit_call
         if not submit(context, self._serve, call, admit, envelope, nested=nested):
@@ -197,21 +217,22 @@ class Serving:
         with self._lock:
             return next(iter(self._calls), None)
 
-    def refuse(self, caller: WorkerInfo, number: int) -> None:
-        """Hears that a request was answered without being served."""
+    def refuse(self, caller: WorkerInfo, number: int, error: Exception) -> None:
+        """Answers a request that is not served, if its caller can be reached."""
         self._admission.release(caller, number)
         with self._lock:
             self._early.of(caller).come(number)
+        self._answer_refused(caller, number, error)
 
-    def answer_refused(self, caller: WorkerInfo, number: int, error: Exception) -> None:
-        """Answers a request that was not served, if its caller can be reached."""
+    def _answer_refused(self, caller: WorkerInfo, number: int, error: Exception) -> None:
         sealed = self._codec.seal_bare(ERROR, describe_failure(error, self.worker))
         sealed.envelope.call = number
         with contextlib.suppress(WorkerLostError, UnknownWorkerError):
             self._post(caller, sealed.envelope)
 
-    def lose(self, caller: WorkerInfo) -> None:
+    def lose(self, caller: WorkerInfo, error: WorkerLostError) -> None:
         """Gives up what a lost worker has called, or wants to."""
+        del error
         self._admission.lose(caller)
         with self._lock:
             self._early.lose(caller)
@@ -226,12 +247,17 @@ class Serving:
         with self._lock:
             return call in self._calls
 
-    def close(self) -> None:
-        """Gives up all that is served: no reply leaves this worker any more."""
+    def close(self, limit: float) -> None:
+        """Gives up all that is served: no reply leaves this worker any more.
+
+        Args:
+            limit: Seconds to wait for the coroutines, which are cancelled.
+        """
         with self._lock:
             orphans = list(self._calls)
         for call in orphans:
             call.cancel()
+        self.runner.close(limit)
 
     def wait_until_idle(self, deadline: float, *, given_up: bool = True) -> bool:
         """Blocks until no call is served but the one that this runs in; tells whether it is so.
@@ -253,44 +279,6 @@ class Serving:
             finally:
                 self._waiters -= 1
         return True
-
-    def run(self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]) -> None:
-        """Runs a call in its mode; `settle(value, error)` is called once, where it ends.
-
-        `runs_by` hears by what it ends, as `ServedCall.runner` says, whenever that changes.
-        """
-        mode = user_call.mode
-        if mode is CallMode.COROUTINE:
-            self._run_coroutine(user_call, settle, runs_by)
-            return
-        runs_by(threading.current_thread())
-        try:
-            value = user_call.func(*user_call.args, **user_call.kwargs)
-            if mode is CallMode.FUTURE:
-                future = user_call.future_of(value)
-        except BaseException as error:  # around the user's function: its reply, whatever it is
-            settle(None, error)
-            return
-        if mode is CallMode.FUTURE:
-            runs_by(future)
-            self._settle_later(future, settle)
-        else:
-            settle(value, None)
-
-    def run_to_future(self, user_call: UserCall) -> Future[Any]:
-        """Runs a call in its mode, inside the call that is served now; returns its Future."""
-        outcome = new_future(self._pool.submit, "a call")
-        if (served := current_served_call()) is not None:  # the innermost one is the user's
-            served.record.served = plain_function(user_call.func) or served.record.served
-
-        def settle(value: object, error: BaseException | None) -> None:
-            if error is None:
-                outcome.try_set_result(value)
-            else:
-                outcome.try_set_exception(error)
-
-        self.run(user_call, settle, partial(comes_from, outcome))
-        return outcome
 
     def _serve(self, call: ServedCall, admit: Admit, envelope: Envelope) -> None:
         """In the pool, inside the Context in which the function runs."""
@@ -354,7 +342,7 @@ class Serving:
             call.runner = threading.current_thread()
             self._reply(call, self._outcome(call, user_call))
         else:
-            self.run(user_call, partial(self._settle, call), call.runs_by)
+            self.runner.run(user_call, partial(self._settle, call), call.runs_by)
 
     def _outcome(self, call: ServedCall, user_call: UserCall) -> Sealed:
         """Runs a plain function, and seals what came of it.
@@ -401,63 +389,6 @@ class Serving:
         with contextlib.suppress(WorkerLostError, UnknownWorkerError):
             self._post(caller, reply)
 
-    def _settle_later(self, future: Future[Any], settle: Settle) -> None:
-        """Settles with what the future is completed with, or at once when the call is cancelled.
-
-        The future itself is not cancelled: other calls may wait for the same one.
-        """
-        ends = [settle]
-
-        def end(value: object, error: BaseException | None) -> None:
-            try:
-                settle = ends.pop()  # atomic: one of both has it
-            except IndexError:
-                return
-            settle(value, error)
-
-        served = current_served_call()
-        if served is not None:
-
-            def cancelled() -> None:  # perhaps on the loop, which encodes nothing
-                self._pool.submit(end, None, served.given_up(self.worker))
-
-            served.let_others_in()
-            served.on_cancel(cancelled)
-
-        def hand_on(done: Future[Any]) -> None:
-            error = done.exception()
-            end(None if error is not None else done.value(), error)
-
-        future._when_done(hand_on)
-
-    def _run_coroutine(
-        self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]
-    ) -> None:
-        def start() -> Coroutine[Any, Any, Any]:
-            runs_by(enter_task_run())
-            coroutine: Coroutine[Any, Any, Any] = user_call()
-            return coroutine
-
-        def finished(value: object, error: BaseException | None) -> None:
-            if isinstance(error, asyncio.CancelledError):
-                if served is not None and served.cancelled:
-                    error = served.given_up(self.worker)  # an RRef may keep it
-                else:
-                    error = asyncio.CancelledError(f"{user_call.name} was cancelled")
-            settle(value, error)
-
-        served = current_served_call()
-        on_start = served.on_cancel if served is not None else _ignore
-        try:
-            # A copy: the task enters its Context while this thread is still inside its own.
-            self._user_loop.spawn(
-                user_call.name, contextvars.copy_context(), start, on_start, finished
-            )
-        except RuntimeError as error:
-            settle(None, error)
-        else:
-            _let_others_in()
-
     def _settle(self, call: ServedCall, value: object, error: BaseException | None) -> None:
         self._reply(call, self._seal(call, value, error))
 
@@ -501,7 +432,7 @@ class Serving:
             sealed.take_back()
         except EncodeError as error:  # it refers to more than an envelope has room for
             sealed.take_back()
-            self.answer_refused(call.caller, call.number, error)
+            self._answer_refused(call.caller, call.number, error)
         if call.release is not None:
             call.let_others_in()
         siblings, number = call.siblings, call.number
@@ -512,14 +443,3 @@ class Serving:
             self._ended += 1
             if self._waiters:
                 self._changed.notify_all()
-
-
-def _let_others_in() -> None:
-    """What is left of the call is a promise, which others may have to keep."""
-    served = current_served_call()
-    if served is not None:
-        served.let_others_in()
-
-
-def _ignore(cancel_task: Callable[[], None]) -> None:
-    del cancel_task

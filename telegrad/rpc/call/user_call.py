@@ -21,6 +21,7 @@ __all__ = [
     "ARGUMENTS",
     "Admit",
     "CallMode",
+    "MainStaysHere",
     "Prepare",
     "UserCall",
     "admit_call",
@@ -299,10 +300,15 @@ def _refuse_object(func: Callable[..., Any]) -> None:
     )
 
 
+@final
+class MainStaysHere:
+    """Attached to an agent whose local workers cannot import this `__main__`: it is no file."""
+
+
 def _refuse_what_stays_here(name: str) -> None:
     """Refuses a function of a `__main__` that is no file, where local workers are to run it."""
     agent = find_agent()
-    if agent is not None and agent.main_stays_here:
+    if agent is not None and agent.attachments.find(MainStaysHere) is not None:
         path = name.partition(":")[2]
         raise EncodeError(
             f"{path} is defined in a program that is no file (python -c, or standard input), which "

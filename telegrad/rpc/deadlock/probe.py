@@ -96,9 +96,9 @@ class WaitProbes:
         self._stamps = Stamps()
         self._reported = 0
         self._followed = 0
-        agent.register_handler(PROBE, self._on_probe)
-        agent.register_handler(CHECK, self._on_check)
-        agent.register_handler(BREAK, self._on_break)
+        agent.inbox.register(PROBE, self._on_probe)
+        agent.inbox.register(CHECK, self._on_check)
+        agent.inbox.register(BREAK, self._on_break)
 
     @property
     def followed(self) -> int:
@@ -112,16 +112,16 @@ class WaitProbes:
 
     def begin(self) -> None:
         """Begins to look, and looks until the agent ends."""
-        self._agent.after(LOOK_SECONDS, self._glance)
+        self._agent.deadlines.after(LOOK_SECONDS, self._glance)
 
     def _glance(self) -> None:
         """On the loop: is anything older than the last glance? Most often nothing is."""
-        before, self._oldest = self._oldest, self._agent._serving.oldest()
+        before, self._oldest = self._oldest, self._agent.serving.oldest()
         if self._oldest is not None and self._oldest is before:
-            self._agent.submit(self._look)
+            self._agent.pool.submit(self._look)
             return
         self._seen = {}
-        self._agent.after(LOOK_SECONDS, self._glance)
+        self._agent.deadlines.after(LOOK_SECONDS, self._glance)
 
     def _look(self) -> None:
         """In the pool: notes how calls wait, and follows those that have done so for long."""
@@ -130,12 +130,12 @@ class WaitProbes:
             self._follow_waits(started)
         finally:  # whatever a program's own futures do to it
             took = time.thread_time() - busy
-            self._agent.after(max(LOOK_SECONDS, took / SHARE), self._glance)
+            self._agent.deadlines.after(max(LOOK_SECONDS, took / SHARE), self._glance)
 
     def _follow_waits(self, started: float) -> None:
         before, seen = self._seen, dict[ServedId, _Seen]()
         due: list[tuple[ServedId, Way]] = []
-        for place, call in enumerate(self._agent._serving.calls()):  # the oldest first
+        for place, call in enumerate(self._agent.serving.calls()):  # the oldest first
             found = self._ways(call)
             if not found:
                 continue
@@ -164,8 +164,8 @@ class WaitProbes:
 
     def _is_mine(self, call: PendingCall | ServedCall) -> bool:
         if isinstance(call, ServedCall):
-            return self._agent._serving.serves(call)
-        return self._agent._calling.is_pending(call)
+            return self._agent.serving.serves(call)
+        return self._agent.calling.is_pending(call)
 
     def _step(self, seen: _Seen, way: Way) -> Step | None:
         since = seen.since.get((way.token, way.branches))
@@ -173,13 +173,13 @@ class WaitProbes:
 
     def _on_probe(self, peer: WorkerInfo, envelope: Envelope) -> None:
         del peer
-        probe = _probe(self._agent.read(envelope))
+        probe = _probe(self._agent.messages.read(envelope))
         self._send(wait_cycle.on_probe(self._me, probe, self._steps(probe.todo[0].to)))
 
     def _on_check(self, peer: WorkerInfo, envelope: Envelope) -> None:
         del peer
-        check = Check(*_round(self._agent.read(envelope)))
-        self._agent.submit(self._check, check)
+        check = Check(*_round(self._agent.messages.read(envelope)))
+        self._agent.pool.submit(self._check, check)
 
     def _check(self, check: Check) -> None:
         """In the pool: to be sure takes its time."""
@@ -194,7 +194,7 @@ class WaitProbes:
     def _on_break(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """On the loop, at once: the replies of calls that it lets go come after it."""
         del peer
-        end, sends = wait_cycle.on_break(Break(*_round(self._agent.read(envelope))))
+        end, sends = wait_cycle.on_break(Break(*_round(self._agent.messages.read(envelope))))
         self._send(sends)
         self._end(end)
 
@@ -209,7 +209,9 @@ class WaitProbes:
             if way.token == hop.token and tuple(each.to for each in way.branches) == hop.to:
                 self._reported += 1
                 for future in way.breaks:
-                    future._lend(self._agent.submit)  # its callbacks are no affair of the loop's
+                    future._lend(
+                        self._agent.pool.submit
+                    )  # its callbacks are no affair of the loop's
                     future.try_set_exception(_error(end))
                 return
 
@@ -218,12 +220,12 @@ class WaitProbes:
             kind, body = _write(message)
             self._followed += kind == PROBE
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-                self._agent.post(to, kind, body)
+                self._agent.messages.post(to, kind, body)
 
 
 def attach_to(agent: AgentCore) -> None:
     """For the library: gives an agent its probes; `WaitProbes.begin` starts them once it serves."""
-    agent.attach(WaitProbes(agent))
+    agent.attachments.attach(WaitProbes(agent))
 
 
 def _error(end: End) -> WaitCycleError:

@@ -18,8 +18,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
-from telegrad.rpc.agent.ambient import current_agent
-from telegrad.rpc.agent.core import AgentCore
+from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.failure import fresh_copy
 from telegrad.rpc.call.serving import CALL
@@ -667,7 +666,7 @@ def gather(
         as_values=True,
         in_order=True,
         cancels=True,
-        dispatch=agent.submit,
+        dispatch=agent.pool.submit,
     )
     result = race.start()
     if futures_given and timeout is not None and not race.over:
@@ -755,7 +754,7 @@ def _parse(agent: AgentCore, place: int, call: object) -> _Parsed | Future[Any]:
     to, func, *rest = call
     args = rest[0] if rest else ()
     kwargs = rest[1] if len(rest) > 1 else None
-    return _Parsed(agent.worker(to), func, args, kwargs)
+    return _Parsed(agent.members.find(to), func, args, kwargs)
 
 
 def _send(
@@ -769,10 +768,10 @@ def _send(
             if isinstance(each, Future):
                 futures.append(each)
                 continue
-            sent.append(
-                agent.send(each.to, CALL, each.prepared, function=each.function, timeout=timeout)
-            )
-            futures.append(sent[-1])
+            name, payload = each.function, each.prepared
+            future = agent.calling.send(each.to, CALL, payload, function=name, timeout=timeout)
+            sent.append(future)
+            futures.append(future)
     except BaseException:
         for future in sent:
             future.cancel()
@@ -793,7 +792,7 @@ def _bound(agent: AgentCore, race: Race, result: Future[list[Any]], timeout: flo
             )
         )
 
-    result._call_when_done(agent.after(timeout, expire))
+    result._call_when_done(agent.deadlines.after(timeout, expire).cancel)
 
 
 def _label(count: int, k: int | None) -> str:

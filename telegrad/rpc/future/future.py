@@ -637,7 +637,7 @@ class Future(Generic[T]):
     def _run(self, callback: Callable[[], None]) -> None:
         if hands_over():
             if self._dispatch is None and (agent := find_agent()) is not None:
-                self._dispatch = agent.submit
+                self._dispatch = agent.pool.submit
             if self._dispatch is not None:
                 self._dispatch(callback)
                 return

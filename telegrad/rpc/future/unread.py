@@ -16,11 +16,9 @@ from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, final
 
-from telegrad.errors import NotInitializedError
-from telegrad.rpc.agent.ambient import find_agent
+from telegrad.rpc.agent.ambient import AmbientAgent, find_agent
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.core import AgentCore
     from telegrad.rpc.future.future import Future
 
 __all__ = [
@@ -29,7 +27,6 @@ __all__ = [
     "Report",
     "Reports",
     "UnreadErrors",
-    "attach_to",
     "expect_reports",
     "origin_here",
     "origin_of_caller",
@@ -161,24 +158,24 @@ def expect_reports() -> Reports | None:
     return None if agent is None else _reports_of(agent)
 
 
-def watched(agent: AgentCore, future: Future[T]) -> Future[T]:
+def watched(agent: AmbientAgent, future: Future[T]) -> Future[T]:
     """For the library: returns a future given to a user, who may forget to read its error."""
     frame: FrameType | None = sys._getframe(2)  # who called the verb
     while frame is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
         frame = frame.f_back
     if frame is not None:
-        future._watch((frame.f_code, frame.f_lasti), agent.reports or _reports_of(agent))
+        future._watch((frame.f_code, frame.f_lasti), _reports_of(agent))
     return future
 
 
-def watch_from(agent: AgentCore, future: Future[T], origin: Origin | None) -> Future[T]:
+def watch_from(agent: AmbientAgent, future: Future[T], origin: Origin | None) -> Future[T]:
     """Does what `watched` does, where it is known who is given what it stands for."""
     if origin is not None:
         future._watch(origin, _reports_of(agent))
     return future
 
 
-def reports_of(agent: AgentCore, origin: Origin | None) -> Reports | None:
+def reports_of(agent: AmbientAgent, origin: Origin | None) -> Reports | None:
     """Returns where the errors of what was made there are reported to, if anywhere."""
     return None if origin is None else _reports_of(agent)
 
@@ -191,16 +188,6 @@ def origin_here() -> Origin | None:
     return None if frame is None else Origin(frame.f_code, frame.f_lasti)
 
 
-def attach_to(agent: AgentCore) -> None:
-    """For the library: has an agent write to the log which errors nobody read."""
-    unread = UnreadErrors(agent.after, agent.submit)
-    agent.attach(unread)
-    agent.after_close(unread.tell)
-
-
-def _reports_of(agent: AgentCore) -> Reports | None:
-    try:
-        agent.reports = agent.attached(UnreadErrors).expect()
-        return agent.reports
-    except NotInitializedError:  # it has joined no job
-        return None
+def _reports_of(agent: AmbientAgent) -> Reports | None:
+    unread = agent.attachments.find(UnreadErrors)
+    return None if unread is None else unread.expect()  # it has none where it joined no job

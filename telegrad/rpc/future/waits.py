@@ -477,7 +477,8 @@ class Arrival(asyncio.Future[None]):
     def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Future[Any]]) -> None:
         super().__init__(loop=loop)
         agent = find_agent()
-        self._wakers = LoopWakers() if agent is None else agent.loop_wakers
+        wakers = None if agent is None else agent.attachments.find(LoopWakers)
+        self._wakers = LoopWakers() if wakers is None else wakers
         self._futures = futures
         self._wait: Wait | None = None
 

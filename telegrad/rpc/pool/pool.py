@@ -6,8 +6,8 @@ that telegrad cannot see. A thread whose wait is over goes on at once, nothing w
 and threads above `num_threads` end when they are idle. `roster` decides all that. The pool's looks are
 ticked by the agent's deadlines: there is no polling thread.
 
-One idle thread watches what the agent says (`idle_with`): the sockets of this worker. Work that it
-submits while it watches it does itself, with no wake-up in between.
+One idle thread watches the sockets of this worker (`watch`). It does the work that it submits while
+it watches by itself, with no wake-up in between.
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ class Pool:
         num_threads: How many run user code when none of them waits.
         deadlines: Where the looks are ticked.
         new_context: Makes the Context of work that is submitted without one.
+        watch: What one idle thread does until a gate opens. It may return early, where there is
+            nothing to watch.
         max_threads: From so many on root calls are refused; nested ones from 4 times as many.
+
+    Attributes:
+        new_context: Makes the Context of work that is submitted without one.
     """
 
     def __init__(
@@ -55,26 +60,18 @@ class Pool:
         num_threads: int,
         deadlines: Deadlines,
         new_context: Callable[[], contextvars.Context],
+        watch: Callable[[Gate], None] | None = None,
         max_threads: int = MAX_THREADS,
     ) -> None:
         self._name = name
-        self._watch: Callable[[Gate], None] | None = None
+        self._watch = watch
         self._max_threads = max_threads
         self._deadlines = deadlines
-        self._new_context = new_context
+        self.new_context = new_context
         self._queue: SimpleQueue[bool] = SimpleQueue()  # a token wakes a thread; False: to end
         self._numbers = itertools.count(1)  # of threads, for their names
         self._roster_lock = threading.Lock()  # guards the roster; held for a few instructions
         self._roster = Roster(num_threads, max_threads)
-
-    def idle_with(self, watch: Callable[[Gate], None]) -> None:
-        """Says what one idle thread does; before there is any thread.
-
-        Args:
-            watch: Watches until a gate opens. It may return early, where there is nothing to
-                watch.
-        """
-        self._watch = watch
 
     def exhausted(self, *, nested: bool = False) -> bool:
         """Tells whether no thread is free for one more call, and none may be added."""
@@ -92,7 +89,7 @@ class Pool:
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in a thread, in a Context of its own. From any thread."""
-        self._enter((self._new_context(), func, args), nested=True)
+        self._enter((self.new_context(), func, args), nested=True)
 
     def submit_in(self, context: contextvars.Context, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in a thread, inside `context`; what it raises is logged.

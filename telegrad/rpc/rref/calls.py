@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.errors import CallTimeoutError, WorkerLostError
-from telegrad.rpc.agent.ambient import check_process
 from telegrad.rpc.call.failure import fresh_copy, without_frames
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import inherited
@@ -133,7 +132,7 @@ class Asked:
         """
         calls = self._calls
         agent, label = calls.registry.agent, f"rpc.remote of {self._function} on "
-        untold = new_future(agent.submit, f"{label}{self._owner.name!r}")
+        untold = new_future(agent.pool.submit, f"{label}{self._owner.name!r}")
         # Its frames would keep the reference, and so it would never be told.
         untold.try_set_exception(without_frames(fresh_copy(error)))
         self._untold = watch_from(agent, untold, self._origin)
@@ -310,7 +309,7 @@ class RRefCalls:
         if reference.released:
             raise released_error(reference)
         failure = self.registry.failure(reference)
-        known = new_future(self._agent.submit, "RRef.to_here")
+        known = new_future(self._agent.pool.submit, "RRef.to_here")
         if failure is None:
             known.try_set_result(constant[0])
         else:
@@ -339,7 +338,7 @@ class RRefCalls:
             return reference
         try:
             record = CallRecord(name, {NAME: Creation(rref, fork)})
-            future = self._agent.send(
+            future = self._agent.calling.send(
                 to, REMOTE, payload, function=name, timeout=timeout, record=record
             )
         except BaseException:
@@ -388,14 +387,14 @@ class RRefCalls:
             InvalidUseError: The RRef was released.
         """
         used = self.use(reference)
-        outcome = new_future(self._agent.submit, f"{function} at {reference.owner.name!r}")
+        outcome = new_future(self._agent.pool.submit, f"{function} at {reference.owner.name!r}")
         failure = self.registry.failure(reference)
         if failure is not None:
             self.unuse(used)
             outcome.set_exception(failure)
             return outcome
         try:
-            reply = self._agent.send(
+            reply = self._agent.calling.send(
                 reference.owner,
                 kind,
                 payload,
@@ -453,7 +452,7 @@ class RRefCalls:
             reference.hears()
         reply: Future[Any] | None = None
         try:
-            reply = self._agent.send(
+            reply = self._agent.calling.send(
                 reference.owner,
                 kind,
                 payload,
@@ -513,12 +512,12 @@ class RRefCalls:
     def _own_value(self, reference: Reference, timeout: float | None) -> Future[Any]:
         limit = min(seconds(timeout, self._agent.options.timeout), inherited()[0])
         value = self._value(reference)
-        outcome = new_future(self._agent.submit, "RRef.to_here at its owner")
+        outcome = new_future(self._agent.pool.submit, "RRef.to_here at its owner")
         comes_from(outcome, value)
         if value.done():
             follow(outcome, value)
             return outcome
-        check_process(self._agent.info.name, self._agent.pid)  # a child makes no value
+        self._agent.life.check_process()  # a child makes no value
 
         def expire() -> None:
             outcome.try_set_exception(
@@ -532,7 +531,7 @@ class RRefCalls:
                 )
             )
 
-        outcome._call_when_done(self._agent.after(max(limit, 0.0), expire))
+        outcome._call_when_done(self._agent.deadlines.after(max(limit, 0.0), expire).cancel)
         value._call_when_done(lambda: follow(outcome, value))
         return outcome
 

@@ -78,7 +78,7 @@ def when_confirmed(registry: RRefRegistry, references: Sequence[Reference]) -> F
         None where nothing has to be waited for. Else a future that completes on any thread, and
         fails when a reference never will be counted: its owner is lost, or its value gone.
     """
-    waited = new_future(registry.agent.submit, "the owners' count of a call's RRefs")
+    waited = new_future(registry.agent.pool.submit, "the owners' count of a call's RRefs")
     count_lock = threading.Lock()
     missing = 1  # this function itself, so that nothing completes before all are looked at
 
@@ -153,7 +153,7 @@ class Leaks:
         self._registry = registry
         self._held_lock = threading.Lock()  # guards `_held`
         self._held: dict[RRefId, _Held] = {}
-        agent.register_handler(HELD, self._on_held, anywhere=True)
+        agent.inbox.register(HELD, self._on_held, anywhere=True)
 
     def leave(self, seconds: float) -> None:
         """Releases what is held here, and tells what was held of this worker's values.
@@ -185,12 +185,12 @@ class Leaks:
     def _tell_owner(self, reference: Reference) -> None:
         place = str(reference.whence)[:LONGEST_PLACE]
         try:
-            self._agent.post(reference.owner, HELD, [list(reference.rref), place])
+            self._agent.messages.post(reference.owner, HELD, [list(reference.rref), place])
         except (WorkerLostError, UnknownWorkerError):
             _logger.debug("%r is lost and hears of no leak", reference.owner.name)
 
     def _on_held(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        body = self._agent.read(envelope)
+        body = self._agent.messages.read(envelope)
         match body:
             case [[int(owner), int(creator), int(number)], str(place)]:
                 rref = RRefId(owner, creator, number)
@@ -214,7 +214,7 @@ class Leaks:
         _logger.info(
             "worker %r ends while others still hold RRefs to %d of its values; nobody can use them "
             "any more: release() them, or leave the scope that holds them, before rpc.shutdown()%s",
-            self._agent.name,
+            self._agent.info.name,
             len(held),
             "".join(f"\n  {each}" for each in told),
         )
@@ -241,22 +241,22 @@ def attach_with(agent: AgentCore, make_rref: MakeRRef) -> None:
         registry.fork_confirmed(fork, known=False, failed=False)
 
     registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.cut_off(*cut), unowned))
-    agent.attach(registry)
-    agent.attach(RRefCalls(registry))
-    agent.attach(RRefServing(registry))
-    agent.add_interceptor(RRefInterceptor(registry, make_rref))
-    agent.count_rrefs_with(lambda: (registry.owned, registry.used))
+    agent.attachments.attach(registry)
+    agent.attachments.attach(RRefCalls(registry))
+    agent.attachments.attach(RRefServing(registry))
+    agent.codec.add(RRefInterceptor(registry, make_rref))
+    agent.attachments.rref_counts = lambda: (registry.owned, registry.used)
     _register_handlers(agent, registry)
 
     def lost(peer: WorkerInfo, error: WorkerLostError) -> None:
         registry.lose(peer, error)
         # G4: one full bound later, when all that the lost worker sent has arrived.
-        agent.after(agent.options.lost_after, lambda: registry.expire(peer))
+        agent.deadlines.after(agent.options.lost_after, lambda: registry.expire(peer))
 
-    agent.on_lost(lost)
-    agent.on_leaving(registry.settle_up)
-    agent.before_leaving(Leaks(agent, registry).leave)
-    agent.after_close(registry.close)
+    agent.inbox.on_loss(lost)
+    agent.life.on_leaving(registry.settle_up)
+    agent.life.before_leaving(Leaks(agent, registry).leave)
+    agent.life.after_close(registry.close)
 
 
 @final
@@ -456,15 +456,15 @@ def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
         (rref,) = _body(agent, envelope, 1)
         registry.abandoned(_owned_by(me, _said_by(peer, _rref_id(rref), "creator")))
 
-    agent.register_handler(FORK_REQUEST, fork_request, anywhere=True)
-    agent.register_handler(FORK_CONFIRM, fork_confirm, anywhere=True)
-    agent.register_handler(CHILD_ACCEPT, child_accept, anywhere=True)
-    agent.register_handler(USER_DELETE, user_delete, anywhere=True)
-    agent.register_handler(CREATION_ABANDON, creation_abandon, anywhere=True)
+    agent.inbox.register(FORK_REQUEST, fork_request, anywhere=True)
+    agent.inbox.register(FORK_CONFIRM, fork_confirm, anywhere=True)
+    agent.inbox.register(CHILD_ACCEPT, child_accept, anywhere=True)
+    agent.inbox.register(USER_DELETE, user_delete, anywhere=True)
+    agent.inbox.register(CREATION_ABANDON, creation_abandon, anywhere=True)
 
 
 def _body(agent: AgentCore, envelope: Envelope, length: int | None = None) -> list[object]:
-    body = agent.read(envelope)
+    body = agent.messages.read(envelope)
     if not isinstance(body, list) or length not in (None, len(body)):
         raise DecodeError(f"the body of {envelope.kind} is not a list of {length or 'any length'}")
     return body

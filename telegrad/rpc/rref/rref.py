@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from telegrad.errors import BlockingCallError, InvalidUseError
-from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.interceptor import attach_with, describe_nothing, rebuild_traveller
 from telegrad.rpc.rref.protocol import ForkState
@@ -20,7 +20,6 @@ from telegrad.transport import on_own_loop
 from telegrad.wire import ExternalType, register_external
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.core import AgentCore
     from telegrad.rpc.future.future import Future
     from telegrad.types import WorkerInfo
 
@@ -55,7 +54,7 @@ class RRef(Counted, Generic[T]):
     __slots__ = ("__weakref__",)
 
     def __init__(self, value: T) -> None:
-        self._reference = current_agent().attached(RRefRegistry).own(value)
+        self._reference = current_agent().attachments[RRefRegistry].own(value)
 
     def to_here(self, timeout: float | None = None) -> T:
         """Returns the value: the object itself on its owner, else a new copy each time.
@@ -74,7 +73,9 @@ class RRef(Counted, Generic[T]):
         reference = self._reference
         if on_own_loop():
             self._check_may_block("to_here", "`await rref`")
-        return cast("T", reference.registry.agent.attached(RRefCalls).fetched(reference, timeout))
+        return cast(
+            "T", reference.registry.agent.attachments[RRefCalls].fetched(reference, timeout)
+        )
 
     def local_value(self) -> T:
         """Returns the object itself; only on its owner.
@@ -135,7 +136,7 @@ class RRef(Counted, Generic[T]):
             timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
         """
         reference = self._reference
-        calls = reference.registry.agent.attached(RRefCalls)
+        calls = reference.registry.agent.attachments[RRefCalls]
         return cast("T", SyncProxy(calls, reference, timeout))
 
     def rpc_async(self, timeout: float | None = None) -> AsyncProxy:
@@ -291,7 +292,7 @@ class RRef(Counted, Generic[T]):
         return "owner" if value.exception() is None else "owner, failed"
 
     def _calls(self) -> RRefCalls:
-        return self._reference.registry.agent.attached(RRefCalls)
+        return self._reference.registry.agent.attachments[RRefCalls]
 
     def _fetch(self, timeout: float | None) -> Future[T]:
         return self._calls().fetch(self._reference, timeout)
@@ -344,5 +345,5 @@ def create_rref(
         UnknownWorkerError: There is no such worker.
         EncodeError: The function or an argument cannot travel; nothing was sent.
     """
-    calls = agent.attached(RRefCalls)
-    return rref_of(calls.create(agent.worker(to), func, args, kwargs, timeout))
+    calls = agent.attachments[RRefCalls]
+    return rref_of(calls.create(agent.members.find(to), func, args, kwargs, timeout))

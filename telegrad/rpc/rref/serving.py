@@ -122,7 +122,7 @@ def admit_method(
     if value is None or not value.done() or value._failed:
         return AdmittedMethod(rref, name, judged=False)
     found = value.value()
-    registry.agent.check_method(found, name, caller)
+    registry.agent.permissions.check_method(found, name, caller)
     return AdmittedMethod(rref, name, judged=True, value=found)
 
 
@@ -137,7 +137,7 @@ def check_public(registry: RRefRegistry, caller: WorkerInfo, name: str) -> None:
             f"{name[:500]!r} begins with an underscore and is not had of an RRef's value "
             f"at {registry.me.name!r}"
         )
-        registry.agent.record_refusal(caller, name, "PRIVATE_NAME", refused)
+        registry.agent.permissions.record_refusal(caller, name, "PRIVATE_NAME", refused)
         raise refused
 
 
@@ -269,10 +269,10 @@ class RRefServing:
     def __init__(self, registry: RRefRegistry) -> None:
         self._registry = registry
         self._agent = registry.agent
-        self._agent.serve_named(REMOTE, self._admit_creation)
-        self._agent.serve(FETCH, self._prepare_fetch)
-        self._agent.serve_named(CALL, self._admit_call)
-        self._agent.serve(READ, self._prepare_read)
+        self._agent.serving.serve_named(REMOTE, self._admit_creation)
+        self._agent.serving.serve(FETCH, self._prepare_fetch)
+        self._agent.serving.serve_named(CALL, self._admit_call)
+        self._agent.serving.serve(READ, self._prepare_read)
 
     def admit(self, caller: WorkerInfo, document: bytes) -> AdmittedMethod:
         """Returns the method that a request names, before its arguments are decoded.
@@ -301,13 +301,13 @@ class RRefServing:
         args, kwargs = method.arguments(payload)
 
         def check(value: object, found: object) -> None:
-            self._agent.check_found(value, method.name, found, caller)
+            self._agent.permissions.check_found(value, method.name, found, caller)
 
         if method.judged:
             return run(method.value, method.name, args, kwargs, check)
 
         def method_call(found: object) -> UserCall:
-            self._agent.check_method(found, method.name, caller)
+            self._agent.permissions.check_method(found, method.name, caller)
             return run(found, method.name, args, kwargs, check)
 
         return self._on_value(method.rref, method.name, method_call)
@@ -344,15 +344,15 @@ class RRefServing:
             if (error := done.exception()) is not None:
                 return failed(error)
             # Not in the thread that made the value: its reply need not wait for this call.
-            started: Future[Any] = new_future(agent.submit, f"RRef.{name}")
+            started: Future[Any] = new_future(agent.pool.submit, f"RRef.{name}")
             context = contextvars.copy_context()
-            agent.submit_in(context, lambda: started.set_result(kept))
+            agent.pool.submit_in(context, lambda: started.set_result(kept))
             return started.then(lambda _: run_now(done))
 
         def run_now(done: Future[Any]) -> Future[Any]:
             if (served := last_served_call()) is not None:
                 served.check()  # it waited for long, perhaps for longer than it was wanted
-            return agent.run(user_call(result(done)))
+            return agent.serving.runner.run_to_future(user_call(result(done)))
 
         return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
 
@@ -363,7 +363,7 @@ class RRefServing:
             return UserCall(value.value, name="RRef.to_here")
 
         def fetched() -> Future[Any]:
-            outcome = new_future(self._agent.submit, "RRef.to_here")
+            outcome = new_future(self._agent.pool.submit, "RRef.to_here")
             comes_from(outcome, value)
             _keep_while_wanted(kept)
 
@@ -388,7 +388,7 @@ class RRefServing:
         check_public(self._registry, caller, name)
 
         def read_call(found: object) -> UserCall:
-            self._agent.check_method(found, name, caller)
+            self._agent.permissions.check_method(found, name, caller)
             label = f"{name_of_type(found)}.{name}"
             return UserCall(read_attribute, (found, name), name=label)
 
@@ -396,7 +396,7 @@ class RRefServing:
 
     def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
         if (ref := called_by(document)) is not None:
-            func = self._agent.resolve(ref.name, script=ref.script, caller=caller)
+            func = self._agent.permissions.resolve(ref.name, script=ref.script, caller=caller)
             if mode_of(func) is CallMode.PLAIN:
                 return UserCall(_Creation(self._registry, func).make, (), {}, name=ref.name)
         head = read_head(document, ARGUMENTS)
@@ -404,7 +404,7 @@ class RRefServing:
             admitted = admit_method(self._registry, caller, head)
             prepare: Prepare = partial(self.on_method, method=admitted, run=call_method)
             return partial(self._prepare_creation, prepare)
-        name, func = admit_function(self._agent.resolve, caller, head)
+        name, func = admit_function(self._agent.permissions.resolve, caller, head)
 
         def prepare_function(_: WorkerInfo, payload: object) -> UserCall:
             return UserCall(func, *read_arguments(payload, name), mode_of(func), name)
@@ -424,7 +424,7 @@ class RRefServing:
         if user_call.mode is CallMode.PLAIN:
             return UserCall(making.make, name=user_call.name)
         return UserCall(
-            lambda: agent.run(user_call).then(making.keep),
+            lambda: agent.serving.runner.run_to_future(user_call).then(making.keep),
             mode=CallMode.FUTURE,
             name=user_call.name,
         )

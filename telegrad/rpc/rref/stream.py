@@ -55,7 +55,7 @@ class StreamProxy(NoSpecialMethods):
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
     ) -> Stream[Any]:
         target = self._target
-        streams = target.reference.registry.agent.attached(RRefStreams)
+        streams = target.reference.registry.agent.attachments[RRefStreams]
         return streams.open(target.method(name, args, kwargs), target.left(spent))
 
 
@@ -68,12 +68,12 @@ class RRefStreams:
     """
 
     def __init__(self, agent: AgentCore) -> None:
-        self._calls = agent.attached(RRefCalls)
-        self._serving = agent.attached(RRefServing)
-        self._registry = agent.attached(RRefRegistry)
-        self._readers = agent.attached(StreamReaders)
-        self._producers = agent.attached(StreamProducers)
-        agent.serve_named(METHOD_STREAM, self._admit)
+        self._calls = agent.attachments[RRefCalls]
+        self._serving = agent.attachments[RRefServing]
+        self._registry = agent.attachments[RRefRegistry]
+        self._readers = agent.attachments[StreamReaders]
+        self._producers = agent.attachments[StreamProducers]
+        agent.serving.serve_named(METHOD_STREAM, self._admit)
 
     def open(self, method: Method, timeout: float | None) -> Stream[Any]:
         """Asks the owner of a value to run one of its methods, a generator.
@@ -145,4 +145,4 @@ class RRefStreams:
 def attach_to(agent: AgentCore) -> None:
     """For the library: gives an agent its streams, those of its RRefs too; after it has RRefs."""
     attach_streams(agent)
-    agent.attach(RRefStreams(agent))
+    agent.attachments.attach(RRefStreams(agent))

@@ -148,7 +148,7 @@ class Tick:
         with self._lock:
             start, self._ticking = not self._ticking, True
         if start:
-            self._agent.after(DRAIN_SECONDS, self._tick)
+            self._agent.deadlines.after(DRAIN_SECONDS, self._tick)
 
     def _tick(self) -> None:
         try:
@@ -158,7 +158,7 @@ class Tick:
                 self._ticking = False  # first: who still reads True has entered what `is_left` sees
                 again = self._ticking = self._is_left()
         if again:
-            self._agent.after(DRAIN_SECONDS, self._tick)
+            self._agent.deadlines.after(DRAIN_SECONDS, self._tick)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class RRefRegistry:
             return None
         error = self._failures.get(fork)
         if error is None or isinstance(error, WorkerLostError):
-            evicted = self.agent.eviction()
+            evicted = self.agent.members.eviction()
             if evicted is not None:  # also before each owner's loss is heard of here
                 return evicted
         if error is not None:
@@ -300,7 +300,7 @@ class RRefRegistry:
 
         Of an owner that lives out of reach it says so: UnreachableWorkerError.
         """
-        evicted = self.agent.eviction()
+        evicted = self.agent.members.eviction()
         if evicted is not None:  # perhaps since, and whoever was lost before
             return evicted
         lost = lost or self._lost.get(owner)
@@ -593,7 +593,7 @@ class RRefRegistry:
                 self._tick.start()
         outcome.tell()
         if outcome.freed and hands_over() and outcome.runs_code:
-            self.agent.submit(self._forget, outcome.freed)
+            self.agent.pool.submit(self._forget, outcome.freed)
         elif outcome.freed:
             self._forget(outcome.freed)
 
@@ -621,7 +621,7 @@ class RRefRegistry:
 
     def _new_value(self, rref: RRefId) -> Future[Any]:
         about = rref.creator, rref.number, self.me.name
-        return new_future(self.agent.submit, "the value of RRef %d.%d at %r", *about)
+        return new_future(self.agent.pool.submit, "the value of RRef %d.%d at %r", *about)
 
 
 # -- messages of the counting protocol: their transport and their encoding -----------------------
@@ -696,18 +696,18 @@ class RRefMail:
             with self._riding_lock:
                 riding, self._riding = self._riding, set()
             for peer in riding:
-                self._agent.flush(peer)
+                self._agent.messages.flush(peer)
 
     def _post(self, peer: WorkerInfo, kind: str, body: object, *, rides: bool = False) -> bool:
         """Posts a message; returns False if its receiver is no member of the job."""
         try:
-            self._agent.post(peer, kind, body, rides=rides)
+            self._agent.messages.post(peer, kind, body, rides=rides)
         except UnreachableWorkerError as error:
             self._cut_off(peer, error)
         except WorkerLostError:
             pass  # its loss is an event of its own
         except UnknownWorkerError as error:  # of a reference whose sender has invented its owner
-            _logger.debug("%s: %s could not be sent: %s", self._agent.name, kind, error)
+            _logger.debug("%s: %s could not be sent: %s", self._agent.info.name, kind, error)
             return False
         else:
             if rides:

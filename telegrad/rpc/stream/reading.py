@@ -26,7 +26,6 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.agent.ambient import check_process
 from telegrad.rpc.call.failure import fresh_copy, rebuild_failure, without_frames
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, current_served_call, still_runs
@@ -303,7 +302,7 @@ class StreamReader:
 
     def _poll(self) -> Any:
         """Returns the next value, OVER or _NOTHING; raises what the stream has ended with."""
-        check_process(self._agent.info.name, self._agent.pid)
+        self._agent.life.check_process()
         while True:
             with self._lock:
                 envelope = self._receiver.take()
@@ -325,7 +324,7 @@ class StreamReader:
     def _open(self, envelope: Envelope, taken: int | None, *, last: bool) -> Any:
         if taken is not None:
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):  # its loss is the end
-                self._agent.post(self.peer, MORE, [self.number, taken])
+                self._agent.messages.post(self.peer, MORE, [self.number, taken])
         if last:
             self._readers.forget(self)
         try:
@@ -419,7 +418,7 @@ class StreamReader:
             receiver = self._receiver
             if receiver.has_next or receiver.is_over or (self._ended and not self._read_end):
                 return None
-            waiter = new_future(self._agent.submit, f"the next item of {self.label}")
+            waiter = new_future(self._agent.pool.submit, f"the next item of {self.label}")
             if self._reply is not None:
                 comes_from(waiter, NextItem(self._reply, receiver.taken))
             self._waiters.append(waiter)
@@ -475,7 +474,7 @@ class _Patience:
 
     def _arm(self) -> None:
         self._taken = self._receiver.taken
-        self._stop = self._agent.after(self._limit, self._look)
+        self._stop = self._agent.deadlines.after(self._limit, self._look).cancel
         if self._forgotten:  # meanwhile
             self._forget()
 
@@ -525,10 +524,10 @@ class StreamReaders:
         self._readers: dict[int, StreamReader] = {}
         self._ticking = False
         self._dropped: SimpleQueue[int] = SimpleQueue()
-        agent.register_handler(ITEM, self._on_item)
-        agent.on_lost(self._on_lost)
-        agent.on_ending(self.end)
-        agent.after_close(self.close)
+        agent.inbox.register(ITEM, self._on_item)
+        agent.inbox.on_loss(self._on_lost)
+        agent.life.on_ending(self.end)
+        agent.life.after_close(self.close)
 
     def __len__(self) -> int:
         """How many are open."""
@@ -564,7 +563,7 @@ class StreamReaders:
         with self._lock:
             self._readers[number] = reader
         try:
-            reply = self.agent.send(
+            reply = self.agent.calling.send(
                 peer,
                 kind,
                 {**payload, "stream": number},
@@ -648,7 +647,7 @@ class StreamReaders:
             first = not self._ticking and bool(self._readers)
             self._ticking = self._ticking or first
         if first:
-            self.agent.after(HOUSEKEEPING_SECONDS, self._tick)
+            self.agent.deadlines.after(HOUSEKEEPING_SECONDS, self._tick)
 
     def _tick(self) -> None:
         """Now and then while a stream is open; on the loop."""

@@ -85,7 +85,9 @@ class Production:
         self._producers = producers
         self._agent = producers.agent
         self._context = contextvars.copy_context()
-        self._end: Future[dict[str, object]] = new_future(self._agent.submit, f"stream of {name}")
+        self._end: Future[dict[str, object]] = new_future(
+            self._agent.pool.submit, f"stream of {name}"
+        )
         self._lock = threading.Lock()  # guards all below
         self._sender = Sender()
         self._wanted = True  # nobody has said that it is to stop
@@ -113,7 +115,7 @@ class Production:
                 self._served.on_cancel(self.stop)  # it may swallow the cancellation of its task
                 produce = partial(self._produce_async, source)
                 task = UserCall(produce, mode=CallMode.COROUTINE, name=self.name)
-                outcome = self._agent.run(task)
+                outcome = self._agent.serving.runner.run_to_future(task)
                 outcome._call_when_done(self._forget)
                 return outcome
             if inspect.iscoroutine(source):
@@ -153,7 +155,7 @@ class Production:
         """Runs it as far as there is room, in a thread of the pool."""
 
         def wake() -> None:
-            self._agent.submit(self._work, source)
+            self._agent.pool.submit(self._work, source)
 
         comes_from(self._end, pool_thread())
         while True:
@@ -260,7 +262,7 @@ class Production:
             self._served.items = self._sender.sent
         write_item(sealed.envelope, ItemHeader(self.number, number, size))
         try:
-            self._agent.post_envelope(consumer, sealed.envelope)
+            self._agent.messages.post_envelope(consumer, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):
             sealed.take_back()
             raise _ConsumerGoneError from None
@@ -308,10 +310,10 @@ class StreamProducers:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._productions: dict[tuple[WorkerInfo, int], Production] = {}
-        agent.serve_named(STREAM, self._admit)
-        agent.register_handler(MORE, self._on_more)
-        agent.before_leaving(self._wait_until_closed)
-        agent.after_close(self.close)
+        agent.serving.serve_named(STREAM, self._admit)
+        agent.inbox.register(MORE, self._on_more)
+        agent.life.before_leaving(self._wait_until_closed)
+        agent.life.after_close(self.close)
 
     def __len__(self) -> int:
         """How many have not ended: their generators may still run."""
@@ -342,7 +344,9 @@ class StreamProducers:
             self._changed.wait_for(lambda: not self._productions, seconds)
 
     def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        name, func = admit_function(self.agent.resolve, caller, read_head(document, ARGUMENTS))
+        name, func = admit_function(
+            self.agent.permissions.resolve, caller, read_head(document, ARGUMENTS)
+        )
 
         def prepare(caller: WorkerInfo, payload: object) -> UserCall:
             args, kwargs = read_arguments(payload, name)

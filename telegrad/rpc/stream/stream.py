@@ -16,7 +16,7 @@ from typing import (
     overload,
 )
 
-from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.future.unread import origin_here
 from telegrad.rpc.limits import seconds
@@ -24,9 +24,6 @@ from telegrad.rpc.stream.reading import OVER, StreamReader, StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.types import WorkerInfo
 from telegrad.wire import register_refusal
-
-if TYPE_CHECKING:
-    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = ["Stream", "attach_to", "open_stream", "stream"]
 
@@ -237,17 +234,17 @@ def open_stream(
     timeout: float | None = None,
 ) -> Stream[Any]:
     """Does what `stream` does, with an agent that is given."""
-    peer = agent.worker(to)
+    peer = agent.members.find(to)
     limit = seconds(timeout, agent.options.timeout)
     name, payload = call_payload(func, args, kwargs)
-    readers = agent.attached(StreamReaders)
+    readers = agent.attachments[StreamReaders]
     return Stream(readers, readers.open(peer, name, payload, limit))
 
 
 def attach_to(agent: AgentCore) -> None:
     """Gives an agent its streams."""
-    agent.attach(StreamReaders(agent))
-    agent.attach(StreamProducers(agent))
+    agent.attachments.attach(StreamReaders(agent))
+    agent.attachments.attach(StreamProducers(agent))
 
 
 register_refusal(

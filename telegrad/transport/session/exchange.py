@@ -21,7 +21,6 @@ from telegrad.transport.channels.base import Means
 from telegrad.transport.channels.bulk_thread import BulkThread
 from telegrad.transport.channels.table import Channels
 from telegrad.transport.io.socket_reader import SocketReader
-from telegrad.transport.io.spin import longest_spin
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, shared_loop_thread
 from telegrad.transport.security.audit import Audit
@@ -383,8 +382,7 @@ class Exchange:
         certified: Where certificates are asked for: which name a peer's has to hold, by the name
             that it says.
         limits: What others may take.
-        spin: Seconds for which a thread that waits for a worker of this host looks again and again
-            before it sleeps, where that paid lately.
+        reader: Reads the sockets past gRPC, on the same loop; by default one that never spins.
     """
 
     def __init__(
@@ -406,15 +404,14 @@ class Exchange:
         listens: bool = True,
         certified: Callable[[str], str] = itself,
         limits: ConnectionLimits = DEFAULT_LIMITS,
-        spin: float = 0.0,
+        reader: SocketReader | None = None,
     ) -> None:
-        spin = longest_spin(spin)
         self.info = WorkerInfo(name, rank, incarnation)
         self._own_key = name, incarnation
         self._listens = listens
         loop = shared_loop_thread() if loop is None else loop
         self._tasks = Tasks()
-        reader = SocketReader(loop, spin)
+        reader = SocketReader(loop, 0.0) if reader is None else reader
         means = Means(loop=loop, spawn=self._tasks.spawn, clock=clock, moved=reader.moved)
         self._terms = Terms(
             credentials=Credentials(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from telegrad import rpc
-from telegrad._distributed import make_agent
+from telegrad.compose import make_agent
 from telegrad.errors import DuplicateNameError, OwnerLostError, TelegradError
 from telegrad.rendezvous import Coordinator, JobAddress
 from telegrad.rpc import Future, RpcOptions, RRef, seams
@@ -258,7 +258,9 @@ class LivingWorld:
             self.drop(handle, release=False)
         self._let_go_of_keepers(lambda each: each.holder[0] == r)
         self.dead.append(agent.info)
-        self._wait_for("loss", lambda: all(each.lost(agent.info) for each in self.agents.values()))
+        self._wait_for(
+            "loss", lambda: all(each.members.lost(agent.info) for each in self.agents.values())
+        )
 
     def rejoin(self, r: int) -> None:
         """Starts a worker under the name of one that was killed."""
@@ -275,7 +277,7 @@ class LivingWorld:
         self._wait_for("name", join)
         self.agents[r] = joined[0]
         info, agents = joined[0].info, self.agents.values()
-        self._wait_for("member", lambda: all(info in each.workers() for each in agents))
+        self._wait_for("member", lambda: all(info in each.members.living() for each in agents))
 
     def expire(self) -> None:
         """Has a full bound pass since the losses: whatever was on its way has arrived."""
@@ -284,7 +286,7 @@ class LivingWorld:
         dead, self.dead = self.dead, []
         for agent in self.agents.values():
             for info in dead:
-                agent.attached(RRefRegistry).expire(info)
+                agent.attachments[RRefRegistry].expire(info)
 
     # What must hold.
 
@@ -311,7 +313,7 @@ class LivingWorld:
             self.handles.clear()
             bag.clear()
             self._wait_gone(lambda: sorted(Thing.alive))
-            registries = [agent.attached(RRefRegistry) for agent in self.agents.values()]
+            registries = [agent.attachments[RRefRegistry] for agent in self.agents.values()]
             self._wait_gone(
                 lambda: [
                     f"{each.me.name}: {each.owned} owned, {each.used} used"

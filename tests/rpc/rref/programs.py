@@ -131,7 +131,7 @@ async def await_it(rref: RRef[Any]) -> Any:
 
 
 def registry(cluster: Cluster, r: int) -> RRefRegistry:
-    return cluster.call(r, lambda: current_agent().attached(RRefRegistry))
+    return cluster.call(r, lambda: current_agent().attachments[RRefRegistry])
 
 
 def drained(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from telegrad.errors import OwnerLostError, WorkerLostError
-from telegrad.rpc import Future
+from telegrad.rpc import Future, seams
 from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.future.future import new_future
 from telegrad.rpc.future.unread import Report, UnreadErrors
@@ -35,8 +35,11 @@ class Alone:
 
     def __init__(self) -> None:
         self.replies: list[Future[Any]] = []
+        self.calling = self.deadlines = self.members = self.pool = self
+        self.life, self.attachments = seams.Life("w0"), seams.Attachments("w0")
         self.posted: list[Send] = []
         self.unread = UnreadErrors(self.after, self.submit)
+        self.attachments.attach(self.unread)
         self.registry = RRefRegistry(cast("AgentCore", self), cast("RRefMail", self))
         self.calls = RRefCalls(self.registry)
 
@@ -52,9 +55,6 @@ class Alone:
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         func(*args)
-
-    def attached(self, cls: type) -> object:
-        return self.unread
 
     def eviction(self) -> None:
         return None

@@ -327,7 +327,7 @@ def test_the_question_and_the_call_share_one_timeout(cluster: Cluster) -> None:
         untyped: Any = rref.rpc_sync(timeout=50.0)
         limits: list[float] = []
         agent = current_agent()
-        sent = agent.send
+        sent = agent.calling.send
 
         def send(*args: Any, **kwargs: Any) -> Any:
             limits.append(kwargs["timeout"])
@@ -337,7 +337,7 @@ def test_the_question_and_the_call_share_one_timeout(cluster: Cluster) -> None:
         asked = untyped.twice
         passed = time.monotonic() - began
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(agent), "send", staticmethod(send))
+            patch.setattr(agent.calling, "send", send)
             assert (asked(1), asked(2)) == (2, 4)
         assert 50.0 - passed <= limits[0] < 50.0
         assert limits[1:] == [50.0]
@@ -482,6 +482,6 @@ def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
         agent, reference = current_agent(), reference_of(rref)
         payload = {"rref": list(reference.rref), "name": "_hidden"}
         with pytest.raises(CallRefusedError, match="underscore"):
-            agent.send(reference.owner, "rref.read", payload, function="x").wait()
+            agent.calling.send(reference.owner, "rref.read", payload, function="x").wait()
 
     on(cluster, 0, body)

@@ -52,7 +52,7 @@ def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
         agent, reference = current_agent(), reference_of(rref)
         payload = {"rref": list(reference.rref), "method": "_secret", "args": [], "kwargs": {}}
         with pytest.raises(CallRefusedError, match="underscore"):
-            agent.send(reference.owner, "rref.call", payload, function="x").wait()
+            agent.calling.send(reference.owner, "rref.call", payload, function="x").wait()
 
     on(cluster, 0, body)
 
@@ -68,7 +68,7 @@ def test_a_value_that_is_gone_is_named_by_its_owner(cluster: Cluster) -> None:
         rref.release()
         assert rpc.rpc_sync("worker1", len, ([],)) == 0  # brings the release
         with pytest.raises(ValueNotFoundError, match="is not at its owner") as caught:
-            agent.send(owner, "rref.fetch", payload, function="x").wait()
+            agent.calling.send(owner, "rref.fetch", payload, function="x").wait()
         assert isinstance(caught.value, TelegradError)
 
     on(cluster, 0, body)
@@ -414,7 +414,7 @@ def test_a_lost_user_holds_its_values_for_one_bound() -> None:
         kept = on(cluster, 1, lambda: rpc.rpc_sync("worker0", make_rref, ("kept",)))
         owner, lost = registry(cluster, 0), reference_of(kept).registry.me
         told = threading.Event()
-        on(cluster, 0, current_agent).on_lost(lambda *_: told.set())
+        on(cluster, 0, current_agent).inbox.on_loss(lambda *_: told.set())
         cluster.kill(1)
         assert told.wait(20.0)
         assert owner.owned == 1
@@ -450,10 +450,10 @@ def test_a_worker_that_speaks_for_others_is_not_heard(
         agent, reference = current_agent(), reference_of(kept)
         assert reference.fork is not None
         owner, rref, fork = reference.owner, list(reference.rref), list(reference.fork)
-        agent.post(owner, "rref.user_delete", [rref, fork])
-        agent.post(owner, "rref.user_delete", [rref, "fork"])
-        agent.post(owner, "rref.child_accept", None)
-        agent.post(owner, "rref.creation_abandon", [rref])
+        agent.messages.post(owner, "rref.user_delete", [rref, fork])
+        agent.messages.post(owner, "rref.user_delete", [rref, "fork"])
+        agent.messages.post(owner, "rref.child_accept", None)
+        agent.messages.post(owner, "rref.creation_abandon", [rref])
         assert rpc.rpc_sync("worker1", give_back, (1,)) == 1
 
     on(cluster, 2, lie, kept)
@@ -474,8 +474,8 @@ def test_nobody_creates_the_value_of_anothers_rref(cluster: Cluster) -> None:
         payload = call_payload(give_back, ("forged",), {})[1]
         record = CallRecord("forged", {NAME: Creation(reference.rref, reference.fork)})
         agent = current_agent()
-        owner = agent.worker("worker1")
-        future = agent.send(owner, "rpc.remote", payload, function="forged", record=record)
+        owner = agent.members.find("worker1")
+        future = agent.calling.send(owner, "rpc.remote", payload, function="forged", record=record)
         with pytest.raises(DecodeError, match="is not its creator"):
             future.wait()
 

@@ -187,8 +187,8 @@ def test_who_lies_about_holding_is_not_heard(caplog: pytest.LogCaptureFixture) -
 
         def lie() -> None:
             agent, peer = current_agent(), rpc.get_worker_info("worker1")
-            agent.post(peer, "rref.held", [list(reference_of(secret).rref), "a lie"])
-            agent.post(peer, "rref.held", "garbage")
+            agent.messages.post(peer, "rref.held", [list(reference_of(secret).rref), "a lie"])
+            agent.messages.post(peer, "rref.held", "garbage")
             assert rpc.rpc_sync("worker1", give_back, (1,)) == 1
 
         on(cluster, 0, lie)

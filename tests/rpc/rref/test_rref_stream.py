@@ -93,7 +93,7 @@ def streams_left(cluster: Cluster) -> list[str]:
     left = []
     for r in cluster.living:
         agent = cluster.call(r, current_agent)
-        ends = len(agent.attached(StreamReaders)), len(agent.attached(StreamProducers))
+        ends = len(agent.attachments[StreamReaders]), len(agent.attachments[StreamProducers])
         if any(ends):
             left.append(f"worker{r}: {ends}")
     return left
@@ -155,7 +155,7 @@ def test_a_generator_runs_no_further_ahead_than_any_stream(cluster: Cluster) -> 
         rref = rpc.remote("worker1", Numbers)
         kept = rpc.rpc_sync("worker1", rref_of_its_own, (rref,))
         stream = rref.rpc_stream().count(2**40)
-        producers = cluster.call(1, lambda: current_agent().attached(StreamProducers))
+        producers = cluster.call(1, lambda: current_agent().attachments[StreamProducers])
         wait_until_gone("running", lambda: [] if producers.resting == 1 else ["a generator"])
         assert kept.rpc_sync().runs() == WINDOW_ITEMS
         rref.release()
@@ -236,7 +236,7 @@ def test_the_policy_is_that_of_calls(cluster: Cluster) -> None:
         payload = {"rref": list(reference.rref), "method": "_hidden", "args": [], "kwargs": {}}
         with pytest.raises(CallRefusedError, match="underscore"):
             request = {**payload, "stream": 10**6}
-            agent.send(reference.owner, "rref.stream", request, function="x").wait()
+            agent.calling.send(reference.owner, "rref.stream", request, function="x").wait()
 
     on(cluster, 0, body)
     closed(cluster)

@@ -23,6 +23,7 @@ class Ticks:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.deadlines = self.pool = self
 
     def after(self, delay: float, callback: Callable[[], None]) -> None:
         self.waiting.append(callback)

@@ -1,4 +1,4 @@
-"""How an agent ends: together with the others, or at once; in every state, any number of times.
+"""The life of an agent: it opens, and ends together with the others or at once, in every state.
 
     graceful   serve until own calls are done ─▶ on_leaving (process groups are left)
                ─▶ every living worker has called shutdown
@@ -17,12 +17,14 @@ from __future__ import annotations
 import enum
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol, final
 
 from telegrad.errors import (
+    AgentForkedError,
     BlockingCallError,
     RendezvousError,
     RendezvousTimeoutError,
@@ -32,7 +34,7 @@ from telegrad.rendezvous import Reminder
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
-__all__ = ["CLOSE_SECONDS", "UNGRACEFUL", "Membership", "Shutdown", "Steps"]
+__all__ = ["CLOSE_SECONDS", "GRACEFUL", "UNGRACEFUL", "Life", "Membership", "Steps"]
 
 # All of a shutdown but the wait for the other workers ends within this.
 CLOSE_SECONDS = 10.0
@@ -107,27 +109,37 @@ class _State(enum.Enum):
     CLOSED = "ended"
 
 
+class _Moment(enum.Enum):
+    """When a callback is called, in this order."""
+
+    ENDING = "before own calls are waited for"
+    LEAVING = "before the others are waited for"
+    DRAINED = "when all calls are done"
+    CLOSED = "at the end"
+
+
 @final
-class Shutdown:
-    """The one way from open to closed.
+class Life:
+    """How far an agent is on the one way from made to closed, and who wants to hear of it.
 
     Args:
         name: The agent's, for errors.
-        steps: The agent.
 
     Attributes:
+        name: As given.
+        pid: The process that the agent runs in.
+        forked: True in a process that was forked from that one.
+        ended: True once the agent was shut down.
         membership: How the others are told; None where there are none.
         alone: What they are told where this worker leaves without them.
-        on_ending: Called before the own calls are waited for, and now and then while they are: a
-            call that is served meanwhile may leave something behind.
-        on_leaving: Called when the own calls are done, before the others are waited for.
-        before_leaving: Called when all calls are done, with the seconds that are left.
-        after_close: Called at the end, the last one first.
     """
 
-    def __init__(self, name: str, steps: Steps) -> None:
-        self._name = name
-        self._steps = steps
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid = os.getpid()
+        self.forked = False
+        self.ended = False
+        self._made = time.monotonic()
         self._lock = threading.Lock()
         self._state = _State.NEW
         self._thread = 0  # the one that ends the agent
@@ -136,24 +148,75 @@ class Shutdown:
         self._reason = GRACEFUL
         self.membership: Membership | None = None
         self.alone = UNGRACEFUL
-        self.on_ending: list[Callable[[], None]] = []
-        self.on_leaving: list[Callable[[], None]] = []
-        self.before_leaving: list[Callable[[float], None]] = []
-        self.after_close: list[Callable[[], None]] = []
+        self._callbacks: dict[_Moment, list[Callable[..., None]]] = {each: [] for each in _Moment}
 
     @property
     def state(self) -> str:
         """How far it is, in words."""
         return self._state.value
 
+    @property
+    def age(self) -> float:
+        """Seconds since the agent was made."""
+        return time.monotonic() - self._made
+
+    def check_process(self) -> None:
+        """Checks that the agent was made in this process: only there it has its threads.
+
+        Raises:
+            AgentForkedError: This process was forked from the one that the agent runs in.
+        """
+        if self.pid != os.getpid():
+            raise AgentForkedError(
+                f"the agent {self.name!r} belongs to process {self.pid}, from which this process "
+                f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method "
+                "and call rpc.init_rpc() in each"
+            )
+
+    def on_ending(self, callback: Callable[[], None]) -> None:
+        """Has `callback()` called before a graceful shutdown waits for own calls.
+
+        It is called again now and then while they are waited for: a call that is served meanwhile
+        may leave something behind.
+        """
+        self._callbacks[_Moment.ENDING].append(callback)
+
+    def on_leaving(self, callback: Callable[[], None]) -> None:
+        """Has `callback()` called in a graceful shutdown before it waits for the other workers."""
+        self._callbacks[_Moment.LEAVING].append(callback)
+
+    def before_leaving(self, callback: Callable[[float], None]) -> None:
+        """Has `callback(seconds)` called in a graceful shutdown, when all calls are done.
+
+        It may block for the seconds given, while messages still travel.
+        """
+        self._callbacks[_Moment.DRAINED].append(callback)
+
+    def after_close(self, callback: Callable[[], None]) -> None:
+        """Has `callback()` called at the end of every shutdown, the last registered first."""
+        self._callbacks[_Moment.CLOSED].append(callback)
+
     def opened(self) -> None:
-        """The agent runs now."""
+        """Notes that the agent runs now."""
         self._state = _State.OPEN
 
-    def run(self, *, graceful: bool, timeout: float, close_seconds: float = CLOSE_SECONDS) -> None:
+    def end(
+        self,
+        steps: Steps,
+        *,
+        graceful: bool,
+        timeout: float,
+        close_seconds: float = CLOSE_SECONDS,
+    ) -> None:
         """Ends the agent; whoever calls it while another thread does waits for that one.
 
         Called once more inside itself, by a signal handler for instance, it waits for nothing.
+
+        Args:
+            steps: The agent.
+            graceful: Whether it ends together with the others.
+            timeout: Seconds for the own calls, and for the other workers.
+            close_seconds: Seconds for all else.
 
         Raises:
             RendezvousTimeoutError: The others did not call it in time; it is closed all the same.
@@ -166,9 +229,9 @@ class Shutdown:
             raise BlockingCallError(
                 "shutdown() would block a loop of telegrad's; call it from a thread"
             )
-        if graceful and self._steps.serves_this():
+        if graceful and steps.serves_this():
             raise BlockingCallError(
-                f"shutdown() on {self._name!r} would wait for the very call that it is called in: "
+                f"shutdown() on {self.name!r} would wait for the very call that it is called in: "
                 "whoever called that cannot shut down before it is answered; return, and call "
                 "shutdown() at the end of the program, or leave at once with graceful=False"
             )
@@ -179,23 +242,25 @@ class Shutdown:
                 self._state = _State.ENDING
                 self._thread = threading.get_ident()
         if not first:
-            self._wait_for_other(graceful, timeout, close_seconds)
+            self._wait_for_other(steps, graceful, timeout, close_seconds)
             return
         started = time.monotonic()
         try:
             if was_open and graceful:
-                self._leave_together(timeout)
+                self._leave_together(steps, timeout)
             elif was_open:
-                self._leave_at_once(close_seconds)
+                self._leave_at_once(steps, close_seconds)
         finally:
             spent = 0.0 if graceful else time.monotonic() - started
-            self._tear_down(close_seconds - spent, was_open=was_open)
+            self._tear_down(steps, close_seconds - spent, was_open=was_open)
 
-    def _wait_for_other(self, graceful: bool, timeout: float, close_seconds: float) -> None:
+    def _wait_for_other(
+        self, steps: Steps, graceful: bool, timeout: float, close_seconds: float
+    ) -> None:
         inside = self._thread == threading.get_ident()  # a signal handler or a finaliser
         if not graceful:
             self._hurry.set()  # the one who drains goes on at once
-            self._steps.abandon()
+            steps.abandon()
             if not inside:
                 self._say_goodbye(close_seconds)
             if self.membership is not None:
@@ -204,80 +269,81 @@ class Shutdown:
             return
         limit = timeout + close_seconds if graceful else close_seconds
         if not self._closed.wait(None if math.isinf(limit) else limit):
-            _logger.warning("another thread still shuts down agent %r", self._name)
+            _logger.warning("another thread still shuts down agent %r", self.name)
 
-    def _leave_together(self, timeout: float) -> None:
+    def _leave_together(self, steps: Steps, timeout: float) -> None:
         try:
-            self._wait_for_all(timeout)
+            self._wait_for_all(steps, timeout)
         except BaseException:  # an interrupt too: to those who go on it must not look like the end
-            self._leave_at_once(CLOSE_SECONDS)
+            self._leave_at_once(steps, CLOSE_SECONDS)
             raise
         ends = time.monotonic() + CLOSE_SECONDS / 2
-        if not self._steps.drain(time.monotonic() + CLOSE_SECONDS / 4):
+        if not steps.drain(time.monotonic() + CLOSE_SECONDS / 4):
             _logger.warning(
                 "agent %r ends with calls that still run, for callers that were lost or have given "
                 "them up",
-                self._name,
+                self.name,
             )
-        for callback in self.before_leaving:
+        for callback in self._callbacks[_Moment.DRAINED]:
             _guarded(callback, max(ends - time.monotonic(), 0.001))
 
-    def _wait_for_all(self, timeout: float) -> None:
+    def _wait_for_all(self, steps: Steps, timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        if not self._drained(deadline):
+        if not self._drained(steps, deadline):
             if self._hurry.is_set():
                 raise RendezvousError(
-                    f"agent {self._name!r} was left at once by another thread, with calls that "
+                    f"agent {self.name!r} was left at once by another thread, with calls that "
                     "were not answered; wait for them before shutdown(graceful=False)"
                 )
-            words = self._steps.waits_for()
+            words = steps.waits_for()
             raise RendezvousTimeoutError(
-                f"agent {self._name!r} still has calls that are not answered {timeout:g} s after "
+                f"agent {self.name!r} still has calls that are not answered {timeout:g} s after "
                 f"shutdown() was called ({words or 'just answered'}); it is closed all the same",
-                missing=(self._name,),
+                missing=(self.name,),
             )
-        for leaving in self.on_leaving:
+        for leaving in self._callbacks[_Moment.LEAVING]:
             _guarded(leaving)
         if self.membership is not None:
             left = max(deadline - time.monotonic(), 0.001)
             self._reason = GRACEFUL if self.membership.shutdown(left) else NOBODY_LEFT
 
-    def _drained(self, deadline: float) -> bool:
+    def _drained(self, steps: Steps, deadline: float) -> bool:
         reminder = Reminder()
         while not self._hurry.is_set():
-            for ending in self.on_ending:
+            for ending in self._callbacks[_Moment.ENDING]:
                 _guarded(ending)
             # What was given up may never end; a look at it every now and then is enough, too.
             soon = min(deadline, time.monotonic() + HURRY_SECONDS)
-            if self._steps.drain(soon, given_up=False):
+            if steps.drain(soon, given_up=False):
                 return not self._hurry.is_set()  # the calls may be lost just because of that
             if time.monotonic() >= deadline:
                 break
-            if reminder.is_due() and (words := self._steps.waits_for()):
+            if reminder.is_due() and (words := steps.waits_for()):
                 _logger.info("shutdown waits for %s", words)
         return False
 
-    def _leave_at_once(self, limit: float) -> None:
+    def _leave_at_once(self, steps: Steps, limit: float) -> None:
         self._reason = self.alone
-        self._steps.abandon()  # first: who hears that this worker leaves gives it up
+        steps.abandon()  # first: who hears that this worker leaves gives it up
         self._say_goodbye(limit)
 
     def _say_goodbye(self, limit: float) -> None:
         if self.membership is not None:
             self.membership.leave(self.alone, min(limit / 2, 1.0))
 
-    def _tear_down(self, limit: float, *, was_open: bool) -> None:
+    def _tear_down(self, steps: Steps, limit: float, *, was_open: bool) -> None:
         ends = time.monotonic() + limit
         try:
             try:
                 if was_open:
-                    self._steps.close(max(limit / 2, 0.1), self._reason)
+                    steps.close(max(limit / 2, 0.1), self._reason)
             finally:  # an interrupt must not leave the coordinator open
                 if self.membership is not None:
                     self.membership.close(max(ends - time.monotonic(), 0.1))
         finally:
-            for callback in reversed(self.after_close):
+            for callback in reversed(self._callbacks[_Moment.CLOSED]):
                 _guarded(callback)
+            self.ended = True
             self._state = _State.CLOSED
             self._closed.set()
 

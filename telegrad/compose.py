@@ -1,0 +1,224 @@
+"""The composition root: the one place that plugs the parts of an agent together."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from telegrad.collectives.seams import attach_to as attach_groups
+from telegrad.dist_autograd.seams import attach_to as attach_autograd
+from telegrad.doctor.seams import attach_to as attach_doctor
+from telegrad.rendezvous import CallOff, JobAddress, join_job
+from telegrad.rpc import RpcOptions
+from telegrad.rpc.seams import (
+    CALL,
+    AgentCore,
+    Attachments,
+    CalleeAdmission,
+    Calling,
+    Deadlines,
+    Devices,
+    Inbox,
+    Invitation,
+    JobEvents,
+    Life,
+    Members,
+    MembershipEvents,
+    MessageCodec,
+    Messages,
+    Permissions,
+    Pool,
+    Runner,
+    Serving,
+    UserLoop,
+    WaitProbes,
+    admit_call,
+    attach_parts,
+    clear_process_agent,
+    connection_limits,
+    enter_agent,
+    watch_forks,
+)
+from telegrad.transport import (
+    Exchange,
+    GuestList,
+    LoopThread,
+    SocketReader,
+    Transport,
+    longest_spin,
+    shared_loop_thread,
+)
+from telegrad.types import WorkerInfo
+from telegrad.wire import CallablePolicy
+
+__all__ = ["make_agent"]
+
+
+def make_agent(
+    address: JobAddress,
+    *,
+    name: str,
+    options: RpcOptions,
+    token: bytes | None,
+    transports: Sequence[Transport],
+    control_transports: Sequence[Transport] | None = None,
+    on_found: Callable[[str], None] | None = None,
+    loop: LoopThread | None = None,
+    context: contextvars.Context | None = None,
+    call_off: CallOff | None = None,
+) -> AgentCore:
+    """Joins a job with an agent of its own; many of them may live in one process.
+
+    Blocks until the job is complete. Nothing becomes ambient: `use_agent(agent)` does that.
+
+    Args:
+        address: Where the job is, and this worker's place in it.
+        name: This worker's name.
+        options: As for `init_rpc`; its addresses and token are not read here.
+        token: The job's token; None only when insecure.
+        transports: Where this worker listens and how it reaches the others.
+        control_transports: How it reaches the coordinator; `transports` by default.
+        on_found: Hears the coordinator's endpoint before this worker listens; where another hosts it.
+        loop: The loop thread; the process' shared one by default.
+        context: What user functions run in copies of; an empty one by default.
+        call_off: Ends the wait for the job, called by another thread.
+
+    Raises:
+        RendezvousError: The job could not be joined; nothing is left behind.
+        OSError: A port is in use.
+    """
+    owned = shared_loop_thread() if loop is None else loop
+    events = JobEvents()
+    opened: list[AgentCore] = []
+    guests, limits = GuestList(), connection_limits(options.limits)
+
+    def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
+        open_exchange = partial(
+            Exchange,
+            job=address.job,
+            name=info.name,
+            rank=info.rank,
+            incarnation=info.incarnation,
+            token=token,
+            transports=transports,
+            guests=guests,
+            lost_after=options.lost_after,
+            loop=owned,
+            listens=options.listen,
+            limits=limits,
+        )
+        made = _plug_together(
+            info,
+            world_size,
+            options,
+            owned,
+            contextvars.Context() if context is None else context,
+            open_exchange,
+        )
+        attach_parts(made)
+        attach_doctor(made)
+        attach_autograd(made)
+        attach_groups(made)
+        endpoints = made.open()
+        opened.append(made)
+        events.agent = made
+        return endpoints
+
+    try:
+        job = join_job(
+            address,
+            name=name,
+            token=token,
+            transports=transports if control_transports is None else control_transports,
+            publish=publish,
+            listener=events,
+            guests=guests,
+            on_found=on_found,
+            listens=options.listen,
+            start_when=options.waits_for,
+            timeout=options.init_timeout,
+            lost_after=options.lost_after,
+            limits=limits,
+            loop=owned,
+            call_off=call_off,
+        )
+    except BaseException:
+        for each in opened:
+            each.shutdown(graceful=False)
+        raise
+    (made,) = opened
+    made.join(job)
+    made.attachments.attach(job)
+    made.attachments.attach(Invitation(job.coordinator_endpoint, address.job, token, options))
+    made.learn((member.info, member.endpoints) for member in job.members)
+    made.attachments[MembershipEvents].begin(member.info for member in job.members)
+    made.begin()
+    made.attachments[WaitProbes].begin()
+    return made
+
+
+def _plug_together(
+    info: WorkerInfo,
+    world_size: int,
+    options: RpcOptions,
+    loop: LoopThread,
+    context: contextvars.Context,
+    open_exchange: Callable[..., Exchange],
+) -> AgentCore:
+    """Makes the parts of an agent, in the order in which each finds what it needs.
+
+    Args:
+        info: The worker.
+        world_size: How many workers the job has.
+        options: As given to `init_rpc`.
+        loop: The loop thread that owns the sockets.
+        context: The Context whose copies user functions run in.
+        open_exchange: Makes the Exchange, given its `receiver` and its `reader`.
+    """
+    name, limits = info.name, options.limits
+    life, deadlines = Life(name), Deadlines(loop)
+    reader = SocketReader(loop, longest_spin(options.spin))
+    pool = Pool(name, options.num_threads, deadlines, context.copy, reader.watch_idle)
+    members = Members(info, world_size)
+    inbox = Inbox(members, pool)
+    exchange = open_exchange(receiver=inbox, reader=reader)
+    policy = CallablePolicy(
+        options.callable_mode, options.callable_patterns, options.callable_decision
+    )
+    permissions = Permissions(name, policy, exchange.audit)
+    devices = Devices(options.device_maps, name, exchange.land)
+    codec = MessageCodec(permissions.resolve_value, name, limits.received, devices, exchange.memory)
+    calling = Calling(life, codec, deadlines, pool.submit, exchange, inbox, limits, options.timeout)
+    agent = AgentCore(
+        info=info,
+        options=options,
+        life=life,
+        loop=loop,
+        pool=pool,
+        deadlines=deadlines,
+        members=members,
+        inbox=inbox,
+        exchange=exchange,
+        codec=codec,
+        permissions=permissions,
+        calling=calling,
+        serving=Serving(
+            name,
+            codec,
+            pool,
+            Runner(name, pool, UserLoop(name, deadlines, pool.submit)),
+            exchange,
+            inbox,
+            CalleeAdmission(limits, deadlines, exchange.post, exchange.awaited),
+            limits.served_calls_per_peer,
+        ),
+        messages=Messages(name, codec, exchange, calling),
+        attachments=Attachments(name),
+    )
+    watch_forks(life)
+    # First, and so called last: until then `shutdown` finds this agent, and waits for its end.
+    life.after_close(partial(clear_process_agent, agent))
+    context.run(enter_agent, agent)
+    agent.serving.serve_named(CALL, partial(admit_call, permissions.resolve))
+    return agent

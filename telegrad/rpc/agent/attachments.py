@@ -1,0 +1,68 @@
+"""The parts that upper packages keep on an agent, one of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, final
+
+from telegrad.errors import NotInitializedError
+
+__all__ = ["Attachments", "OwnCalls"]
+
+T = TypeVar("T")
+
+
+class OwnCalls(Protocol):
+    """Calls that this worker makes, as far as one part of it knows them."""
+
+    @property
+    def pending(self) -> int:
+        """How many wait for their reply, or to be sent."""
+
+    def wait_until_idle(self, deadline: float) -> bool:
+        """Blocks until none goes on; tells whether that is so at the deadline."""
+
+
+@final
+class Attachments:
+    """The attached parts, found by their class: `agent.attachments[Container]`.
+
+    All methods may be called from any thread; each operation is atomic.
+
+    Args:
+        worker: This worker's name, for errors.
+
+    Attributes:
+        own_calls: Calls that no table of calls knows: `statistics` counts them, and a graceful
+            shutdown waits for their end.
+        rref_counts: Returns the numbers of owned and of user RRefs, for `statistics`.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._parts: dict[type[Any], Any] = {}
+        self.own_calls: list[OwnCalls] = []
+        self.rref_counts: Callable[[], tuple[int, int]] = _no_rrefs
+
+    def attach(self, part: object) -> None:
+        """Keeps a part; one of its class that was attached before is replaced."""
+        self._parts[type(part)] = part
+
+    def find(self, cls: type[T]) -> T | None:
+        """Returns the attached part of a class; None where there is none."""
+        return self._parts.get(cls)
+
+    def __getitem__(self, cls: type[T]) -> T:
+        """Returns the attached part of a class.
+
+        Raises:
+            NotInitializedError: None was attached.
+        """
+        part: T | None = self._parts.get(cls)
+        if part is None:
+            raise NotInitializedError(f"{cls.__name__} does not run on agent {self._worker!r}")
+        return part
+
+
+def _no_rrefs() -> tuple[int, int]:
+    return 0, 0
