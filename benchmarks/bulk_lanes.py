@@ -24,7 +24,15 @@ from typing import NamedTuple
 import numpy as np
 
 from telegrad.errors import WorkerLostError
-from telegrad.transport import BulkSockets, Exchange, GrpcTransport, Receiver, self_signed_tls
+from telegrad.transport import (
+    BulkSockets,
+    Credentials,
+    Exchange,
+    GrpcTransport,
+    Identity,
+    Receiver,
+    self_signed_tls,
+)
 from telegrad.transport.channels import lanes as bulk_lanes
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -72,12 +80,9 @@ class End(Receiver):
         self.gone = threading.Event()
         self.last = Envelope("benchmark.nothing")
         self._echo = echo
+        identity = Identity("benchmark", WorkerInfo(name, rank, 1))
         self.exchange = Exchange(
-            job="benchmark",
-            name=name,
-            rank=rank,
-            incarnation=1,
-            token=b"a token that only benchmarks use",
+            Credentials(identity=identity, token=b"a token that only benchmarks use"),
             transports=[GrpcTransport(tls=tls), *sockets],
             receiver=self,
         )

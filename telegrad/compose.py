@@ -41,8 +41,11 @@ from telegrad.rpc.seams import (
     watch_forks,
 )
 from telegrad.transport import (
+    Credentials,
+    Entrance,
     Exchange,
     GuestList,
+    Identity,
     LoopThread,
     SocketReader,
     Transport,
@@ -94,18 +97,16 @@ def make_agent(
     guests, limits = GuestList(), connection_limits(options.limits)
 
     def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
+        credentials = Credentials(
+            identity=Identity(address.job, info), token=token, seconds=limits.handshake_seconds
+        )
         open_exchange = partial(
             Exchange,
-            job=address.job,
-            name=info.name,
-            rank=info.rank,
-            incarnation=info.incarnation,
-            token=token,
+            credentials,
             transports=transports,
-            guests=guests,
+            entrance=Entrance(guests=guests, listens=options.listen),
             lost_after=options.lost_after,
             loop=owned,
-            listens=options.listen,
             limits=limits,
         )
         made = _plug_together(

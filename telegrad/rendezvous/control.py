@@ -28,8 +28,11 @@ from telegrad.errors import (
 from telegrad.rendezvous.store import check_timeout
 from telegrad.transport import (
     ConnectionLimits,
+    Credentials,
+    Entrance,
     Exchange,
     GuestList,
+    Identity,
     LoopThread,
     Receiver,
     Transport,
@@ -310,18 +313,18 @@ class ControlLine(Receiver):
         def open_exchange() -> Exchange:
             self._guests = GuestList()
             incarnation = secrets.randbits(62)
+            info = WorkerInfo(line_name(rank, incarnation, owner), rank, incarnation)
+            credentials = Credentials(
+                identity=Identity(job, info), token=token, seconds=limits.handshake_seconds
+            )
             return Exchange(
-                job=job,
-                name=line_name(rank, incarnation, owner),
-                rank=rank,
-                incarnation=incarnation,
-                token=token,
+                credentials,
                 transports=transports,
                 receiver=self,
+                entrance=Entrance(guests=self._guests),
                 lost_after=lost_after,
                 limits=limits,
                 loop=loop,
-                guests=self._guests,
             )
 
         def another() -> ControlLine:

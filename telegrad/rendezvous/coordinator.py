@@ -37,7 +37,16 @@ from telegrad.rendezvous.membership import (
     check_job,
 )
 from telegrad.rendezvous.memory import MemoryStore, StoreWaits
-from telegrad.transport import ConnectionLimits, Exchange, LoopThread, Receiver, Transport
+from telegrad.transport import (
+    ConnectionLimits,
+    Credentials,
+    Entrance,
+    Exchange,
+    Identity,
+    LoopThread,
+    Receiver,
+    Transport,
+)
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped, read_body, write_body
 
@@ -126,18 +135,22 @@ class Coordinator(Receiver):
         self._shutdowns: dict[WorkerInfo, int] = {}
         self._standings: dict[WorkerInfo, int] = {}
         self._said_abandoned = False
-        self._exchange = Exchange(
-            job=check_job(job),
-            name=messages.COORDINATOR_NAME,
-            rank=messages.COORDINATOR_RANK,
-            incarnation=secrets.randbits(62),
+        info = WorkerInfo(
+            messages.COORDINATOR_NAME, messages.COORDINATOR_RANK, secrets.randbits(62)
+        )
+        credentials = Credentials(
+            identity=Identity(check_job(job), info),
             token=token,
+            certified=messages.line_owner,
+            seconds=limits.handshake_seconds,
+        )
+        self._exchange = Exchange(
+            credentials,
             transports=transports,
             receiver=self,
+            entrance=Entrance(on_refused=self._on_refused),
             lost_after=lost_after,
             loop=loop,
-            on_refused=self._on_refused,
-            certified=messages.line_owner,
             limits=limits,
         )
         self._handlers: Mapping[str, Callable[[WorkerInfo, Envelope, object], None]] = {

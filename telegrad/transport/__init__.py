@@ -44,14 +44,16 @@ from telegrad.transport.security.credentials import (
     read_token_file,
     write_token_file,
 )
+from telegrad.transport.security.handshake import Identity
 from telegrad.transport.security.own_file import fault_of_file
 from telegrad.transport.security.tls import Tls, TlsOptions, find_tls, load_tls, self_signed_tls
+from telegrad.transport.session.accept import Entrance
 from telegrad.transport.session.exchange import Exchange
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.link import Dial, Link, dial_peers, own_endpoints
 from telegrad.transport.session.session import Session, SessionStatistics
 from telegrad.transport.session.shared_port import SharedPort
-from telegrad.transport.session.terms import ExchangeStatistics
+from telegrad.transport.session.terms import Credentials, ExchangeStatistics
 from telegrad.transport.sockets.tcp import BulkSockets
 from telegrad.transport.sockets.unix import LocalTransport, find_local, is_unix
 from telegrad.wire import escaped
@@ -65,12 +67,15 @@ __all__ = [
     "CarrierClosedError",
     "Certificate",
     "ConnectionLimits",
+    "Credentials",
     "Dial",
+    "Entrance",
     "Exchange",
     "ExchangeStatistics",
     "Gate",
     "GrpcTransport",
     "GuestList",
+    "Identity",
     "InprocNetwork",
     "InprocTransport",
     "Interface",

@@ -8,8 +8,9 @@ import pytest
 
 from telegrad.rendezvous import COORDINATOR_NAME
 from telegrad.rendezvous.control import COORDINATOR_RANK, line_owner
-from telegrad.transport import Exchange, GrpcTransport
+from telegrad.transport import Credentials, Exchange, GrpcTransport, Identity
 from telegrad.transport.security import handshake
+from telegrad.types import WorkerInfo
 from tests.conftest import Programs
 from tests.transport.workers import TOKEN, Authority, Recorder
 
@@ -35,15 +36,11 @@ def test_a_worker_poses_as_the_coordinator(
     monkeypatch.setattr(handshake, "_check_expected", lambda found, expected: None)
     authority = Authority(tmp_path)
     heard = Recorder()
+    identity = Identity("default", WorkerInfo("worker2", COORDINATOR_RANK, 5))
     impostor = Exchange(
-        job="default",
-        name="worker2",
-        rank=COORDINATOR_RANK,
-        incarnation=5,
-        token=TOKEN,
+        Credentials(identity=identity, token=TOKEN, certified=line_owner),
         transports=[GrpcTransport(tls=authority.tls("worker2"))],
         receiver=heard,
-        certified=line_owner,
     )
     address = "tcp://" + impostor.start()[0].partition("://")[2]
     worker = authority.options("worker1")

@@ -17,8 +17,9 @@ from telegrad.rendezvous.control import (
     line_owner,
 )
 from telegrad.rendezvous.coordinator import Coordinator
-from telegrad.transport import Exchange, GrpcTransport
+from telegrad.transport import Credentials, Exchange, GrpcTransport, Identity
 from telegrad.transport.security.tls import self_signed_tls
+from telegrad.types import WorkerInfo
 from tests.transport.workers import SECONDS, TOKEN, Authority, Recorder
 
 Open = Callable[[str, str], ControlLine]
@@ -107,15 +108,11 @@ def test_a_worker_that_says_its_own_name_is_no_coordinator(
 ) -> None:
     """Its certificate is right for that name, and whoever asks for -1 may say that it is it."""
     heard = Recorder()
+    identity = Identity("job", WorkerInfo("worker2", COORDINATOR_RANK, 5))
     impostor = Exchange(
-        job="job",
-        name="worker2",
-        rank=COORDINATOR_RANK,
-        incarnation=5,
-        token=TOKEN,
+        Credentials(identity=identity, token=TOKEN, certified=line_owner),
         transports=[GrpcTransport(tls=authority.tls("worker2"))],
         receiver=heard,
-        certified=line_owner,
     )
     endpoint = impostor.start()[0]
     try:

@@ -13,7 +13,8 @@ import pytest
 from telegrad.errors import DuplicateNameError, RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous import Coordinator, JoinedJob, join_job, parse_init_method
 from telegrad.rendezvous.file import EndpointFile, Published
-from telegrad.transport import Exchange, GrpcTransport
+from telegrad.transport import Credentials, Exchange, GrpcTransport, Identity
+from telegrad.types import WorkerInfo
 from tests.conftest import Programs
 from tests.patience import with_more_time
 from tests.rendezvous.test_join import TOKEN, Listener
@@ -141,12 +142,9 @@ def test_a_stale_file_misleads_nobody(path: Path, kind: str) -> None:
 def test_a_worker_at_the_stale_address_is_no_coordinator(path: Path) -> None:
     """The kernel may give the port of a coordinator that is gone to an agent of the same job."""
     with ThreadPoolExecutor(2) as pool:
+        identity = Identity("default", WorkerInfo("me", 0, 1))
         worker = Exchange(
-            job="default",
-            name="me",
-            rank=0,
-            incarnation=1,
-            token=TOKEN,
+            Credentials(identity=identity, token=TOKEN),
             transports=[GrpcTransport()],
             receiver=Recorder(),
         )

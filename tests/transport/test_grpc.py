@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 PEER = """
 import sys, threading
-from telegrad.transport import Exchange, GrpcTransport, Receiver
+from telegrad.transport import Credentials, Exchange, GrpcTransport, Identity, Receiver
+from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 class Noted(Receiver):
@@ -34,10 +35,9 @@ class Noted(Receiver):
         lost.set()
 
 lost = threading.Event()
-exchange = Exchange(
-    job="job", name="bob", rank=1, incarnation=1, token=b"a token that only the tests use",
-    transports=[GrpcTransport()], receiver=Noted(),
-)
+identity = Identity("job", WorkerInfo("bob", 1, 1))
+credentials = Credentials(identity=identity, token=b"a token that only the tests use")
+exchange = Exchange(credentials, transports=[GrpcTransport()], receiver=Noted())
 print(exchange.start()[0], flush=True)
 lost.wait()
 if "close" in sys.argv:

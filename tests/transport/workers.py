@@ -17,8 +17,12 @@ from telegrad.transport import (
     BulkSockets,
     Carrier,
     CarrierClosedError,
+    ConnectionLimits,
+    Credentials,
+    Entrance,
     Exchange,
     GrpcTransport,
+    Identity,
     InprocNetwork,
     InprocTransport,
     Listener,
@@ -287,12 +291,21 @@ class Floor:
     ) -> Worker:
         recorder = Recorder()
         own_sockets = self.sockets() if sockets else []
-        exchange = Exchange(
-            job=job,
-            name=name,
-            rank=len(self._workers),
-            incarnation=incarnation,
+        info = WorkerInfo(name, len(self._workers), incarnation)
+        limits = options.get("limits", ConnectionLimits())
+        credentials = Credentials(
+            identity=Identity(job, info),
             token=token,
+            seconds=options.pop("prove_within", limits.handshake_seconds),
+        )
+        entrance = {
+            each: options.pop(each)
+            for each in ("listens", "guests", "on_refused")
+            if each in options
+        }
+        exchange = Exchange(
+            credentials,
+            entrance=Entrance(**entrance),
             transports=[
                 self.transport() if transport is None else transport,
                 *own_sockets,

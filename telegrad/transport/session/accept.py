@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import final
+from dataclasses import dataclass, replace
+from typing import Final, final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError
@@ -31,7 +31,9 @@ from telegrad.transport.sockets.tcp import BULK_SCHEME
 from telegrad.types import WorkerInfo
 
 __all__ = [
+    "OPEN",
     "Door",
+    "Entrance",
     "Unproved",
 ]
 
@@ -95,14 +97,39 @@ ANNOUNCED_SHARE = 0.5  # of a handshake's time: who has proved itself waits for 
 UNFINISHED = "UNFINISHED"  # beside the names of Reason: it went, or was silent for too long
 
 
+def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrance:
+    """The rules by which a worker lets others in.
+
+    Attributes:
+        listens: Whether peers may dial this worker. One that does not listen dials every peer of
+            which it is told, at once and whenever a stream breaks; those that do not either are
+            out of its reach, and it of theirs.
+        guests: The workers that may connect; None for whoever proves itself. Closed with the
+            exchange.
+        on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why
+            it was refused. Called on the loop; nothing about the claim is known to be true.
+    """
+
+    listens: bool = True
+    guests: GuestList | None = None
+    on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal
+
+
+OPEN: Final = Entrance()  # for whoever proves itself
+
+
 @final
 class Door:
     """Takes the carriers of one worker's listeners; on the loop.
 
     Args:
         terms: What all connections share.
-        guests: Who may come in; None for whoever proves itself.
-        on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why.
+        entrance: Whom it lets in.
         find: Returns the connection to a worker; makes one when told to, unless all is closed or
             the one there was is forgotten.
         forgotten: Whether a worker has ended so long ago that its connection is.
@@ -114,8 +141,7 @@ class Door:
         self,
         terms: Terms,
         *,
-        guests: GuestList | None,
-        on_refused: Callable[[WorkerInfo, str], None],
+        entrance: Entrance,
         find: Callable[[WorkerInfo, bool], Carriers | None],
         forgotten: Callable[[WorkerInfo], bool],
         dialling: Callable[[Carriers], bool],
@@ -123,8 +149,8 @@ class Door:
     ) -> None:
         self._terms = terms
         self._info = terms.credentials.identity.info
-        self._guests = guests
-        self._on_refused = on_refused
+        self._guests = entrance.guests
+        self._on_refused = entrance.on_refused
         self._find = find
         self._forgotten = forgotten
         self._dialling = dialling

@@ -24,12 +24,11 @@ from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, shared_loop_thread
 from telegrad.transport.security.audit import Audit
-from telegrad.transport.security.handshake import Identity, Reason, RefusedError, itself
-from telegrad.transport.session.accept import Door
+from telegrad.transport.security.handshake import Reason, RefusedError
+from telegrad.transport.session.accept import OPEN, Door, Entrance
 from telegrad.transport.session.ask import Answer, ask
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.dial import Dialling, Reach
-from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.liveness import BEATS_PER_BOUND
 from telegrad.transport.session.stream import without_carrier
 from telegrad.transport.session.terms import Credentials, ExchangeStatistics, Moved, Terms
@@ -328,10 +327,6 @@ CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has c
 LAST_WORD_SECONDS = 0.5
 
 
-def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
-    return None
-
-
 def _is_crossed(error: Exception) -> bool:
     return isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
 
@@ -362,83 +357,56 @@ class Exchange:
     is lost; `on_envelope` and `on_lost` are called on the loop thread.
 
     Args:
-        job: Workers of different jobs refuse each other.
-        name: This worker's.
-        rank: This worker's; -1 for the coordinator.
-        incarnation: This worker's.
-        token: What every worker of the job holds; None only in an insecure job.
+        credentials: What this worker proves itself with, and asks of others.
         transports: In order of preference; of those with one scheme the first one listens.
         receiver: The floor above.
+        entrance: Whether peers may dial this worker, and whom it lets in.
         lost_after: Seconds of silence after which a peer is lost.
-        guests: Who may connect; None for whoever proves itself. Closed with this.
         loop: Where the sockets are served; None for the process's shared one.
         clock: Read by liveness and deadlines; in seconds.
-        prove_within: Seconds that a handshake may take; by default as the limits say.
-        on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why
-            it was refused. Called on the loop; nothing about the claim is known to be true.
-        listens: Whether peers may dial this worker. One that does not listen dials every peer of
-            which it is told, at once and whenever a stream breaks; those that do not either are
-            out of its reach, and it of theirs.
-        certified: Where certificates are asked for: which name a peer's has to hold, by the name
-            that it says.
         limits: What others may take.
         reader: Reads the sockets past gRPC, on the same loop; by default one that never spins.
     """
 
     def __init__(
         self,
+        credentials: Credentials,
         *,
-        job: str,
-        name: str,
-        rank: int,
-        incarnation: int,
-        token: bytes | None,
         transports: Sequence[Transport],
         receiver: Receiver,
+        entrance: Entrance = OPEN,
         lost_after: float = LOST_AFTER,
-        guests: GuestList | None = None,
         loop: LoopThread | None = None,
         clock: Callable[[], float] = time.monotonic,
-        prove_within: float | None = None,
-        on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal,
-        listens: bool = True,
-        certified: Callable[[str], str] = itself,
         limits: ConnectionLimits = DEFAULT_LIMITS,
         reader: SocketReader | None = None,
     ) -> None:
-        self.info = WorkerInfo(name, rank, incarnation)
-        self._own_key = name, incarnation
-        self._listens = listens
+        self.info = credentials.identity.info
+        self._own_key = self.info.name, self.info.incarnation
+        self._entrance = entrance
         loop = shared_loop_thread() if loop is None else loop
         self._tasks = Tasks()
         reader = SocketReader(loop, 0.0) if reader is None else reader
         means = Means(loop=loop, spawn=self._tasks.spawn, clock=clock, moved=reader.moved)
         self._terms = Terms(
-            credentials=Credentials(
-                identity=Identity(job, self.info),
-                token=token,
-                certified=certified,
-                seconds=limits.handshake_seconds if prove_within is None else prove_within,
-            ),
+            credentials=credentials,
             transports=_by_scheme(transports),
             receiver=receiver,
             lost_after=lost_after,
             clock=clock,
             loop=loop,
             spawn=self._tasks.spawn,
-            audit=Audit(name),
+            audit=Audit(self.info.name),
             limits=limits,
             channels=Channels(means),
             reader=reader,
         )
-        self._guests = guests
         self._dialling = Dialling(self._terms)
         self._peers = Peers(self._terms, self._dialling.begin)
         self._ticker = Ticker(self._terms, self._peers)
         self._door = Door(
             self._terms,
-            guests=guests,
-            on_refused=on_refused,
+            entrance=entrance,
             find=self._peers.find,
             forgotten=self._peers.is_forgotten,
             dialling=self._dialling.shakes_hands,
@@ -470,7 +438,7 @@ class Exchange:
             self._started = True
         self._terms.loop.acquire()
         try:
-            return self._terms.loop.run(self._start(listen and self._listens))
+            return self._terms.loop.run(self._start(listen and self._entrance.listens))
         except BaseException:
             with self._state_lock:
                 self._closed = True
@@ -495,7 +463,7 @@ class Exchange:
         if carriers is None:
             return
         carriers.learn(endpoints)
-        if self._listens:
+        if self._entrance.listens:
             return
         if endpoints:
             self._terms.loop.call_soon(carriers.reach)
@@ -697,8 +665,8 @@ class Exchange:
     async def _close(self, peers: list[Carriers], timeout: float, reason: str) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        if self._guests is not None:
-            self._guests.close(f"{self.info.name!r} has shut down")
+        if (guests := self._entrance.guests) is not None:
+            guests.close(f"{self.info.name!r} has shut down")
         for carriers in peers:
             carriers.leave(reason)
         await _all_ended(peers, timeout)

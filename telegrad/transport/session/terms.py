@@ -11,10 +11,10 @@ from telegrad.transport.channels.base import Counters
 from telegrad.transport.channels.bulk_thread import BulkThread
 from telegrad.transport.channels.table import Channels
 from telegrad.transport.io.socket_reader import SocketReader
-from telegrad.transport.limits import ConnectionLimits
+from telegrad.transport.limits import HANDSHAKE_SECONDS, ConnectionLimits
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.audit import Audit
-from telegrad.transport.security.handshake import Identity
+from telegrad.transport.security.handshake import Identity, itself
 
 __all__ = [
     "Credentials",
@@ -37,8 +37,8 @@ class Credentials:
 
     identity: Identity
     token: bytes | None
-    certified: Callable[[str], str]
-    seconds: float
+    certified: Callable[[str], str] = itself
+    seconds: float = HANDSHAKE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
