@@ -12,6 +12,13 @@ __all__ = ["Attachments", "OwnCalls"]
 T = TypeVar("T")
 
 
+class Find(Protocol):
+    """Finds a part by its class."""
+
+    def __call__(self, cls: type[T], /) -> T | None:
+        """Returns the part; None where there is none."""
+
+
 class OwnCalls(Protocol):
     """Calls that this worker makes, as far as one part of it knows them."""
 
@@ -33,6 +40,7 @@ class Attachments:
         worker: This worker's name, for errors.
 
     Attributes:
+        find: Returns the attached part of a class; None where there is none.
         own_calls: Calls that no table of calls knows: `statistics` counts them, and a graceful
             shutdown waits for their end.
         rref_counts: Returns the numbers of owned and of user RRefs, for `statistics`.
@@ -41,16 +49,13 @@ class Attachments:
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._parts: dict[type[Any], Any] = {}
+        self.find: Find = self._parts.get
         self.own_calls: list[OwnCalls] = []
         self.rref_counts: Callable[[], tuple[int, int]] = _no_rrefs
 
     def attach(self, part: object) -> None:
         """Keeps a part; one of its class that was attached before is replaced."""
         self._parts[type(part)] = part
-
-    def find(self, cls: type[T]) -> T | None:
-        """Returns the attached part of a class; None where there is none."""
-        return self._parts.get(cls)
 
     def __getitem__(self, cls: type[T]) -> T:
         """Returns the attached part of a class.

@@ -23,7 +23,7 @@ from telegrad.rpc.call.admission_caller import ADMIT, CallerAdmission
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.rpc.call.failure import fresh_copy, rebuild_failure
 from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import ServedCall, current_served_call, left_by
+from telegrad.rpc.call.served_call import ServedCall, innermost_served_call, left_by
 from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY
 from telegrad.rpc.call.table import CallTable, PendingCall
 from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
@@ -189,7 +189,9 @@ class Calling:
         if self._life.forked:  # a child has none of the threads that answer
             self._life.check_process()
         limit = self._timeout if timeout is None else seconds(timeout, self._timeout)
-        depth, parent = 0, current_served_call()
+        depth, parent = 0, innermost_served_call()
+        if parent is not None and not parent.active:
+            parent = None
         if parent is not None:
             left, depth = left_by(parent)
             limit = min(limit, left)

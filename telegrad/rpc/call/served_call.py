@@ -201,6 +201,10 @@ def current_served_call() -> ServedCall | None:
     return served if served is not None and served.active else None
 
 
+# Returns that call even when it has its reply; for who looks at `active` himself.
+innermost_served_call: Callable[[], ServedCall | None] = _served.get
+
+
 def still_runs(parent: ServedCall | None) -> bool:
     """Tells whether what was made by `parent`, or by no call, was made by one that still runs."""
     return parent is not None and parent.active

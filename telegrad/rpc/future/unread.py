@@ -99,6 +99,10 @@ class UnreadErrors:
     Args:
         after: Calls a function on the loop, some seconds later.
         submit: Runs a function in the pool.
+
+    Attributes:
+        reports: The queue of what finalisers have reported.
+        expected: The queue, once it is looked through.
     """
 
     def __init__(
@@ -109,14 +113,14 @@ class UnreadErrors:
         self.reports: Reports = SimpleQueue()
         self._after = after
         self._submit = submit
-        self._lock = threading.Lock()  # guards `_looking`
-        self._looking = False
+        self.expected: Reports | None = None
+        self._lock = threading.Lock()  # guards `expected`
 
     def expect(self) -> Reports:
         """Returns where a finaliser reports to; from now on the queue is looked through."""
-        if not self._looking:
+        if self.expected is None:
             with self._lock:
-                first, self._looking = not self._looking, True
+                first, self.expected = self.expected is None, self.reports
             if first:
                 self._after(LOOK_SECONDS, self._look)
         return self.reports
@@ -164,7 +168,9 @@ def watched(agent: AmbientAgent, future: Future[T]) -> Future[T]:
     while frame is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
         frame = frame.f_back
     if frame is not None:
-        future._watch((frame.f_code, frame.f_lasti), _reports_of(agent))
+        unread = agent.attachments.find(UnreadErrors)
+        reports = None if unread is None else unread.expected or unread.expect()
+        future._watch((frame.f_code, frame.f_lasti), reports)
     return future
 
 

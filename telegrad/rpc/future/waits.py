@@ -334,7 +334,7 @@ def drive_of(source: object) -> Drive | None:
     Args:
         source: Of that future, or several futures.
     """
-    reads = _reads_of(source)
+    reads = source.reads if isinstance(source, Driven) else _reads_of(source)  # nearly all are
     return None if reads is None else reads.wait
 
 
@@ -351,8 +351,6 @@ def drive_on(loop: asyncio.AbstractEventLoop, source: object) -> Callable[[], No
 
 def _reads_of(source: object) -> Reads | None:
     """Returns what reads the message that completes a future in the end, or one of several."""
-    if isinstance(source, Driven):  # so for nearly all who ask
-        return source.reads
     places = [source]
     seen: set[int] = set()  # several that others wait for, too
     while places:
