@@ -9,14 +9,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from telegrad.types import WorkerInfo
 
-if TYPE_CHECKING:
-    from telegrad.rpc.future.future import Future
+__all__ = ["CallRecord", "Interceptor", "Message", "Prerequisite"]
 
-__all__ = ["CallRecord", "Interceptor", "Message"]
+
+class Prerequisite(Protocol):
+    """A future of something that has to be done before a call runs; `Future` is the one."""
+
+    def exception(self) -> BaseException | None:
+        """Returns the error that it has failed with."""
+
+    def try_set_exception(self, error: BaseException, /) -> bool:
+        """Has it fail, unless it is done."""
+
+    def _when_done(self, callback: Callable[[Any], object], /) -> None:
+        """Calls `callback(self)` when it is done."""
 
 
 @dataclass(slots=True)
@@ -38,7 +48,7 @@ class CallRecord:
     function: str
     state: dict[str, object] = field(default_factory=dict)
     served: Callable[..., Any] | None = None
-    starts_after: Future[Any] | None = None
+    starts_after: Prerequisite | None = None
     answered: bool = False
 
 

@@ -31,7 +31,7 @@ from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.rpc.call.early_cancels import Arrivals, EarlyCancels
 from telegrad.rpc.call.failure import describe_failure, fresh_copy
-from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.interceptor import CallRecord, Prerequisite
 from telegrad.rpc.call.runner import Runner
 from telegrad.rpc.call.served_call import ServedCall, current_served_call, enter_served_call
 from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plain_function
@@ -313,7 +313,7 @@ class Serving:
         self._start(call, user_call)
 
     def _start_after(
-        self, starts_after: Future[Any], call: ServedCall, prepare: Prepare, payload: object
+        self, starts_after: Prerequisite, call: ServedCall, prepare: Prepare, payload: object
     ) -> None:
         def start(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:

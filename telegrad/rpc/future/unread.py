@@ -14,12 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, final
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.rpc.agent.ambient import AmbientAgent, find_agent
-
-if TYPE_CHECKING:
-    from telegrad.rpc.future.future import Future
 
 __all__ = [
     "Made",
@@ -35,7 +32,6 @@ __all__ = [
     "watched",
 ]
 
-T = TypeVar("T")
 
 LOOK_SECONDS = 1.0  # a user reads the log at leisure, and an empty look costs a microsecond
 
@@ -90,6 +86,16 @@ class Report:
 
 Reports: TypeAlias = SimpleQueue[Report]
 Made: TypeAlias = tuple[CodeType, int]  # what an Origin says; each call has one, few are looked at
+
+
+class Watched(Protocol):
+    """A future that may fail; `Future` is the one."""
+
+    def _watch(self, origin: Made, reports: Reports | None, /) -> None:
+        """Has its error reported if nobody reads it."""
+
+
+W = TypeVar("W", bound=Watched)
 
 
 @final
@@ -162,7 +168,7 @@ def expect_reports() -> Reports | None:
     return None if agent is None else _reports_of(agent)
 
 
-def watched(agent: AmbientAgent, future: Future[T]) -> Future[T]:
+def watched(agent: AmbientAgent, future: W) -> W:
     """For the library: returns a future given to a user, who may forget to read its error."""
     frame: FrameType | None = sys._getframe(2)  # who called the verb
     while frame is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
@@ -174,7 +180,7 @@ def watched(agent: AmbientAgent, future: Future[T]) -> Future[T]:
     return future
 
 
-def watch_from(agent: AmbientAgent, future: Future[T], origin: Origin | None) -> Future[T]:
+def watch_from(agent: AmbientAgent, future: W, origin: Origin | None) -> W:
     """Does what `watched` does, where it is known who is given what it stands for."""
     if origin is not None:
         future._watch(origin, _reports_of(agent))

@@ -18,16 +18,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
+from typing import Any, Protocol, TypeAlias, cast, final
 from weakref import WeakKeyDictionary
 
 from telegrad.errors import AgentForkedError
 from telegrad.rpc.agent.ambient import find_agent, forked_at
 from telegrad.rpc.call.served_call import ServedCall, last_served_call
 from telegrad.transport import LONGEST_SLEEP
-
-if TYPE_CHECKING:
-    from telegrad.rpc.future.future import Future
 
 __all__ = [
     "Arrival",
@@ -51,7 +48,24 @@ __all__ = [
 ]
 
 
-Awaited: TypeAlias = "Future[Any]"
+class Awaited(Protocol):
+    """A future, as far as waits need to know it; `Future` is the one."""
+
+    _source: object  # what will complete it
+
+    @property
+    def _lock(self) -> threading.Lock: ...
+    @property
+    def _made(self) -> float: ...
+    @property
+    def _dispatch(self) -> object: ...
+    @property
+    def _label(self) -> str: ...
+    def done(self) -> bool:
+        """Tells whether it was completed."""
+
+    def _forget(self, waker: Callable[[], None], /) -> None: ...
+
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -404,8 +418,8 @@ class Gate:
     def wait(
         self,
         limit: float,
-        *futures: Future[Any],
-        first_of: Collection[Future[Any]] = (),
+        *futures: Awaited,
+        first_of: Collection[Awaited] = (),
         drive: Drive | None = None,
     ) -> bool:
         """Blocks until it is open; tells whether that came true within `limit` seconds.
@@ -472,7 +486,7 @@ class Arrival(asyncio.Future[None]):
 
     __slots__ = ("_futures", "_wait", "_wakers")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Future[Any]]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Awaited]) -> None:
         super().__init__(loop=loop)
         agent = find_agent()
         wakers = None if agent is None else agent.attachments.find(LoopWakers)

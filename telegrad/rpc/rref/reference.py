@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, final
 
 from telegrad.errors import InvalidUseError, OwnerLostError, ValueNotFoundError
 from telegrad.rpc.call.user_call import UserCall, mode_of
@@ -13,7 +13,6 @@ from telegrad.rpc.call.user_call import UserCall, mode_of
 if TYPE_CHECKING:
     from telegrad.errors import WorkerLostError
     from telegrad.rpc.future.future import Future
-    from telegrad.rpc.rref.calls import Asked
     from telegrad.rpc.rref.protocol import ForkId, RRefId
     from telegrad.rpc.rref.table import RRefRegistry
     from telegrad.types import WorkerInfo
@@ -42,6 +41,13 @@ __all__ = [
 CONSTANTS: Final = (type(None), bool, int, float, str, bytes)
 LONGEST_CONSTANT = 256  # characters or bytes that are sent to somebody who may not want them
 LARGEST_CONSTANT = 2**62
+
+
+class Hears(Protocol):
+    """Hears how a creation has ended; `Asked` is the one."""
+
+    def hear(self) -> None:
+        """Says that somebody uses the reference, who is told of a failure."""
 
 
 @final
@@ -93,7 +99,7 @@ class Reference:
         self._type_name = type_name
         self._constant: tuple[object] | None = None
         self.creation: Future[Any] | None = None
-        self.asked: Asked | None = None
+        self.asked: Hears | None = None
         self.made = time.monotonic()
         self.methods: frozenset[str] = frozenset()
         self.whence: object = "an argument of a call"
