@@ -171,7 +171,7 @@ def _plug_together(
 
     Args:
         info: The worker.
-        world_size: How many workers the job has.
+        world_size: The number of workers that make the job complete.
         options: As given to `init_rpc`.
         loop: The loop thread that owns the sockets.
         context: The Context whose copies user functions run in.

@@ -25,7 +25,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("rpc/pool/user_loop.py", "RuntimeError"): "the call that it was for gets NotInitializedError",
     ("rpc/future/combine.py", "RuntimeError"): "stands for an error that is there",
     (
-        "rpc/call/serving.py",
+        "rpc/call/runner.py",
         "CancelledError",
     ): "asyncio's own, of a coroutine that cancelled itself",
     ("rpc/future/future.py", "CancelledError"): "asyncio's own, for asyncio's functions",

@@ -54,7 +54,7 @@ class AmbientAgent(Protocol):
 
     @property
     def life(self) -> Life:
-        """How far it is on its way to its end."""
+        """The state of the agent."""
 
     @property
     def pool(self) -> Submits:
@@ -62,7 +62,7 @@ class AmbientAgent(Protocol):
 
     @property
     def attachments(self) -> Attachments:
-        """What is kept on it."""
+        """The parts that others keep on it."""
 
 
 A = TypeVar("A", bound=AmbientAgent)

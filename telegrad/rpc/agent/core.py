@@ -1,4 +1,4 @@
-"""The core of an agent: the parts of one worker, and what takes several of them."""
+"""The core of an agent: the parts of one worker, and the work that takes several of them."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class AgentCore:
     Attributes:
         info: This worker.
         options: As given to `init_rpc`.
-        life: How far the agent is on its way to its end, and who wants to hear of it.
+        life: The state of the agent, from made to ended, and the callbacks of its end.
         loop: The loop thread that owns the sockets.
         pool: The threads that run plain user functions.
-        deadlines: What is due later.
+        deadlines: The moments at which something is due.
         members: The workers of the job.
-        inbox: Who handles what arrives.
+        inbox: The registry of handlers for what arrives.
         exchange: The sessions with the other workers.
-        codec: Seals and opens what carries user values.
-        permissions: What others may call here.
-        calling: The own calls.
-        serving: The calls of others.
-        messages: Protocol messages of upper packages.
-        attachments: What upper packages keep here.
+        codec: The codec of messages that carry user values.
+        permissions: The rules of what others may call here.
+        calling: The calls that this worker makes.
+        serving: The calls of others that it serves.
+        messages: The protocol messages of upper packages.
+        attachments: The parts that upper packages keep here.
     """
 
     info: WorkerInfo

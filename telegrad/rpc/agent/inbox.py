@@ -1,4 +1,4 @@
-"""The registry of whom what arrives at a worker concerns: envelopes by kind, replies, losses."""
+"""The registry of handlers for what arrives at a worker: envelopes by kind, replies, losses."""
 
 from __future__ import annotations
 

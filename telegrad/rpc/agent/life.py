@@ -120,7 +120,7 @@ class _Moment(enum.Enum):
 
 @final
 class Life:
-    """How far an agent is on the one way from made to closed, and who wants to hear of it.
+    """The state of an agent on the one way from made to closed, and the callbacks of its end.
 
     Args:
         name: The agent's, for errors.

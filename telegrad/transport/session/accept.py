@@ -129,7 +129,7 @@ class Door:
 
     Args:
         terms: What all connections share.
-        entrance: Whom it lets in.
+        entrance: The rules by which it lets others in.
         find: Returns the connection to a worker; makes one when told to, unless all is closed or
             the one there was is forgotten.
         forgotten: Whether a worker has ended so long ago that its connection is.

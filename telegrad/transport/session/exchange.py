@@ -357,10 +357,10 @@ class Exchange:
     is lost; `on_envelope` and `on_lost` are called on the loop thread.
 
     Args:
-        credentials: What this worker proves itself with, and asks of others.
+        credentials: The proof of who this worker is, and what it asks of others.
         transports: In order of preference; of those with one scheme the first one listens.
         receiver: The floor above.
-        entrance: Whether peers may dial this worker, and whom it lets in.
+        entrance: The rules by which it lets others in.
         lost_after: Seconds of silence after which a peer is lost.
         loop: Where the sockets are served; None for the process's shared one.
         clock: Read by liveness and deadlines; in seconds.
