@@ -37,7 +37,7 @@ class Work:
 def counted() -> Iterator[Work]:
     """Counts in its block."""
     work = Work()
-    to_peer, to_itself, enter = Connection.post, Loopback.post, Pool._enter
+    to_peer, to_itself, enter = Connection.post, Loopback.post, Pool.submit_call
 
     def count(worker: str, envelope: Any) -> None:
         kind = "reply" if envelope.reply else envelope.kind
@@ -52,14 +52,13 @@ def counted() -> Iterator[Work]:
         count(loopback._info.name, envelope)
         to_itself(loopback, envelope)
 
-    def counted_enter(pool: Pool, given: Any, **how: Any) -> None:
-        function = given[1]
+    def counted_enter(pool: Pool, context: Any, function: Any, *args: Any, **how: Any) -> bool:
         work.hops[pool._name] += getattr(function, "__func__", None) is not WaitProbes._look
-        enter(pool, given, **how)
+        return enter(pool, context, function, *args, **how)
 
     with (
         mock.patch.object(Connection, "post", counted_post),
         mock.patch.object(Loopback, "post", counted_post_to_itself),
-        mock.patch.object(Pool, "_enter", counted_enter),
+        mock.patch.object(Pool, "submit_call", counted_enter),
     ):
         yield work

@@ -89,14 +89,14 @@ class Pool:
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in a thread, in a Context of its own. From any thread."""
-        self._enter((self.new_context(), func, args), nested=True)
+        self.submit_call(self.new_context(), func, *args, nested=True, bounded=False)
 
     def submit_in(self, context: contextvars.Context, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in a thread, inside `context`; what it raises is logged.
 
         After `close` each piece of work still runs, in a thread of its own.
         """
-        self._enter((context, func, args), nested=True)
+        self.submit_call(context, func, *args, nested=True, bounded=False)
 
     def submit_call(
         self,
@@ -104,6 +104,7 @@ class Pool:
         func: Callable[..., Any],
         *args: Any,
         nested: bool,
+        bounded: bool = True,
     ) -> bool:
         """Does what `submit_in` does, for a call; tells whether it was not refused.
 
@@ -112,10 +113,21 @@ class Pool:
             func: The function.
             *args: Its arguments.
             nested: Whether a call waits for it; else it comes after what others wait for.
+            bounded: Whether it is refused where no thread is free and none may be added.
         """
-        if self._roster.threads >= self._max_threads and self.exhausted(nested=nested):
+        work, roster, todo = (context, func, args), self._roster, None
+        if bounded and roster.threads >= self._max_threads and self.exhausted(nested=nested):
             return False
-        self._enter((context, func, args), nested=nested)
+        with self._roster_lock:
+            if not roster.closed:
+                me, now = threading.get_ident(), time.monotonic()
+                todo = roster.enter(work, nested=nested, thread=me, now=now)
+        if todo is None:
+            late = threading.Thread(target=_run, args=(work,), name=f"{self._name}-late")
+            late.daemon = True
+            late.start()
+        elif todo:
+            self._act(todo)
         return True
 
     def close(self) -> None:
@@ -129,19 +141,6 @@ class Pool:
         for _ in range(threads):
             self._queue.put(False)
         self._call_watcher()
-
-    def _enter(self, work: Work, *, nested: bool) -> None:
-        roster, todo = self._roster, None
-        with self._roster_lock:
-            if not roster.closed:
-                me, now = threading.get_ident(), time.monotonic()
-                todo = roster.enter(work, nested=nested, thread=me, now=now)
-        if todo is None:
-            late = threading.Thread(target=_run, args=(work,), name=f"{self._name}-late")
-            late.daemon = True
-            late.start()
-        elif todo:
-            self._act(todo)
 
     def _act(self, todo: Todo) -> None:
         """Does what the roster says; without its lock."""
@@ -183,22 +182,30 @@ class Pool:
 
     # In the pool's threads.
 
-    def _next(self) -> Work | None:
-        """Returns what a thread does after its work; None where it ends."""
-        roster = self._roster
-        with self._roster_lock:
-            rest = roster.rest()
-            if rest is Rest.NOT:
-                return roster.take(time.monotonic())
-        return self._first() if rest is Rest.IDLE else None
+    def _next(self, *, first: bool = False) -> Work | None:
+        """Returns the next work of a thread; None where the thread ends.
 
-    def _first(self) -> Work | None:
-        """Returns what an idle thread does next; None where it ends."""
-        roster, me = self._roster, threading.get_ident()
-        while True:
+        Args:
+            first: Whether the thread has just started; else it has done its work.
+        """
+        roster, watch, me = self._roster, self._watch, threading.get_ident()
+        if not first:
             with self._roster_lock:
-                watches = self._watch is not None and roster.begin_watch(me)
-            called = watches and self._watch_until_called()
+                rest = roster.rest()
+                if rest is Rest.NOT:
+                    return roster.take(time.monotonic())
+            if rest is Rest.OVER:
+                return None
+        while True:  # it is idle
+            called = False
+            with self._roster_lock:
+                watches = watch is not None and roster.begin_watch(me)
+            if watches and watch is not None:
+                try:
+                    watch(roster.gate)
+                finally:
+                    with self._roster_lock:
+                        called = roster.end_watch()
             more = called or self._queue.get()
             with self._roster_lock:
                 if more and roster.waiting:
@@ -206,16 +213,6 @@ class Pool:
                 if not more:
                     roster.end()
                     return None
-
-    def _watch_until_called(self) -> bool:
-        """Watches; returns whether this thread was called to work."""
-        assert self._watch is not None
-        try:
-            self._watch(self._roster.gate)
-        finally:
-            with self._roster_lock:
-                called = self._roster.end_watch()
-        return called
 
     def _begin_wait(self) -> None:
         with self._roster_lock:
@@ -238,7 +235,7 @@ class _Thread(PoolThread):
 
     def run(self) -> None:
         pool = self._pool
-        work = pool._first()
+        work = pool._next(first=True)
         while work is not None:
             _run(work)
             del work  # a thread at rest keeps nothing of the last call alive

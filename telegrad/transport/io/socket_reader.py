@@ -222,21 +222,18 @@ class SocketReader:
         try:
             self.bursts.write()
             gate.wake = self._wake_idle
-            self._watch_until(gate, polls)
+            while gate.shut and not self._closed:
+                for descriptor, _ in self._idle_spin.poll(polls.idle.poll, LONGEST_POLL):
+                    if descriptor == polls.idle_event:
+                        polls.forget_idle_wake()
+                    else:
+                        self._idle_context.run(self._read, self._ready(Holder.IDLE))
         finally:
             gate.wake = None
             with self._role_lock:
                 self._role.idle_ends()
                 polls.users -= 1
                 self._arm()
-
-    def _watch_until(self, gate: Gate, polls: _Polls) -> None:
-        while gate.shut and not self._closed:
-            for descriptor, _ in self._idle_spin.poll(polls.idle.poll, LONGEST_POLL):
-                if descriptor == polls.idle_event:
-                    polls.forget_idle_wake()
-                else:
-                    self._idle_context.run(self._read, self._ready(Holder.IDLE))
 
     def _wake_idle(self) -> None:
         with self._role_lock:
