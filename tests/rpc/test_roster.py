@@ -36,7 +36,7 @@ class Pool:
 
     def __init__(self, num_threads: int, max_threads: int) -> None:
         self.roster = Roster(num_threads, max_threads)
-        self.max_threads = max_threads
+        self.num_threads, self.max_threads = num_threads, max_threads
         self.nested: set[int] = set()  # work that others wait for, not taken yet
         self.now = 0.0
         self.threads: dict[int, State] = {}
@@ -46,18 +46,21 @@ class Pool:
         self.taken: list[int] = []
         self._drawn = 0
 
-    def act(self, todo: Todo) -> None:
+    def act(self, todo: Todo, *, stalled: bool = False) -> None:
+        if Do.START in todo and not stalled:
+            assert self.roster.threads - self.roster.blocked <= self.num_threads, "more at once"
         for do in todo:
             if do is Do.WAKE:
                 self.tokens += 1
             elif do is Do.START:
                 assert self.roster.threads <= self.max_threads or self.nested
+                assert self.roster.idle <= self.roster.waiting - self.roster.left, "one too many"
                 self._drawn += 1
                 self.threads[self._drawn] = State.STARTING
-            elif do is Do.TICK:
-                self.due.append((self.roster.tick, self.roster.taken))
-            elif do is Do.LOOK:
-                self.due.append((self.roster.look, self.roster.taken))
+            elif do in (Do.TICK, Do.LOOK):
+                event = self.roster.tick if do is Do.TICK else self.roster.look
+                assert event not in [due for due, _ in self.due], "one look at a time"
+                self.due.append((event, self.roster.taken))
 
     def those(self, state: State) -> list[int]:
         return [thread for thread, now in self.threads.items() if now is state]
@@ -67,7 +70,15 @@ class Pool:
         if nested:
             self.nested.add(self.entered)
         work: Work = (contextvars.Context(), int, (self.entered,))
-        self.act(self.roster.enter(work, nested=nested, thread=thread, now=self.now))
+        left, comes = self.roster.left, self.comes_back()
+        todo = self.roster.enter(work, nested=nested, thread=thread, now=self.now)
+        assert self.roster.left == left or comes, "left to nobody"
+        self.act(todo)
+
+    def comes_back(self) -> bool:
+        """Whether a thread works, or is on its way to work; it looks for more after that."""
+        on_its_way = self.roster.waiting - self.roster.left
+        return bool(self.those(State.WORKING)) or on_its_way > 0
 
     def rest(self, thread: int) -> None:
         watches = self.roster.begin_watch(thread)
@@ -119,7 +130,7 @@ class Pool:
     def look(self) -> None:
         event, taken = self.due.pop(0)
         self.now += QUICK_SECONDS
-        self.act(event(taken))
+        self.act(event(taken), stalled=event == self.roster.tick)
 
     def check(self) -> None:
         roster, states = self.roster, list(self.threads.values())
@@ -130,6 +141,10 @@ class Pool:
         assert states.count(State.WATCHING) <= 1
         assert roster.waiting == self.entered - len(self.taken)
         assert 0 <= roster.left <= roster.waiting
+        assert not roster.left or any(event == roster.look for event, _ in self.due), "forgotten"
+        full = roster.threads - roster.blocked >= self.num_threads
+        at_limit = roster.threads >= self.max_threads
+        assert roster.waiting - roster.left <= roster.idle or full or at_limit, "one too few"
         assert len(set(self.taken)) == len(self.taken)
 
 
