@@ -71,7 +71,9 @@ class Pool:
             self.nested.add(self.entered)
         work: Work = (contextvars.Context(), int, (self.entered,))
         left, comes = self.roster.left, self.comes_back()
+        own = self.threads.get(thread) is State.WATCHING and self.roster.gate.shut
         todo = self.roster.enter(work, nested=nested, thread=thread, now=self.now)
+        assert not own or (todo == () and not self.roster.gate.shut), "a thread does what it reads"
         assert self.roster.left == left or comes, "left to nobody"
         self.act(todo)
 
@@ -174,10 +176,10 @@ def after(events: list[tuple[int, int]], num_threads: int, max_threads: int) -> 
     return pool
 
 
-EVENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 50)), max_size=80)
+EVENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 50)), min_size=30, max_size=90)
 
 
-@on_examples(EVENTS, st.integers(1, 4))
+@on_examples(EVENTS, st.integers(1, 4), few=150)
 def test_all_work_gets_a_thread_though_no_other_ends(
     events: list[tuple[int, int]], num_threads: int
 ) -> None:
@@ -190,7 +192,7 @@ def test_all_work_gets_a_thread_though_no_other_ends(
     assert sorted(pool.taken) == list(range(1, pool.entered + 1))
 
 
-@on_examples(EVENTS, st.integers(1, 3))
+@on_examples(EVENTS, st.integers(1, 3), few=150)
 def test_the_limits_hold_and_all_work_is_done_as_threads_go_on(
     events: list[tuple[int, int]], max_threads: int
 ) -> None:
@@ -228,3 +230,25 @@ def test_roots_come_after_nested_work_and_are_not_forgotten(nested: list[bool]) 
     for place, each in enumerate(kinds):
         turn = kinds[max(0, place - TURNS) : place] == [True] * TURNS
         assert each is (False if turn and False in kinds[place:] else True in kinds[place:])
+
+
+def test_work_is_not_left_to_threads_that_rest_already() -> None:
+    """Two threads are one too many, so that the one rests and the other ends, and work is left."""
+    pool = Pool(1, 100)
+    for thread in (1, 2):
+        pool.enter(nested=True)
+        pool.rest(thread)
+        pool.woken(thread)
+        pool.threads[thread] = State.WAITING
+        pool.act(pool.roster.begin_wait())
+    for thread in (1, 2):
+        pool.roster.end_wait()
+        pool.threads[thread] = State.WORKING
+    pool.enter(nested=True)
+    assert pool.roster.left == 1
+    pool.finish(1)
+    pool.finish(2)
+    assert not pool.comes_back()
+    pool.enter(nested=True)  # checks that it is not left as well
+    assert pool.tokens == 1
+    pool.check()

@@ -39,12 +39,16 @@ class End:
         """Lets the time of one tick pass; returns whether the peer is lost."""
         self.now += TICK
         lost = self.pulse.tick(self.now, self.acknowledged, self.chunks)
-        if self.pulse.beat_due:
+        if self.is_due():
             beat = self.pulse.beat(self.now, lag=0.0, busy=0, chunks=0)
             assert beat is not None
-            assert not self.pulse.beat_due
+            assert not self.is_due()
             self.written.append((self.now, beat))
         return lost
+
+    def is_due(self) -> bool:
+        """Whether the pulse wants a beat written."""
+        return self.pulse.beat_due
 
     def lost_after(self, most: float = 10 * BOUND) -> float:
         """Returns the seconds until the peer is lost if nothing else happens."""
@@ -119,7 +123,8 @@ def test_signs_within_the_bound_keep_a_peer_alive_and_silence_loses_it(
     assert end.pulse.judges
     answered = 0
     for sign, ticks in [("", 1), *signs]:
-        seen = sign != "answer" or len(end.written) > answered  # an answer to an old question is none
+        # The second answer to a question is no sign.
+        seen = sign != "answer" or len(end.written) > answered
         answered = len(end.written) if sign == "answer" else answered
         give(end, sign)
         for tick in range(ticks):
@@ -180,10 +185,27 @@ def test_the_chunks_of_a_new_stream_are_counted_from_zero(here: int, there: int)
     end.pulse.opened(end.now)
     assert end.pulse.beat_due
     end.chunks = 0, 1
-    for _ in range(int(0.9 * BOUND / TICK)):
-        assert not end.tick()
-        end.chunks = 0, end.chunks[1] + 1
+    assert not end.tick()
     assert end.pulse.silence(end.now) == 0.0
+
+
+@on_examples(st.booleans(), st.integers(0, 30))
+def test_the_first_chunk_counts(opened: bool, ticks: int) -> None:
+    """One that was taken there is a sign of life; one from there makes the bound longer."""
+    silent, taken, brought = (End() for _ in range(3))
+    for end in (silent, taken, brought):
+        end.pulse.opened(end.now) if opened else end.pulse.begin(end.now)
+        for _ in range(ticks):
+            end.tick()
+    taken.takes_there()
+    brought.takes_here()
+    for end in (silent, taken, brought):
+        end.tick()
+    assert taken.pulse.silence(taken.now) == 0.0
+    assert brought.pulse.silence(brought.now) == silent.pulse.silence(silent.now) > 0.0
+    lost = silent.lost_after()
+    assert lost <= AT_MOST
+    assert brought.lost_after() >= max(lost, BOUND - TICK)
 
 
 def test_a_new_stream_begins_to_judge() -> None:
@@ -214,11 +236,11 @@ def test_a_question_is_answered_at_once_and_an_answer_is_not() -> None:
     end.tick()
     assert len(end.written) == 1
     end.answers()
-    assert not end.pulse.beat_due
+    assert not end.is_due()
     end.pulse.heard(Heartbeat(sent=7.0), end.now)
-    assert end.pulse.beat_due
+    assert end.is_due()
     beat = end.pulse.beat(end.now, lag=0.5, busy=3, chunks=9)
     assert beat is not None
     assert (beat.sent, beat.echo) == (0.0, 7.0)
     assert (beat.lag, beat.busy, beat.chunks) == (0.5, 3, 9)
-    assert not end.pulse.beat_due
+    assert not end.is_due()
