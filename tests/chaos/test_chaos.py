@@ -1,0 +1,35 @@
+"""`make chaos` itself: a seed is a plan, and two short runs of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import chaos
+
+SCRIPT = Path(chaos.__file__)
+
+
+def test_a_seed_is_a_plan() -> None:
+    plans = [chaos.plan_of(seed) for seed in range(200)]
+    assert plans == [chaos.plan_of(seed) for seed in range(200)]
+    assert {plan.network for plan in plans} == set(chaos.NETWORKS)
+    for plan in plans:
+        kills = [event.rank for event in plan.events if event.kind == "kill"]
+        others = [event.rank for event in plan.events if event.kind != "kill"]
+        assert len(kills) <= 1, plan
+        assert set(kills).isdisjoint(others), plan
+        assert all(event.at + event.seconds < plan.seconds for event in plan.events)
+        assert str(plan).startswith(f"seed {plan.seed}: ")
+
+
+@pytest.mark.long
+def test_two_runs() -> None:
+    """One over Unix sockets, with a stop and a break; one over a network with faults by chance."""
+    command = [sys.executable, str(SCRIPT), "--runs", "2", "--seed", "4"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "2 runs from seed 4: all passed" in ended.stdout

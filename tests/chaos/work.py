@@ -1,0 +1,456 @@
+"""Random operations with known results, which each worker of a chaos run does on the others.
+
+An operation ends with the right value, or with an error that a fault explains, and within a bound.
+All else is a finding: another value, another error, a hang, a call that ran twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import logging
+import os
+import random
+import socket
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from telegrad import collectives as dist
+from telegrad import dist_autograd, rpc
+from telegrad.autograd import Tensor, tensor
+from telegrad.errors import CallCancelledError, CallTimeoutError, TelegradError, WorkerLostError
+from telegrad.testing import faulty_network
+from telegrad.testing.leaks import LeakError, open_descriptors, wait_until_gone
+from telegrad.types import Array
+
+__all__ = [
+    "BOUND",
+    "CALL_SECONDS",
+    "Fault",
+    "begun",
+    "connections",
+    "leave",
+    "prepare",
+    "report",
+    "run",
+]
+
+CALL_SECONDS = 4.0
+# For one operation: a few calls, a worker that is stopped meanwhile, and a machine that stands still.
+BOUND = 20.0
+THREADS = 3
+ROUNDS = 25  # of collective operations
+EXPECTED = (WorkerLostError, CallTimeoutError)
+
+Fault: TypeAlias = tuple[float, str]  # after so many seconds: "break", "cut" or "heal"
+Draw: TypeAlias = random.Random
+
+_lock = threading.Lock()
+_ran: Counter[str] = Counter()  # numbered calls that ran here
+_confirmed: list[tuple[str, str]] = []  # workers, and numbered calls that have returned from there
+_outcomes: Counter[str] = Counter()
+_findings: list[str] = []
+_me: list[str] = []  # this worker
+_others: list[str] = []  # the other workers, the lost ones included
+_begun = threading.Event()
+
+
+class WrongValueError(AssertionError):
+    """An operation returned something else than it should."""
+
+
+def expect(found: object, right: object) -> None:
+    """Compares values, arrays among them.
+
+    Raises:
+        WrongValueError: They differ.
+    """
+    if not np.array_equal(cast("Array", found), cast("Array", right)):
+        raise WrongValueError(f"found {found!r}, and {right!r} is right")
+
+
+# -- what workers call on each other -----------------------------------------------------------
+
+
+def ran(number: str, value: int) -> int:
+    """Notes that a numbered call ran here."""
+    with _lock:
+        _ran[number] += 1
+    return value * value + 1
+
+
+async def ran_on_loop(number: str, value: int) -> int:
+    await asyncio.sleep(0)
+    return ran(number, value)
+
+
+def relay(to: str, number: str, value: int) -> int:
+    return rpc.rpc_sync(to, ran, (number, value))
+
+
+def nap(seconds: float) -> float:
+    threading.Event().wait(seconds)
+    return seconds
+
+
+def echo(array: Array) -> Array:
+    return array
+
+
+def counted(seed: int, size: int) -> Array:
+    return np.random.default_rng(seed).integers(0, 1000, size).astype(np.float64)
+
+
+def stream_arrays(count: int, size: int) -> Iterator[Array]:
+    for i in range(count):
+        yield counted(i, size)
+
+
+class Cell:
+    """A sum to which others add."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._lock = threading.Lock()
+
+    def add(self, number: str) -> int:
+        ran(number, 0)
+        with self._lock:
+            self.total += 1
+            return self.total
+
+    def get(self) -> int:
+        return self.total
+
+
+def total_of(cell: rpc.RRef[Cell]) -> int:
+    return cell.rpc_sync().get()
+
+
+def value_of(rref: rpc.RRef[Array]) -> Array:
+    return rref.to_here(timeout=CALL_SECONDS)
+
+
+class Layer:
+    """A weight on some worker."""
+
+    def __init__(self, seed: int) -> None:
+        self.weight = tensor(weights(seed), requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast("Tensor", np.tanh(x @ self.weight))
+
+    def gradient(self, context_id: int) -> Array:
+        return dist_autograd.get_gradients(context_id)[self.weight].data
+
+
+def weights(seed: int) -> Array:
+    return np.random.default_rng(seed).normal(size=(4, 4))
+
+
+# -- operations --------------------------------------------------------------------------------
+
+
+def me() -> str:
+    return _me[0]
+
+
+def other(draw: Draw) -> str:
+    return draw.choice(_others)
+
+
+def numbered(draw: Draw) -> tuple[str, int]:
+    """Returns a number that no other call has, and a value."""
+    return f"{me()} {draw.getrandbits(64):x}", draw.randrange(1000)
+
+
+def confirm(to: str, number: str, found: int, value: int) -> None:
+    expect(found, value * value + 1)
+    with _lock:
+        _confirmed.append((to, number))
+
+
+def call(draw: Draw) -> None:
+    to, (number, value) = other(draw), numbered(draw)
+    func: Callable[[str, int], Any] = draw.choice([ran, ran_on_loop])
+    confirm(to, number, rpc.rpc_sync(to, func, (number, value)), value)
+
+
+def burst(draw: Draw) -> None:
+    """Many calls at once, awaited by a thread or by a loop of its own."""
+    calls = [(other(draw), *numbered(draw)) for _ in range(draw.randrange(1, 60))]
+    futures = [rpc.rpc_async(to, ran, (number, value)) for to, number, value in calls]
+
+    async def together() -> list[int]:
+        return [await each for each in futures]
+
+    found = rpc.wait_all(futures) if draw.random() < 0.5 else asyncio.run(together())
+    for (to, number, value), each in zip(calls, found, strict=True):
+        confirm(to, number, each, value)
+
+
+def nested_call(draw: Draw) -> None:
+    """A call through another worker, perhaps back to this one."""
+    via, to, (number, value) = other(draw), draw.choice([me(), other(draw)]), numbered(draw)
+    confirm(to, number, rpc.rpc_sync(via, relay, (to, number, value)), value)
+
+
+def big_array(draw: Draw) -> None:
+    array = counted(draw.randrange(100), draw.choice([10, 20_000, 400_000]))
+    expect(rpc.rpc_sync(other(draw), echo, (array,)), array)
+
+
+def give_up(draw: Draw) -> None:
+    """Calls that are cancelled, or have too little time."""
+    future = rpc.rpc_async(other(draw), nap, (0.2,))
+    future.cancel()
+    with suppress(CallCancelledError):
+        expect(future.wait(), 0.2)
+    with suppress(CallTimeoutError):
+        expect(rpc.rpc_sync(other(draw), nap, (0.2,), timeout=0.02), 0.2)
+
+
+def references(draw: Draw) -> None:
+    """A value and an object on one worker, used from here and from a third."""
+    owner, third = other(draw), other(draw)
+    seed, size = draw.randrange(100), draw.choice([10, 50_000])
+    value = rpc.remote(owner, counted, (seed, size))
+    cell = rpc.remote(owner, Cell, (100,))
+    count = draw.randrange(1, 20)
+    totals = [cell.rpc_async().add(numbered(draw)[0]) for _ in range(count)]
+    expect(rpc.rpc_sync(third, value_of, (value,)), counted(seed, size))
+    expect(value.to_here(timeout=CALL_SECONDS), counted(seed, size))
+    expect(sorted(rpc.wait_all(totals)), [101 + i for i in range(count)])
+    expect(rpc.rpc_sync(third, total_of, (cell,)), 100 + count)
+
+
+def stream(draw: Draw) -> None:
+    """A stream, read to its end or left in the middle."""
+    count, size = draw.randrange(40), draw.choice([5, 20_000])
+    most = draw.choice([count, count // 2])
+    with rpc.stream(other(draw), stream_arrays, (count, size)) as items:
+        found = [item for item, _ in zip(items, range(most), strict=False)]
+        for i, item in enumerate(found):
+            expect(item, counted(i, size))
+        expect(len(found), most)
+
+
+def gradients(draw: Draw) -> None:
+    """A pass through two layers on other workers; without gradients if it fails."""
+    seeds = draw.randrange(100), draw.randrange(100)
+    x = tensor(weights(draw.randrange(100)), requires_grad=True)
+    layers = [rpc.remote(other(draw), Layer, (seed,)) for seed in seeds]
+    with dist_autograd.context() as context_id:
+        y = x
+        for layer in layers:
+            y = layer.rpc_sync().forward(y)
+        try:
+            dist_autograd.backward(context_id, [(y * y).sum()], timeout=CALL_SECONDS)
+        except TelegradError:
+            expect(len(dist_autograd.get_gradients(context_id)), 0)
+            raise
+        found = [dist_autograd.get_gradients(context_id)[x].data]
+        found += [layer.rpc_sync().gradient(context_id) for layer in layers]
+    first, second = (weights(seed) for seed in seeds)
+    hidden = np.tanh(x.data @ first)
+    out = np.tanh(hidden @ second)
+    at_out = 2 * out * (1 - out**2)
+    at_hidden = at_out @ second.T * (1 - hidden**2)
+    right = [at_hidden @ first.T, x.data.T @ at_hidden, hidden.T @ at_out]
+    for each, gradient in zip(found, right, strict=True):
+        expect(np.allclose(each, gradient), True)
+
+
+OPERATIONS: list[Callable[[Draw], None]] = [
+    call, call, burst, nested_call, big_array, give_up, references, stream, gradients
+]  # fmt: skip
+
+
+def collective(draw: Draw) -> None:
+    """One operation of all ranks, of numbers that floats add exactly."""
+    r, n = dist.get_rank(), dist.get_world_size()
+    kind = draw.choice(["all_reduce", "broadcast", "all_gather", "barrier"])
+    base, src = counted(draw.randrange(100), draw.choice([3, 5000, 100_000])), draw.randrange(n)
+    array = base * (r + 1)
+    if kind == "all_reduce":
+        dist.all_reduce(array)
+        expect(array, base * (n * (n + 1) // 2))
+    elif kind == "broadcast":
+        dist.broadcast(array, src)
+        expect(array, base * (src + 1))
+    elif kind == "all_gather":
+        for rank, each in enumerate(dist.all_gather(array)):
+            expect(each, base * (rank + 1))
+    else:
+        dist.barrier()
+
+
+# -- a worker's part of a run ------------------------------------------------------------------
+
+
+def attempt(operation: Callable[[], object], name: str) -> bool:
+    """Runs an operation and notes how it ended; returns whether its value was right."""
+    began, outcome = time.monotonic(), "right"
+    try:
+        operation()
+    except EXPECTED as error:
+        outcome = type(error).__name__
+    except BaseException:
+        outcome = "finding"
+        finding(f"{name}: {traceback.format_exc()}")
+    if (seconds := time.monotonic() - began) > BOUND:
+        finding(f"{name} took {seconds:.1f} s and ended with: {outcome}")
+    with _lock:
+        _outcomes[outcome] += 1
+    return outcome == "right"
+
+
+def finding(words: str) -> None:
+    with _lock:
+        _findings.append(f"{me()}: {words}")
+
+
+def operate(draw: Draw, until: float) -> None:
+    while time.monotonic() < until:
+        operation = draw.choice(OPERATIONS)
+        if not attempt(partial(operation, draw), operation.__name__):
+            threading.Event().wait(0.05)  # a worker that was given up is told so at once
+
+
+def collect(seed: int) -> None:
+    """Does collective operations until one fails: the others fail then, too."""
+    begin = partial(dist.init_process_group, timeout=CALL_SECONDS)
+    rounds: list[tuple[Callable[[], object], str]] = [(begin, "init_process_group")]
+    draws = [random.Random(f"{seed} {i}") for i in range(ROUNDS)]
+    rounds += [(partial(collective, draw), f"collective {i}") for i, draw in enumerate(draws)]
+    for operation, name in rounds:
+        if not attempt(operation, name):
+            return
+        threading.Event().wait(0.05)
+
+
+def inject(faults: Sequence[Fault], began: float, draw: Draw) -> None:
+    """Makes the faults that a worker makes itself, each at its time."""
+    for at, kind in faults:
+        threading.Event().wait(max(0.0, began + at - time.monotonic()))
+        if kind == "break":
+            break_connections(draw)
+        elif kind == "cut":
+            faulty_network().partition(me())
+        else:
+            faulty_network().heal()
+
+
+def break_connections(draw: Draw) -> None:
+    """Breaks about half of this process' connections, in the middle of whatever they carry."""
+    for number in open_descriptors():
+        if draw.random() < 0.5:
+            with borrowed(number) as end:
+                if end is not None:
+                    end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def borrowed(number: int) -> Iterator[socket.socket | None]:
+    """Yields the connection that a descriptor is; None for other things, and for pairs of sockets.
+
+    The pairs are a loop's own, and the pipe through which this process is told what to do.
+    """
+    with suppress(OSError):  # it may be closed by now, or is no socket, or listens
+        own = os.dup(number)
+        try:
+            end = socket.socket(fileno=own)
+        except OSError:
+            os.close(own)
+            raise
+        with end:
+            yield end if end.getpeername() or end.getsockname() else None
+            return
+    yield None
+
+
+def connections(*, of_grpc: bool = True) -> list[str]:
+    """Returns the connections of this process, with or without gRPC's, which are those of IPv6."""
+    found = []
+    for number in open_descriptors():
+        with borrowed(number) as end:
+            if end is not None and (of_grpc or end.family != socket.AF_INET6):
+                found.append(f"{number}: {end.getsockname()} to {end.getpeername()}")
+    return found
+
+
+def prepare() -> int:
+    """Keeps the log quiet, which would be full of faults; returns the process id."""
+    logging.disable(logging.CRITICAL)
+    _me.append(rpc.get_worker_info().name)
+    _others.extend(info.name for info in rpc.get_worker_infos() if info.name != me())
+    return os.getpid()
+
+
+def begun() -> None:
+    """Waits until this worker works."""
+    _begun.wait(BOUND)
+
+
+def run(seed: int, seconds: float, faults: Sequence[Fault]) -> None:
+    """Does random operations on the others; `report` says what was found."""
+    began, rank = time.monotonic(), rpc.get_worker_info().rank
+    draws = [random.Random(f"{seed} {rank} {i}") for i in range(THREADS + 1)]
+    jobs: dict[str, Callable[[], None]] = {"collectives": partial(collect, seed)}
+    jobs["faults"] = partial(inject, faults, began, draws[THREADS])
+    for i in range(THREADS):
+        jobs[f"operations {i}"] = partial(operate, draws[i], began + seconds)
+    threads = [threading.Thread(target=jobs[name], name=name, daemon=True) for name in jobs]
+    for thread in threads:
+        thread.start()
+    _begun.set()
+    for thread in threads:
+        thread.join(max(0.1, began + seconds + 1.5 * BOUND - time.monotonic()))
+        if thread.is_alive():
+            finding(f"{thread.name} hangs:\n{stacks()}")
+
+
+def stacks() -> str:
+    """Returns where all threads are."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return file.read()
+
+
+def report() -> dict[str, Any]:
+    """Returns what ran here and how the operations of this worker ended; once all have ended."""
+    with _lock:
+        return {
+            "ran": dict(_ran),
+            "confirmed": _confirmed,
+            "outcomes": dict(_outcomes),
+            "findings": _findings,
+        }
+
+
+def leave() -> list[str]:
+    """Shuts down together with the others; returns what was found then and is left."""
+    before = len(_findings)
+    attempt(rpc.shutdown, "shutdown")
+
+    def left() -> list[str]:
+        gc.collect()
+        memory = [to for to in open_descriptors().values() if "memfd:" in to]
+        return memory + connections(of_grpc=False)  # gRPC closes its own later, if it likes
+
+    try:
+        wait_until_gone("connections or memory after shutdown", left, within=10.0)
+    except LeakError as error:
+        _findings.append(str(error))
+    return _findings[before:]
