@@ -18,7 +18,6 @@ One idle thread watches the sockets. Work that it submits while it watches it do
 
 from __future__ import annotations
 
-import contextvars
 import math
 from collections import deque
 from collections.abc import Callable
@@ -47,7 +46,8 @@ TURNS: Final = 8
 # How long a thread that took work is expected to come back soon: quick work takes microseconds.
 QUICK_SECONDS = 0.001
 
-Work: TypeAlias = tuple[contextvars.Context, Callable[..., Any], tuple[Any, ...]]
+# The Context in which it runs, the function, and its arguments.
+Work: TypeAlias = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 
 
 class Do(Enum):
@@ -109,7 +109,7 @@ class Roster:
 
     Example:
         >>> roster = Roster(2, 100)
-        >>> roster.enter((contextvars.Context(), print, ()), nested=False, thread=1, now=0.0)
+        >>> roster.enter((None, print, ()), nested=False, thread=1, now=0.0)
         (<Do.WAKE: 'one idle thread is woken'>, <Do.START: 'one more thread starts'>)
         >>> roster.take(0.0)[1], roster.threads, roster.idle
         (<built-in function print>, 1, 0)
