@@ -27,9 +27,10 @@ WITH_EXAMPLES = sorted(
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_the_files_that_a_document_names_exist(document: Path) -> None:
     text = document.read_text()
-    for floor, name in re.findall(rf"(?<![\w/.])({FLOORS})/(\w+)(?:\.py)?\b", text):
+    for floor, name in re.findall(rf"(?<![\w/.])({FLOORS})/((?:\w+/)*\w+)(?:\.py)?\b", text):
         place = PACKAGE / floor / name
-        assert place.is_dir() or place.with_suffix(".py").exists(), f"telegrad/{floor}/{name}"
+        room = place / "__init__.py"
+        assert room.exists() or place.with_suffix(".py").exists(), f"telegrad/{floor}/{name}"
     for path in re.findall(r"(?<![\w/])(?:docs|tests|examples|scripts)/[\w/.-]+\w", text):
         assert (ROOT / path).exists(), path
 

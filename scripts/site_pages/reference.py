@@ -63,6 +63,7 @@ FACES = (
     Face("telegrad.testing"),
     Face("telegrad.rendezvous", only=STORES),
     Face("telegrad.doctor"),
+    Face("telegrad.arrays", only=frozenset({"shared_empty"})),
     Face("telegrad.errors"),
     Face("telegrad.types"),
 )
