@@ -22,6 +22,13 @@ from tests.rpc.plain_futures import done, failed, objects_left_by, start
 from tests.rpc.turns import turn
 
 
+def completed_by(thunk: Callable[[], int]) -> Future[int]:
+    """Returns a future whose value a thunk makes once it is read."""
+    future: Future[int] = new_future(None, "a reply")
+    assert future._try_set_thunk(thunk)
+    return future
+
+
 def test_value_and_state() -> None:
     future: Future[int] = Future()
     assert not future.done()
@@ -227,8 +234,7 @@ def test_a_thunk_runs_once_in_the_thread_that_needs_it() -> None:
         ran.append(threading.get_ident())
         return 8
 
-    future = new_future(None, "a reply")
-    assert future._try_set_thunk(thunk)
+    future = completed_by(thunk)
     assert future.done()
     assert not ran
     threads = [start(future.value) for _ in range(4)]
@@ -239,12 +245,10 @@ def test_a_thunk_runs_once_in_the_thread_that_needs_it() -> None:
 
 
 def test_a_thunk_may_fail() -> None:
-    future = new_future(None, "a reply")
-
     def thunk() -> int:
         raise KeyError("gone")
 
-    future._try_set_thunk(thunk)
+    future = completed_by(thunk)
     for _ in range(2):
         with pytest.raises(KeyError, match="gone"):
             future.wait()

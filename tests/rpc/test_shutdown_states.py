@@ -141,7 +141,7 @@ def test_a_call_that_was_given_up_holds_nobody_up(
         for ending in [pool.submit(agent.shutdown) for agent in (first, second)]:
             ending.result(20)
     assert [each.getMessage() for each in caplog.records if "still run" in each.message] == [
-        "agent 'w1' ends with calls that still run, for callers that were lost or have given them up"
+        "agent 'w1' ends while calls still run; their callers were lost or no longer wait for them"
     ]
     remote_code.release("given up")
 
