@@ -204,14 +204,18 @@ class DoctorProbe:
 
     def _reply_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Answers a question; in the pool, because it waits."""
+        answer: Any = None
+        failure: Exception | None = None
         try:
-            body = self._agent.messages.read(envelope)
-            self._agent.messages.reply(peer, envelope, self._answered(body))
+            answer = self._answered(self._agent.messages.read(envelope))
         except Exception as error:  # a remote handler: the asking worker must get the error
-            self._agent.messages.reply_error(peer, envelope, error)
-        finally:
-            with self._lock:
-                self._questions -= 1
+            failure = error
+        with self._lock:  # before the reply: whoever has it may ask again at once
+            self._questions -= 1
+        if failure is None:
+            self._agent.messages.reply(peer, envelope, answer)
+        else:
+            self._agent.messages.reply_error(peer, envelope, failure)
 
     def _answered(self, body: Any) -> Any:
         what = body.get("ask") if isinstance(body, Mapping) else None
