@@ -257,7 +257,7 @@ def test_two_that_do_not_listen_are_told_as_a_fact_from_wherever_it_is_asked(
 @pytest.mark.usefixtures("small_arrays")
 def test_a_cut_pair_is_a_row_with_advice_and_nobody_is_given_up_for_it() -> None:
     """What is cut has never spoken: a call would have the pair given up after `lost_after`."""
-    options = rpc.RpcOptions(lost_after=1.0)
+    options = rpc.RpcOptions(lost_after=3.0)
     with Cluster(3, options=options, faults=FaultPlan()) as cluster:
         cluster.network.partition("worker1", "worker2")
         report = cluster.call(0, doctor.examine)
@@ -271,7 +271,7 @@ def test_a_cut_pair_is_a_row_with_advice_and_nobody_is_given_up_for_it() -> None
         assert "'worker1' cannot reach 'worker2'" in pair.words
         assert report.pair("worker0", "worker1").ok
         assert report.pair("worker0", "worker2").ok
-        assert cluster.run(losses_within, 1.5) == [0, 0, 0]  # nobody is watched for silence
+        assert cluster.run(losses_within, 3.5) == [0, 0, 0]  # nobody is watched for silence
         cluster.network.heal()
         healed = cluster.call(1, doctor.examine)
         assert healed.ok, str(healed)
