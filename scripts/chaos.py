@@ -233,27 +233,26 @@ class Run:
 
 def run_seeds(seeds: range) -> int:
     """Runs plans one after the other; returns how many have failed."""
-    failed = 0
-    warm_up()
-    for seed in seeds:
-        began, run = time.monotonic(), Run(plan_of(seed))
-        say(f"{run.plan} ...")
-        faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
-        run.run()
-        faulthandler.cancel_dump_traceback_later()
-        counts = ", ".join(f"{count} {name}" for name, count in run.outcomes.most_common())
-        verdict = "FAILED" if run.findings else "passed"
-        say(f"seed {seed} {verdict} in {time.monotonic() - began:.1f} s: {counts}")
-        for finding in run.findings:
-            say(f"seed {seed}: {finding}")
-        failed += bool(run.findings)
-    return failed
-
-
-def warm_up() -> None:
-    """Starts what lives as long as this process: the fork server, and threads and pipes of gRPC."""
-    with Cluster(2, processes=True, **options_of("grpc", 0)) as cluster:
+    # A job that stays: what gRPC has for all connections of a process comes and goes with the first
+    # and the last one, and would be taken for a leak of whichever run that happens in.
+    with Cluster(1, processes=True, **options_of("grpc", 0)) as cluster:
         cluster.run(work.prepare)
+        return sum(fails(seed) for seed in seeds)
+
+
+def fails(seed: int) -> bool:
+    """Runs the plan of a seed and prints what became of it; returns whether it failed."""
+    began, run = time.monotonic(), Run(plan_of(seed))
+    say(f"{run.plan} ...")
+    faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
+    run.run()
+    faulthandler.cancel_dump_traceback_later()
+    counts = ", ".join(f"{count} {name}" for name, count in run.outcomes.most_common())
+    verdict = "FAILED" if run.findings else "passed"
+    say(f"seed {seed} {verdict} in {time.monotonic() - began:.1f} s: {counts}")
+    for finding in run.findings:
+        say(f"seed {seed}: {finding}")
+    return bool(run.findings)
 
 
 def say(line: str) -> None:
