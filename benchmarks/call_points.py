@@ -126,13 +126,13 @@ def install(events: Events) -> list[str]:
         owner, _, name = qualname.rpartition(".")
         try:
             holder = getattr(importlib.import_module(f"telegrad.{module}"), owner)
-            setattr(holder, name, _noting(getattr(holder, name), function, events))
+            setattr(holder, name, noting(getattr(holder, name), function, events))
         except (ImportError, AttributeError):
             missing.append(function)
     return missing
 
 
-def _noting(func: Callable[..., Any], name: str, events: Events) -> Callable[..., Any]:
+def noting(func: Callable[..., Any], name: str, events: Events) -> Callable[..., Any]:
     note, clock = events.append, time.perf_counter_ns
     begin, end = f"{name} begin", f"{name} end"
 
@@ -160,8 +160,8 @@ def cost(times: int = 1000, tries: int = 20) -> float:
             func()
         return time.perf_counter_ns() - began
 
-    noting = _noting(nothing, "nothing", events)
-    both = [(took(noting), took(nothing)) for _ in range(tries)]
+    noted = noting(nothing, "nothing", events)
+    both = [(took(noted), took(nothing)) for _ in range(tries)]
     return max(0.0, (min(a for a, _ in both) - min(b for _, b in both)) / (2 * times))
 
 

@@ -444,7 +444,7 @@ def test_notes_are_taken_around_a_function_whatever_it_does(load: Load) -> None:
     def fails() -> None:
         raise ValueError("no")
 
-    noting = load("call_points")._noting(fails, "a:A.f", events)
+    noting = load("call_points").noting(fails, "a:A.f", events)
     with pytest.raises(ValueError, match="no"):
         noting()
     assert [where for _, where in events] == ["a:A.f begin", "a:A.f end"]

@@ -201,7 +201,7 @@ def test_a_probe_divides_its_forks_among_the_needs_that_it_follows() -> None:
     assert isinstance(probe, Probe)
     for needs, expected in (([[d]], [forks]), ([[d], [e]], [forks // 2] * 2)):
         model.begin(b, needs)
-        later = probe._replace(since=(float(model.now + 1), 0))
+        later = Probe(probe.todo, probe.hops, (float(model.now + 1), 0), probe.forks)
         sent = [message for _, message in wait_cycle.on_probe(model.at(b), later, model.steps(b))]
         assert [each.forks for each in sent if isinstance(each, Probe)] == expected
 
