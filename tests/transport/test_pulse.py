@@ -167,6 +167,7 @@ def test_while_chunks_come_the_bound_counts_twice() -> None:
     end.pulse.begin(end.now)
     while not end.tick():
         end.takes_here()
+        assert end.now < START + 3 * BOUND
     assert 2 * BOUND < end.now - START <= 2 * BOUND + AT_MOST - BOUND
     end = End()
     end.pulse.begin(end.now)
