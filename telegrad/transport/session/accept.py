@@ -1,4 +1,4 @@
-"""The listening end of handshakes: who may come in, and which of two crossed dials stays."""
+"""The listening end of handshakes: decides on admission, and which of two crossed dials stays."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ __all__ = [
 ]
 
 
-# -- the streams that have proved nothing yet: there is always room for one more -----------------
+# -- streams that have not proved themselves yet: there is always room for one more ---------------
 #
-# A stranger that opens streams and says nothing holds each for as long as a handshake may take; an
-# honest worker needs one for a few milliseconds. So the newest is never turned away: where there are
-# too many, the oldest is cut off, of the address that has most of them.
+# A stranger that opens streams and sends nothing holds each of them for the time limit of a
+# handshake. An honest worker needs one for a few milliseconds. So the newest stream is never
+# refused: when there are too many, the oldest one is cut off, of the address that has the most.
 
 _PORT = re.compile(r":\d+$")
 
 
 @final
 class Unproved:
-    """Those of one worker; on the loop.
+    """The streams to one worker that have not proved themselves yet; on the loop.
 
     Args:
-        most: At once.
+        most: The highest number of such streams at once.
     """
 
     def __init__(self, most: int) -> None:
@@ -71,11 +71,11 @@ class Unproved:
             self._cut.discard(carrier)
 
     def proved(self, carrier: Carrier) -> None:
-        """It has proved itself, and counts no more, though its handshake goes on."""
+        """Counts a carrier that has proved itself no more, though its handshake goes on."""
         self._open.pop(carrier, None)
 
     def too_many(self) -> Carrier | None:
-        """Returns whom to cut off, if there are too many; they count no more."""
+        """Removes and returns the carrier to cut off; None if there are not too many."""
         if len(self._open) <= self._most:
             return None
         ((crowd, _),) = Counter(self._open.values()).most_common(1)
@@ -85,7 +85,7 @@ class Unproved:
         return oldest
 
     def why_cut(self, carrier: Carrier) -> str | None:
-        """Returns why a carrier was cut off; None if it was not."""
+        """Returns the reason why a carrier was cut off; None if it was not."""
         if carrier not in self._cut:
             return None
         return f"it was the oldest of {self._most + 1} streams that had proved nothing yet"
@@ -93,8 +93,8 @@ class Unproved:
 
 # ------------------------------------------------------------------------------------------------
 
-ANNOUNCED_SHARE = 0.5  # of a handshake's time: who has proved itself waits for the news of it
-UNFINISHED = "UNFINISHED"  # beside the names of Reason: it went, or was silent for too long
+ANNOUNCED_SHARE = 0.5  # of a handshake's time: a proved peer waits that long to be announced
+UNFINISHED = "UNFINISHED"  # beside the names of Reason: the dialler left, or was silent
 
 
 def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
@@ -103,16 +103,17 @@ def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrance:
-    """The rules by which a worker lets others in.
+    """The rules by which a worker admits others.
 
     Attributes:
-        listens: Whether peers may dial this worker. One that does not listen dials every peer of
-            which it is told, at once and whenever a stream breaks; those that do not either are
-            out of its reach, and it of theirs.
-        guests: The workers that may connect; None for whoever proves itself. Closed with the
-            exchange.
-        on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why
-            it was refused. Called on the loop; nothing about the claim is known to be true.
+        listens: True if peers may dial this worker. A worker that does not listen dials every peer
+            of which it is told, at once and whenever a stream breaks. Two workers of which neither
+            listens cannot reach each other.
+        guests: The workers that may connect; None for every worker that proves itself. Closed with
+            the exchange.
+        on_refused: Hears of a dialler that did not prove itself: the worker it claimed to be, and
+            the reason for the refusal. Called on the loop; nothing about the claim is known to be
+            true.
     """
 
     listens: bool = True
@@ -120,7 +121,7 @@ class Entrance:
     on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal
 
 
-OPEN: Final = Entrance()  # for whoever proves itself
+OPEN: Final = Entrance()  # for every worker that proves itself
 
 
 @final
@@ -128,13 +129,13 @@ class Door:
     """Takes the carriers of one worker's listeners; on the loop.
 
     Args:
-        terms: What all connections share.
-        entrance: The rules by which it lets others in.
-        find: Returns the connection to a worker; makes one when told to, unless all is closed or
-            the one there was is forgotten.
-        forgotten: Whether a worker has ended so long ago that its connection is.
-        dialling: Whether a handshake that this side began with that peer is under way.
-        full: Whether there are as many connections as there may be.
+        terms: The parts that all connections share.
+        entrance: The rules by which it admits others.
+        find: Returns the connection to a worker. Makes one when told to, unless the exchange is
+            closed or the connection that there was is forgotten.
+        forgotten: Returns True if a worker ended so long ago that its connection is forgotten.
+        dialling: Returns True while a handshake that this side began with that peer is under way.
+        full: Returns True if there are as many connections as the limits allow.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Door:
         self._unproved = Unproved(terms.limits.unproved)
 
     async def take(self, carrier: Carrier) -> None:
-        """Begins a handshake with whoever dialled."""
+        """Begins a handshake with the peer that dialled."""
         self._terms.spawn(self._shake_hands(carrier))
 
     async def _shake_hands(self, carrier: Carrier) -> None:
@@ -168,7 +169,7 @@ class Door:
             await self._prove_each_other(carrier)
 
     async def _prove_each_other(self, carrier: Carrier) -> None:
-        """The listener's half of a handshake; refuses with words whoever does not belong here."""
+        """Does the listener's half of a handshake; refuses a peer with words."""
         cut = cut_off(self._terms, carrier)
         terms = self._terms
         underlay = Underlay.of(carrier, terms.credentials.certified)
@@ -181,7 +182,7 @@ class Door:
         try:
             await self._welcome(carrier, handshake)
         except LedOnError:
-            pass  # it came to the door of another exchange of this process, which has it now
+            pass  # the stream belongs to another exchange of this process, which has it now
         except RefusedError as error:
             self._record_refusal(carrier, handshake, error.reason.name, error.words)
             await self._refuse(carrier, error)
@@ -222,7 +223,7 @@ class Door:
         except RefusedError as error:
             self._on_refused(claimed, error.words)
             raise
-        self._unproved.proved(carrier)  # it may have to wait at the door, among its likes
+        self._unproved.proved(carrier)  # it may have to wait to be announced, as may others
         if handshake.moves:
             self._move(carrier, claimed, handshake, peer_received)
             return
@@ -246,7 +247,7 @@ class Door:
     def _record(
         self, event: str, carrier: Carrier, handshake: AcceptHandshake, **fields: str
     ) -> None:
-        """Records who came. Where it was refused, what it says of itself may be a lie."""
+        """Records who connected. A peer that was refused may lie about itself."""
         peer, proved = handshake.claimed, carrier.peer_names
         self._terms.audit.record(
             event,
@@ -269,7 +270,7 @@ class Door:
     def _move(
         self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake, peer_received: int
     ) -> None:
-        """Gives a socket the place of the stream that it names."""
+        """Puts a socket in the place of the stream that it names."""
         carriers, stream = self._named(carrier, peer, handshake)
         way = stream.lanes.way
         check_path(way, self._terms, carrier)
@@ -316,7 +317,7 @@ class Door:
         return self._session_with(peer)
 
     def _is_gone(self, peer: WorkerInfo) -> bool:
-        """Whether it was given up here, for good, of which it is told at once."""
+        """Returns True if the peer was given up here for good; it is told so at once."""
         known = self._find(peer, False)
         return self._forgotten(peer) if known is None else known.connection.loss is not None
 
@@ -344,8 +345,9 @@ class Door:
     def _check_crossed(self, carriers: Carriers, came_up: int) -> None:
         """Refuses a stream that crossed one of this side's, when this side has the smaller name.
 
-        That is so while this side's handshake is under way; and when its stream came up after
-        the other's hello, for then the peer accepted it knowing of its own dial.
+        That is the case while this side's handshake is under way. It is also the case when this
+        side's stream came up after the other's hello: then the peer accepted that stream while it
+        knew of its own dial.
         """
         if self._info.name > carriers.peer.name:
             return

@@ -1,4 +1,4 @@
-"""Asking an endpoint who listens there: the first half of a handshake, as the dialler does it."""
+"""The first half of a handshake, as the dialler does it: finds out which worker listens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A listener that has said who it is, and has proved nothing yet."""
+    """A listener that has said which worker it is, and has not proved it yet."""
 
     carrier: Carrier
     handshake: DialHandshake
@@ -40,7 +40,7 @@ async def receive_small(terms: Terms, carrier: Carrier) -> bytes:
     """Receives a message of a handshake.
 
     Raises:
-        RefusedError: It is too big to be one.
+        RefusedError: The message is too big for a handshake.
     """
     message = await carrier.receive()
     if len(message) > terms.limits.handshake_bytes:
@@ -59,16 +59,16 @@ async def ask(
     """Dials an endpoint and exchanges hellos.
 
     Args:
-        terms: What all connections share.
-        endpoint: Where somebody listens.
-        expected: Who has to answer; None for whoever does.
+        terms: The parts that all connections share.
+        endpoint: The address of a listener.
+        expected: The worker that has to answer; None for any worker.
         lane_of: For a lane: the id of its stream.
-        moves: Whether it is no lane, but takes the place of that stream.
+        moves: True if the carrier is no lane, but takes the place of that stream.
 
     Raises:
         ConnectionRefusedError: Nobody listens there.
         RefusedError: The listener, or this side, refuses.
-        ConnectionError: It cannot be reached now.
+        ConnectionError: The listener cannot be reached now.
     """
     scheme = endpoint.partition("://")[0]
     transport = terms.transports.get(scheme)
@@ -102,7 +102,7 @@ async def _dialled(
 ) -> Carrier:
     try:
         return await transport.dial(endpoint)
-    except RefusedError as error:  # for its certificate, or ours
+    except RefusedError as error:  # for its certificate, or for this side's
         record_refusal(terms, error, endpoint, peer, lane=lane)
         raise
 
@@ -115,7 +115,7 @@ def record_refusal(
     *,
     lane: bool = False,
 ) -> None:
-    """Records why a dial ended, if that was a refusal, by either side."""
+    """Records why a dial ended, if one of the two sides refused."""
     if not isinstance(error, RefusedError):
         return
     terms.audit.record(
@@ -132,7 +132,8 @@ def record_refusal(
 def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
     """Closes a carrier when its handshake takes too long; cancel the handle when it is done.
 
-    The carrier is closed instead of the task cancelled: gRPC leaks what is cancelled in a read.
+    The carrier is closed, and the task is not cancelled, because gRPC leaks a read that is
+    cancelled.
     """
     loop = asyncio.get_running_loop()
     return loop.call_later(terms.credentials.seconds, lambda: terms.spawn(carrier.close()))
@@ -142,7 +143,7 @@ def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
 
 
 def way_of(terms: Terms, answer: Answer) -> Way:
-    """Returns what the lanes of a stream know that this side has dialled."""
+    """Returns the facts that lanes need about a stream that this side has dialled."""
     shake, endpoint = answer.handshake, answer.endpoint
     sockets = terms.transports.get(BULK_SCHEME)
     socket = "" if sockets is None else bulk_endpoint(endpoint, shake.capabilities)
@@ -171,10 +172,10 @@ async def dial_lane(
 
 
 def check_path(way: Way, terms: Terms, carrier: Carrier) -> None:
-    """Checks that nothing plain leaves this machine by a socket, unless the job is insecure.
+    """Checks that no plain bytes leave this machine by a socket, unless the job is insecure.
 
     Raises:
-        CarrierClosedError: It would.
+        CarrierClosedError: Plain bytes would leave it.
     """
     below = carrier.blocking
     if below is None or terms.credentials.token is None:

@@ -1,9 +1,10 @@
-"""The carriers of one connection, one after the other: dialled, adopted, watched, let go; on the loop.
+"""The carriers of one connection, one after the other: dialled, adopted, watched, let go.
 
-Streams come from `reach` (this side dialled) or from the Door (the peer did) through `adopt`. They end
-through `detach`, after which nothing of them is read: only then may the number of the last envelope held
-be told to the peer. (A copy under way may still complete an envelope, which the peer announces again.) A
-lane that breaks, or stands still while the peer lives, ends its stream.
+Everything here runs on the loop. Streams come from `reach` (this side dialled) or from the Door
+(the peer dialled) through `adopt`. They end through `detach`, after which nothing of them is read:
+only then may the peer be told the number of the last envelope held. (A copy under way may still
+complete an envelope, which the peer announces again.) A lane that breaks, or stalls while the peer
+lives, ends its stream.
 """
 
 from __future__ import annotations
@@ -33,31 +34,31 @@ logger = logging.getLogger(__name__)
 # Carriers that come up and break before they bring one frame: an honest network does not do that
 # ten times in a row, and dialling for ever would keep a processor busy.
 FRUITLESS_CARRIERS = 10
-# Sockets that broke: something in between does not like them, or alters what they carry.
+# Sockets that broke: something in between does not like them, or alters the bytes that they carry.
 MOST_BROKEN_SOCKETS = 5
-# Seconds that lanes may stand still while the peer lives, if that is more than `lost_after`: at 512
+# Seconds that lanes may stall while the peer lives, if that is more than `lost_after`: at 512
 # kbit/s two chunks of 1 MiB take half of it, and to dial again on a link that is full takes long.
 LEAST_PATIENCE = 60.0
-MOST_PATIENCE = 16  # times that: lanes that stood still get twice the time on the next stream
+MOST_PATIENCE = 16  # times that: lanes that stalled get twice the time on the next stream
 
 
 @final
 class Carriers:
-    """What keeps a carrier up for one connection, until one of both ends leaves or is lost.
+    """Keeps a carrier up for one connection, until one of both ends leaves or is lost.
 
     Args:
         peer: The other incarnation.
-        terms: What all connections share.
-        dial: Dials for the connection of these, where an endpoint is known.
+        terms: The parts that all connections share.
+        dial: Dials for the connection of these carriers, where an endpoint is known.
 
     Attributes:
         peer: The other incarnation.
-        connection: Whose these are.
-        endpoints: Where the peer listens, in the order to try.
-        last_failure: How the last dial failed, for the words of a loss by silence.
-        last_break: When a carrier broke, and how: likewise.
-        came_up: How many carriers; tells a crossed dial from a redial.
-        ended: Set once there will be no more.
+        connection: The connection that uses these carriers.
+        endpoints: The addresses where the peer listens, in the order to try.
+        last_failure: The reason why the last dial failed, for the message of a loss by silence.
+        last_break: The time and the reason of the last break of a carrier, for the same message.
+        came_up: The number of carriers that came up; tells a crossed dial from a redial.
+        ended: Set once there will be no more carriers.
     """
 
     def __init__(self, peer: WorkerInfo, terms: Terms, dial: Callable[[Carriers], None]) -> None:
@@ -70,7 +71,7 @@ class Carriers:
         self.ended = asyncio.Event()
         self._terms = terms
         self._dial = dial
-        self._pump: Pump | None = None  # this and the next of the last stream
+        self._pump: Pump | None = None  # this and the next belong to the last stream
         self._frames: StreamFrames | None = None
         self._patience = max(terms.lost_after, LEAST_PATIENCE)  # with lanes that move nothing
         self._fruitless = 0  # carriers in a row that brought no frame
@@ -85,20 +86,20 @@ class Carriers:
         return self.connection.stream
 
     def learn(self, endpoints: Sequence[str]) -> None:
-        """Hears where the peer listens, in the order to try."""
+        """Takes the endpoints where the peer listens, in the order to try."""
         self.endpoints = tuple(endpoints)
-        if self.connection.waits:  # what was posted before found nobody to dial
+        if self.connection.waits:  # envelopes that were posted before found no endpoint to dial
             self._terms.loop.call_soon(self.reach)
 
     # On the loop.
 
     @property
     def wanted(self) -> bool:
-        """Whether there is none, and one would be of use."""
+        """True if there is no carrier, and one would be of use."""
         return self.stream is None and self.connection.loss is None and not self.ended.is_set()
 
     def reach(self) -> None:
-        """Dials, where an endpoint is known; else the peer has the usual time to do that."""
+        """Dials, where an endpoint is known; else the peer has the usual time to dial."""
         if not self.wanted:
             return
         with self.connection.lock:
@@ -107,10 +108,10 @@ class Carriers:
             self._dial(self)
 
     def lanes_of(self, way: Way) -> Lanes:
-        """Returns what moves big parts beside a stream that is to be adopted.
+        """Returns the channel that moves big parts beside a stream that is to be adopted.
 
         Args:
-            way: Between whom, and where to.
+            way: The two ends of the lanes, and the endpoints to dial.
         """
         if self._broken_sockets >= MOST_BROKEN_SOCKETS:
             way = way.without_socket()
@@ -128,8 +129,9 @@ class Carriers:
         """Takes a new carrier, in place of the present one.
 
         Raises:
-            DecodeError: What the peer says that it holds cannot be; the carrier is not taken.
-            CarrierClosedError: It has ended by now.
+            DecodeError: The number that the peer says it holds is impossible; the carrier is not
+                taken.
+            CarrierClosedError: The carrier has ended by now.
         """
         self.detach()
         pump = self._pump = self._pump_of(stream)
@@ -139,12 +141,12 @@ class Carriers:
             pump.let_go(None)
             raise
         self.came_up += 1
-        self._terms.counters.connections += stream.carrier.blocking is None  # else it has moved
+        self._terms.counters.connections += stream.carrier.blocking is None  # else it moved
         logger.info("connected to %s by %s", self.peer.name, stream.carrier.description)
         pump.start(stream.preamble)
 
     def detach(self, farewell: bytes = b"") -> int:
-        """Lets go of the present carrier, with a last message for it, and reads nothing of it any more.
+        """Lets go of the present carrier, with a last message for it, and reads nothing more of it.
 
         Returns:
             The number up to which every envelope is held; now it may be told to the peer.
@@ -154,11 +156,11 @@ class Carriers:
             return self.connection.session.received_number
 
     def set_aside(self) -> Callable[[bytes], None]:
-        """Reads nothing more of the present carrier; returns what lets go of it; see `detach`."""
+        """Stops reading the present carrier; returns the rest of `detach`, as a function."""
         if (stream := self.stream) is not None:
             for channel in stream.lenders:
-                # First: what a reader has in its hands comes once more, as pieces of memory that is
-                # used for nothing else.
+                # The channels close first: parts that a reader holds now will come once more, as
+                # pieces, and their memory must be used for nothing else.
                 channel.close()
         stream, pump = self.connection.closed(), self._pump
         if stream is None or pump is None:
@@ -167,7 +169,7 @@ class Carriers:
         return lambda last: pump.let_go(partial(stream.frames.seal, last) if last else None)
 
     def tick(self, now: float) -> None:
-        """Beats and judges; called by the exchange several times per beat."""
+        """Sends the beat that is due and judges the peer; called several times per beat."""
         connection, stream, lost = self.connection, self.stream, False
         judging = not self.ended.is_set() and connection.loss is None
         chunks = None if stream is None else (stream.lanes.taken, stream.lanes.known_taken)
@@ -181,38 +183,38 @@ class Carriers:
             connection.lose(self._silence_words(now))
         elif judging and stream is not None:
             connection.flush()
-            if stream.lanes.stand_still(now):  # the next ones get twice the time
+            if stream.lanes.stand_still(now):  # the lanes of the next stream get twice the time
                 most = MOST_PATIENCE * max(self._terms.lost_after, LEAST_PATIENCE)
                 self._patience = min(2 * self._patience, most)
                 self.socket_broke(MOST_BROKEN_SOCKETS * stream.lanes.by_socket)
                 self._broke(stream, CarrierClosedError("its lanes stand still"))
 
     def spare(self, seconds: float) -> None:
-        """Has the peer given up after so many seconds of silence, if that is later."""
+        """Gives the peer up only after so many seconds of silence, if that is later than now."""
         with self.connection.lock:
             self.connection.pulse.spare(seconds)
 
     def answered(self) -> None:
-        """Hears from the peer that it is there, and lets this side in later."""
+        """Hears that the peer answered a dial, and lets this side in later."""
         with self.connection.lock:
             self.connection.pulse.answered(self._terms.clock())
 
     def leave(self, reason: str, *, now: bool = False) -> None:
-        """Has a goodbye follow what was posted; `ended` is set when the peer has it all.
+        """Sends a goodbye behind what was posted; `ended` is set when the peer has it all.
 
         Args:
-            reason: In words, for the peer.
-            now: Whether this side waits no longer, and the goodbye overtakes what was posted.
+            reason: The reason, in words, for the peer.
+            now: True if this side waits no longer, and the goodbye overtakes what was posted.
         """
         connection = self.connection
         if not connection.leave(reason, now=now):
             return
         never_met = self.came_up == 0 or not self.endpoints
-        if connection.loss is not None:  # it is out of reach
+        if connection.loss is not None:  # the peer is out of reach
             self.end()
         elif self.stream is not None:
             connection.flush()
-        elif never_met and connection.flushed:  # it never knew of this side, or will find out
+        elif never_met and connection.flushed:  # the peer never knew of this side, or will find out
             self.end()
         else:
             self.reach()
@@ -225,13 +227,13 @@ class Carriers:
             self.connection.lose(reason, fenced=fenced)
 
     def broke_protocol(self, error: DecodeError) -> None:
-        """Gives up a peer that did what no worker does: it would do the same again and again."""
+        """Gives up a peer that broke the protocol: it would do the same again and again."""
         if self.stream is not None and self.connection.loss is None:
             self.stream.record_cut_off(self._terms.audit, self.peer, error)
         self.gone(f"it broke the protocol: {error}")
 
     def lost(self) -> None:
-        """Ends, since the peer was given up, and tells the floor above."""
+        """Ends the carriers, since the peer was given up, and tells the layer above."""
         if self.ended.is_set():
             return
         self.end()
@@ -239,14 +241,14 @@ class Carriers:
         self.connection.tell_loss()
 
     def end(self) -> None:
-        """Closes, whatever is still under way."""
+        """Closes everything, also what is still under way."""
         self.detach()
         with self.connection.lock:
-            self.connection.session.abandon()  # buffers that nobody will ask for again
+            self.connection.session.abandon()  # nobody will ask for these buffers again
         self.ended.set()
 
     def peer_left(self, stream: Stream, goodbye: Goodbye) -> None:
-        """Answers a goodbye, so that the peer knows that all it said was heard.
+        """Answers a goodbye, so that the peer knows that all it sent was heard.
 
         If this side leaves, too, its own goodbye is the answer, behind what is still under way.
         """
@@ -270,12 +272,12 @@ class Carriers:
     def socket_broke(self, times: int = 1) -> None:
         """Hears that a stream, or a lane, over a socket of its own broke, or did not come up."""
         had, self._broken_sockets = self._broken_sockets, self._broken_sockets + times
-        if had < MOST_BROKEN_SOCKETS <= self._broken_sockets:  # below: a handler may block
+        if had < MOST_BROKEN_SOCKETS <= self._broken_sockets:  # a log handler may block
             words = "too many sockets to %s broke: all goes over gRPC from now on"
             self._terms.bulk.run(logger.warning, words, self.peer.name)
 
     def failed(self, stream: Stream, error: BaseException) -> None:
-        """Hears that a stream can be read or written no more."""
+        """Hears that a stream can no longer be read or written."""
         if self.stream is not stream:
             return
         if isinstance(error, DecodeError):
@@ -314,10 +316,10 @@ class Carriers:
         return words
 
     def _lane_broke(self, lanes: Lanes, error: Exception) -> None:
-        """Goes on without a stream of which a lane broke, or never came up.
+        """Ends a stream of which a lane broke, or never came up; goes on without it.
 
-        Once this side has said goodbye it needs no lane: whoever answers lets go of them first. A
-        peer that still sends notices on its own end.
+        Once this side has said goodbye it needs no lane: the peer that answers lets go of the lanes
+        first. A peer that still sends notices the break on its own end.
         """
         stream = self.stream
         if stream is None or stream.lanes is not lanes:
@@ -346,6 +348,6 @@ class Carriers:
         if self._fruitless >= FRUITLESS_CARRIERS:
             self.gone(f"{self._fruitless} carriers in a row broke at once: {error}")
         elif self.connection.left and not self.endpoints and self.connection.flushed:
-            self.end()  # nobody can dial it to say that, and it may have ended itself
+            self.end()  # no dial can tell the peer, and it may have ended itself
         else:
             self.reach()

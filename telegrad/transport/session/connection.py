@@ -1,4 +1,4 @@
-"""One peer: the session with it, in any thread, whichever carrier is up now.
+"""One peer: the session with it, in any thread, over the carrier that is up now.
 
              post() from any thread                     on_envelope, on the loop
                   │                                           ▲
@@ -9,9 +9,9 @@
                   └── Pump ── Stream: carrier + tags ── + ── Lanes
 
 Pumps move frames: two tasks on the loop, or, where the carrier lets them, the threads that post and
-wait (`io.reader`). The writer's turn belongs to one thread at a time: whoever finds that nobody has it
-takes it, and it ends when `next_message` returns None. Where there is no stream the turn is taken all
-the same, and the next stream begins with it. Streams come and go by `Carriers`, on the loop.
+wait (`io.reader`). The writer's turn belongs to one thread at a time. A thread that finds it free
+takes it, and it ends when `next_message` returns None. Where there is no stream the turn is taken
+all the same, and the next stream begins with it. Streams come and go by `Carriers`, on the loop.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from telegrad.wire import (
 
 __all__ = ["Connection", "Keeper"]
 
-# Posts of a burst after which it is written: at 15 us each half a millisecond. The other end has
+# A burst is written after so many posts, at 15 us each after half a millisecond: the other end has
 # something to do while more are posted.
 WRITTEN_TOGETHER = 32
 
 
 class Keeper(Protocol):
-    """What keeps a connection's carriers up; called on the loop."""
+    """Keeps a connection's carriers up; called on the loop."""
 
     def reach(self) -> None:
         """Hears that there is something to write, and no stream."""
@@ -57,7 +57,7 @@ class Keeper(Protocol):
         """Hears that the peer leaves."""
 
     def broke_protocol(self, error: DecodeError) -> None:
-        """Hears that the peer did what no worker does."""
+        """Hears that the peer broke the protocol."""
 
     def gone(self, reason: str, *, fenced: bool = False) -> None:
         """Hears that the session cannot go on."""
@@ -68,14 +68,14 @@ class Keeper(Protocol):
 
 @final
 class _NoPump:
-    """What is woken in place of a pump while there is no stream."""
+    """The object that is woken in place of a pump while there is no stream."""
 
     def __init__(self, loop: LoopThread, keeper: Keeper) -> None:
         self._loop = loop
         self._keeper = keeper
 
     def wake(self) -> None:
-        """Has the peer dialled."""
+        """Dials the peer."""
         self._loop.call_soon(self._keeper.reach)
 
 
@@ -83,21 +83,21 @@ class _NoPump:
 class Connection:
     """The promise towards one peer: every envelope is handed over exactly once, or it is lost.
 
-    Any thread calls its methods; those that say so are the loop's.
+    Any thread calls its methods, except those that are marked as the loop's.
 
     Attributes:
         peer: The other incarnation.
-        lock: Guards the next two and what is private here; never held across a wait.
-        session: The numbers of what was posted and taken.
-        pulse: Whether the peer lives.
+        lock: Guards the next two and the private attributes; never held across a wait.
+        session: The numbers of the envelopes that were posted and taken.
+        pulse: The judge of the peer's liveness.
         cargo: The pieces of big envelopes, for lanes.
         stream: The carrier that is up now; set on the loop.
-        waits: Whether the writer's turn is taken: there may be something to write.
+        waits: True if the writer's turn is taken: there may be something to write.
 
     Args:
         peer: The other incarnation.
-        terms: What it shares with this worker's other connections.
-        keeper: What keeps its carriers up.
+        terms: The parts that it shares with this worker's other connections.
+        keeper: Keeps its carriers up.
     """
 
     def __init__(self, peer: WorkerInfo, terms: Terms, keeper: Keeper) -> None:
@@ -117,21 +117,22 @@ class Connection:
         self._moved_before = Moved()  # by the streams before this one
         self._loss: Loss | None = None
         self._left = False
-        self._told = False  # of the loss, the floor above
+        self._told = False  # True once the layer above knows of the loss
 
     def post(self, envelope: Envelope, *, rides: bool = False) -> None:
         """Queues an envelope; never blocks.
 
         Args:
-            envelope: What is sent.
-            rides: Whether it waits for the next write, whatever that is for, or for `flush`.
+            envelope: The envelope to send.
+            rides: True if it waits for the next write, for whatever reason that happens, or for
+                `flush`.
 
         Raises:
             WorkerLostError: The peer is lost, or this side has left it.
         """
         big = envelope.buffers or len(envelope.document) > LENT_BYTES
         if big and envelope.staged is None and not self._terms.loop.is_loop_thread():
-            envelope = self.memory().stage(envelope)  # the loop copies nothing that is big
+            envelope = self.memory().stage(envelope)  # the loop copies no big part
         session = self.session
         with self.lock:
             if self._loss is not None or self._left:
@@ -149,7 +150,7 @@ class Connection:
             self._broke_protocol(DecodeError(f"it takes no replies ({unread} wait for it)"))
 
     def flush(self) -> None:
-        """Has what waits be written, if nobody does that already."""
+        """Writes the envelopes that wait, unless a thread does that already."""
         with self.lock:
             stream, due = self.stream, self.session.pending
             due |= stream is not None and (self.pulse.beat_due or stream.news_due)
@@ -159,10 +160,10 @@ class Connection:
             pump.wake()
 
     def cut(self, reason: str) -> None:
-        """Takes it that neither side can dial the other; `on_lost` does not follow.
+        """Declares that neither side can dial the other; `on_lost` does not follow.
 
         Args:
-            reason: What to do about it, in words; who posts hears it.
+            reason: The remedy, in words, for the caller of `post`.
         """
         with self.lock:
             if self._loss is None and not self._left:
@@ -172,9 +173,9 @@ class Connection:
         """Gives the peer up, for good; `on_lost` follows on the loop. Idempotent.
 
         Args:
-            reason: In words.
-            left: Whether it said goodbye.
-            fenced: Whether it had given up this worker first.
+            reason: The reason, in words.
+            left: True if the peer said goodbye.
+            fenced: True if the peer had given up this worker first.
         """
         with self.lock:
             if self._left or (self._loss is not None and not self._loss.unreachable):
@@ -191,12 +192,12 @@ class Connection:
 
     @property
     def left(self) -> bool:
-        """Whether this side has said goodbye, or is about to."""
+        """True if this side has said goodbye, or is about to."""
         return self._left
 
     @property
     def flushed(self) -> bool:
-        """Whether the peer has all that was posted."""
+        """True if the peer has all that was posted."""
         with self.lock:
             return self.session.flushed
 
@@ -206,7 +207,7 @@ class Connection:
             return self.session.statistics()
 
     def moved(self) -> Moved:
-        """Returns what went by all streams; a message may lack that was under way as one ended."""
+        """Returns the totals of all streams; may lack a message that was under way as one ended."""
         with self.lock:
             now = Moved() if self.stream is None else self.stream.moved()
             sent, received = self.session.written, self.session.delivered
@@ -220,21 +221,21 @@ class Connection:
         return NO_MEMORY if stream is None else stream.memory()
 
     def _refusal(self) -> WorkerLostError:
-        """Returns why nothing is posted any more. Holds the lock."""
+        """Returns the error for a post that is refused. Holds the lock."""
         loss = Loss("this worker has left it", 0.0) if self._loss is None else self._loss
         return loss.error(self.peer)
 
     # In the thread that reads a stream, or has the writer's turn.
 
     def take(self, stream: Stream, message: bytes) -> bool:
-        """Takes a message of a stream, unless that was let go meanwhile.
+        """Takes a message of a stream, unless the stream was let go meanwhile.
 
         Returns:
-            Whether it brought a request, and no reply behind that.
+            True if the message brought a request, and no reply behind that.
 
         Raises:
-            BadTagError: Its tag is wrong.
-            DecodeError: It breaks the protocol.
+            BadTagError: The message's tag is wrong.
+            DecodeError: The message breaks the protocol.
         """
         stream.messages_taken += 1
         stream.bytes_taken += len(message)
@@ -276,7 +277,7 @@ class Connection:
         return bool(complete) and not complete[-1].reply
 
     def next_message(self, stream: Stream) -> bytes | None:
-        """Returns what to write next on a stream; with None the turn is over."""
+        """Returns the next message to write on a stream; None ends the turn."""
         session, pulse = self.session, self.pulse
         with self.lock:
             if self.stream is not stream:
@@ -309,7 +310,7 @@ class Connection:
         return self.pulse.beat(now, lag=lag, busy=busy, chunks=chunks)
 
     def _hand_over(self, complete: Sequence[Envelope]) -> None:
-        """Hands envelopes over: here what any thread may take, all others on the loop."""
+        """Hands envelopes over: here those that any thread may take, all others on the loop."""
         receiver, peer, loop = self._terms.receiver, self.peer, self._terms.loop
         for envelope in complete:
             if envelope.reply or envelope.kind in receiver.anywhere or loop.is_loop_thread():
@@ -322,7 +323,7 @@ class Connection:
             self._terms.receiver.on_envelope(self.peer, envelope)
 
     def _take_from_lanes(self, complete: Sequence[Envelope]) -> None:
-        """Takes envelopes that came by lanes, and has the receipt written that is due for them."""
+        """Takes envelopes that came by lanes, and writes the receipt that is due for them."""
         self._hand_over(complete)
         if self.stream is not None:
             self.flush()
@@ -337,10 +338,10 @@ class Connection:
     # On the loop.
 
     def opened(self, stream: Stream, pump: Pump, peer_received: int) -> None:
-        """Takes a stream that is up, with the turn.
+        """Takes a stream that is up, with the writer's turn.
 
         Raises:
-            DecodeError: What the peer says that it holds cannot be.
+            DecodeError: The number that the peer says it holds is impossible.
         """
         with self.lock:
             self.session.connection_made(peer_received)
@@ -349,7 +350,7 @@ class Connection:
             self.stream, self._pump = stream, pump
 
     def closed(self) -> Stream | None:
-        """Lets go of the stream: nothing that it brings is taken any more. Returns what it was."""
+        """Lets go of the stream and returns it: nothing that it brings is taken any more."""
         with self.lock:
             stream, self.stream = self.stream, None
             self._pump = self._no_pump
@@ -359,11 +360,11 @@ class Connection:
         return stream
 
     def leave(self, reason: str, *, now: bool = False) -> bool:
-        """Has a goodbye follow what was posted; returns whether this side had not left before.
+        """Sends a goodbye behind what was posted; returns True if this side had not left before.
 
         Args:
-            reason: In words.
-            now: Whether the goodbye overtakes what was posted; this side may have left before.
+            reason: The reason, in words.
+            now: True if the goodbye overtakes what was posted; this side may have left before.
         """
         with self.lock:
             if (self._left and not now) or (self._loss is not None and not self._loss.unreachable):
@@ -373,7 +374,7 @@ class Connection:
         return True
 
     def tell_loss(self) -> None:
-        """Tells the floor above that the peer is lost; nothing of it is handed over after that."""
+        """Tells the layer above that the peer is lost; hands nothing of it over after that."""
         if (error := self.loss) is not None:
             self._told = True
             self._terms.receiver.on_lost(self.peer, error)

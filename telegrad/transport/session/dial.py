@@ -1,17 +1,17 @@
 """Dialling: from a list of endpoints to a stream that has proved itself.
 
-Endpoints are tried in order; the next one starts when the one before has failed, or 100 ms after
-it without waiting for that, and the first to answer the hello wins. What the failures mean:
+Endpoints are tried in order. The next one starts when the one before has failed, or 100 ms after it
+without waiting for that. The first to answer the hello wins. The failures mean:
 
     refused, another worker or incarnation    everywhere: the peer is gone, for good
     wrong job, version, token, not admitted   it will not get better: gone, too, in these words
     unreachable, cut off in the middle        tried again until silence gives the peer up
-    the peer dials us at the same time        its stream is awaited
-    it has not heard of this worker yet       tried again, and counts as a sign of its life: it hears
-                                              of it, or loses its coordinator and says so
+    the peer dials this side at the same time its stream is awaited
+    it has not heard of this worker yet       tried again, and counts as a sign of its life: it
+                                              hears of it, or loses its coordinator and says so
 
-If both dialled, the stream dialled by the smaller name stays: its listener refuses none, while
-the smaller name refuses the other's as a duplicate as long as its own handshake is under way.
+If both dialled, the stream dialled by the smaller name stays: its listener refuses none, while the
+smaller name refuses the other's as a duplicate as long as its own handshake is under way.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ from telegrad.transport.session.terms import Terms
 
 __all__ = ["Dialling", "Reach"]
 
-STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not hold up the next for longer
+STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not delay the next for longer
 FIRST_PAUSE_SECONDS = 0.02  # between rounds of dials; doubles
 LONGEST_PAUSE_SECONDS = 0.5
-# Bounds of silence for which a peer that lives may not have heard of this worker's arrival.
+# The number of bounds of silence for which a living peer may not have heard of this worker's
+# arrival.
 LONGEST_UNANNOUNCED = 6
 
 
 @final
 class Reach:
-    """Gets one connection its carrier, and moves it where both ends want that; on the loop.
+    """Gets a carrier for one connection, and moves it where both ends want that; on the loop.
 
     Args:
-        carriers: Whose; they say when another one is wanted.
-        terms: What all connections share.
+        carriers: The carriers of the connection; they say when another one is wanted.
+        terms: The parts that all connections share.
     """
 
     def __init__(self, carriers: Carriers, terms: Terms) -> None:
@@ -63,11 +64,11 @@ class Reach:
 
     @property
     def shaking_hands(self) -> bool:
-        """Whether a handshake that this side began is under way."""
+        """True while a handshake that this side began is under way."""
         return self._hellos > 0
 
     async def run(self) -> None:
-        """Dials until there is a carrier, from whichever side, or there can be none; has it move."""
+        """Dials until a carrier is up, from either side, or none is possible; then moves it."""
         carriers, pause = self._carriers, FIRST_PAUSE_SECONDS
         while True:
             while carriers.wanted and not await self._round():
@@ -79,7 +80,7 @@ class Reach:
                 return
 
     async def _round(self) -> bool:
-        """Tries every endpoint once; returns whether that decided the matter."""
+        """Tries every endpoint once; returns True if no further round is needed."""
         failures: list[Exception] = []
         answer = await self._first_answer(self._reachable(), failures)
         if answer is not None:
@@ -112,7 +113,7 @@ class Reach:
         return found or list(endpoints)
 
     def _note_answer(self) -> None:
-        """Takes it for a sign of life that the peer has not heard of this worker, for a while."""
+        """Counts it as a sign of life, for a while, that the peer has not heard of this worker."""
         now = self._terms.clock()
         if self._early_since is None:
             self._early_since = now
@@ -124,7 +125,7 @@ class Reach:
 
         Raises:
             RefusedError: The listener refuses, or does not hold the token.
-            CarrierClosedError: It broke, or this side has a carrier by now.
+            CarrierClosedError: The carrier broke, or this side has another carrier by now.
         """
         carrier, carriers, terms = answer.carrier, self._carriers, self._terms
         cut = cut_off(terms, carrier)
@@ -201,7 +202,7 @@ class Dialling:
     """The connections of one worker that this side dials now; on the loop.
 
     Args:
-        terms: What all connections share.
+        terms: The parts that all connections share.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -218,7 +219,7 @@ class Dialling:
             self._terms.spawn(self._run(carriers, reach))
 
     def shakes_hands(self, carriers: Carriers) -> bool:
-        """Tells whether a handshake is under way that this side began."""
+        """Returns True while a handshake that this side began is under way."""
         reach = self._reaching.get(carriers)
         return reach is not None and reach.shaking_hands
 

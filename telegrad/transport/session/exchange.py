@@ -48,17 +48,18 @@ __all__ = [
 
 # -- workers that ended so long ago that only their names are kept; pure -------------------------
 
-# At 150 bytes each. Whoever had a session here and is not among so many is refused all the same: it
-# says that it goes on with it, and there is none.
+# At 150 bytes each. A worker that had a session here and is not among so many is refused all the
+# same: it says that it goes on with its session, and there is none.
 MOST_NAMES: Final = 4096
 
 
 @final
 class Forgotten:
-    """Incarnations that are lost for good, told apart by name.
+    """The incarnations that are lost for good, told apart by name.
 
-    One number for each name: incarnations of a name only grow, so all up to the latest that was
-    forgotten are gone as well. Of names that nobody has borne for long, the first are dropped.
+    One number is kept for each name: incarnations of a name only grow, so all up to the latest that
+    was forgotten are gone as well. When there are too many names, those that were added first are
+    dropped.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class Forgotten:
         return peer.incarnation <= self._latest.get(peer.name, -1)
 
     def add(self, name: str, incarnation: int) -> None:
-        """Takes one more."""
+        """Records one more incarnation."""
         known = self._latest.pop(name, incarnation)
         self._latest[name] = max(known, incarnation)
         if len(self._latest) > MOST_NAMES:
@@ -80,21 +81,23 @@ class Forgotten:
 
 # -- the connections of one exchange, by peer: made, found, and forgotten long after they ended --
 
-# Kept whole, at 4 KB each; of those before them the name, by which to refuse them.
+# Connections are kept whole, at 4 KB each. Of those that ended before these only the name is kept,
+# so that it can be refused.
 ENDED_PEERS: Final = 256
 
 
 @final
 class Peers:
-    """Whom a worker has met; from any thread.
+    """The connections to all workers that this one has met; from any thread.
 
     Args:
-        terms: What its connections share.
+        terms: The parts that all connections share.
         dial: Dials for a connection; called on the loop.
 
     Attributes:
-        known: Those met, by name and incarnation, ended ones included. May be looked up without a lock.
-        forgotten: Who is no more among them; once lost is lost for good.
+        known: The connections by name and incarnation, ended ones included. May be looked up
+            without a lock.
+        forgotten: The incarnations that are no longer among them; once lost is lost for good.
     """
 
     def __init__(self, terms: Terms, dial: Callable[[Carriers], None]) -> None:
@@ -102,17 +105,18 @@ class Peers:
         self.forgotten = Forgotten()
         self._terms = terms
         self._dial = dial
-        self._lock = threading.Lock()  # guards what is here, but for looking up
+        self._lock = threading.Lock()  # guards all here; lookups need no lock
         self._moved = Moved()  # by connections that are forgotten
         self._forget_at = 2 * ENDED_PEERS  # connections, ended ones included
         self._closed = False
 
     def find(self, peer: WorkerInfo, make: bool) -> Carriers | None:
-        """Returns the connection to a peer, if there is one.
+        """Returns the connection to a peer; None if there is none.
 
         Args:
             peer: The incarnation.
-            make: Whether it is made if there is none: unless the peer is forgotten, or all is closed.
+            make: True if a missing connection is made, unless the peer is forgotten, or all is
+                closed.
         """
         key = peer.name, peer.incarnation
         known = self.known.get(key)
@@ -131,13 +135,13 @@ class Peers:
             return list(self.known.values())
 
     def moved(self) -> Moved:
-        """Returns what all of them have moved, with those that are forgotten."""
+        """Returns the totals of all connections, with those that are forgotten."""
         with self._lock:
             known, moved = list(self.known.values()), self._moved
         return sum([each.connection.moved() for each in known], moved)
 
     def is_full(self) -> bool:
-        """Tells whether there are as many that have not ended as the limits allow."""
+        """Returns True if as many connections have not ended as the limits allow."""
         most = self._terms.limits.connections
         with self._lock:
             if len(self.known) < most:
@@ -145,18 +149,18 @@ class Peers:
             return sum(not known.ended.is_set() for known in self.known.values()) >= most
 
     def is_forgotten(self, peer: WorkerInfo) -> bool:
-        """Tells whether a peer ended so long ago that nothing else is kept of it."""
+        """Returns True if a peer ended so long ago that only its name is kept."""
         with self._lock:
             return peer in self.forgotten
 
     def close(self) -> list[Carriers]:
-        """Makes no more; returns those that there are."""
+        """Makes no more connections; returns those that there are."""
         with self._lock:
             self._closed = True
             return list(self.known.values())
 
     def _forget_ended(self) -> None:
-        """Forgets whom it met first of those that ended, when they are many. Holds the lock."""
+        """Forgets the ended connections that were made first, when many. Holds the lock."""
         if len(self.known) < self._forget_at:
             return
         ended = [key for key, known in self.known.items() if known.ended.is_set()]
@@ -170,24 +174,24 @@ class Peers:
 
 logger = logging.getLogger(__name__)
 
-CANCEL_SECONDS = 1.0  # for a task that was cancelled to end; it takes a turn of the loop
+CANCEL_SECONDS = 1.0  # for a cancelled task to end; that takes a turn of the loop
 
 
 @final
 class Tasks:
-    """On the loop alone."""
+    """The tasks that an exchange has started; on the loop alone."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Starts a task; logs how it fails."""
+        """Starts a task; logs its failure."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
     async def end(self, timeout: float) -> None:
-        """Waits for those that still run, so many seconds; cancels what takes longer."""
+        """Waits so many seconds for the tasks that still run; cancels those that take longer."""
         if self._tasks:
             _, late = await asyncio.wait(set(self._tasks), timeout=timeout)
             for task in late:
@@ -206,13 +210,13 @@ class Tasks:
 
 @final
 class Loopback:
-    """What a worker has in place of a connection to itself; needs no socket.
+    """The stand-in for a worker's connection to itself; needs no socket.
 
     Args:
         info: The worker.
-        loop: Where envelopes are handed over.
-        bulk: Where big ones are copied that were posted on the loop.
-        receiver: Whom to.
+        loop: The loop thread on which envelopes are handed over.
+        bulk: The thread that copies big envelopes which were posted on the loop.
+        receiver: The object to which envelopes are handed over.
     """
 
     def __init__(
@@ -230,7 +234,8 @@ class Loopback:
     def post(self, envelope: Envelope) -> None:
         """Copies an envelope, buffers too, and hands it over on the loop.
 
-        The calling thread copies; in place of the loop the bulk thread copies what is big.
+        The calling thread makes the copy. If that is the loop, the bulk thread copies big envelopes
+        in its place.
         """
         if self._loop.is_loop_thread() and not all(inline_parts(envelope)):
             copying = self._bulk.run(_copy, envelope)
@@ -276,16 +281,18 @@ def _copy(envelope: Envelope) -> Envelope:
 # -- the beat of all connections -----------------------------------------------------------------
 
 TICKS_PER_BEAT = 4
-LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
-LAG_FADES = 0.9  # a tick; to a half within two beats
+LONGEST_TICK_SECONDS = 0.25  # also the time after which a lag of the loop is noticed
+LAG_FADES = 0.9  # per tick; the lag falls to a half within two beats
 
 
 @final
 class Ticker:
-    """Beats and judges all connections of one worker, and measures how late the loop runs; on the loop.
+    """Beats and judges all connections of one worker, and measures how late the loop runs.
+
+    Runs on the loop.
 
     Args:
-        terms: What the connections share.
+        terms: The parts that the connections share.
         peers: The connections.
     """
 
@@ -300,7 +307,7 @@ class Ticker:
         loop, terms = asyncio.get_running_loop(), self._terms
         now = loop.time()
         if self._next:
-            faded = LAG_FADES * terms.counters.lag  # what was late lately may be so again
+            faded = LAG_FADES * terms.counters.lag  # a loop that was late may be late again
             terms.counters.lag = max(now - self._next, faded)
         beat = terms.lost_after / BEATS_PER_BOUND
         self._next = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
@@ -312,7 +319,7 @@ class Ticker:
             carriers.tick(clock)
 
     def cancel(self) -> None:
-        """Ticks no more."""
+        """Stops ticking."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -321,9 +328,9 @@ class Ticker:
 
 LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
 DEFAULT_LIMITS: Final = ConnectionLimits()
-CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
-# For a goodbye to overtake what a peer has not taken in time, and for the answer: two messages. A
-# peer that reads at all takes far less, and one that does not must not hold up the close.
+CROSSED_SECONDS = 0.05  # between checks if the dial of a peer that dials, too, has come through
+# For two messages: a goodbye that overtakes what a peer has not taken in time, and the answer. A
+# peer that reads at all takes far less, and a peer that does not must not delay the close.
 LAST_WORD_SECONDS = 0.5
 
 
@@ -351,21 +358,23 @@ async def _all_ended(peers: Sequence[Carriers], timeout: float) -> None:
 
 @final
 class Exchange:
-    """One worker's sessions with all others.
+    """The sessions of one worker with all others.
 
     Between two incarnations every envelope is handed over exactly once, in any order, or the peer
     is lost; `on_envelope` and `on_lost` are called on the loop thread.
 
     Args:
-        credentials: The proof of who this worker is, and what it asks of others.
-        transports: In order of preference; of those with one scheme the first one listens.
-        receiver: The floor above.
-        entrance: The rules by which it lets others in.
+        credentials: The proof of this worker's identity, and the proof that it asks of others.
+        transports: The transports in order of preference; of those with one scheme the first
+            listens.
+        receiver: The layer above.
+        entrance: The rules by which it admits others.
         lost_after: Seconds of silence after which a peer is lost.
-        loop: Where the sockets are served; None for the process's shared one.
-        clock: Read by liveness and deadlines; in seconds.
-        limits: What others may take.
-        reader: Reads the sockets past gRPC, on the same loop; by default one that never spins.
+        loop: The loop thread that serves the sockets; None for the process's shared one.
+        clock: The clock of liveness and deadlines, in seconds.
+        limits: The limits on what others may use.
+        reader: Reads the sockets that bypass gRPC, on the same loop; by default one that never
+            spins.
     """
 
     def __init__(
@@ -416,7 +425,7 @@ class Exchange:
         self._state_lock = threading.Lock()  # guards the next two
         self._started = False
         self._closed = False
-        self._listeners: list[Listener] = []  # this and what follows: on the loop alone
+        self._listeners: list[Listener] = []  # this and the following are for the loop alone
 
     # From any thread.
 
@@ -424,7 +433,7 @@ class Exchange:
         """Opens the listeners, where this worker listens; blocks until they are open.
 
         Args:
-            listen: False for a client that only dials, or that is to `listen` later.
+            listen: False for a client that only dials, or that will `listen` later.
 
         Returns:
             The endpoints under which peers reach this worker, in order of preference.
@@ -455,9 +464,10 @@ class Exchange:
         return self._terms.loop.run(self._listen())
 
     def connect(self, peer: WorkerInfo, endpoints: Sequence[str]) -> None:
-        """Tells where a peer is, nowhere if it only dials; it is dialled when something is posted.
+        """Tells where a peer listens; it is dialled when something is posted.
 
-        Two that only dial are cut off from each other: `post` raises UnreachableWorkerError.
+        A peer without endpoints only dials. Two workers that only dial are cut off from each other:
+        `post` raises UnreachableWorkerError.
         """
         carriers = self._peers.find(peer, True)
         if carriers is None:
@@ -479,15 +489,15 @@ class Exchange:
 
         Args:
             peer: The receiver.
-            envelope: Its buffers must not change until it was handed over; to oneself they are
-                copied.
-            rides: Whether it may wait for the next envelope to that peer, or for `flush`, so that
-                both leave in one write; on a connection that goes idle for long it may wait long.
+            envelope: The envelope. Its buffers must not change until it was handed over; an
+                envelope to oneself is copied.
+            rides: True if it may wait for the next envelope to that peer, or for `flush`, so that
+                both leave in one write. On a connection that is idle it may wait for long.
 
         Raises:
             WorkerLostError: The peer is lost; the exception is a new one each time.
-            UnreachableWorkerError: It lives, and neither side can dial the other.
-            UnknownWorkerError: It was never named to `connect` and has no session.
+            UnreachableWorkerError: The peer lives, and neither side can dial the other.
+            UnknownWorkerError: The peer was never named to `connect` and has no session.
         """
         key = peer.name, peer.incarnation
         if key == self._own_key:
@@ -503,7 +513,7 @@ class Exchange:
         carriers.connection.post(envelope, rides=rides)
 
     def flush(self, peer: WorkerInfo) -> None:
-        """Has leave what was posted to a peer and still waits for a ride."""
+        """Writes what was posted to a peer and still waits for a later write."""
         carriers = self._peers.find(peer, False)
         if carriers is not None:
             carriers.connection.flush()
@@ -512,19 +522,20 @@ class Exchange:
         """Dials an endpoint whose worker is not known yet; blocks until a session is open.
 
         Args:
-            endpoint: Where somebody listens.
+            endpoint: The address of a listener.
             timeout: Seconds that it may take.
-            name: What that is called; "" for anybody. Under mutual TLS its certificate proves it.
+            name: The name of that worker; "" for any. Under mutual TLS its certificate proves the
+                name.
 
         Returns:
-            Who answered; `post` reaches it from now on.
+            The worker that answered; `post` reaches it from now on.
 
         Raises:
             ConnectionRefusedError: Nobody listens there.
-            ConnectionError: It cannot be reached now; may be tried again.
-            AuthenticationError: Its token is another one.
-            RendezvousError: It belongs to another job, has another name, speaks another version,
-                or refuses.
+            ConnectionError: The endpoint cannot be reached now; may be tried again.
+            AuthenticationError: The worker's token is another one.
+            RendezvousError: The worker belongs to another job, has another name, speaks another
+                version, or refuses.
         """
         expected = WorkerInfo(name, 0, 0) if name else None
         try:
@@ -545,9 +556,9 @@ class Exchange:
             self._terms.loop.call_soon(carriers.leave, reason)
 
     def spare(self, peer: WorkerInfo, seconds: float) -> None:
-        """Has a peer given up after so many seconds of silence, if that is later than the others.
+        """Gives a peer up only after so many seconds of silence, if that is later than for others.
 
-        For a peer that said so: it may be silent for longer than most.
+        For a peer that announced it: it may be silent for longer than most.
         """
         carriers = self._peers.find(peer, True)
         if carriers is not None:
@@ -562,8 +573,9 @@ class Exchange:
     def close(self, timeout: float, reason: str = "shutdown") -> None:
         """Says goodbye to every peer, waits until what was posted has arrived, closes.
 
-        Idempotent; blocks for at most about `timeout` seconds, and gives up what has not arrived
-        by then. A peer that has not taken everything is told so, if it takes that in half a second.
+        Idempotent; blocks for at most about `timeout` seconds, and gives up what has not arrived by
+        then. A peer that has not taken everything is told so, if it takes that message in half a
+        second.
         """
         with self._state_lock:
             running = self._started and not self._closed
@@ -580,15 +592,15 @@ class Exchange:
 
     @property
     def audit(self) -> Audit:
-        """Where it is recorded who was refused, for the floors above as well."""
+        """The log of refused peers, for the layers above as well."""
         return self._terms.audit
 
     def statistics(self) -> ExchangeStatistics:
-        """Returns what was moved so far."""
+        """Returns the totals so far."""
         return ExchangeStatistics.of(self._terms.counters, self._peers.moved())
 
     def awaited(self, peer: WorkerInfo) -> Mapping[int, int]:
-        """Returns the requests that come from a peer now: by call, the pieces still to come."""
+        """Returns the requests that come from a peer now: the number of pieces to come, by call."""
         carriers = self._peers.find(peer, False)
         return {} if carriers is None else carriers.connection.statistics().awaited
 
@@ -598,7 +610,7 @@ class Exchange:
         return NO_MEMORY if carriers is None else carriers.connection.memory()
 
     def unconnected(self, peer: WorkerInfo) -> str:
-        """Returns why no connection to a peer is up, in words; empty while one is."""
+        """Returns the reason, in words, why no connection to a peer is up; empty if one is up."""
         carriers = self._peers.find(peer, False)
         if carriers is None or carriers.stream is not None:
             return ""
@@ -608,12 +620,12 @@ class Exchange:
 
     @property
     def reader(self) -> SocketReader:
-        """Whoever reads what comes from workers past gRPC."""
+        """The reader of the sockets that bypass gRPC."""
         return self._terms.reader
 
     @property
     def land(self) -> Land:
-        """Moves arrays that came to where they are to live; as `wire.land`, for GPUs that peers share."""
+        """Moves arrays that came to their device; as `wire.land`, for GPUs that peers share."""
         return self._terms.channels.land
 
     # On the loop.
@@ -649,7 +661,7 @@ class Exchange:
                     raise
             if carriers.stream is not None:
                 return carriers.peer
-            await asyncio.sleep(CROSSED_SECONDS)  # the peer's own dial is on the way
+            await asyncio.sleep(CROSSED_SECONDS)  # the peer's own dial is under way
 
     async def _open(self, carriers: Carriers, answer: Answer) -> None:
         if (loss := carriers.connection.loss) is not None or carriers.stream is not None:
@@ -660,7 +672,7 @@ class Exchange:
         if not carriers.endpoints:
             carriers.learn((answer.endpoint,))
         await Reach(carriers, self._terms).prove(answer)
-        self._dialling.begin(carriers)  # has it move
+        self._dialling.begin(carriers)  # Reach moves the stream
 
     async def _close(self, peers: list[Carriers], timeout: float, reason: str) -> None:
         loop = asyncio.get_running_loop()

@@ -1,12 +1,12 @@
-"""Whom a worker lets in: the members of its job, each with the incarnation that it has now.
+"""The allowlist of a worker: the members of its job, each with its present incarnation.
 
-The news of an arrival and the newcomer's dial come by different ways, and the dial may be faster.
-So whoever is not known yet waits at the door for a while, and is then told to come again; it is
-turned away for good only where it never can be let in.
+The coordinator's news of an arrival and the newcomer's dial travel separately, and the dial may be
+faster. So a worker that is not known yet waits for a while, and is then told to try again. It is
+refused for good only where it can never be admitted.
 
-    the very incarnation is here             let in, at once
+    the very incarnation is listed           admitted, at once
     nothing is known of it                   waits; then UNANNOUNCED: to be tried again
-    a later one of its name is here          waits, as the news of that one's loss may be late;
+    a later one of its name is listed        waits, as the news of that one's loss may be late;
                                              then FENCED
     no news will come any more (`close`)     NOT_ADMITTED, at once
 """
@@ -27,7 +27,7 @@ __all__ = ["GuestList"]
 
 @final
 class GuestList:
-    """The guests of one Exchange. From any thread, but for `admits`."""
+    """The allowlist of one Exchange. Any thread calls its methods, except `admits`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards all below
@@ -40,23 +40,23 @@ class GuestList:
         return peer in self._guests
 
     def add(self, guests: Iterable[WorkerInfo]) -> None:
-        """Lets them in from now on; who waits at the door comes in."""
+        """Admits workers from now on; those of them that wait are admitted now."""
         with self._lock:
             for guest in guests:
                 self._guests[guest] = None
         self._look_again()
 
     def remove(self, guest: WorkerInfo) -> None:
-        """Lets it in no more; idempotent. A session that it has goes on."""
+        """Admits a worker no more; idempotent. A session that it has goes on."""
         with self._lock:
             self._guests.pop(guest, None)
         self._look_again()
 
     def close(self, words: str) -> None:
-        """Adds nobody any more; whoever is not on the list hears why.
+        """Adds no worker any more; a worker that is not on the list is refused with the reason.
 
         Args:
-            words: Why no news of arrivals will come.
+            words: The reason why no news of arrivals will come.
         """
         with self._lock:
             self._closed = self._closed or words
@@ -66,11 +66,11 @@ class GuestList:
         """Returns when a peer is on the list; waits for the news of it. On the loop.
 
         Args:
-            peer: Who has proved that it holds the token.
-            seconds: To wait at most.
+            peer: The worker, which has proved that it holds the token.
+            seconds: The longest wait.
 
         Raises:
-            RefusedError: It is not on the list.
+            RefusedError: The peer is not on the list.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
@@ -90,7 +90,7 @@ class GuestList:
                     self._waiting.pop(news, None)
 
     def _refusal(self, peer: WorkerInfo) -> RefusedError:
-        """Holds the lock."""
+        """Returns the refusal of a peer that is not on the list. Holds the lock."""
         who = f"{peer.name!r} (rank {peer.rank}, incarnation {peer.incarnation})"
         later = [
             guest
@@ -113,7 +113,7 @@ class GuestList:
         with self._lock:
             waiting = list(self._waiting)
         for news in waiting:
-            with suppress(RuntimeError):  # its loop has ended, and who waited there with it
+            with suppress(RuntimeError):  # its loop has ended, with the task that waited there
                 news.get_loop().call_soon_threadsafe(_tell, news)
 
 

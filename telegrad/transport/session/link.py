@@ -1,8 +1,9 @@
-"""What carries a connection now, and whether a peer can be dialled: for whoever looks for faults.
+"""The carrier of a connection now, and the reachability of a peer: for troubleshooting.
 
-To look does a session no harm. What is posted to a peer that cannot be reached has it given up after
-the usual silence; here a peer is dialled and nothing is posted, so that a dial which fails leaves
-everything as it was. One that succeeds becomes the connection's carrier, where it has none.
+Looking does a session no harm. An envelope that is posted to a peer that cannot be reached would
+have the peer given up after the usual silence. Here a peer is dialled and nothing is posted, so
+that a dial which fails leaves everything as it was. A dial that succeeds becomes the connection's
+carrier, where it has none.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from telegrad.types import WorkerInfo
 
 __all__ = ["Dial", "Link", "dial_peers", "own_endpoints"]
 
-# How a dial may end.
+# The ways in which a dial may end.
 REACHED: Final = "reached"
 REFUSED: Final = "refused"  # the host answers, nobody listens
 SILENT: Final = "silent"  # no answer in time
-NO_ROUTE: Final = "no route"  # the system knows no way there
-TURNED_AWAY: Final = "turned away"  # somebody listens, and one of both ends does not like the other
+NO_ROUTE: Final = "no route"  # the system knows no route to the host
+TURNED_AWAY: Final = "turned away"  # there is a listener, and one of the two ends refuses the other
 BROKE: Final = "broke"  # any other error
 NOT_TRIED: Final = "not tried"  # the peer does not listen
 
 NOT_COME: Final = "it does not listen, and has not come by itself"
 
-LOOK_SECONDS = 0.02  # between looks whether a peer that dials us, too, has come through
+LOOK_SECONDS = 0.02  # between checks if the dial of a peer that dials, too, has come through
 LOOKS = 250  # a handshake may take 5 s
 ROUTE_ERRORS: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 
@@ -47,10 +48,11 @@ class Link:
     """The carrier that is up between this worker and a peer.
 
     Attributes:
-        description: Where the other end is.
-        dialled: Whether this side opened it.
-        encrypted: Whether its frames are: by TLS, or as sealed ones on a socket past gRPC.
-        peer_names: Whom the peer's certificate is for; None where none was asked for.
+        description: The address of the other end.
+        dialled: True if this side opened it.
+        encrypted: True if its frames are encrypted: by TLS, or sealed on a socket that bypasses
+            gRPC.
+        peer_names: The names in the peer's certificate; None where none was asked for.
     """
 
     description: str
@@ -70,7 +72,7 @@ class Link:
 
     @classmethod
     def of(cls, carriers: Carriers) -> Link | None:
-        """Returns what carries a connection; None while nothing does. On the loop."""
+        """Returns the carrier of a connection; None while there is none. On the loop."""
         stream = carriers.stream
         if stream is None:
             return None
@@ -86,16 +88,16 @@ class Link:
 @final
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """What became of one dial of a peer.
+    """The result of one dial of a peer.
 
     Attributes:
-        peer: Whom.
-        endpoints: Where it listens, as far as is known here.
+        peer: The peer that was dialled.
+        endpoints: The addresses where it listens, as far as this worker knows.
         ended: `reached`, `refused`, `silent`, `no route`, `turned away`, `broke`, or `not tried`
             where the peer does not listen.
-        words: Why, for people.
-        link: What carries the connection afterwards, whoever opened it.
-        loss: Why the peer is lost, or out of reach; empty while it is not.
+        words: The reason, for people.
+        link: The carrier of the connection afterwards, opened by either side.
+        loss: The reason why the peer is lost, or out of reach; empty while it is not.
     """
 
     peer: WorkerInfo
@@ -107,23 +109,23 @@ class Dial:
 
 
 def own_endpoints(exchange: Exchange) -> tuple[str, ...]:
-    """Returns where an exchange listens, as it tells the others; nowhere before it listens."""
+    """Returns the endpoints of an exchange, as it tells others; none before it listens."""
     return tuple(each.endpoint for each in list(exchange._listeners) if each.endpoint)
 
 
 def dial_peers(exchange: Exchange, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
-    """Dials peers, all at once, and says of each what became of it; blocks for `limit` at most.
+    """Dials peers, all at once, and returns the result for each; blocks for `limit` at most.
 
-    A peer whose carrier this side has opened was reached, and is not dialled again. What has not
-    ended in time is silent, and ends by itself later.
+    A peer whose carrier this side has opened was reached, and is not dialled again. A dial that has
+    not ended in time counts as silent, and ends by itself later.
 
     Args:
-        exchange: Of this worker; it has been told of the peers.
-        peers: Whom.
+        exchange: The exchange of this worker; it has been told of the peers.
+        peers: The peers to dial.
         limit: Seconds.
 
     Raises:
-        BlockingCallError: On a loop of telegrad's.
+        BlockingCallError: On an event loop that telegrad runs.
     """
     return exchange._terms.loop.run(_dial_all(exchange, peers, limit))
 
@@ -181,7 +183,7 @@ async def _dial(
         found[peer] = REFUSED, str(error)
     except RefusedError as error:
         found[peer] = TURNED_AWAY, error.words
-    except (OSError, DecodeError) as error:  # of which ConnectionError and WorkerLostError are
+    except (OSError, DecodeError) as error:  # the bases of ConnectionError and WorkerLostError
         cause = error.__cause__
         if isinstance(cause, TimeoutError):
             found[peer] = SILENT, str(error)
@@ -219,7 +221,7 @@ async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
 
 
 async def _awaited(carriers: Carriers) -> tuple[str, str]:
-    """Gives a peer that only dials, which it does by itself, the time to come through."""
+    """Waits for a peer that only dials, which it does by itself, to come through."""
     return NOT_TRIED, "it does not listen" if await _up(carriers) else NOT_COME
 
 
@@ -233,7 +235,7 @@ async def _up(carriers: Carriers) -> bool:
 
 
 async def _open(exchange: Exchange, carriers: Carriers, endpoint: str) -> None:
-    """Asks who listens at an endpoint, and gives the connection its stream if it has none."""
+    """Asks which worker listens at an endpoint; gives the connection a stream if it has none."""
     answer = await ask(exchange._terms, endpoint, carriers.peer)
     try:
         await exchange._open(carriers, answer)
@@ -241,5 +243,5 @@ async def _open(exchange: Exchange, carriers: Carriers, endpoint: str) -> None:
         crossed = isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
         if carriers.stream is None and not crossed:
             raise
-        if not await _up(carriers):  # the peer's own dial is on the way
+        if not await _up(carriers):  # the peer's own dial is under way
             raise

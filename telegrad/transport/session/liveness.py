@@ -207,14 +207,14 @@ class IdleFrames:
 
 @final
 class Pulse:
-    """Whether the peer of a connection lives: nobody judges that before somebody wants to reach it.
+    """The judge of a peer's liveness; it starts when this side first wants to reach the peer.
 
     Args:
         lost_after: As for Liveness.
 
     Attributes:
-        idle_frames: Its frames that brought nothing new.
-        beat_due: Whether the next write should carry a beat.
+        idle_frames: The counter of the peer's frames that brought nothing new.
+        beat_due: True if the next write should carry a beat.
     """
 
     def __init__(self, lost_after: float) -> None:
@@ -222,16 +222,16 @@ class Pulse:
         self.beat_due = False
         self._lost_after = lost_after
         self._life: Liveness | None = None
-        self._acknowledged = 0  # up to where the peer had receipts at the last tick
-        self._chunks = 0, 0  # that both ends had taken then from the lanes of this stream
+        self._acknowledged = 0  # the number up to which the peer had receipts at the last tick
+        self._chunks = 0, 0  # taken by both ends from the lanes of this stream, at the last tick
 
     @property
     def judges(self) -> bool:
-        """Whether that has begun."""
+        """True once it judges the peer."""
         return self._life is not None
 
     def begin(self, now: float) -> Liveness:
-        """Begins to judge, at the first call."""
+        """Starts to judge, at the first call."""
         if self._life is None:
             self._life = Liveness(now, lost_after=self._lost_after)
         return self._life
@@ -260,19 +260,20 @@ class Pulse:
             self.beat_due |= self._life.owes
 
     def beat(self, now: float, *, lag: float, busy: int, chunks: int) -> Heartbeat | None:
-        """Returns the beat that is due; None before anybody judges."""
+        """Returns the beat that is due; None before it judges."""
         self.beat_due = False
         if self._life is None:
             return None
         return self._life.beat(now, lag=lag, busy=busy, chunks=chunks)
 
     def tick(self, now: float, acknowledged: int, chunks: tuple[int, int] | None) -> bool:
-        """Returns whether the peer is lost; must be called several times per beat.
+        """Returns True if the peer is lost; must be called several times per beat.
 
         Args:
             now: The time.
-            acknowledged: Up to which number the peer has receipts.
-            chunks: How many were taken from the stream's lanes, here and there; None for no stream.
+            acknowledged: The number up to which the peer has receipts.
+            chunks: The numbers of chunks that were taken from the stream's lanes, here and there;
+                None for no stream.
         """
         if (life := self._life) is None:
             return False
@@ -295,5 +296,5 @@ class Pulse:
         return 0.0 if self._life is None else self._life.silence(now)
 
     def silence_words(self, now: float) -> str:
-        """Says how long the peer was silent, and what it said last of what keeps it."""
+        """Returns words on how long the peer was silent, and its last report of its own load."""
         return "" if self._life is None else self._life.silence_words(now)

@@ -1,15 +1,17 @@
 """Moving a stream from gRPC to a TCP socket, which any thread reads and writes itself.
 
-Where both workers have sockets for lanes (`channels/socket_lane`), and both say that frames may go by them,
-too, whoever dialled a stream over gRPC dials that port as soon as it is up. The handshake there names
-the stream whose place it takes; the session goes on where that one was, as after any break.
+The move needs sockets for lanes (`channels/socket_lane`) at both workers, and both have to say that
+frames may go by them, too. Then the worker that dialled a stream over gRPC dials that port as soon
+as the stream is up. The handshake there names the stream whose place it takes; the session goes on
+from there, as after any break.
 
     gRPC   hello, hello, proof, welcome, frames ─────┐ let go
     TCP                          hello, hello, proof, welcome, frames
 
-Each end proves the token again, over both hellos, of which the dialler's names the first stream. Frames
-are as safe as there: encrypted with keys of their own where that had TLS (`security/seal`), else
-with tags. A socket that cannot be had leaves the stream where it is, one that breaks brings it back.
+Each end proves the token again, over both hellos, of which the dialler's names the first stream.
+Frames are as safe as there: encrypted with keys of their own where that had TLS (`security/seal`),
+else with tags. A socket that cannot be had leaves the stream where it is; a socket that breaks
+returns it to gRPC.
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ __all__ = ["move", "moved_stream"]
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.05  # while a socket does not answer: whether the stream is there still
+LOOK_SECONDS = 0.05  # between checks if the stream is still there, while a socket does not answer
 
 
 async def move(carriers: Carriers, terms: Terms, stream: Stream) -> None:
     """Moves a stream that this side dialled and both ends want to move, if that is possible.
 
     Args:
-        carriers: Whose.
-        terms: What all connections share.
-        stream: That is up; its lanes are held until that is decided.
+        carriers: The carriers of the connection.
+        terms: The parts that all connections share.
+        stream: The stream that is up; its lanes are held until the move is decided.
     """
     try:
         answer = await _asked(carriers, terms, stream)
@@ -57,13 +59,16 @@ async def move(carriers: Carriers, terms: Terms, stream: Stream) -> None:
         if carriers.stream is stream:
             name, where = carriers.peer.name, stream.lanes.way.bulk_endpoint
             words = f"calls go to {name} over gRPC, not {where}: {error}"
-            terms.bulk.run(logger.warning, words)  # a handler may block
+            terms.bulk.run(logger.warning, words)  # a log handler may block
     finally:
         stream.lanes.release()
 
 
 async def _asked(carriers: Carriers, terms: Terms, stream: Stream) -> Answer | None:
-    """Returns who listens at the socket; None once the stream is over, which is dialled anew then."""
+    """Returns the answer of the socket's listener; None once the stream is over.
+
+    A stream that is over is dialled anew.
+    """
     way = stream.lanes.way
     asking = asyncio.ensure_future(
         ask(terms, way.bulk_endpoint, carriers.peer, lane_of=way.stream_id, moves=True)
@@ -91,7 +96,7 @@ async def _take_its_place(carriers: Carriers, terms: Terms, stream: Stream, answ
             carriers.socket_broke()
             raise
         finally:
-            let_go(b"")  # not before the peer knows why: it would dial
+            let_go(b"")  # not before the peer knows the reason: it would dial
         if not carriers.wanted:
             raise CarrierClosedError("the peer was faster")
         carriers.adopt(moved_stream(carriers, way, carrier, shake), peer_received)
@@ -114,14 +119,14 @@ def moved_stream(
     """Returns the stream of a socket whose handshake is done.
 
     Args:
-        carriers: Whose.
-        way: Of the stream whose place it takes.
+        carriers: The carriers of the connection.
+        way: The two ends of the lanes of the stream whose place it takes.
         carrier: The socket.
         shake: The handshake.
-        preamble: What has to be sent before the first frame: a listener's welcome.
+        preamble: The bytes to send before the first frame: a listener's welcome.
 
     Raises:
-        CarrierClosedError: It broke meanwhile, or its frames cannot be protected.
+        CarrierClosedError: The socket broke meanwhile, or its frames cannot be protected.
     """
     below = carrier.blocking
     if below is None:

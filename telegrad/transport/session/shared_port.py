@@ -1,9 +1,9 @@
-"""One listening port for all exchanges of a process, and which of them a dialler is led to.
+"""One listening port for all exchanges of a process, which leads each dialler to its exchange.
 
-A dialler's first message says whom it wants to reach, by name and incarnation: the agent, its
-line to the coordinator, or the coordinator where that runs here, too. Who names nobody is led to
-the exchange that has listened for longest, and so is who names somebody that is not here: it will
-be refused there, in words.
+A dialler's first message names the worker that it wants to reach, by name and incarnation: the
+agent, its line to the coordinator, or the coordinator where that runs here, too. A dialler that
+names nobody is led to the exchange that has listened for longest. So is a dialler that names a
+worker that is not here: it will be refused there, in words.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SharedPort(Transport):
     """A transport that listens once, for several exchanges.
 
     Args:
-        dialler: What dials; it listens, too, unless `place` names others.
+        dialler: The transport that dials; it listens, too, unless `place` names others.
         beside: Transports that dial endpoints of other schemes.
     """
 
@@ -54,27 +54,22 @@ class SharedPort(Transport):
         self._doors: dict[_Door, None] = {}
 
     def place(self, candidates: Sequence[Transport], tried: str = "") -> None:
-        """Says what listens: the first of these whose port is free; before anything listens.
-
-        Args:
-            candidates: One for each port, all with the same scheme.
-            tried: Which ports these are, in words.
-        """
+        """Sets the transports of which the first with a free port listens; called before that."""
         self._candidates = tuple(candidates)
         self._tried = tried
 
     @property
     def scheme(self) -> str:
-        """The scheme of what listens."""
+        """The scheme of the transport that listens."""
         return self._candidates[0].scheme
 
     @property
     def schemes(self) -> frozenset[str]:
-        """The schemes of what dials."""
+        """The schemes of the transports that dial."""
         return frozenset(self._diallers)
 
     def reaches(self, endpoint: str) -> bool:
-        """Tells what the transport says that dials the endpoint."""
+        """Returns the answer of the transport that dials the endpoint; see `Transport.reaches`."""
         return self._dialler(endpoint).reaches(endpoint)
 
     def named(self, info: WorkerInfo) -> Transport:
@@ -82,7 +77,7 @@ class SharedPort(Transport):
         return _NamedPort(self, info)
 
     async def listen(self, accept: Accept) -> Listener:
-        """Listens for those who name nobody who listens here; see `Transport.listen`."""
+        """Listens for diallers that name no worker that listens here; see `Transport.listen`."""
         return await self.open("", 0, accept)
 
     async def dial(self, endpoint: str) -> Carrier:
@@ -111,7 +106,7 @@ class SharedPort(Transport):
                 await listener.close()
 
     def door_for(self, hello: bytes) -> _Door | None:
-        """Returns whom a first message is for; None where it names nobody who listens here."""
+        """Returns the door for a first message; None where it names no worker that listens here."""
         if hello[:1] != b"H" or len(hello) > MAX_HANDSHAKE_BYTES:
             return None
         told = pb.Hello()
@@ -131,7 +126,7 @@ class SharedPort(Transport):
             try:
                 return await transport.listen(self._take)
             except OSError as error:
-                # gRPC's own error, without a number, is that of a port that was free just before.
+                # This is gRPC's own error, without a number, for a port that was free just before.
                 if len(self._candidates) == 1 or error.errno not in (errno.EADDRINUSE, None):
                     raise
         raise OSError(
@@ -191,7 +186,7 @@ class _Door(Listener):
 
 
 class _KnownCarrier(WrappedCarrier):
-    """One that changes nothing of what is sent."""
+    """A carrier that changes nothing of what is sent."""
 
     @property
     def begins_anywhere(self) -> bool:
@@ -203,10 +198,11 @@ class _KnownCarrier(WrappedCarrier):
 
 @final
 class _ArrivedCarrier(_KnownCarrier):
-    """A stream whose first message decides whose it is.
+    """A stream whose first message decides to which exchange it belongs.
 
     The exchange that asks for that message counts and times it, as it does every stream that has
-    not proved itself; if it is another's, LedOnError tells it so, and closing does nothing more.
+    not proved itself. If the stream is another exchange's, LedOnError tells it so, and closing does
+    nothing more.
     """
 
     def __init__(self, port: SharedPort, door: _Door, inner: Carrier) -> None:
@@ -235,7 +231,7 @@ class _ArrivedCarrier(_KnownCarrier):
 
 @final
 class _ReadCarrier(_KnownCarrier):
-    """A stream of which somebody has read the first message already."""
+    """A stream of which the first message was read already."""
 
     def __init__(self, inner: Carrier, first: bytes) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""A carrier that has proved itself, with its lanes, as the connection that it belongs to sees it."""
+"""A carrier that has proved itself, with its lanes, as its connection sees it."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ class Stream:
     They are one: when any of them breaks, all are let go.
 
     Args:
-        carrier: What moves the bytes.
-        frames: What seals and opens them.
+        carrier: Moves the bytes.
+        frames: Seals and opens the frames.
         lanes: The channel for parts that no other channel lends.
-        preamble: What has to be sent before the first frame: a listener's welcome.
+        preamble: The bytes to send before the first frame: a listener's welcome.
         lenders: The channels that lend parts, in the order in which they are asked.
 
     Attributes:
         channels: The lenders and the lanes.
-        messages_taken: Messages that came; this and the next two by whoever reads.
-        bytes_taken: Theirs.
-        frames_taken: Of them, those that were frames and were taken.
-        messages_sent: Messages that were sealed; this and the next by who has the writer's turn.
-        bytes_sent: Theirs.
+        messages_taken: Messages that came; this and the next two are written by the reading thread.
+        bytes_taken: The bytes of those messages.
+        frames_taken: Those of the messages that were frames and were taken.
+        messages_sent: Messages that were sealed; this and the next are written by the thread that
+            has the writer's turn.
+        bytes_sent: The bytes of those messages.
         news_due: True if a channel has news that the peer should hear now; guarded by the
             connection's lock.
     """
@@ -70,7 +71,7 @@ class Stream:
 
     @property
     def dialled(self) -> bool:
-        """Whether this side dialled it."""
+        """True if this side dialled it."""
         return self.lanes.dialled
 
     def lend(self, envelope: Envelope) -> dict[int, Lent]:
@@ -84,7 +85,7 @@ class Stream:
         """Puts the parts that the peer has lent into the envelopes of a frame.
 
         Raises:
-            DecodeError: No channel of this stream lends, or the frame says what cannot be.
+            DecodeError: No channel of this stream lends, or the frame says something impossible.
             CarrierClosedError: This process has no room for the parts.
         """
         if not self.lenders:
@@ -97,7 +98,7 @@ class Stream:
         return self.lenders[0].memory() if self.lenders else NO_MEMORY
 
     def moved(self) -> Moved:
-        """Returns what went by its frames, and what its channels lent."""
+        """Returns the totals of its frames, and of the parts that its channels lent."""
         return Moved(
             self.bytes_sent,
             self.bytes_taken,
@@ -107,7 +108,7 @@ class Stream:
         )
 
     def record_cut_off(self, audit: Audit, peer: WorkerInfo, error: Exception) -> None:
-        """Records, where it is for what it sent, that a peer is cut off, and how much was read."""
+        """Records that a peer is cut off for data that it sent, and how much was read."""
         if isinstance(error, CarrierClosedError):
             return
         audit.record(
@@ -126,7 +127,7 @@ class Stream:
 @final
 @dataclass(slots=True, kw_only=True)
 class StreamFrames:
-    """One stream, as its pump sees it; see `pump.Frames`."""
+    """The frames of one stream, as its pump sees them; see `pump.Frames`."""
 
     next_message: Callable[[], bytes | None]
     written: Callable[[], None]
@@ -135,7 +136,8 @@ class StreamFrames:
     ending: bool = False
 
 
-# -- why a peer was given up ---------------------------------------------------------------------
+# -- the reason why a peer was given up
+# -------------------------------------------------------------
 
 LET_IN: Final = (
     "if a firewall lets nothing in there, open that port, which RpcOptions(port=...) chooses, or start "
@@ -146,14 +148,14 @@ LET_IN: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a peer was given up; each who asks gets an exception of its own.
+    """The reason why a peer was given up; every caller gets an exception of its own.
 
     Attributes:
-        reason: In words.
-        silence: Seconds since it was last heard.
-        left: Whether it said goodbye.
-        fenced: Whether it had given up this worker first.
-        unreachable: Whether it lives, and neither side can dial the other.
+        reason: The reason, in words.
+        silence: Seconds since the peer was last heard.
+        left: True if the peer said goodbye.
+        fenced: True if the peer had given up this worker first.
+        unreachable: True if the peer lives, and neither side can dial the other.
     """
 
     reason: str
@@ -185,26 +187,26 @@ class Loss:
 
 
 def breakage(at: float, how: str, now: float) -> str:
-    """Returns how the last carrier broke: why a living peer was given up is found by that.
+    """Returns words on how the last carrier broke, which tell why a living peer was given up.
 
     >>> breakage(0.0, "", 7.0), breakage(6.5, "connection reset", 7.0)
     ('', '; its last connection broke 0.5 s before (connection reset)')
 
     Args:
-        at: When it broke.
-        how: Why, in words; empty if none broke.
+        at: The time of the break.
+        how: The reason, in words; empty if none broke.
         now: The time of the loss.
     """
     return f"; its last connection broke {now - at:.1f} s before ({how})" if how else ""
 
 
 def without_carrier(endpoints: Sequence[str], failure: str, *, ever: bool) -> str:
-    """Returns what is to be said of a peer that is silent while no connection to it is up.
+    """Returns words on a peer that is silent while no connection to it is up.
 
     Args:
-        endpoints: Where it listens.
-        failure: How the last dial ended; empty while the first is under way.
-        ever: Whether there was a connection before.
+        endpoints: The addresses where it listens.
+        failure: The reason why the last dial failed; empty while the first is under way.
+        ever: True if there was a connection before.
 
     >>> without_carrier([], "", ever=True)
     ' (it does not listen here, and dialled no more)'

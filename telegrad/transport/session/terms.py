@@ -1,4 +1,4 @@
-"""What all connections of one worker share, and what they count."""
+"""The parts that all connections of one worker share, and their counters."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a worker proves itself with in handshakes, and asks of others.
+    """The proof of a worker's identity in handshakes, and the proof that it asks of others.
 
     Attributes:
-        identity: Who this worker is.
-        token: The job's; None in an insecure job.
-        certified: Which name a peer's certificate has to hold, by the name that it says.
-        seconds: How long a handshake may take.
+        identity: This worker.
+        token: The job's token; None in an insecure job.
+        certified: Returns the name that a peer's certificate has to hold, from the name that it
+            claims.
+        seconds: The time limit of a handshake.
     """
 
     identity: Identity
@@ -43,20 +44,20 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What all connections of one worker share.
+    """The parts that all connections of one worker share.
 
     Attributes:
-        credentials: What this worker proves itself with, and asks of others.
-        transports: By scheme.
-        receiver: The floor above.
+        credentials: The proof of this worker's identity, and the proof that it asks of others.
+        transports: The transports by scheme.
+        receiver: The layer above.
         lost_after: Seconds of silence after which a peer is lost.
-        clock: What liveness and deadlines read.
-        loop: Where everything here runs.
+        clock: The clock of liveness and deadlines.
+        loop: The loop thread on which everything here runs.
         spawn: Starts a task that the exchange awaits or cancels when it closes.
-        audit: Where it is recorded who was admitted or refused.
-        limits: What others may take.
-        channels: What moves big parts beside the control streams.
-        reader: Reads the sockets past gRPC.
+        audit: The log of workers that were admitted or refused.
+        limits: The limits on what others may use.
+        channels: The channels that move big parts beside the control streams.
+        reader: Reads the sockets that bypass gRPC.
     """
 
     credentials: Credentials
@@ -87,16 +88,16 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What one connection, or several, have moved by frames.
+    """The totals that one connection, or several, have moved by frames.
 
     Attributes:
-        bytes_sent: Tags included.
-        bytes_received: Tags included.
-        envelopes_sent: Written, once more for each time that one was sent again.
-        envelopes_received: Complete.
+        bytes_sent: Bytes that were sent, tags included.
+        bytes_received: Bytes that came, tags included.
+        envelopes_sent: Envelopes that were written; one that was sent again counts again.
+        envelopes_received: Envelopes that are complete.
         writes: Frames that were written.
-        slab_bytes_sent: What the peer got as memory that both share.
-        slab_bytes_received: What came as such.
+        slab_bytes_sent: Bytes that the peer got as memory that both share.
+        slab_bytes_received: Bytes that came as such memory.
     """
 
     bytes_sent: int = 0
@@ -108,7 +109,7 @@ class Moved:
     slab_bytes_received: int = 0
 
     def __add__(self, other: Moved) -> Moved:
-        """Returns what both have moved together."""
+        """Returns the sum of both totals."""
         return Moved(
             self.bytes_sent + other.bytes_sent,
             self.bytes_received + other.bytes_received,
@@ -122,22 +123,22 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeStatistics:
-    """What an exchange has moved so far, with all peers together.
+    """The totals that an exchange has moved so far, with all peers together.
 
     Attributes:
-        bytes_sent: Of frames, chunks and shared memory, tags and headers included.
-        bytes_received: Of frames, chunks and shared memory, tags and headers included.
-        envelopes_sent: Written, once more for each time that one was sent again.
-        envelopes_received: Handed over.
+        bytes_sent: Bytes of frames, chunks and shared memory, tags and headers included.
+        bytes_received: Bytes of frames, chunks and shared memory, tags and headers included.
+        envelopes_sent: Envelopes that were written; one that was sent again counts again.
+        envelopes_received: Envelopes that were handed over.
         connections: Control streams that came up.
         writes: Frames; envelopes_sent / writes is how well they coalesce.
         lanes: Bulk lanes that came up.
-        chunks_sent: Pieces of 1 MiB of big parts, once more for each time that one was sent again.
+        chunks_sent: Pieces of 1 MiB of big parts; one that was sent again counts again.
         chunks_received: Pieces that came, known ones included.
-        bulk_bytes_sent: Of bytes_sent, what went by lanes.
-        bulk_bytes_received: Of bytes_received, what came by lanes.
-        slab_bytes_sent: Of bytes_sent, what went as memory that both ends share.
-        slab_bytes_received: Of bytes_received, what came as such.
+        bulk_bytes_sent: Those of bytes_sent that went by lanes.
+        bulk_bytes_received: Those of bytes_received that came by lanes.
+        slab_bytes_sent: Those of bytes_sent that went as memory that both ends share.
+        slab_bytes_received: Those of bytes_received that came as such memory.
     """
 
     bytes_sent: int
@@ -156,7 +157,7 @@ class ExchangeStatistics:
 
     @classmethod
     def of(cls, counters: Counters, frames: Moved) -> ExchangeStatistics:
-        """Returns what the counters say now, and what went by frames."""
+        """Returns the present counts, with the totals of frames."""
         return cls(
             bytes_sent=frames.bytes_sent + counters.bulk_bytes_sent + frames.slab_bytes_sent,
             bytes_received=frames.bytes_received
