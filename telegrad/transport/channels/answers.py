@@ -1,10 +1,11 @@
-"""A reply whose value lies in the memory that its asker's message came in: it is not copied.
+"""A reply whose value lies in the memory of the request: that value is not copied.
 
-So it is when a function returns an argument of its, as it came or after it has written there. Whether
-something else refers to that memory is known only when the value itself is gone:
+This happens when a function returns one of its arguments, as it came or after it wrote there. Only
+when the value itself is gone is it known if anything else refers to that memory:
 
-    describe ──▶ kept, and not copied ── the value ends ──▶ settle ──▶ taken over, where that was the last
-                                                               └────▶ copied, where it was not
+    describe ──▶ kept, not copied ── the value ends ──▶ settle ──▶ taken over, if nothing else has
+    it
+                                                           └────▶ copied, if something has
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ class Whole(Protocol):
     """Memory that messages came in."""
 
     def whole(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-        """Returns what exports the memory of one part of a message, if an array takes all of it."""
+        """Returns the object that exports the memory of one part, if an array takes all of it."""
 
     def take_over(self, holders: list[np.ndarray[Any, Any]]) -> memoryview | None:
-        """Lets go of that; has what stands there, if nothing else refers to it by then.
+        """Lets go of an exporter; takes its bytes over, if nothing else refers to it by then.
 
         Args:
-            holders: What `whole` returned, and nothing else; taken out if it is taken over.
+            holders: The array that `whole` returned, and nothing else; removed if it is taken over.
 
         Returns:
-            The bytes, which nobody here writes to any more; None where somebody may.
+            The bytes, to which nobody here writes any more; None where somebody may.
         """
 
 
 @final
 class Answering:
-    """Memory for one reply; of one thread.
+    """Memory for one reply; for one thread.
 
     Args:
-        memory: Where it goes.
-        loans: What came from there.
+        memory: The memory for the reply.
+        loans: The parts that came from the receiver of the reply.
     """
 
     __slots__ = ("_kept", "_loans", "_memory")
@@ -60,7 +61,7 @@ class Answering:
         return self._memory.take(size)
 
     def lends(self, memory: SharedMemory) -> bool:
-        """Tells whether arrays in some memory travel as they are."""
+        """Returns True if arrays in some memory travel as they are."""
         return self._memory.lends(memory)
 
     def shadow(self, array: Any) -> memoryview | None:
@@ -68,7 +69,7 @@ class Answering:
         return self._memory.shadow(array)
 
     def keep(self, array: np.ndarray[Any, Any]) -> Buffer | None:
-        """Returns the bytes of an array that takes all of what came once; each is kept once."""
+        """Returns the bytes of an array that takes all of a part that came; keeps each once."""
         exporter = self._loans.whole(array)
         if exporter is None or id(exporter) in self._kept:
             return None
@@ -76,7 +77,7 @@ class Answering:
         return exporter.data
 
     def stage(self, envelope: Envelope) -> Envelope:
-        """Has what is big of the document lie there; the buffers do, or are kept."""
+        """Puts a big document into that memory; the buffers are there already, or are kept."""
         texts = self._memory.stage(replace(envelope, buffers=()))
         return replace(envelope, number=0, staged=texts.staged)
 
@@ -85,11 +86,11 @@ class Answering:
         return self
 
     def settle(self, envelope: Envelope) -> None:
-        """Puts what goes back, or a copy, in the place of what was kept."""
+        """Replaces each part that was kept by the bytes that go back, or by a copy."""
         if not self._kept:
             return
         envelope.buffers = buffers = list(envelope.buffers)
-        for place in range(len(buffers)):  # `enumerate` would keep what it has said last
+        for place in range(len(buffers)):  # `enumerate` would keep the last item that it returned
             buffer = buffers[place]
             key = id(buffer.obj) if type(buffer) is memoryview else 0
             if key in self._kept:

@@ -1,12 +1,12 @@
-"""One interface for bytes beside the control stream, for whatever moves big parts of envelopes.
+"""The interface of channels, which move big parts of envelopes beside the control stream.
 
-    part of an envelope ──▶ in-line              64 KiB and less travel in their frame (`wire.frame`)
+    part of an envelope ──▶ in-line              parts of 64 KiB and less, in their frame
                         ──▶ a channel that lends  the first of `Channels.kinds` that has the part
                         ──▶ lanes                all other parts, in pieces of 1 MiB at most
 
-A channel belongs to one control stream and ends with it. A kind of channel belongs to one worker: it opens
-a channel on each stream whose two ends can use it. A further kind is a file here and one entry in
-`Channels.kinds`; what it has to tell its other end in frames travels as `wire.Lending`.
+A channel belongs to one control stream and ends with it. A kind of channel belongs to one worker:
+it opens a channel on each stream whose two ends can use it. A further kind is a file here and one
+entry in `Channels.kinds`; its news for the other end travels in frames, as `wire.Lending`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Channel", "Counters", "Kind", "Means", "Pieces"]
 
 @dataclass(slots=True)
 class Counters:
-    """What all connections of an exchange count together; each connection counts its frames itself.
+    """The counts of all connections of an exchange; each connection counts its frames itself.
 
     Any thread counts chunks, by methods. The loop alone counts the others.
     """
@@ -67,13 +67,14 @@ class Counters:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What the channels of one worker share.
+    """The parts that the channels of one worker share.
 
     Attributes:
         loop: The loop thread that owns the sockets.
         spawn: Starts a task that the exchange awaits or cancels when it closes.
         clock: The clock of liveness and deadlines.
-        moved: Hears in the thread that writes or reads a frame how many bytes it lends.
+        moved: Takes the number of bytes that a frame lends, in the thread that writes or reads the
+            frame.
         bulk: The thread that copies array bytes.
         counters: The counts of the worker.
     """
@@ -87,10 +88,10 @@ class Means:
 
 
 class Channel(ABC):
-    """A way for big parts between two workers, beside one control stream.
+    """A path for big parts between two workers, beside one control stream.
 
-    Any thread calls these methods. The methods that take a frame are called in the order of the frames,
-    by the thread that writes or reads them.
+    Any thread calls these methods. The methods that take a frame are called in the order of the
+    frames, by the thread that writes or reads them.
 
     Attributes:
         bytes_sent: The bytes of the parts that it lent.
@@ -122,7 +123,7 @@ class Channel(ABC):
         """Puts the parts that the peer has lent into the envelopes of a frame.
 
         Raises:
-            DecodeError: The frame says what cannot be.
+            DecodeError: The frame says something impossible.
             CarrierClosedError: This process has no room for the parts.
         """
         del frame
@@ -149,15 +150,15 @@ class Kind(ABC):
 
         Args:
             carrier: The carrier of the stream.
-            capabilities: What the peer's hello says.
+            capabilities: The capabilities in the peer's hello.
         """
 
     def tick(self) -> None:
-        """Lets go of what nobody has used for a while; called on the loop several times a beat."""
+        """Releases memory that was unused for a while; called on the loop several times a beat."""
         return
 
     def close(self) -> None:
-        """Lets go of everything, once all streams have ended; not on the loop."""
+        """Releases all memory, once all streams have ended; not on the loop."""
         return
 
 

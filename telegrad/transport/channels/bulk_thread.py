@@ -1,8 +1,9 @@
 """The threads that touch array bytes, so that the loop never does.
 
-The first puts a header before the data of a chunk that leaves, copies the data of one that came to its
-place, and joins what is complete. One after the other: a copy of 1 MiB takes about 0.1 ms, ten
-times less than gRPC takes to move it. Lanes over sockets of their own have two threads each.
+The first thread puts a header before the data of a chunk that leaves, copies the data of a chunk
+that came to its place, and joins parts that are complete. It does one after the other: a copy of 1
+MiB takes about 0.1 ms, a tenth of the time that gRPC takes to move it. Lanes over sockets of their
+own have two threads each.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["BulkThread", "copy_into", "make_chunk"]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# How long a close waits for what is under way: the copy of a big document takes far less.
+# The longest wait of a close for jobs under way: the copy of a big document takes far less.
 STOP_SECONDS = 5.0
 LANE = "telegrad-lane"
 
@@ -50,7 +51,7 @@ class BulkThread:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
 
     def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Has the thread call a function; called on a loop, which completes the future.
+        """Runs a function in the thread; called on a loop, which completes the future.
 
         After `close` the future is cancelled.
         """
@@ -68,10 +69,10 @@ class BulkThread:
         return future
 
     def start(self, function: Callable[[], None]) -> bool:
-        """Has a thread of its own run a function, which somebody else has to end before `close`.
+        """Runs a function in a thread of its own; the caller has to end it before `close`.
 
         Returns:
-            Whether it does: nothing is started any more after `close`.
+            True if the thread was started: after `close` none is.
         """
         thread = threading.Thread(target=self._own, args=(function,), name=LANE, daemon=True)
         with self._thread_lock:
@@ -82,7 +83,7 @@ class BulkThread:
         return True
 
     def close(self) -> None:
-        """Ends the thread behind what is under way; waits for it and the others. Idempotent."""
+        """Ends the thread behind its jobs; waits for it and for the other threads. Idempotent."""
         with self._thread_lock:
             thread, self._thread = self._thread, None
             others = list(self._others)
@@ -103,7 +104,7 @@ class BulkThread:
 
 @final
 class _Job:
-    """A call, and where its result goes."""
+    """A call, and the future for its result."""
 
     __slots__ = ("_args", "_function", "_future")
 
@@ -119,7 +120,7 @@ class _Job:
         error: Exception | None = None
         try:
             result = self._function(*self._args)
-        except Exception as caught:  # whoever awaits the future hears of it
+        except Exception as caught:  # the caller that awaits the future gets it
             error = caught
         with contextlib.suppress(RuntimeError):  # the loop was closed just now
             self._future.get_loop().call_soon_threadsafe(_settle, self._future, result, error)
@@ -135,7 +136,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
 
 
 def _run(jobs: queue.SimpleQueue[_Job | None]) -> None:
-    """The thread's whole life; holds on to no job while it waits for the next."""
+    """Runs jobs until the thread ends; holds on to no job while it waits for the next."""
     while (job := jobs.get()) is not None:
         job.run()
         del job

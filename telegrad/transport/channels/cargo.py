@@ -1,4 +1,4 @@
-"""What lanes load and unload: the pieces of one session."""
+"""The pieces of one session that lanes load and unload."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Cargo"]
 class Cargo:
     """The pieces of one session, under its lock. It outlives every lane.
 
-    What was claimed is placed, or given back, even if its lane has broken meanwhile. `store` is for
-    the loop; threads of their own claim, place and give back.
+    A piece that was claimed is placed, or given back, even if its lane has broken meanwhile.
+    `store` is for the loop; lanes with threads of their own claim, place and give back.
 
     Args:
-        session: Whose.
-        session_lock: What guards it.
-        bulk: Where bytes are copied.
+        session: The session.
+        session_lock: The lock that guards the session.
+        bulk: The thread that copies bytes.
         hand_over: Takes the envelopes that are complete.
-        fail: Hears that one could not be put together, for lack of memory.
+        fail: Hears that an envelope could not be put together, for lack of memory.
     """
 
     def __init__(
@@ -45,28 +45,28 @@ class Cargo:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is a piece to send."""
+        """True if there is a piece to send."""
         with self._session_lock:
             return self._session.pieces_waiting
 
     def next_piece(self, most: int) -> Piece | None:
-        """Returns what to send next, if there is anything: so many bytes at most."""
+        """Returns the next piece to send, of so many bytes at most; None if there is none."""
         with self._session_lock:
             return self._session.next_piece(most)
 
     def announced(self, number: int) -> bool:
-        """Returns whether the envelope of a piece is known."""
+        """Returns True if the envelope of a piece is known."""
         with self._session_lock:
             return self._session.announced(number)
 
     def store(self, piece: Piece) -> asyncio.Future[None] | None:
-        """Has a piece of an announced envelope copied to its place.
+        """Copies a piece of an announced envelope to its place, in the bulk thread.
 
         Returns:
-            What is done when it is there; None when it is not wanted any more.
+            A future that is done when the piece is in its place; None if it is not wanted any more.
 
         Raises:
-            DecodeError: It does not fit what was announced.
+            DecodeError: The piece does not fit the announcement.
         """
         span = piece.span
         place = self.claim(span)
@@ -77,22 +77,22 @@ class Cargo:
         return copied
 
     def claim(self, span: Span) -> memoryview | None:
-        """Returns where a piece of an announced envelope belongs; None when it is not wanted.
+        """Returns the place of a piece of an announced envelope; None if it is not wanted.
 
         Raises:
-            DecodeError: It does not fit what was announced.
+            DecodeError: The piece does not fit the announcement.
         """
         with self._session_lock:
             return self._session.claim(span)
 
     def place(self, span: Span) -> None:
-        """Hears that a claimed piece is in its place; hands over what is complete by that."""
+        """Records that a claimed piece is in place; hands over an envelope that is complete."""
         with self._session_lock:
             assembly = self._session.placed(span)
         self._join(span.number, assembly)
 
     def give_back(self, span: Span) -> None:
-        """Hears that a claimed piece did not come; hands over what is complete by that."""
+        """Records that a claimed piece did not come; hands over an envelope that is complete."""
         with self._session_lock:
             assembly = self._session.given_back(span)
         self._join(span.number, assembly)

@@ -2,17 +2,20 @@
 
     sender                                                    receiver
       array ─▶ a block of a slab on its GPU
-      shadow, lent as any buffer ══ GPU, handle, offset ══▶ opens the slab, once ─▶ an array of its own
+      shadow, lent as any buffer ══ GPU, handle, offset ══▶ opens the slab, once ─▶ its own array
       both blocks are free again ◀══ the shadow is returned ══ when it was copied
 
-A shadow (`wire.shadow`) is a block of the memory that both ends map, and the block of the GPU has the same
-life: it is taken with it, and free when it is. So no second account is kept of what the peer has, and what
-was lent to one that is lost is never used again. The receiver copies, as what is opened must not be
-used after the sender has freed it, nobody could hold CuPy's arrays to that, and a copy on the GPU takes
-a hundredth of the time of the way by host memory.
+A shadow (`wire.shadow`) is a block of the memory that both ends map. The block of the GPU lives as
+long as its shadow: it is taken with it, and free when it is. So no second account is kept of the
+memory that the peer has, and memory that was lent to a lost peer is never used again.
 
-When the stream breaks, what was posted is copied to the host, into the room of its shadow, and goes as
-it would have without all this. Before anything goes by the GPU alone, one array goes both ways for trial.
+The receiver copies. Memory that it opened must not be used after the sender has freed it, and
+nothing could make users of CuPy's arrays obey that. A copy on the GPU takes a hundredth of the time
+of the way through host memory.
+
+When the stream breaks, an array that was posted is copied to the host, into the room of its shadow,
+and goes as it would have without GPU memory. Before anything goes by the GPU alone, one array goes
+both ways as a trial.
 """
 
 from __future__ import annotations
@@ -34,21 +37,21 @@ __all__ = ["CUDA_IPC", "DeviceSlabs", "DeviceStream", "told_of"]
 
 logger = logging.getLogger(__name__)
 
-CUDA_IPC: Final = "cuda-ipc"  # the capability in a hello; behind it, one for each GPU
+CUDA_IPC: Final = "cuda-ipc"  # the capability in a hello; one entry for each GPU follows
 GPU: Final = "gpu="
 
-# Not measured: no GPU was to be had. Slabs have 16 MiB and more, of which a GPU has thousands; unlike
-# those of the host they take room as soon as they are made.
+# Not measured: no GPU was available. Slabs have 16 MiB and more, of which a GPU has thousands;
+# unlike those of the host they take room as soon as they are made.
 DEVICE_BOUNDS: Final = Bounds(lent=2**30, idle=2**28, slabs=16, all_slabs=64)
-# Others close a slab that they have not used for so long, and its maker keeps it three times as long:
-# it is not freed while somebody has it open.
+# A receiver closes a slab that it has not used for so long. The slab's maker keeps it three times
+# as long, so that it is not freed while somebody has it open.
 OPEN_SECONDS: Final = DEVICE_BOUNDS.idle_seconds / 3
 
 NOWHERE: Final = np.empty(0, np.uint8)
 
 
 def told_of(gpus: Sequence[str]) -> tuple[str, ...]:
-    """Returns what a hello says of the GPUs that this worker sees, in the order of their numbers.
+    """Returns the entries of a hello for the GPUs of this worker, in the order of their numbers.
 
     >>> told_of(["1f", "a0"])
     ('cuda-ipc', 'gpu=1f', 'gpu=a0')
@@ -65,7 +68,7 @@ def _gpus(told: Sequence[str]) -> list[str]:
 
 
 class Take(Protocol):
-    """Takes memory that both ends map, and has the life of what comes with it follow."""
+    """Takes memory that both ends map; the life of its companion follows the memory's."""
 
     def __call__(self, size: int, beside: Hold) -> memoryview | None:
         """Returns so many bytes; None where there are none."""
@@ -76,16 +79,16 @@ class Hold:
     """A block of a GPU, and the shadow that stands for it.
 
     Attributes:
-        number: Of the GPU.
-        block: There; None once it is free.
+        number: The number of the GPU.
+        block: The block there; None once it is free.
         octets: The shadow's bytes; none before it was taken.
-        trial: Whether the bytes are in both, and nobody has said what came of that.
+        trial: True if the bytes are in both, and the result of the trial is not known yet.
 
     Args:
-        stream: Whose.
-        number: As the attribute.
-        block: As the attribute.
-        trial: As the attribute.
+        stream: The stream that shares the memory.
+        number: The number of the GPU.
+        block: The block there; None for none.
+        trial: True if the bytes are in both.
     """
 
     __slots__ = ("_stream", "block", "number", "octets", "trial")
@@ -98,7 +101,7 @@ class Hold:
         self.octets: np.ndarray[Any, Any] = NOWHERE
 
     def lies(self, octets: np.ndarray[Any, Any]) -> None:
-        """Hears where the shadow is."""
+        """Takes the bytes of the shadow."""
         self.octets = octets
 
     def returned(self) -> None:
@@ -116,12 +119,12 @@ class DeviceSlabs:
     """The memory of GPUs that one worker shares; any thread.
 
     Attributes:
-        mappings: What is open here of others'.
-        land: As `wire.land`, with these.
+        mappings: The slabs of other workers that are open here.
+        land: As `wire.land`, with these mappings.
 
     Args:
-        clock: In seconds.
-        bounds: What is kept to, for each GPU.
+        clock: The clock, in seconds.
+        bounds: The bounds for each GPU.
     """
 
     def __init__(self, clock: Callable[[], float], bounds: Bounds = DEVICE_BOUNDS) -> None:
@@ -131,7 +134,7 @@ class DeviceSlabs:
         self._bounds = bounds
         self._lock = threading.Lock()  # guards the next two
         self._ledgers: dict[int, Ledger[DeviceMemory]] = {}
-        self._retired: list[tuple[float, DeviceMemory]] = []  # since when
+        self._retired: list[tuple[float, DeviceMemory]] = []  # with the time of retirement
         self._freed: queue.SimpleQueue[tuple[int, Block[DeviceMemory]]] = queue.SimpleQueue()
         self._unsaid: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
 
@@ -141,8 +144,8 @@ class DeviceSlabs:
         """Begins to share memory with the peer of a stream, of GPUs that both see.
 
         Args:
-            told: What this worker's hello says.
-            capabilities: What the peer's says.
+            told: The capabilities in this worker's hello.
+            capabilities: The capabilities in the peer's hello.
             take: Takes memory that both map.
         """
         theirs = _gpus(capabilities)
@@ -168,11 +171,11 @@ class DeviceSlabs:
                 return None
 
     def free(self, number: int, block: Block[DeviceMemory]) -> None:
-        """Hears that nothing refers to a block any more; from anywhere."""
+        """Hears that nothing refers to a block any more; from any thread."""
         self._freed.put((number, block))
 
     def close(self, number: int, account: Account[DeviceMemory]) -> None:
-        """Lets go of the memory of one stream: nobody uses it again, and it is freed in a while."""
+        """Retires the memory of one stream: nobody uses it again, and it is freed after a while."""
         with self._lock:
             self._drain()
             ledger, now = self._ledgers.get(number), self._clock()
@@ -180,7 +183,7 @@ class DeviceSlabs:
                 self._retired += [(now, slab.memory) for slab in ledger.close(account)]
 
     def tick(self) -> None:
-        """Lets go of what nobody has used for a while, in a thread: CUDA may wait for the GPU."""
+        """Frees memory that was unused for a while, in a thread: CUDA may wait for the GPU."""
         now = self._clock()
         then = now - self._bounds.idle_seconds
         with self._lock:
@@ -195,7 +198,7 @@ class DeviceSlabs:
             letting_go.start()
 
     def end(self) -> None:
-        """Lets go of all of it, once all streams have ended; may wait for a GPU."""
+        """Frees all memory, once all streams have ended; may wait for a GPU."""
         with self._lock:
             self._drain()
             gone, self._retired = self._retired, []
@@ -204,7 +207,7 @@ class DeviceSlabs:
         self._speak()
 
     def say(self, level: int, words: str) -> None:
-        """Has something logged soon: who holds a lock calls no handlers, which may block."""
+        """Logs words soon: a thread that holds a lock calls no log handlers, which may block."""
         self._unsaid.put((level, words))
 
     def _speak(self) -> None:
@@ -212,7 +215,7 @@ class DeviceSlabs:
             logger.log(*self._unsaid.get())
 
     def _let_go(self, gone: list[DeviceMemory]) -> None:
-        gone.clear()  # which frees it
+        gone.clear()  # this frees it
         self.mappings.close_idle()
         self._speak()
 
@@ -227,7 +230,7 @@ class DeviceStream:
     """The memory of GPUs that this end of one stream shares with the other; any thread.
 
     Args:
-        slabs: Where it comes from.
+        slabs: The worker's memory of GPUs.
         gpus: The identities of the GPUs that both see, by their numbers here.
         take: Takes memory that both map.
     """
@@ -240,13 +243,14 @@ class DeviceStream:
         self._lock = threading.Lock()  # guards the next three
         self._open = True
         self._holds: dict[int, Hold] = {}  # by the addresses of their shadows
-        # True: it works; False: it does not, or that is being tried. None of it: not tried.
+        # True: it works. False: it does not, or a trial is under way. No entry: not tried.
         self._works: dict[int, bool] = {}
 
     def shadow(self, array: Any) -> memoryview | None:
         """Copies an array to its GPU's shared memory; returns its shadow, to be posted to the peer.
 
-        In the current stream, which is waited for. None where it is small, or cannot be had.
+        The copy is made in the current CUDA stream, which is waited for. Returns None if the array
+        is small, or there is no memory.
         """
         number = int(array.device.id)
         if array.nbytes <= INLINE_BYTES or number not in self._gpus:
@@ -256,7 +260,7 @@ class DeviceStream:
             if works is False or not self._open:
                 return None
             if works is None:
-                self._works[number] = False  # until the answer comes, others go as ever
+                self._works[number] = False  # until the result comes, others go as before
         trial = works is None
         try:
             block = self._slabs.take(number, self._accounts[number], array.nbytes)
@@ -288,9 +292,9 @@ class DeviceStream:
         return shadow
 
     def tried(self, hold: Hold, mode: Mode) -> None:
-        """Hears what came of a trial; any thread."""
+        """Takes the result of a trial; any thread."""
         if mode not in (Mode.OPENED, Mode.REFUSED):
-            return  # nobody has looked, as the call was dropped, for instance
+            return  # the peer did not look, as the call was dropped, for instance
         hold.trial = False
         with self._lock:
             self._works[hold.number] = mode is Mode.OPENED
@@ -300,7 +304,7 @@ class DeviceStream:
             self._slabs.say(logging.INFO, words)
 
     def settle(self, buffer: memoryview) -> None:
-        """Hears that a buffer is not lent: if it is a shadow, the bytes go as any others."""
+        """Hears that a buffer is not lent: a shadow's bytes then go like any others."""
         with self._lock:
             hold = self._holds.get(_address(np.frombuffer(buffer, np.uint8)))
             if hold is not None:
@@ -312,14 +316,14 @@ class DeviceStream:
             self._holds.pop(_address(hold.octets), None)
             block, hold.block = hold.block, None
             if hold.trial:
-                self._works.pop(hold.number, None)  # the next one is for trial
+                self._works.pop(hold.number, None)  # the next one is a trial
                 hold.trial = False
         if block is not None:
             self._slabs.free(hold.number, block)
 
     def close(self) -> None:
-        """Copies to the host what may have to go another way, and lets go of everything."""
-        with self._lock:  # which keeps memory of the host from being taken for something else
+        """Copies arrays that may have to go another way to the host; lets go of all memory."""
+        with self._lock:  # it keeps memory of the host from being taken for something else
             self._open = False
             for hold in self._holds.values():
                 self._take_back(hold)
@@ -331,14 +335,14 @@ class DeviceStream:
             self._slabs.close(number, account)
 
     def _take_back(self, hold: Hold) -> None:
-        """Has a shadow hold the bytes themselves."""
+        """Copies the bytes of a block into its shadow."""
         there, block = mode_of(hold.octets) is Mode.THERE, hold.block
         if block is None:
             return
         try:
             if there:
                 block.slab.memory.read(block.offset, hold.octets[:-SHADOW_BYTES])
-        except Exception as error:  # whatever CUDA says
+        except Exception as error:  # any error of CUDA
             words = f"an array on GPU {hold.number} is lost on its way: {error}"
             self._slabs.say(logging.WARNING, words)
             set_mode(hold.octets, Mode.GONE)

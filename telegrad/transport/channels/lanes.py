@@ -1,9 +1,10 @@
-"""The bulk lanes of one stream: opened when there is something big to move, let go with it.
+"""The bulk lanes of one stream: opened when a big part is to be sent, let go with the stream.
 
-Whoever dialled the control stream dials its lanes, at the same endpoint; or one lane over a socket
-of its own (`socket_lane`), where both ends have that. Each proves that it belongs to this stream and
-no other (`telegrad.transport.security.handshake`). Chunks are as safe as the stream is: under TLS they are
-encrypted; without it they carry no tags of their own, and can be altered by somebody on the path.
+The worker that dialled the control stream dials its lanes, at the same endpoint. Where both ends
+have that, it dials one lane over a socket of its own instead (`socket_lane`). Each lane proves that
+it belongs to this stream and no other (`telegrad.transport.security.handshake`). Chunks are as safe
+as the stream is: under TLS they are encrypted; without it they carry no tags of their own, and can
+be altered by somebody on the path.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 # benchmarks/bulk_lanes.py on two busy cores, medians: two lanes move 1.1 times (pushes) to 1.35
 # times (echoes) as much as one; a third 1.1 and 0.97 times as much as two, which is the noise.
 LANES = 2
-MOST_LANES = 8  # that a dialler may open: one of another version may know better
+MOST_LANES = 8  # that a dialler may open: another version may have a better number
 
 
 # -- one lane over a carrier of its own ------------------------------------------------------------
@@ -45,11 +46,11 @@ MOST_LANES = 8  # that a dialler may open: one of another version may know bette
 # A few chunks are made ahead, and a few copied behind, so that neither waits for the other. There are
 # no credits: a reader that is behind stops reading, and HTTP/2's flow control stops the sender.
 
-# Chunks made before the one being sent has left, and copied while the next ones are read. One
+# Chunks that are made before the present one has left, and copied while the next ones are read. One
 # more hides the hop to the bulk thread; each costs 1 MiB per lane.
 AHEAD = 2
 
-# A chunk, and where its data begins in its part.
+# A chunk, and the offset of its data in its part.
 _Made: TypeAlias = "tuple[asyncio.Future[bytes], int]"
 
 
@@ -63,12 +64,12 @@ class Lane:
         taken: Chunks that came.
 
     Args:
-        carrier: What moves the bytes; it has proved itself.
-        cargo: What is loaded and unloaded.
-        bulk: Where chunks are made.
-        counters: What is counted.
-        pace: Says how big chunks are to be, and hears what is sent.
-        preamble: What has to be sent before the first chunk: a listener's welcome.
+        carrier: Moves the bytes; it has proved itself.
+        cargo: The pieces to load and unload.
+        bulk: The thread that makes chunks.
+        counters: The counts of the worker.
+        pace: Sets the size of chunks, and hears of chunks that are sent.
+        preamble: The bytes to send before the first chunk: a listener's welcome.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Lane:
         self._news = asyncio.Event()  # there may be new announcements
 
     def is_open(self) -> bool:
-        """Whether this is still a lane of its stream."""
+        """Returns True if this is still a lane of its stream."""
         return self._open
 
     def wake(self) -> None:
@@ -134,7 +135,7 @@ class Lane:
 
         Raises:
             CarrierClosedError: It broke, or a chunk is missing.
-            DecodeError: What came is no chunk, or fits nothing that was announced.
+            DecodeError: A message is no chunk, or fits nothing that was announced.
         """
         copying: deque[asyncio.Future[None]] = deque()
         while self._open:
@@ -144,7 +145,8 @@ class Lane:
             if len(copying) >= AHEAD:
                 await copying.popleft()
 
-    # What holds a chunk returns before the next wait for one: an idle lane keeps no bytes.
+    # The functions that hold a chunk return before the next wait for one: an idle lane keeps no
+    # bytes.
 
     def _make(self, made: deque[_Made]) -> None:
         while len(made) < AHEAD:
@@ -162,7 +164,7 @@ class Lane:
         self._counters.chunk_left(len(chunk), offset)
 
     async def _receive(self) -> asyncio.Future[None] | None:
-        """Waits for a chunk, and for its announcement; has it copied where it is wanted."""
+        """Waits for a chunk, and for its announcement; copies it to its place if it is wanted."""
         message = await self.carrier.receive()
         if not self.is_open():
             return None
@@ -185,15 +187,17 @@ class Lane:
 @final
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What lanes know of their control stream.
+    """The facts that lanes need about their control stream.
 
     Attributes:
-        stream_id: Its name.
-        secret: What its two ends share; empty where it is plain.
-        endpoint: Where this side dialled it, and dials its lanes; empty when the peer did, and does.
-        bulk_endpoint: Where a lane over a socket of its own is dialled; empty where there is none.
-        sockets: Whether such lanes are taken from the peer.
-        moves: Whether the stream is to move to such a socket.
+        stream_id: The stream's name.
+        secret: The secret of its two ends; empty where it is plain.
+        endpoint: The address at which this side dialled it, and dials its lanes; empty when the
+            peer did, and does.
+        bulk_endpoint: The address at which a lane over a socket of its own is dialled; empty for
+            none.
+        sockets: True if such lanes are taken from the peer.
+        moves: True if the stream is to move to such a socket.
     """
 
     stream_id: bytes
@@ -204,11 +208,11 @@ class Way:
     moves: bool = False
 
     def moved(self, stream_id: bytes, secret: bytes) -> Way:
-        """Returns that of a stream that has taken the place of this one."""
+        """Returns the facts about a stream that has taken the place of this one."""
         return replace(self, stream_id=stream_id, secret=secret, moves=False)
 
     def without_socket(self) -> Way:
-        """Returns the same, for lanes over gRPC."""
+        """Returns the same facts, for lanes over gRPC."""
         return replace(self, bulk_endpoint="", sockets=False)
 
 
@@ -225,22 +229,23 @@ class DialLane(Protocol):
 
 @final
 class Lanes(Channel):
-    """The lanes beside one control stream, which carry what no other channel lends.
+    """The lanes beside one control stream, which carry the parts that no other channel lends.
 
     The loop calls its methods, except those of `Channel`.
 
     Args:
-        means: What the worker's channels share.
+        means: The parts that the worker's channels share.
         peer: The name of the worker at the other end.
-        way: What lanes know of the control stream.
-        cargo: What lanes load and unload.
-        patience: Seconds without progress after which lanes stand still.
+        way: The facts that lanes need about the control stream.
+        cargo: The pieces that lanes load and unload.
+        patience: Seconds without progress after which lanes count as stalled.
         dial: Dials a lane.
         on_broken: Hears once that a lane broke; has to close all of them.
 
     Attributes:
-        way: As the argument.
-        held: True while the stream is about to move to a socket (`moving`), so that no lane is dialled.
+        way: The facts that lanes need about the control stream.
+        held: True while the stream is about to move to a socket (`moving`), so that no lane is
+            dialled.
     """
 
     def __init__(
@@ -265,37 +270,37 @@ class Lanes(Channel):
         self._lanes: list[Lane | SocketLane] = []
         self.held = way.moves
         self._wanted = self._dialling = False
-        self._at_socket = False  # dials a socket, or has
+        self._at_socket = False  # True once it dials a socket
         self._open = True
 
     @property
     def dialled(self) -> bool:
-        """Whether this side dialled the control stream."""
+        """True if this side dialled the control stream."""
         return bool(self.way.endpoint)
 
     @property
     def sent(self) -> int:
-        """How many chunks were given to these lanes."""
+        """The number of chunks that were given to these lanes."""
         return sum(lane.sent for lane in self._lanes)
 
     @property
     def taken(self) -> int:
-        """How many chunks came on these lanes; heartbeats tell the peer."""
+        """The number of chunks that came on these lanes; heartbeats tell the peer."""
         return sum(lane.taken for lane in self._lanes)
 
     @property
     def known_taken(self) -> int:
-        """How many chunks the peer has said that it took."""
+        """The number of chunks that the peer has said it took."""
         return self._standstill.taken
 
     @property
     def by_socket(self) -> bool:
-        """Whether they are over sockets of their own, or are to be."""
+        """True if the lanes are over sockets of their own, or will be."""
         return self._at_socket or any(lane.carrier.blocking is not None for lane in self._lanes)
 
     @property
     def moved(self) -> bool:
-        """Whether any chunk came or went."""
+        """True if any chunk came or went."""
         return any(lane.taken or lane.left for lane in self._lanes)
 
     # From any thread, as a Channel.
@@ -305,7 +310,7 @@ class Lanes(Channel):
         self._means.loop.call(self._wake)
 
     def heard(self, frame: Frame) -> None:
-        """Hears whether the peer announced big parts, and how many chunks it took."""
+        """Hears if the peer announced big parts, and the number of chunks that it took."""
         if frame.awaited:
             self._means.loop.call(self._announced)
         if frame.heartbeat is not None:
@@ -328,11 +333,11 @@ class Lanes(Channel):
         self._pace.heard(chunks, self._means.clock())
 
     def stand_still(self, now: float) -> bool:
-        """Returns whether chunks are owed and none has been taken for too long."""
+        """Returns True if chunks are owed and none has been taken for too long."""
         return self._standstill.tick(now, sent=self.sent, waiting=self._cargo.waiting)
 
     def accepts(self, stream_id: bytes) -> bool:
-        """Returns whether a lane of that stream may be taken from the peer."""
+        """Returns True if a lane of that stream may be taken from the peer."""
         mine = self._open and not self.dialled and stream_id == self.way.stream_id
         return mine and len(self._lanes) < MOST_LANES
 
@@ -340,9 +345,9 @@ class Lanes(Channel):
         """Adds a lane whose handshake is done.
 
         Args:
-            carrier: What moves its bytes.
+            carrier: Moves its bytes.
             transcript: Both hellos of its handshake in full.
-            preamble: What has to be sent before the first chunk.
+            preamble: The bytes to send before the first chunk.
 
         Raises:
             CarrierClosedError: It broke meanwhile, or its bytes cannot be protected.
@@ -354,13 +359,13 @@ class Lanes(Channel):
         self._means.counters.lanes += 1
 
     def release(self) -> None:
-        """Hears that the stream stays where it is: lanes are dialled as soon as they are wanted."""
+        """Hears that the stream stays on its carrier: lanes are dialled when they are wanted."""
         self.held = False
         if self._wanted:
             self._want()
 
     def close(self) -> None:
-        """Ends all lanes, those on their way as well; on the loop. Idempotent."""
+        """Ends all lanes, also those that are being dialled; on the loop. Idempotent."""
         if not self._open:
             return
         self._open = False
@@ -369,7 +374,7 @@ class Lanes(Channel):
             self._means.spawn(lane.carrier.close())
 
     def _want(self) -> None:
-        """Dials, on the first call and where that is this side's to do."""
+        """Dials, on the first call and if this side dials the lanes."""
         self._wanted = True
         if self._open and self.dialled and not self._dialling and not self.held:
             self._dialling = True
@@ -401,7 +406,7 @@ class Lanes(Channel):
         return lane
 
     async def _dial(self) -> None:
-        """Opens the lane over a socket of its own, where both ends have that; else those over gRPC."""
+        """Opens the lane over a socket of its own, if both ends have that; else those over gRPC."""
         if self.way.bulk_endpoint:
             self._at_socket = True
             try:
@@ -409,11 +414,11 @@ class Lanes(Channel):
             except ConnectionError as error:
                 self._at_socket = False
                 if isinstance(error, RefusedError) and error.reason is Reason.UNKNOWN_STREAM:
-                    self._break(error)  # the stream has ended there, or is another's
+                    self._break(error)  # the stream has ended there, or belongs to another
                     return
                 name, where = self._peer, self.way.bulk_endpoint
                 words = f"big arrays go to {name} over gRPC, not {where}: {error}"
-                self._means.bulk.run(logger.warning, words)  # a handler may block
+                self._means.bulk.run(logger.warning, words)  # a log handler may block
             else:
                 return
         for _ in range(LANES):

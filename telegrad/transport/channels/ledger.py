@@ -1,16 +1,16 @@
-"""Who has which stretch of shared memory: slabs, the blocks in them, and loans. Pure.
+"""The owners of shared memory: slabs, the blocks in them, and loans. Pure.
 
     take ─▶ held ──lend──▶ held, lent ──released──▶ lent ──returned──▶ free ─▶ take ...
              │                 └──────returned─────▶ held ──released──▶ free
              └─────────────────────────────────────────────released──▶ free
     lent ──given_back──▶ held ──released──▶ free
 
-A block is free when nothing here refers to it and the peer has given it back: only then it is taken
-again, the one that was used last first, whose pages are warm. It is lent once in between: what the
-peer has had may have been written to.
+A block is free when nothing here refers to it and the peer has given it back: only then is it taken
+again. The block that was used last is taken first, as its pages are warm. It is lent once in
+between: the peer may have written to it.
 
-A slab serves one stream all its life, and with the stream it ends: what was lent is never used again.
-A slab without a held or lent block is idle; of those some are kept.
+A slab serves one stream all its life, and with the stream it ends: memory that was lent is never
+used again. A slab without a held or lent block is idle; of those some are kept.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ __all__ = ["Account", "Beside", "Block", "Bounds", "Ledger", "Slab"]
 
 M = TypeVar("M")
 
-SMALLEST_BLOCK = 2**15  # the smallest power of two for what does not travel in its frame
-# Small blocks share a slab: each costs a descriptor at both ends. Untouched pages cost nothing, so
-# that blocks may well be powers of two.
+SMALLEST_BLOCK = 2**15  # the smallest power of two for a part that does not travel in its frame
+# Small blocks share a slab: each slab costs a descriptor at both ends. Untouched pages cost
+# nothing, so that blocks may well be powers of two.
 SLAB_BYTES = 16 * 2**20
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a ledger keeps to.
+    """The bounds of a ledger.
 
     Attributes:
-        lent: Bytes of one stream that are held or lent; what is more travels otherwise.
+        lent: Bytes of one stream that are held or lent; parts above that travel otherwise.
         idle: Bytes of idle slabs of all streams together, kept for the next use.
-        idle_seconds: After which an idle slab is dropped all the same.
-        slabs: Of one stream.
-        all_slabs: Of all streams together; each takes up to two descriptors here, and one there.
+        idle_seconds: Seconds after which an idle slab is dropped all the same.
+        slabs: Slabs of one stream.
+        all_slabs: Slabs of all streams together; each takes up to two descriptors here, and one
+            there.
     """
 
     lent: int = 2**30
@@ -50,13 +51,13 @@ class Bounds:
 
 
 class Beside(Protocol):
-    """Something elsewhere that has the life of a block."""
+    """A companion elsewhere that lives as long as a block."""
 
     def returned(self) -> None:
         """Hears that the peer has given the block back."""
 
     def freed(self) -> None:
-        """Hears that the block is free; not where the account was closed before."""
+        """Hears that the block is free; not if the account was closed before."""
 
 
 @final
@@ -65,14 +66,14 @@ class Slab(Generic[M]):
     """Memory that is shared with one peer.
 
     Attributes:
-        account: Whose.
-        number: Among that one's.
-        block_bytes: Each of its blocks has.
-        memory: What was made.
-        busy: How many blocks are held or lent.
-        touched: How many blocks were ever taken.
-        idle_since: When the last block became free.
-        told: Whether the peer knows it.
+        account: The account of the peer.
+        number: The number of the slab in that account.
+        block_bytes: The bytes of each of its blocks.
+        memory: The memory that was made.
+        busy: The number of blocks that are held or lent.
+        touched: The number of blocks that were ever taken.
+        idle_since: The time at which the last block became free.
+        told: True if the peer knows the slab.
     """
 
     account: Account[M]
@@ -86,7 +87,7 @@ class Slab(Generic[M]):
 
     @property
     def touched_bytes(self) -> int:
-        """How much memory it takes at most."""
+        """The most memory that it takes up, in bytes."""
         return self.touched * self.block_bytes
 
 
@@ -96,14 +97,14 @@ class Block(Generic[M]):
     """A stretch of a slab.
 
     Attributes:
-        slab: Where.
-        offset: Of its first byte.
+        slab: The slab.
+        offset: The offset of its first byte.
         size: Bytes of the present use.
-        held: Whether something here refers to it.
+        held: True if something here refers to it.
         loan: The number of the loan, while the peer has it; else 0.
-        spent: Whether it was lent since it was taken.
-        holder: What refers to it here; the ledger's owner's own.
-        beside: What has the life of this use.
+        spent: True if it was lent since it was taken.
+        holder: The object here that refers to it; for the user of the ledger.
+        beside: The companion that lives as long as this use.
     """
 
     slab: Slab[M]
@@ -119,17 +120,17 @@ class Block(Generic[M]):
 @final
 @dataclass(slots=True, eq=False)
 class Account(Generic[M]):
-    """What is shared with the peer of one stream.
+    """The memory that is shared with the peer of one stream.
 
     Attributes:
-        slabs: By number.
-        free: By their size, free blocks; the last one is the next.
-        loans: By number.
+        slabs: The slabs by number.
+        free: Free blocks by their size; the last one is the next.
+        loans: The lent blocks by the number of the loan.
         out: Bytes that are held or lent.
-        loan: The last one's number.
-        last: The last slab's number.
+        loan: The number of the last loan.
+        last: The number of the last slab.
         dropped: Numbers of slabs of which the peer has to be told that they are gone.
-        open: Whether the stream is up.
+        open: True while the stream is up.
     """
 
     slabs: dict[int, Slab[M]] = field(default_factory=dict)
@@ -148,7 +149,7 @@ class Ledger(Generic[M]):
 
     Args:
         make: Makes memory of so many bytes.
-        bounds: What it keeps to.
+        bounds: The bounds of this ledger.
     """
 
     def __init__(self, make: Callable[[int], M], bounds: Bounds) -> None:
@@ -159,7 +160,7 @@ class Ledger(Generic[M]):
         self.slabs = 0
 
     def take(self, account: Account[M], size: int) -> Block[M] | None:
-        """Returns a free block of so many bytes or more, held from now on; None where none may be had.
+        """Returns a free block of so many bytes or more, held from now on; None if there is none.
 
         Raises:
             OSError: Memory could not be made.
@@ -182,7 +183,7 @@ class Ledger(Generic[M]):
         return block
 
     def lend(self, block: Block[M]) -> int:
-        """Lends the peer a held block; returns the number of the loan, 0 if that cannot be."""
+        """Lends the peer a held block; returns the number of the loan, 0 if that is impossible."""
         account = block.slab.account
         if block.spent or not block.held or not account.open:
             return 0
@@ -192,10 +193,10 @@ class Ledger(Generic[M]):
         return block.loan
 
     def returned(self, account: Account[M], loan: int, now: float) -> None:
-        """Hears that the peer has given a loan back.
+        """Records that the peer has given a loan back.
 
         Raises:
-            KeyError: It has no such loan.
+            KeyError: The peer has no such loan.
         """
         block = account.loans.pop(loan)
         block.loan = 0
@@ -204,10 +205,10 @@ class Ledger(Generic[M]):
         self._free_unused(block, now)
 
     def given_back(self, account: Account[M], loan: int) -> Block[M]:
-        """Hears that the peer gives a loan back together with what stands there; it is held again.
+        """Records that the peer gives a loan back together with its bytes; the block is held again.
 
         Raises:
-            KeyError: It has no such loan.
+            KeyError: The peer has no such loan.
         """
         block = account.loans.pop(loan)
         block.loan, block.held = 0, True
@@ -216,12 +217,12 @@ class Ledger(Generic[M]):
         return block
 
     def released(self, block: Block[M], now: float) -> None:
-        """Hears that nothing here refers to a block any more."""
+        """Records that nothing here refers to a block any more."""
         block.held = False
         self._free_unused(block, now)
 
     def close(self, account: Account[M]) -> list[Slab[M]]:
-        """Ends an account with its stream; returns its slabs, which nobody gets any more."""
+        """Ends an account with its stream; returns its slabs, which are never used again."""
         account.open = False
         slabs = list(account.slabs.values())
         for slab in slabs:
@@ -242,7 +243,7 @@ class Ledger(Generic[M]):
         return dropped
 
     def _extend(self, account: Account[M], block_bytes: int, free: list[Block[M]]) -> bool:
-        """Makes a slab of such blocks, in the place of an idle one where there are too many."""
+        """Makes a slab of such blocks, in the place of an idle one if there are too many."""
         if len(account.slabs) >= self._bounds.slabs or self.slabs >= self._bounds.all_slabs:
             own = len(account.slabs) >= self._bounds.slabs
             idle = next((s for s in self._idle if s.account is account or not own), None)

@@ -1,8 +1,8 @@
-"""What a peer has lent: its slabs, as they are mapped here, and the arrays that live in them.
+"""The loans of a peer: its slabs, as they are mapped here, and the arrays that live in them.
 
-A loan is given back when the last view of it is freed. For that each has an exporter of its own, to
-which NumPy's arrays and memoryviews all lead. Its finaliser, which may run anywhere and at any time,
-only puts it into a queue.
+A loan is given back when the last view of it is freed. For that each loan has an exporter of its
+own, to which NumPy's arrays and memoryviews all lead. Its finaliser, which may run anywhere and at
+any time, only puts it into a queue.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from telegrad.wire import FIRST_BUFFER, Envelope, Frame, Lent
 
 __all__ = ["FIRST_HANDLE", "RETURN_BYTES", "Loans", "Watch"]
 
-OWN = 0  # in the place of a slab's number: the loan is the reader's own
+OWN = 0  # in the place of a slab's number: the loan is one that the reader has made
 FIRST_HANDLE = (
     2**32
-)  # numbers of memory that is a program's own; slabs of the ledger have lower ones
+)  # numbers of memory that belongs to a program; slabs of the ledger have lower ones
 
-# What is given back, or came and has no receipt, waits for the next frame, that of a heartbeat at the
-# latest; so much is told at once.
+# Loans that are given back, and parts that came and have no receipt, wait for the next frame, that
+# of a heartbeat at the latest. This much is told at once.
 RETURN_BYTES = 128 * 2**20
 MOST_RETURNS = 4096  # of one frame, which has a bound; the rest goes with the next
-MOST_SLABS = 256  # of one peer; our own make 64
+MOST_SLABS = 256  # of one peer; a worker of this version makes 64
 
 
 @final
 class Watch(weakref.ref[np.ndarray[Any, Any]]):
-    """A weak reference that knows what its exporter stands for, and goes into a queue with it.
+    """A weak reference that knows the purpose of its exporter, and goes into a queue with it.
 
     Args:
-        exporter: Over some memory.
+        exporter: An array over some memory.
         freed: Gets this when nothing refers to the exporter any more, from any thread.
-        what: It stands for.
+        what: The object for which the exporter stands.
     """
 
     __slots__ = ("given", "key", "what")
-    given: bool  # whether it goes back to who has lent it, with what stands there
+    given: bool  # True if it goes back to the lender together with its bytes
     key: int  # the exporter's id
     what: Any
 
     def __new__(
         cls, exporter: np.ndarray[Any, Any], freed: queue.SimpleQueue[Watch], what: object
     ) -> Self:
-        """Makes one."""
+        """Makes a watch."""
         self = super().__new__(cls, exporter, freed.put)
         self.key = id(exporter)
         self.what = what
@@ -71,13 +71,13 @@ class Loans:
 
     Attributes:
         untold: Bytes that came, or were given back, since the last frame was written.
-        freed: What is to be given back, and was not looked at yet.
+        freed: The loans to give back that were not looked at yet.
 
     Args:
-        descriptor: Returns the next one that came with the stream, to be closed here; None if there
-            is none.
-        own: Returns what stands in a loan of this end's own, which the peer gives back.
-        bounds: What the peer keeps to, if it is as this one.
+        descriptor: Returns the next descriptor that came with the stream, to be closed here; None
+            if there is none.
+        own: Returns the bytes of a loan that this end has made and the peer gives back.
+        bounds: The bounds of the peer, if it has the same ones as this worker.
     """
 
     def __init__(
@@ -93,20 +93,20 @@ class Loans:
         self._mapped: dict[int, SharedMemory] = {}
         self._out: dict[int, Watch] = {}  # by loan
         self._exporters: dict[int, Watch] = {}  # the same, by the exporter's id
-        self._given: set[int] = set()  # loans that went back with what stands there
+        self._given: set[int] = set()  # loans that went back together with their bytes
         self._out_bytes = 0
         self._returned: list[int] = []
         self.untold = 0
         self.freed: queue.SimpleQueue[Watch] = queue.SimpleQueue()
 
     def take(self, frame: Frame) -> int:
-        """Puts what is lent in its place in the envelopes of a frame; returns how many bytes.
+        """Puts lent parts in their places in the envelopes of a frame; returns their bytes.
 
-        Where the peer has lent much already a buffer is read-only: it has to be copied by whoever
-        wants to keep it.
+        Where the peer has lent much already a buffer is read-only: a receiver that wants to keep it
+        has to copy it.
 
         Raises:
-            DecodeError: What the frame says cannot be.
+            DecodeError: The frame says something impossible.
             CarrierClosedError: This process has no room for more mappings.
         """
         lending, total = frame.lending, 0
@@ -132,7 +132,7 @@ class Loans:
             for number in lending.dropped:
                 if self._mapped.pop(number, None) is None:
                     raise DecodeError(f"slab {number} is dropped, and was never named")
-        for envelope, part, view in texts:  # copies: what is read twice must not change in between
+        for envelope, part, view in texts:  # copies: bytes read twice must not change in between
             if part == 0:
                 envelope.document = bytes(view)
             else:
@@ -141,12 +141,12 @@ class Loans:
 
     @property
     def any(self) -> bool:
-        """Whether the peer has lent something that is not known to be free."""
+        """True if the peer has lent something that is not known to be free."""
         return bool(self._out)
 
     @property
     def due(self) -> bool:
-        """Whether so much is to be told that it should not wait."""
+        """True if there is so much to tell that it should not wait."""
         if not self.freed.empty():
             with self._lock:
                 self._drain()
@@ -157,11 +157,11 @@ class Loans:
         with self._lock:
             self._drain()
             now, self._returned = self._returned[:MOST_RETURNS], self._returned[MOST_RETURNS:]
-            self.untold = len(self._returned)  # what is left goes with the next frame
+            self.untold = len(self._returned)  # the rest goes with the next frame
             return now
 
     def whole(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-        """Returns the exporter of what the peer has lent, if an array in it takes all its bytes."""
+        """Returns the exporter of a part that the peer has lent, if an array takes all of it."""
         below: object = array
         while isinstance(below, (np.ndarray, memoryview)):
             watch = self._exporters.get(id(below))
@@ -173,19 +173,19 @@ class Loans:
         return None
 
     def take_over(self, holders: list[np.ndarray[Any, Any]]) -> memoryview | None:
-        """Lets go of an exporter; has what stands there, if nothing else refers to it by then.
+        """Lets go of an exporter; takes its bytes over, if nothing else refers to it by then.
 
         Args:
-            holders: The exporter, and nothing else; taken out if it is taken over.
+            holders: The exporter, and nothing else; removed if it is taken over.
 
         Returns:
-            The bytes, which nobody here writes to any more, for `gives`; None where somebody may.
+            The bytes, to which nobody here writes any more, for `gives`; None where somebody may.
         """
-        with self._lock:  # in which a loan that ends is not told to the peer
+        with self._lock:  # under it no loan that ends is told to the peer
             watch = self._exporters[id(holders[0])]
             lent: Lent = watch.what
             slab = self._mapped.get(lent.slab)
-            # A hostile peer may have dropped that slab, and named a smaller one by its number.
+            # A hostile peer may have dropped that slab, and given its number to a smaller one.
             if slab is None or lent.offset + lent.size > len(slab):
                 return None
             holders.clear()
@@ -198,13 +198,13 @@ class Loans:
             return self._export(lent, slab, given=True)
 
     def is_given(self, buffer: memoryview) -> bool:
-        """Tells whether a buffer is what `take_over` returned."""
+        """Returns True if `take_over` returned this buffer."""
         exporter: object = buffer.obj
         watch = self._exporters.get(id(exporter))
         return watch is not None and watch.given and watch() is exporter
 
     def gives(self, buffer: memoryview) -> Lent | None:
-        """Gives the peer back what was taken over, and what stands there; None if it is not that."""
+        """Gives the peer back a part that was taken over, with its bytes; None for others."""
         exporter: object = buffer.obj
         with self._lock:
             watch = self._exporters.get(id(exporter))
@@ -215,7 +215,7 @@ class Loans:
             return Lent(lent.loan, OWN, 0, lent.size)
 
     def close(self) -> None:
-        """Maps nothing any more; what is lent lives on, as memory of whoever has it."""
+        """Maps nothing any more; arrays that are lent live on, as memory of their holders."""
         with self._lock:
             self._mapped.clear()
 

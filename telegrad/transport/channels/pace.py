@@ -1,11 +1,11 @@
-"""How big the chunks of a stream's lanes are: smaller where its link is slow.
+"""The size of the chunks of a stream's lanes: smaller where the link is slow.
 
-A receiver says how far it is by a number of chunks, in heartbeats. Of 1 MiB that number stands still
-for half a minute at 512 kbit/s, though bytes come all the time; and what has been handed to gRPC or
-the system cannot be taken back. So a chunk is as big as what arrives in 1/32 s, measured from beat to
-beat while more is owed than has arrived: from 32 MB/s on it has 1 MiB, below 0.5 MB/s 16 KiB. Before
-the first such measurement it is small, as the system takes some MiB at once however slow the link
-is. Pure: the time is always an argument.
+A receiver reports its progress in heartbeats, as a number of chunks. At 512 kbit/s and with chunks
+of 1 MiB that number stands still for half a minute, though bytes come all the time; and bytes that
+were handed to gRPC or the system cannot be taken back. So a chunk has the size of the data that
+arrives in 1/32 s, measured from beat to beat while more is owed than has arrived: from 32 MB/s on
+it has 1 MiB, below 0.5 MB/s 16 KiB. Before the first such measurement it is small, as the system
+takes some MiB at once however slow the link is. Pure: the time is always an argument.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from telegrad.wire import BLOCK_BYTES, PIECE_BYTES
 __all__ = ["Pace"]
 
 CHUNKS_PER_SECOND = 32
-LEAST_SECONDS = 0.25  # over which it is measured; beats may come in pairs
+LEAST_SECONDS = 0.25  # of a measurement; beats may come in pairs
 MOST_GROWTH, MOST_SHRINKAGE = 2, 4  # from one beat to the next
 FIRST_BYTES = 64 * 2**10
-FIRST_SHARE = 64  # of what has left; 64 MiB are 250 chunks the first time, and 64 from then on
+FIRST_SHARE = 64  # of the bytes that left; 64 MiB are 250 chunks the first time, then 64
 
 
 @final
 class Pace:
-    """What one end knows of how fast the chunks that it sends on one stream are taken.
+    """The speed at which the peer takes the chunks of one stream, as the sender knows it.
 
     Args:
         now: The time.
@@ -43,17 +43,17 @@ class Pace:
         self._taken = 0
         self._since = now
         self._bytes = 0  # taken since then
-        self._busy = False  # whether something was owed then
+        self._busy = False  # True if something was owed then
 
     def sent(self, size: int) -> None:
-        """Hears that a chunk is sent; from any thread, one at a time."""
+        """Records that a chunk is sent; from any thread, one at a time."""
         self._owed.append(size)
         if not self._measured:
             self._sent += size
             self._set(max(FIRST_BYTES, self._sent // FIRST_SHARE))
 
     def heard(self, taken: int, now: float) -> None:
-        """Hears how many chunks the receiver took."""
+        """Takes the number of chunks that the receiver took."""
         for _ in range(min(taken - self._taken, len(self._owed))):
             self._bytes += self._owed.popleft()
         self._taken = max(taken, self._taken)
@@ -65,7 +65,7 @@ class Pace:
             self._measured = True
             measured = int(self._bytes / passed) // CHUNKS_PER_SECOND
             self._set(max(measured, self.stride // MOST_SHRINKAGE))
-        elif self._bytes >= self.stride:  # it is at least so fast, and may be much faster
+        elif self._bytes >= self.stride:  # the link is at least so fast, and may be much faster
             self._set(self.stride * MOST_GROWTH)
         self._since, self._bytes, self._busy = now, 0, owes
 

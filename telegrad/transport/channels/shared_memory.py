@@ -2,12 +2,13 @@
 
     sender                                                receiver
       memory ─▶ the caller copies its array there
-      post ─▶ lend ══ frame: slab, offset; once: its descriptor ══▶ take ─▶ an array over that memory
+      post ─▶ lend ══ frame: slab, offset; once: its descriptor ══▶ take ─▶ array over that memory
       the block is free again ◀══ a later frame: returned ══ the last view of the array was freed
       an array over it ◀══ the reply: given ══ it is the value of the call, and nothing else has it
 
-A loan is counted by its sender alone, per stream. When the stream breaks, whatever was lent through it
-is never used again: what was not handed over is sent as pieces, from where it lies.
+A loan is counted by its sender alone, per stream. When the stream breaks, memory that was lent
+through it is never used again. Parts that were not handed over are sent as pieces, from where they
+lie.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ DEFAULT_BOUNDS = Bounds()
 
 # -- arrays that were made in shared memory (`arrays.shared_empty`): a peer gets them uncopied -----
 #
-# Such memory is the program's own. It is lent as often as its arrays are sent, to any number of peers,
-# and is never used for anything else. A peer maps it once on a stream, until it is told that the memory
-# is gone here.
+# Such memory belongs to the program. It is lent as often as its arrays are sent, to any number of
+# peers, and is never used for anything else. A peer maps it once on a stream, until it is told that
+# the memory is gone here.
 
-MOST_HANDLES = 64  # of one stream; each takes a descriptor of the peer's
+MOST_HANDLES = 64  # of one stream; each takes one descriptor of the peer
 
 
 @final
 class _Watch(weakref.ref[SharedMemory]):
-    """Goes into a queue when the memory is gone."""
+    """A weak reference that goes into a queue when its memory is gone."""
 
     __slots__ = ("key",)
     key: int
@@ -80,10 +81,10 @@ class Handles:
     """The memory of arrays that the peer of one stream knows; under the pool's lock.
 
     Attributes:
-        known: By the id of the memory.
+        known: The handles by the id of the memory.
 
     Args:
-        account: Where loans are numbered, and what is dropped is told.
+        account: Numbers the loans, and tells the peer of memory that is dropped.
     """
 
     def __init__(self, account: Account[SharedMemory]) -> None:
@@ -95,7 +96,7 @@ class Handles:
 
     @property
     def due(self) -> bool:
-        """Whether there is something to drain."""
+        """True if there is something to drain."""
         return not self._gone.empty()
 
     def lend(
@@ -104,12 +105,12 @@ class Handles:
         """Lends a stretch of memory.
 
         Args:
-            memory: Where it lies.
+            memory: The memory.
             buffer: The stretch.
-            new: Gets number, size and a descriptor of what the peer does not know.
+            new: Gets the number, the size and a descriptor of memory that the peer does not know.
 
         Returns:
-            Where it lies; None if the peer knows too many.
+            The place of the stretch; None if the peer knows too many handles.
         """
         self.drain()
         if not self._account.open:
@@ -120,7 +121,7 @@ class Handles:
                 return None
             try:
                 descriptor = os.dup(memory.descriptor)
-            except OSError:  # too many are open
+            except OSError:  # too many descriptors are open
                 return None
             self._last += 1
             handle = self.known[id(memory)] = _Handle(self._last, _Watch(memory, self._gone))
@@ -132,7 +133,7 @@ class Handles:
         return Lent(self._account.loan, handle.number, offset, buffer.nbytes)
 
     def returned(self, loan: int) -> bool:
-        """Hears that the peer has given a loan back; returns whether it had it."""
+        """Records that the peer has given a loan back; returns True if it had that loan."""
         handle = self._loans.pop(loan, None)
         if handle is None:
             return False
@@ -168,12 +169,13 @@ class SlabPool(Kind):
     """The slabs of one worker; any thread.
 
     Attributes:
-        devices: Those of its GPUs.
+        devices: The memory of its GPUs.
 
     Args:
-        clock: In seconds.
-        bounds: What it keeps to.
-        moved: Hears, in the threads that write and read frames, how many bytes one lends.
+        clock: The clock, in seconds.
+        bounds: The bounds of the slabs.
+        moved: Takes the number of bytes that a frame lends, in the threads that write and read
+            frames.
     """
 
     def __init__(
@@ -195,8 +197,8 @@ class SlabPool(Kind):
         """Begins to share memory with the peer of a stream, where both ends are able to.
 
         Args:
-            carrier: Of the stream.
-            capabilities: Those of the peer.
+            carrier: The carrier of the stream.
+            capabilities: The capabilities of the peer.
         """
         direct = carrier.direct
         if direct is None or SLABS not in capabilities or SLABS not in carrier.told:
@@ -206,7 +208,7 @@ class SlabPool(Kind):
         return stream
 
     def tick(self) -> None:
-        """Lets go of memory that nobody has used for a while."""
+        """Releases memory that was unused for a while."""
         with self._lock:
             self._drain()
             for slab in self._ledger.trim(self._clock()):
@@ -214,7 +216,7 @@ class SlabPool(Kind):
         self.devices.tick()
 
     def close(self) -> None:
-        """Lets go of the memory of GPUs; may wait for one."""
+        """Releases the memory of GPUs; may wait for one."""
         self.devices.end()
 
     def take(
@@ -223,15 +225,15 @@ class SlabPool(Kind):
         """Returns memory of so many bytes that can be lent once; None where there is none.
 
         Args:
-            account: The peer's.
+            account: The account of the peer.
             size: Bytes.
-            beside: What has the life of this memory.
+            beside: The companion that lives as long as this memory.
         """
         with self._lock:
             self._drain()
             try:
                 block = self._ledger.take(account, size)
-            except (OSError, ValueError):  # no memory, or no descriptor: it goes without
+            except (OSError, ValueError):  # no memory, or no descriptor: the part goes without
                 return None
             if block is None:
                 return None
@@ -247,16 +249,16 @@ class SlabPool(Kind):
         buffer: memoryview,
         new: list[tuple[int, int, int]],
     ) -> Lent | None:
-        """Lends what `take` returned, the whole of it, or what lies in an array's own shared memory.
+        """Lends all of a memory that `take` returned, or a part of an array's shared memory.
 
         Args:
-            account: The peer's.
-            handles: The peer's.
-            buffer: What is lent.
-            new: Gets number, size and descriptor of a slab that the peer does not know.
+            account: The account of the peer.
+            handles: The handles of the peer.
+            buffer: The memory to lend.
+            new: Gets the number, the size and the descriptor of a slab that the peer does not know.
 
         Returns:
-            Where it lies; None if it is something else, or was lent before.
+            Its place; None if it is other memory, or was lent before.
         """
         with self._lock:
             exporter: object = buffer.obj
@@ -282,10 +284,10 @@ class SlabPool(Kind):
             return dropped
 
     def returned(self, account: Account[SharedMemory], handles: Handles, loans: list[int]) -> None:
-        """Hears which loans the peer has given back.
+        """Records the loans that the peer has given back.
 
         Raises:
-            DecodeError: It did not have one of them.
+            DecodeError: The peer did not have one of them.
         """
         now = self._clock()
         with self._lock:
@@ -299,18 +301,19 @@ class SlabPool(Kind):
                     raise DecodeError(f"loan {loan} is given back, and was not made") from error
 
     def lies(self, buffer: memoryview) -> bool:
-        """Tells whether a buffer is what `take` returned, or lies in an array's own shared memory."""
+        """Returns True if `take` returned a buffer, or it lies in an array's own shared memory."""
         exporter: object = buffer.obj
         watch = self._held.get(id(exporter))
         return (watch is not None and watch() is exporter) or shared_below(buffer) is not None
 
     def given_back(self, account: Account[SharedMemory], lent: Lent) -> memoryview:
-        """Hears that a peer gives a loan back together with what stands there; returns that.
+        """Records that a peer gives a loan back together with its bytes; returns these.
 
-        It is read-only, to be copied by whoever wants to keep it, where much is held or lent already.
+        They are read-only where much is held or lent already: a receiver that wants to keep them
+        has to copy them.
 
         Raises:
-            DecodeError: It did not have it, or has more or less of it than there is.
+            DecodeError: The peer did not have the loan, or the sizes differ.
         """
         with self._lock:
             self._drain()
@@ -324,7 +327,7 @@ class SlabPool(Kind):
             return view if account.out <= self.bounds.lent // 2 else view.toreadonly()
 
     def close_account(self, account: Account[SharedMemory]) -> None:
-        """Lets go of all that is shared with a peer; what something here refers to lives on for it."""
+        """Lets go of all that is shared with a peer; memory that is still in use here lives on."""
         with self._lock:
             self._drain()
             for slab in self._ledger.close(account):
@@ -343,7 +346,7 @@ class SlabPool(Kind):
         while not self._freed.empty():
             watch = self._freed.get()
             block: Block[SharedMemory] = watch.what
-            if self._held.get(watch.key) is watch:  # not of a later exporter in the same place
+            if self._held.get(watch.key) is watch:  # not of a later exporter at the same address
                 del self._held[watch.key]
             if block.holder is watch:  # not of an earlier exporter of the same block
                 block.holder = None
@@ -355,8 +358,8 @@ class SlabStream(Channel):
     """The memory that both ends of one stream share; any thread.
 
     Args:
-        pool: Where this worker's own slabs come from.
-        direct: What moves descriptors beside the stream's messages.
+        pool: The slabs of this worker.
+        direct: Moves descriptors beside the stream's messages.
     """
 
     def __init__(self, pool: SlabPool, direct: Direct) -> None:
@@ -366,7 +369,7 @@ class SlabStream(Channel):
         self._account: Account[SharedMemory] = Account()
         self._handles = Handles(self._account)
         self._moved = pool.moved
-        self._new: list[tuple[int, int, int]] = []  # of which the next frame tells the peer
+        self._new: list[tuple[int, int, int]] = []  # the next frame tells the peer of these
         own = partial(pool.given_back, self._account)
         self._loans = Loans(direct.descriptor, own, pool.bounds)
         self._gpus: DeviceStream | None = None
@@ -375,8 +378,8 @@ class SlabStream(Channel):
         """Shares memory of GPUs, too, before anything is sent.
 
         Args:
-            told: What this end's hello says.
-            capabilities: What the peer's says.
+            told: The capabilities in this end's hello.
+            capabilities: The capabilities in the peer's hello.
         """
         self._gpus = self._pool.devices.open(
             told, capabilities, partial(self._pool.take, self._account)
@@ -387,26 +390,27 @@ class SlabStream(Channel):
         return self
 
     def lends(self, memory: SharedMemory) -> bool:
-        """Tells whether arrays in some memory travel as they are."""
+        """Returns True if arrays in some memory travel as they are."""
         return self._account.open
 
     def take(self, size: int) -> memoryview | None:
-        """Returns memory for a part that is posted to the peer next, as a whole; None if it is small.
+        """Returns memory for a whole part that is posted to the peer next; None if it is small.
 
-        The peer alone can get it so, and once; elsewhere its bytes go like any other's. None, too,
-        where so much is out that there is no more.
+        Only this peer can get the part in this way, and once; for others its bytes go like any
+        other's. Returns None, too, where so much is lent that no more is allowed.
         """
         return self._pool.take(self._account, size) if size > LENT_BYTES else None
 
     def shadow(self, array: Any) -> memoryview | None:
-        """Copies an array to memory of its GPU that the peer shares; returns what stands for it.
+        """Copies an array to GPU memory that the peer shares; returns its shadow.
 
-        That is posted to the peer next, as what `take` returns. None where they share none.
+        The shadow is posted to the peer next, as memory that `take` returns. None if the two share
+        no GPU.
         """
         return None if self._gpus is None else self._gpus.shadow(array)
 
     def keep(self, array: np.ndarray[Any, Any]) -> None:
-        """Keeps nothing: nobody settles what is described for it."""
+        """Keeps nothing: nobody settles values that are described for it."""
         del array
 
     def answering(self) -> Memory:
@@ -420,11 +424,11 @@ class SlabStream(Channel):
     def stage(self, envelope: Envelope) -> Envelope:
         """Copies big parts of an envelope that lie elsewhere to memory of the peer's.
 
-        A document, what several peers get, or what a program has made for itself goes there in one
-        piece so, and not through the socket.
+        A document, an array for several peers, or memory that a program made for itself then goes
+        in one piece, and not through the socket.
 
         Returns:
-            The envelope, or another one with copies beside its parts.
+            The envelope, or another one with copies in the place of its parts.
         """
         staged: dict[int, memoryview] = {}
         parts: tuple[Buffer, ...] = (envelope.document, envelope.externals, *envelope.buffers)
@@ -441,7 +445,7 @@ class SlabStream(Channel):
         return replace(envelope, number=0, staged=staged) if staged else envelope
 
     def lend(self, envelope: Envelope) -> dict[int, Lent]:
-        """Lends the peer the buffers of an envelope that lie in its memory; returns where they are."""
+        """Lends the peer the buffers of an envelope that lie in its memory; returns the places."""
         lent: dict[int, Lent] = {}
         staged = envelope.staged or NOTHING
         for part, buffer in (*staged.items(), *enumerate(envelope.buffers, start=2)):
@@ -459,11 +463,11 @@ class SlabStream(Channel):
 
     @property
     def due(self) -> bool:
-        """Whether so much is to be given back that it should not wait for the next frame."""
+        """True if so much is to be given back that it should not wait for the next frame."""
         return self._loans.due
 
     def write(self, frame: Frame) -> None:
-        """Says in a frame what there is to say; by whoever has the writer's role, and sends it next."""
+        """Adds the news to a frame, in the thread with the writer's turn, which sends it next."""
         loans, account, lending = self._loans, self._account, frame.lending
         if lending is None:
             gone = account.dropped or (self._handles.known and self._handles.due)
@@ -482,11 +486,11 @@ class SlabStream(Channel):
             self._moved(size)
 
     def read(self, frame: Frame) -> None:
-        """Puts what the peer has lent into the envelopes of a frame; by whoever reads.
+        """Puts lent parts into the envelopes of a frame; called by the thread that reads.
 
         Raises:
-            DecodeError: What the frame says cannot be.
-            CarrierClosedError: This process has no room for it.
+            DecodeError: The frame says something impossible.
+            CarrierClosedError: This process has no room for the parts.
         """
         assert frame.lending is not None
         self._pool.returned(self._account, self._handles, frame.lending.returned)

@@ -1,12 +1,12 @@
-"""One bulk lane over a socket of its own, moved by two threads: no loop, no gRPC, and few copies.
+"""One bulk lane over a socket of its own, moved by two threads: no loop, no gRPC, few copies.
 
         next_piece ─▶ [seal] ─▶ sendmsg ═══ TCP ═══▶ recv_into its final place, or
                                                      a scratch buffer ─▶ open ─▶ its place
 
-A chunk is what it is on a lane over gRPC, behind its size in four bytes. Plain, its bytes are copied
-by nobody but the kernel: out of the value as it was at the time of the call, into the array it ends
-in. Sealed (`seal`), each end copies once more. There are no credits here either: a reader that
-is behind stops reading, and TCP stops the sender.
+A chunk is the same as on a lane over gRPC, behind its size in four bytes. If it is plain, only the
+kernel copies its bytes: out of the value as it was at the time of the call, into the array in which
+it ends. If it is sealed (`seal`), each end copies once more. There are no credits here either: a
+reader that is behind stops reading, and TCP stops the sender.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ class SocketLane:
 
     Args:
         carrier: The socket; it has proved itself.
-        below: What moves its bytes.
-        cargo: What is loaded and unloaded.
-        bulk: What starts the threads.
-        counters: What is counted.
-        pace: Says how big chunks are to be, and hears what is sent.
-        seal: What protects the chunks; None where they are plain.
-        on_broken: Hears in one of the threads why it ended, unless it was let go.
-        preamble: What has to be sent before the first chunk: a listener's welcome.
+        below: Moves its bytes.
+        cargo: The pieces to load and unload.
+        bulk: Starts the threads.
+        counters: The counts of the worker.
+        pace: Sets the size of chunks, and hears of chunks that are sent.
+        seal: Protects the chunks; None where they are plain.
+        on_broken: Takes the reason, in one of the threads, why the lane ended, unless it was let
+            go.
+        preamble: The bytes to send before the first chunk: a listener's welcome.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class SocketLane:
         self._bulk.start(functools.partial(self._run, self._read))
 
     def is_open(self) -> bool:
-        """Whether this is still a lane of its stream."""
+        """Returns True if this is still a lane of its stream."""
         return self._open
 
     def wake(self) -> None:
@@ -123,7 +124,7 @@ class SocketLane:
             if self.is_open():
                 self._on_broken(error)
 
-    # What holds a piece returns before the next wait for one: an idle lane keeps no bytes.
+    # The functions that hold a piece return before the next wait: an idle lane keeps no bytes.
 
     def _write(self) -> None:
         if self._preamble:

@@ -1,9 +1,9 @@
-"""Whether lanes move: a sender that is behind and makes no progress must not wait for ever.
+"""The stall of lanes: a sender that is behind and makes no progress must not wait for ever.
 
 Heartbeats on the control stream say how many chunks the receiver took from the lanes. While some
-are owed, the time since that number last grew is added up; what passes between two ticks counts
-for so much at most, so that who slept himself reads first what has arrived. Pure: the time is
-always an argument.
+are owed, the time since that number last grew is added up. The time between two ticks counts only
+up to a bound, so that a worker that slept itself first reads the data that has arrived. Pure: the
+time is always an argument.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TICKS_PER_PATIENCE = 5  # a late tick counts for no more than this part of the b
 
 @final
 class Standstill:
-    """What one end knows of the chunks that it sends on one stream.
+    """The progress of the chunks of one stream, as their sender knows it.
 
     Args:
         now: The time.
@@ -32,22 +32,22 @@ class Standstill:
 
     @property
     def taken(self) -> int:
-        """How many chunks the receiver took, as far as is known."""
+        """The number of chunks that the receiver has said it took."""
         return self._taken
 
     def heard(self, taken: int) -> None:
-        """Hears how many chunks the receiver took."""
+        """Takes the number of chunks that the receiver took."""
         if taken > self._taken:
             self._taken = taken
             self._idle = 0.0
 
     def tick(self, now: float, *, sent: int, waiting: bool) -> bool:
-        """Returns whether the lanes stand still.
+        """Returns True if the lanes are stalled.
 
         Args:
             now: The time.
-            sent: How many chunks were given to the lanes.
-            waiting: Whether there are more to send.
+            sent: The number of chunks that were given to the lanes.
+            waiting: True if there are more to send.
         """
         passed = min(max(0.0, now - self._last_tick), self._patience / TICKS_PER_PATIENCE)
         self._last_tick = now

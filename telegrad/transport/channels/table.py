@@ -18,10 +18,10 @@ class Channels:
     """The kinds of channels that one worker has.
 
     Args:
-        means: What all channels share.
+        means: The parts that all channels share.
 
     Attributes:
-        means: As the argument.
+        means: The parts that all channels share.
         kinds: The table: for each part, the kinds are asked in this order.
         land: As `wire.land`, for arrays of GPUs that peers share.
     """
@@ -38,7 +38,7 @@ class Channels:
         return tuple(each for each in opened if each is not None)
 
     def tick(self) -> None:
-        """Lets go of what nobody has used for a while; on the loop."""
+        """Releases memory that was unused for a while; on the loop."""
         for kind in self.kinds:
             kind.tick()
 
