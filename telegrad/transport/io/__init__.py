@@ -1,1 +1,1 @@
-"""Reading and writing of direct sockets, by whichever thread would be woken anyway."""
+"""Reading and writing of direct sockets, by the thread that would be woken anyway."""

@@ -1,9 +1,9 @@
 """Writes the messages of a burst together.
 
 A thread that posts one message after the other would write each, and wake the other end for each.
-What it posts as the fourth in a row and later waits until somebody writes all of it: a thread that
-comes to wait, the thread that posts, now and then (`Connection.post`), or the loop half a millisecond
-later. Where the interpreter's lock is held by the thread that posts, the loop comes too late.
+From its fourth message in a row on, messages wait until a thread writes all of them: a thread that
+comes to wait, the posting thread, now and then (`Connection.post`), or the loop half a millisecond
+later. Where the posting thread holds the interpreter's lock, the loop comes too late.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from telegrad.transport.loop import LoopThread
 __all__ = ["BURSTS", "BurstWriter"]
 
 BURST_SECONDS = 50e-6  # a message so soon after the one before belongs to a burst
-# So many in a row of that kind are a burst. Whoever sends three calls and does not wait for their
-# replies has each written at once.
+# So many in a row of that kind are a burst. If a thread sends three calls and does not wait for
+# their replies, each is written at once.
 BURSTS = 4
 WRITE_SECONDS = 0.0005  # after which a burst is written, if its thread does something else
 
 
 @final
 class BurstWriter:
-    """What waits to be written together, for all direct sockets of an exchange.
+    """The messages that wait to be written together, for all direct sockets of an exchange.
 
-    Its state has no lock: a post that is counted wrongly is written sooner, or half a millisecond later.
+    Its state has no lock: a post that is counted wrongly is written sooner, or half a millisecond
+    later.
 
     Args:
-        loop: The loop that writes what nobody else has written.
+        loop: The loop that writes the messages that no thread has written.
 
     Attributes:
-        waiting: What writes each of the streams; empty where nothing waits.
+        waiting: The functions that write the streams; empty where nothing waits.
     """
 
     def __init__(self, loop: LoopThread) -> None:
@@ -45,12 +46,12 @@ class BurstWriter:
         self._write_due = False  # on the loop
 
     def takes(self, write: Callable[[], None]) -> bool:
-        """Hears that a stream has something to write; tells whether that waits for others.
+        """Hears that a stream has something to write; returns True if that waits for others.
 
-        What the loop posts does not wait.
+        Messages that the loop posts do not wait.
 
         Args:
-            write: Writes it; called once, in any thread, if this returned True.
+            write: Writes the messages; called once, in any thread, if this returned True.
         """
         now = time.monotonic()
         soon = now - self._last_post < BURST_SECONDS
@@ -65,18 +66,18 @@ class BurstWriter:
         return True
 
     def write(self) -> None:
-        """Writes what waits; from any thread."""
+        """Writes the messages that wait; from any thread."""
         while self.waiting:
             try:
                 write = self.waiting.popleft()
-            except IndexError:  # another thread was as quick
+            except IndexError:  # another thread took the last one
                 return
             write()
-            self._last_post = time.monotonic()  # the burst goes on with what is posted now
+            self._last_post = time.monotonic()  # the burst goes on with messages posted now
 
     def _write_soon(self) -> None:
         self._loop.loop.call_later(WRITE_SECONDS, self._write_late)
 
     def _write_late(self) -> None:
-        self._write_due = False  # first: what comes after this is due anew
+        self._write_due = False  # cleared first: a later message makes a write due again
         self.write()

@@ -1,12 +1,12 @@
-"""Reading direct sockets on an event loop of the user's, while coroutines there await replies.
+"""Reading direct sockets on a user loop, while coroutines there await replies.
 
 The loop watches an epoll of its own, which holds the sockets while this loop has the reader's role.
 A loop that does not come back although something is there (user code blocks it) loses the role at
 the second tick that finds it so. A loop that has read several requests leaves the role until the
 next reply is awaited: others run those requests, and each must be handed to them.
 
-While a wait is likely to be short (`spin`), the loop does not sleep: a callback looks at the sockets
-and comes again in the next turn, between the other callbacks.
+While a wait is likely to be short (`spin`), the loop does not sleep: a callback looks at the
+sockets and comes again in the next turn, between the other callbacks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from telegrad.transport.loop import handing_context
 
 __all__ = ["MOST_REQUESTS", "LoopWatch", "WatchedSockets"]
 
-MOST_REQUESTS = 4  # that whoever awaits or waits for replies reads, before it leaves them to others
+MOST_REQUESTS = 4  # that a reader of replies reads, before it leaves them to others
 LOOKS = 8  # in one turn of the loop, which itself takes as long as so many looks
 
 
 class WatchedSockets(Protocol):
-    """The sockets of an exchange, as a loop of the user's sees them.
+    """The sockets of an exchange, as a user loop sees them.
 
     Attributes:
-        bursts: What waits to be written together.
+        bursts: The messages that wait to be written together.
     """
 
     bursts: BurstWriter
@@ -43,12 +43,12 @@ class WatchedSockets(Protocol):
         """Takes the role back from the loop; from any thread, idempotent."""
 
     def read_in_loop(self, watch: LoopWatch) -> int:
-        """Reads what is there if the loop has the role; returns how many messages had requests."""
+        """Reads arrived messages if the loop has the role; returns how many had requests."""
 
 
 @final
 class LoopWatch:
-    """One event loop of the user's, and the sockets of one exchange.
+    """One user loop, and the sockets of one exchange.
 
     Args:
         sockets: The sockets that it reads.
@@ -57,8 +57,8 @@ class LoopWatch:
 
     Attributes:
         loop: The loop.
-        epoll: Holds the sockets while this loop has the role.
-        closed: Whether it reads no more.
+        epoll: The epoll that holds the sockets while this loop has the role.
+        closed: True if it reads no more.
     """
 
     def __init__(
@@ -68,35 +68,35 @@ class LoopWatch:
         self.epoll = select.epoll()
         self.closed = False
         self._sockets = sockets
-        self._context = handing_context()  # in which the loop reads
-        self._spin = Spin(spin)  # this and what follows: on the user's loop alone
+        self._context = handing_context()  # the context in which the loop reads
+        self._spin = Spin(spin)  # this and the following are for the user loop alone
         self._awaiting = 0
         self._requests = 0  # messages with requests since a reply began to be awaited
-        self._coming = False  # in the next turn
-        self._began = self._until = 0.0  # the present wait, and the end of looking for its end
+        self._coming = False  # True if it looks in the next turn
+        self._began = self._until = 0.0  # of the present wait; the end of looking
         self._reads = 0
         self._reads_seen = 0  # by the tick
         self._context.run(loop.add_reader, self.epoll.fileno(), self._read)
 
-    # On the user's loop.
+    # On the user loop.
 
     def begin(self) -> None:
-        """Reads from now on: a coroutine awaits a reply."""
+        """Starts to read: a coroutine awaits a reply."""
         self._awaiting += 1
         self._requests = 0
         self._sockets.begin_await(self)
         if self._sockets.bursts.waiting:
-            self._come_soon()  # once all coroutines that are ready have posted what they will
+            self._come_soon()  # after all coroutines that are ready have posted their messages
         self._begin_wait()
 
     def end(self) -> None:
-        """Notes that a coroutine awaits its reply no more."""
+        """Records that a coroutine no longer awaits its reply."""
         self._awaiting -= 1
         if not self._awaiting:
             self._sockets.end_await(self)
 
     def moved(self, size: int) -> None:
-        """Hears that big parts of so many bytes went or came, for which a wait may last longer."""
+        """Hears that big parts of so many bytes went or came, so that a wait may last longer."""
         self._spin.moved(size)
 
     def _read(self) -> None:
@@ -116,7 +116,7 @@ class LoopWatch:
             self._come_soon()
 
     def _come_soon(self) -> None:
-        """Has the loop take another turn before it sleeps."""
+        """Makes the loop take another turn before it sleeps."""
         if not self._coming:
             self._coming = True
             self.loop.call_soon(self._look, context=self._context)
@@ -145,13 +145,13 @@ class LoopWatch:
     # On telegrad's loop.
 
     def is_stuck(self) -> bool:
-        """Returns whether something has been there for the loop since the last tick."""
+        """Returns True if something has been there for the loop since the last tick."""
         reads, seen = self._reads, self._reads_seen
         self._reads_seen = reads
         return reads == seen and not self.closed and bool(self.epoll.poll(0))
 
     def close(self) -> None:
-        """Reads no more. Idempotent; the sockets are not in the epoll any more."""
+        """Stops reading. Idempotent; the sockets are not in the epoll any more."""
         if self.closed:
             return
         self.closed = True

@@ -1,11 +1,12 @@
-"""What moves the frames of one stream between its carrier and its connection.
+"""The pumps, which move the frames of one stream between its carrier and its connection.
 
     TaskPump     a task on the loop reads; messages are begun where they are posted, or on the loop;
                  any carrier
-    SocketPump   whoever has something to write, or has the reader's role (`socket_pump`, `reader`)
+    SocketPump   the thread that has something to write, or has the reader's role, does it
+                 (`socket_pump`, `reader`)
 
-The writer's turn is given once: by `wake`, from the thread that found that nobody had it, and it
-ends when `next_message` returns None.
+The writer's turn is given once: by `wake`, from the thread that found it free, and it ends when
+`next_message` returns None.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ __all__ = ["READ_ERRORS", "Frames", "Gate", "Pump", "TaskPump"]
 
 logger = logging.getLogger(__name__)
 
-# What ends a stream when it comes out of reading: it broke, or the peer did what no worker does.
+# Errors of reading that end a stream: the carrier broke, or the peer broke the protocol.
 READ_ERRORS = (CarrierClosedError, BadTagError, DecodeError)
 
-# How long a goodbye that answers another may take to leave before its carrier is closed.
+# The longest time that a goodbye which answers another may take to leave before its carrier is
+# closed.
 FAREWELL_SECONDS = 1.0
 
-# A message that has left is kept until the next one, which saves a turn of the loop, up to this size.
+# A message that has left is kept until the next one, which saves a turn of the loop, up to this
+# size.
 KEPT_BYTES = 64 * 2**10
 
 
 class Gate(Protocol):
-    """What a thread waits at.
+    """The object at which a thread waits.
 
     Attributes:
-        shut: Whether it was not opened yet.
-        wake: What wakes the waiting thread when another one opens it.
+        shut: True until it is opened.
+        wake: Wakes the waiting thread when another one opens it.
     """
 
     shut: bool
@@ -49,22 +52,22 @@ class Gate(Protocol):
 
 
 class Frames(Protocol):
-    """The connection's end of a stream: where its messages come from and go to.
+    """The connection's end of a stream: the source and the receiver of its messages.
 
     Attributes:
-        ending: Whether it waits for the message last returned to have left.
+        ending: True if it waits until the message last returned has left.
     """
 
     ending: bool
 
     def next_message(self) -> bytes | None:
-        """Returns what to write next; None ends the writer's turn. In the thread that has it."""
+        """Returns the next message; None ends the writer's turn. For the thread that has it."""
 
     def written(self) -> None:
         """Hears, while it is `ending`, that a message has left."""
 
     def take(self, message: bytes) -> bool:
-        """Takes a message that came; tells whether it brought a request. In one thread at a time.
+        """Takes a message that came; returns True if it brought a request. In one thread at a time.
 
         Raises:
             BadTagError: The peer did not write it, or not at this place.
@@ -72,7 +75,7 @@ class Frames(Protocol):
         """
 
     def failed(self, error: BaseException) -> None:
-        """Hears that reading or writing came to an end; on the loop."""
+        """Takes the error that ended reading or writing; on the loop."""
 
 
 class Pump(ABC):
@@ -83,7 +86,7 @@ class Pump(ABC):
         """Begins, with the writer's turn; on the loop.
 
         Args:
-            preamble: What has to be sent before the first frame.
+            preamble: The bytes to send before the first frame.
         """
 
     @abstractmethod
@@ -92,7 +95,7 @@ class Pump(ABC):
 
     @abstractmethod
     def let_go(self, farewell: Callable[[], bytes] | None) -> None:
-        """Reads no more and writes no more; on the loop.
+        """Stops reading and writing; on the loop.
 
         Args:
             farewell: Makes a last message, behind all others; None for none.
@@ -103,14 +106,14 @@ class Pump(ABC):
 class TaskPump(Pump):
     """One task on the loop that reads, and messages that are begun one after the other.
 
-    A message is begun in the thread that posted it, where the carrier allows it, unless that writes
-    several times without an answer: such ones are left to the loop, which writes many as one. What
-    comes while a message is on its way is written when that has left.
+    A message is begun in the thread that posted it, where the carrier allows it. A thread that
+    writes several times without an answer leaves its messages to the loop, which writes many as
+    one. Messages that come while another is on its way are written when that one has left.
 
     Args:
-        carrier: What moves the bytes.
-        frames: The other end.
-        loop: Where the carrier is.
+        carrier: Moves the bytes.
+        frames: The connection's end of the stream.
+        loop: The loop of the carrier.
         spawn: Starts tasks.
     """
 
@@ -126,11 +129,11 @@ class TaskPump(Pump):
         self._loop = loop
         self._spawn = spawn
         self._anywhere = carrier.begins_anywhere
-        self._answered = False  # something came since a thread began a message here
+        self._answered = False  # a message came since a thread began one here
         self._begin_lock = threading.Lock()  # guards the next three; one message at a time
         self._open = True
-        self._sending: Sending | None = None  # the last one that was begun
-        self._held: bytes | None = None  # the next one, while that is on its way
+        self._sending: Sending | None = None  # the last message that was begun
+        self._held: bytes | None = None  # the next message, while that one is on its way
 
     def start(self, preamble: bytes) -> None:
         """Starts the task that reads, and begins the first message."""
@@ -146,7 +149,7 @@ class TaskPump(Pump):
             self._loop.call_soon(self._write)
 
     def let_go(self, farewell: Callable[[], bytes] | None) -> None:
-        """Ends the task and begins no more messages; the farewell is said behind the last one."""
+        """Ends the task and begins no more messages; the farewell is sent behind the last one."""
         with self._begin_lock:
             self._open = False
         self._settle()
@@ -167,7 +170,7 @@ class TaskPump(Pump):
             self._frames.failed(error)
 
     def _write(self, preamble: bytes = b"") -> None:
-        """Begins what can be begun now, with the turn, and has the loop see to the rest."""
+        """Begins the messages that can be begun now, with the turn; the loop does the rest."""
         try:
             over = self._begin(preamble)
         except CarrierClosedError as error:
@@ -180,7 +183,7 @@ class TaskPump(Pump):
                 self._loop.call_soon(self._go_on)
 
     def _begin(self, preamble: bytes) -> bool:
-        """Begins a message, if the last one has left; returns whether the turn is over."""
+        """Begins a message, if the last one has left; returns True if the turn is over."""
         with self._begin_lock:
             if not self._open:
                 return True  # the next stream begins with the turn
@@ -192,7 +195,7 @@ class TaskPump(Pump):
                 return True
             self._sending = self._carrier.begin(message)
             if len(message) > KEPT_BYTES:
-                return False  # it may take long: what comes next is chosen when it has left
+                return False  # it may take long: the next message is chosen when it has left
             self._held = self._frames.next_message()
             over = self._held is None
         if over and self._frames.ending:
@@ -200,7 +203,7 @@ class TaskPump(Pump):
         return over
 
     def _has_left(self) -> bool:
-        """Forgets the last message if it has left, under the lock; returns whether none is left."""
+        """Forgets the last message if it has left, under the lock; returns True if none is left."""
         sending = self._sending
         if sending is None:
             return True

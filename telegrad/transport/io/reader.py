@@ -1,8 +1,8 @@
-"""Who reads the direct sockets of a worker: one role, as a pure table of states and events.
+"""The role of the reader of a worker's direct sockets, as a pure table of states and events.
 
-A message should be read by whoever it will wake. So a thread that waits for replies comes first,
-an event loop of the user's that awaits some comes next, then an idle thread of the pool: requests
-wake a thread of the pool. The worker's own loop reads when there is nobody else.
+A message should be read by the thread that it will wake. So a thread that waits for replies comes
+first, a user loop that awaits replies comes next, then an idle thread of the pool, as requests wake
+a thread of the pool. The worker's own loop reads when there is nobody else.
 
     event                      who has the role after it
     a thread begins to wait    the thread; another waiting thread keeps it: that one reads for both
@@ -35,7 +35,7 @@ class Holder(Enum):
 
 @final
 class ReaderRole:
-    """The role, and who would take it next; guarded by its user's lock.
+    """The present reader and the candidates to follow it; guarded by its user's lock.
 
     Threads and loops are told apart by numbers above 0.
 
@@ -60,15 +60,15 @@ class ReaderRole:
         self.holder = Holder.OWN_LOOP
         self.waiter = self.idle = NOBODY
         self._depth = 0  # waits of the waiter, one inside the other
-        self._user_loops: dict[int, None] = {}  # that await replies; the last one reads
+        self._user_loops: dict[int, None] = {}  # those that await replies; the last one reads
 
     @property
     def user_loop(self) -> int:
-        """The loop of the user's that reads, or would read if no thread waited; 0 for none."""
+        """The user loop that reads, or would read if no thread waited; 0 for none."""
         return next(reversed(self._user_loops), NOBODY)
 
     def wait_begins(self, thread: int) -> bool:
-        """Notes that a thread waits for replies; returns whether it reads."""
+        """Records that a thread waits for replies; returns True if it reads."""
         if self.waiter not in (NOBODY, thread):
             return False
         self.waiter, self.holder = thread, Holder.WAITER
@@ -76,7 +76,7 @@ class ReaderRole:
         return True
 
     def wait_ends(self, thread: int) -> None:
-        """Notes that a thread that reads ends its wait."""
+        """Records that a thread that reads ends its wait."""
         assert self.waiter == thread
         self._depth -= 1
         if not self._depth:
@@ -84,30 +84,30 @@ class ReaderRole:
             self._settle()
 
     def await_begins(self, loop: int) -> None:
-        """Notes that a loop of the user's awaits replies, and runs."""
+        """Records that a user loop awaits replies, and runs."""
         self._user_loops.pop(loop, None)
         self._user_loops[loop] = None
         self._settle()
 
     def await_ends(self, loop: int) -> None:
-        """Notes that a loop awaits no more, or does not come back to read. Idempotent."""
+        """Records that a loop awaits no more, or does not come back to read. Idempotent."""
         self._user_loops.pop(loop, None)
         self._settle()
 
     def idle_begins(self, thread: int) -> None:
-        """Notes that a thread of the pool is idle, and watches in place of the one before."""
+        """Records that a thread of the pool is idle, and watches in place of the one before."""
         self.idle = thread
         if self.holder is Holder.OWN_LOOP:
             self.holder = Holder.IDLE
 
     def idle_ends(self) -> None:
-        """Notes that the idle thread works."""
+        """Records that the idle thread works."""
         self.idle = NOBODY
         if self.holder is Holder.IDLE:
             self.holder = Holder.OWN_LOOP
 
     def _settle(self) -> None:
-        """Gives the role to the best of those that would take it."""
+        """Gives the role to the best of the candidates."""
         if self.waiter:
             self.holder = Holder.WAITER
         elif self._user_loops:

@@ -1,7 +1,7 @@
-"""Moving the frames of one direct socket: whoever posts writes, and the socket's reader reads.
+"""Moving the frames of one direct socket: the posting thread writes, the socket's reader reads.
 
-Whoever posts writes at once what the socket has room for; the loop sends the rest. The messages of
-a burst are written together (`burst`).
+The posting thread writes at once as much as the socket has room for; the loop sends the rest. The
+messages of a burst are written together (`burst`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from telegrad.transport.loop import LoopThread
 
 __all__ = ["SocketPump"]
 
-BATCH = 64  # messages that are read of one stream before others have their turn
+BATCH = 64  # messages of one stream that are read before the others have their turn
 
 
 @final
@@ -26,9 +26,9 @@ class SocketPump(Pump):
     """Moves the messages of one stream.
 
     Args:
-        direct: What moves the bytes.
+        direct: Moves the bytes.
         frames: The connection's end of the stream.
-        loop: The loop that sends what a socket had no room for.
+        loop: The loop that sends bytes for which a socket had no room.
         reader: The reader of all sockets of the exchange.
 
     Raises:
@@ -45,16 +45,16 @@ class SocketPump(Pump):
         self._frames = frames
         self._loop = loop
         self._reader = reader
-        self._open = True  # this and the next on the loop alone
+        self._open = True  # this and the next are for the loop alone
         self._draining = False
 
     # On the loop.
 
     def start(self, preamble: bytes) -> None:
-        """Has the socket watched, and writes what waits."""
+        """Adds the socket to the reader, and writes the messages that wait."""
         self._reader.add(self._descriptor, self)
         self._write(preamble)
-        # What came behind the handshake is in the buffer of the socket's object.
+        # Bytes that came behind the handshake are in the buffer of the socket's object.
         self._loop.call_soon(self.read)
 
     def let_go(self, farewell: Callable[[], bytes] | None) -> None:
@@ -76,17 +76,17 @@ class SocketPump(Pump):
     # From any thread.
 
     def wake(self) -> None:
-        """Writes here, or has the messages of a burst written together."""
+        """Writes here, or leaves the messages of a burst to be written together."""
         if not self._reader.bursts.takes(self._write):
             self._write()
 
     # In the thread that has the reader's role.
 
     def read(self) -> int:
-        """Reads what is there, unless another thread does.
+        """Reads arrived messages, unless another thread does.
 
         Returns:
-            How many messages brought requests.
+            The number of messages that brought requests.
         """
         direct, take, requests = self._direct, self._frames.take, 0
         if not direct.begin_reading():
@@ -97,7 +97,7 @@ class SocketPump(Pump):
                     return requests
                 requests += take(message)
                 if not direct.holds_more:
-                    return requests  # if there is more, whoever polls next is told
+                    return requests  # if there is more, the next thread that polls is told
         except READ_ERRORS as error:
             self._fail(error)
             return requests
@@ -112,7 +112,7 @@ class SocketPump(Pump):
         return requests
 
     def _fail(self, error: Exception) -> None:
-        """Ends the stream on the loop; in the reader's role, so that the descriptor is open still."""
+        """Ends the stream on the loop; in the reader's role, so that the descriptor is open."""
         self._reader.stop(self._descriptor)
         self._loop.call_soon(self._frames.failed, error)
 
@@ -144,7 +144,7 @@ class SocketPump(Pump):
                 direct.end_writing()
 
     def _drain(self) -> None:
-        """Sends what the socket had no room for, as it gets some; on the loop."""
+        """Sends bytes for which the socket had no room, as it gets room; on the loop."""
         if not self._open:
             self._direct.end_writing()
             return
@@ -156,7 +156,7 @@ class SocketPump(Pump):
             if not self._direct.flush():
                 return
         except CarrierClosedError as error:
-            self._frames.failed(error)  # which lets go
+            self._frames.failed(error)  # this lets go of the stream
             return
         self._draining = False
         asyncio.get_running_loop().remove_writer(self._descriptor)

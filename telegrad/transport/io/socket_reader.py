@@ -1,19 +1,19 @@
-"""One epoll over all direct sockets of an exchange, and whoever has the reader's role at it.
+"""One epoll over all direct sockets of an exchange, and the threads that read with it.
 
     sockets ── epoll ──┬── a thread that waits for replies polls it (`wait`)
-                       ├── in the epoll of a user's loop that awaits replies (`await_on`)
+                       ├── in the epoll of a user loop that awaits replies (`await_on`)
                        ├── in the epoll of an idle thread of the pool (`watch_idle`)
                        └── in the epoll of telegrad's own loop
 
-`reader` says who has the role. To move it takes no wake-up: the inner epoll is taken out of one
-epoll and put into another one, by whichever thread comes or goes. So a thread that begins to wait
-takes the role from an idle thread that goes on sleeping.
+`reader` decides which of them has the role. To move the role takes no wake-up: the inner epoll is
+taken out of one epoll and put into another one, by the thread that comes or goes. So a thread that
+begins to wait takes the role from an idle thread that goes on sleeping.
 
-Who has just lost the role may still hand a message over. The role of one socket, `begin_reading`,
-keeps the messages of a stream in order.
+A thread that has just lost the role may still hand a message over. The role of one socket,
+`begin_reading`, keeps the messages of a stream in order.
 
 A thread that waits leaves the role once it has read several requests: others run those, and each
-takes a wake-up of a thread. An idle thread runs what it has read itself.
+takes a wake-up of a thread. An idle thread runs the requests that it has read itself.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
 
 
 class Source(Protocol):
-    """What is read from one socket."""
+    """The reading end of one socket."""
 
     def read(self) -> int:
-        """Reads what is there, unless another thread does; stops the socket when it has failed.
+        """Reads arrived messages, unless another thread does; stops the socket when it has failed.
 
         Returns:
-            How many messages brought requests.
+            The number of messages that brought requests.
         """
 
 
@@ -62,23 +62,24 @@ class SocketReader:
         spin: Seconds for which a thread looks before it sleeps.
 
     Attributes:
-        bursts: What waits to be written together; written by whoever begins to read.
+        bursts: The messages that wait to be written together; written by the next thread that
+            begins to read.
     """
 
     def __init__(self, loop: LoopThread, spin: float) -> None:
         self.bursts = BurstWriter(loop)
         self._loop = loop
         self._longest_spin = spin
-        self._context: contextvars.Context = handing_context()  # of the waiter
+        self._context: contextvars.Context = handing_context()  # the context of the waiter
         self._idle_context: contextvars.Context = handing_context()
         self._spin, self._idle_spin = Spin(spin), Spin(spin)
         self._sources: dict[int, Source] = {}
-        self._shield = Shield()  # of the waiter, which alone looks at it
+        self._shield = Shield()  # for the waiter, the only thread that looks at it
         self._role_lock = threading.Lock()  # guards all below
         self._role = ReaderRole()
         self._watches: dict[int, LoopWatch] = {}  # by the number of the loop
-        self._polls: _Polls | None = None  # from the first socket on
-        self._armed: select.epoll | None = None  # which holds the sockets; None while one waits
+        self._polls: _Polls | None = None  # made for the first socket
+        self._armed: select.epoll | None = None  # holds the sockets; None while a thread waits
         self._closed = False
 
     # On the loop.
@@ -96,12 +97,12 @@ class SocketReader:
             self._polls.sockets.register(descriptor, select.EPOLLIN)
 
     def remove(self, descriptor: int) -> None:
-        """Watches a socket no more; its descriptor may be closed after this. Idempotent."""
+        """Stops watching a socket; its descriptor may be closed after this. Idempotent."""
         if self._sources.pop(descriptor, None) is not None:
             self.stop(descriptor)
 
     def tick(self) -> None:
-        """Takes the role from loops that do not come to read, and forgets those that are closed."""
+        """Takes the role from loops that do not come to read, and forgets loops that are closed."""
         for number, watch in tuple(self._watches.items()):
             if watch.loop.is_closed():
                 with self._role_lock:
@@ -134,14 +135,14 @@ class SocketReader:
     # From any thread.
 
     def stop(self, descriptor: int) -> None:
-        """Watches a socket no more that has failed, or is to be removed. Idempotent."""
+        """Stops watching a socket that has failed, or is to be removed. Idempotent."""
         with self._role_lock:
             if self._polls is not None and not self._polls.closed:
                 with contextlib.suppress(FileNotFoundError):
                     self._polls.sockets.unregister(descriptor)
 
     def moved(self, size: int) -> None:
-        """Hears that big parts of so many bytes went or came, for which a wait may last longer."""
+        """Hears that big parts of so many bytes went or came, so that a wait may last longer."""
         self._spin.moved(size)
         self._idle_spin.moved(size)
         for watch in tuple(self._watches.values()):
@@ -156,8 +157,8 @@ class SocketReader:
         requests: the caller has to wait at the gate after that.
 
         Args:
-            gate: Where this thread waits.
-            seconds: How long it would wait.
+            gate: The gate at which this thread waits.
+            seconds: The longest wait.
         """
         me, outer = threading.get_ident(), self._shield
         with Shield() as shield:
@@ -172,7 +173,7 @@ class SocketReader:
                 self._arm()
                 polls.users += 1
             self._shield = shield
-            # The user's loop of this thread stands still meanwhile, and must not get the role back.
+            # The user loop of this thread stands still meanwhile, and must not get the role back.
             alone = outer.polling or _get_running_loop() is not None
             try:
                 gate.wake = self._wake_waiter
@@ -198,7 +199,7 @@ class SocketReader:
             requests += self._context.run(self._read, ready)
 
     def _wake_waiter(self) -> None:
-        """Wakes the thread that waits, if its gate was opened by another one, or a signal handler."""
+        """Wakes the thread that waits, if another thread, or a signal handler, opened its gate."""
         with self._role_lock:
             waiter, polls = self._role.waiter, self._polls
             inside = waiter == threading.get_ident() and not self._shield.polling
@@ -240,16 +241,17 @@ class SocketReader:
             if self._polls is not None:
                 self._polls.wake_idle()
 
-    # On a loop of the user's.
+    # On a user loop.
 
     def await_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
-        """Has the loop that runs in this thread read until what is returned is called.
+        """Makes the loop of this thread a reader until the returned function is called.
 
         Args:
-            loop: The loop of the user's on which a reply is awaited.
+            loop: The user loop on which a reply is awaited.
 
         Returns:
-            None where telegrad's own loop reads anyway, and where there is no socket.
+            A function that ends it; None where telegrad's own loop reads anyway, or there is no
+            socket.
         """
         watch = self._watches.get(id(loop))
         if watch is None or watch.loop is not loop:
@@ -276,10 +278,10 @@ class SocketReader:
             self._arm()
 
     def read_in_loop(self, watch: LoopWatch) -> int:
-        """Reads what is there if a loop has the role; returns how many messages had requests."""
+        """Reads arrived messages if a loop has the role; returns how many had requests."""
         return self._read(self._ready(Holder.USER_LOOP, id(watch.loop)))
 
-    # Who has the role.
+    # For the thread that has the role.
 
     def _ready(self, holder: Holder, loop: int = NOBODY) -> list[tuple[int, int]]:
         """Returns the sockets that can be read, if that reader has the role."""
@@ -299,13 +301,13 @@ class SocketReader:
         return requests
 
     def _arm(self) -> None:
-        """Puts the sockets into the epoll of whoever has the role. Holds the lock."""
+        """Puts the sockets into the epoll of the reader that has the role. Holds the lock."""
         polls, role = self._polls, self._role
         if polls is None or polls.closed:
             return
         holder = role.holder
         if self._closed or holder is Holder.WAITER:
-            epoll = None  # it polls them itself
+            epoll = None  # the thread polls the sockets itself
         elif holder is Holder.USER_LOOP:
             epoll = self._watches[role.user_loop].epoll
         else:
@@ -325,12 +327,12 @@ class _Polls:
     """The descriptors of a reader; guarded by its lock.
 
     Attributes:
-        sockets: The epoll over all sockets, and over what wakes the thread that waits.
+        sockets: The epoll over all sockets, and over the descriptor that wakes the waiting thread.
         own: The epoll that telegrad's loop watches.
-        idle: The epoll that an idle thread polls, with what wakes that.
-        idle_event: What wakes the idle thread.
+        idle: The epoll that an idle thread polls, with the descriptor that wakes that thread.
+        idle_event: The descriptor that wakes the idle thread.
         users: Threads that may poll one of them.
-        closed: Whether they are closed.
+        closed: True if they are closed.
     """
 
     __slots__ = ("_event", "closed", "idle", "idle_event", "own", "sockets", "users")
@@ -345,28 +347,28 @@ class _Polls:
         self.closed = False
 
     def wake_waiter(self) -> None:
-        """Has the thread that waits look at its gate."""
+        """Wakes the thread that waits, so that it looks at its gate."""
         if not self.closed:
             os.eventfd_write(self._event, 1)
 
     def wake_idle(self) -> None:
-        """Has the idle thread look at its gate."""
+        """Wakes the idle thread, so that it looks at its gate."""
         if not self.closed:
             os.eventfd_write(self.idle_event, 1)
 
     def forget_waiter_wake(self, descriptor: int) -> None:
-        """Reads what `wake_waiter` wrote, if that is the descriptor."""
+        """Reads the bytes that `wake_waiter` wrote, if that is the descriptor."""
         if descriptor == self._event and not self.closed:
-            with contextlib.suppress(BlockingIOError):  # another was as quick
+            with contextlib.suppress(BlockingIOError):  # another thread has read them
                 os.eventfd_read(descriptor)
 
     def forget_idle_wake(self) -> None:
-        """Reads what `wake_idle` wrote."""
+        """Reads the bytes that `wake_idle` wrote."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.idle_event)
 
     def wake_all(self) -> None:
-        """Has both look whether they are closed."""
+        """Wakes both, so that they see that all is closed."""
         self.wake_waiter()
         self.wake_idle()
 

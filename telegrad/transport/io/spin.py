@@ -1,10 +1,10 @@
 """Looking again and again for a short while before a thread sleeps.
 
-A thread that sleeps is woken 30 us after its message came, on a processor that has forgotten what it
-did; one that looks meanwhile goes on at once. Whether that pays is learnt from the last waits, as
-Linux's halt polling does for virtual machines (Documentation/virt/kvm/halt-polling): a wait that was
-short calls for looking in the next one, waits that were long end it. Event loops learn by the same
-rule (`loop_watch`).
+A thread that sleeps is woken 30 us after its message came, on a processor whose caches are cold; a
+thread that looks meanwhile goes on at once. The last waits tell if that pays, as for Linux's halt
+polling of virtual machines (Documentation/virt/kvm/halt-polling): after a wait that was short the
+next one begins with looking, and long waits end it. Event loops learn by the same rule
+(`loop_watch`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ __all__ = [
 
 Number = TypeVar("Number", int, float)
 
-# Between looks that are given to others: then another thread had the processor, or the interpreter, for itself.
+# Between looks that leave the processor to others: a longer gap means that another thread had it,
+# or the interpreter, for itself.
 WANTED_SECONDS = 0.0002
-LEAST = 1 / 8  # of the longest time: below that nothing is looked for
-# What a wait may last longer for each byte that either end has copied meanwhile: 1 MiB takes 60 to 150 us,
-# twice that where it is not in the caches. For more than 8 MiB, a wake-up makes no difference.
+LEAST = 1 / 8  # of the longest time: below that no thread looks
+# The time by which a wait may last longer for each byte that either end has copied meanwhile: 1 MiB
+# takes 60 to 150 us, twice that where it is not in the caches. For more than 8 MiB, a wake-up makes
+# no difference.
 SECONDS_PER_BYTE = 300e-6 / 2**20
 MOST_BYTES = 8 * 2**20
 
@@ -45,26 +47,26 @@ def longest_spin(wanted: float) -> float:
     """Returns the seconds that a thread may look: none where this process has one processor.
 
     Args:
-        wanted: As the user says.
+        wanted: The seconds that the user chose.
     """
     return wanted if len(os.sched_getaffinity(0)) > 1 else 0.0
 
 
-# Seconds. Python wakes no lock and no poll for a signal that came just before a thread fell asleep: it
-# is heard when the thread has slept for so long.
+# Seconds. Python wakes no lock and no poll for a signal that came just before a thread fell asleep:
+# the signal is handled when the thread has slept for so long.
 LONGEST_SLEEP = 1.0
 
 
 @final
 class Spin:
-    """How long the next wait begins with looking; of one thread at a time.
+    """The time of looking with which the next wait begins; for one thread at a time.
 
     Args:
         most: Seconds; 0 for never.
 
     Attributes:
         window: Seconds of looking, in the next wait.
-        extra: Seconds that it may take longer, and is looked for, as big parts are copied.
+        extra: Seconds by which the wait, and the looking, may last longer, as big parts are copied.
     """
 
     __slots__ = ("_most", "_waited", "extra", "window")
@@ -75,7 +77,7 @@ class Spin:
         self.window = self.extra = 0.0
 
     def learn(self, waited: float) -> None:
-        """Hears how many seconds the last wait took."""
+        """Takes the seconds that the last wait took."""
         self._waited = waited
         if waited <= self._most + self.extra:
             self.window = self._most
@@ -85,7 +87,7 @@ class Spin:
         self.extra = 0.0
 
     def moved(self, size: int) -> None:
-        """Hears of a copy of so many bytes, for which the last wait was, or the next one will be."""
+        """Takes the bytes of a copy that made the last wait longer, or will make the next."""
         self.extra = self._most and min(size, MOST_BYTES) * SECONDS_PER_BYTE
         if self._waited <= self._most + self.extra:
             self.window = self._most
@@ -93,11 +95,11 @@ class Spin:
     def poll(
         self, poll: Callable[[Number], list[tuple[int, int]]], timeout: Number
     ) -> list[tuple[int, int]]:
-        """Polls until something is there or the time is over; returns what is ready.
+        """Polls until something is there or the time is over; returns the ready descriptors.
 
         Args:
-            poll: Of an `epoll` or a `poll` object.
-            timeout: In its unit.
+            poll: The method of an `epoll` or a `poll` object.
+            timeout: The longest wait, in the unit of `poll`.
         """
         began = looked = time.monotonic()
         if self.window:
@@ -118,11 +120,12 @@ class Spin:
 
 # -- ctrl-C in a thread that moves messages for others: put off until it waits, or is done -------
 #
-# A KeyboardInterrupt in the midst of handing over a reply would take it away from whoever waits for
-# it. Only the main thread is concerned: Python calls signal handlers there.
+# A KeyboardInterrupt in the midst of handing over a reply would take it away from the thread that
+# waits for it. Only the main thread is concerned: Python calls signal handlers there.
 
-# What the functions of `signal` wrap to turn numbers into enumerations. That takes fifty times as
-# long, and under `asyncio.run`, whose handler refers to its main task, writes that out each time.
+# The functions that `signal` wraps to turn numbers into enumerations. The wrappers take fifty times
+# as long, and under `asyncio.run`, whose handler refers to its main task, write that task out each
+# time.
 
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
@@ -133,10 +136,10 @@ Ts = TypeVarTuple("Ts")
 
 @final
 class Shield(AbstractContextManager["Shield"]):
-    """For the library: a block in which Ctrl-C waits, but for the waits inside it.
+    """A block in which Ctrl-C waits, except for the waits inside it; for the library.
 
     Attributes:
-        polling: Whether it waits at this moment: whatever runs in this thread is a signal handler.
+        polling: True while it waits: any other code that runs in this thread is a signal handler.
     """
 
     polling = False
@@ -160,7 +163,7 @@ class Shield(AbstractContextManager["Shield"]):
             handler(signal.SIGINT, None)
 
     def wait(self, wait: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Returns `wait(*args)`; Ctrl-C ends that, or came before and does so now."""
+        """Returns `wait(*args)`; Ctrl-C ends that wait, also one that came before it."""
         self.polling = True
         try:
             if self._came and self._handler is not None:
