@@ -111,7 +111,7 @@ class Channel(ABC):
         return NO_MEMORY
 
     def lend(self, envelope: Envelope) -> dict[int, Lent]:
-        """Lends the parts of an envelope that this channel has; returns their places by part number."""
+        """Lends the parts of an envelope that this channel has; returns their places by number."""
         del envelope
         return {}
 
