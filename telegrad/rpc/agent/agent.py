@@ -1,4 +1,4 @@
-"""The agent as users hold it: the verbs of `telegrad.rpc` on one given worker, and its end."""
+"""The agent for users: the verbs of `telegrad.rpc` on one given worker, and its end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["Agent", "agent_of", "core_of"]
 
 @final
 class Agent:
-    """One worker of a job: what `init_rpc` makes for a process, or one that the program holds.
+    """One worker of a job: `init_rpc` makes one for a process, and a program may hold others.
 
-    `Agent(...)` joins a job as `init_rpc` does and returns when all workers are there, but does
-    not become the default of this process. So several may live in one process, as workers of one
-    job (each made in a thread of its own, since each waits for the others) or of different jobs:
+    `Agent(...)` joins a job as `init_rpc` does and returns when all workers are there, but does not
+    become the default of this process. So several may live in one process, as workers of one job
+    (each made in a thread of its own, since each waits for the others) or of different jobs:
 
         agent = rpc.Agent("trainer", rank=0, world_size=2, init_method="tcp://10.0.0.1:29500")
         agent.rpc_sync("ps", fetch_weights)
@@ -41,19 +41,19 @@ class Agent:
     A function that another worker calls on this one finds it as the ambient agent. A thread that
     the program starts does not: it enters `as_current()` itself.
 
-    Each verb is the function of `telegrad.rpc` of its name, called with this agent as the ambient
-    one: the same arguments, values and errors. For the other functions (`gather`, `publish`, ...)
-    enter `as_current()`. An agent that was shut down raises NotInitializedError, one of another
-    process AgentForkedError.
+    Each verb is the function of `telegrad.rpc` of the same name, called with this agent as the
+    ambient one: the same arguments, values and errors. For the other functions (`gather`,
+    `publish`, ...) enter `as_current()`. An agent that was shut down raises NotInitializedError,
+    one of another process AgentForkedError.
 
-    A context manager, sync and async: leaving the block shuts the agent down gracefully, or at
-    once if an exception leaves it; entering it makes nothing ambient. An agent that is never shut
-    down leaves at the exit of the process. All methods may be called from any thread.
+    A context manager, sync and async: leaving the block shuts the agent down gracefully, or at once
+    if an exception leaves it; entering it makes nothing ambient. An agent that is never shut down
+    leaves at the exit of the process. All methods may be called from any thread.
 
     Args:
         name: This worker's name, as for `init_rpc`.
-        rank: From 0; by default from the environment.
-        world_size: By default from the environment.
+        rank: The rank, from 0; by default from the environment.
+        world_size: The number of ranks; by default from the environment.
         init_method: As for `init_rpc`; without one, the environment's, else a job of its own.
         options: Timeouts, addresses, credentials, threads.
 
@@ -63,7 +63,7 @@ class Agent:
         DuplicateNameError: Another living worker has the name or the rank.
         AuthenticationError: One of both sides does not hold the other's token.
         BlockingCallError: On an event loop that telegrad runs.
-        ValueError: An argument cannot be.
+        ValueError: An argument is invalid.
         OSError: A port is in use.
 
     Example:
@@ -101,7 +101,7 @@ class Agent:
 
     @property
     def world_size(self) -> int:
-        """How many ranks the job has, those of living workers that joined on top included."""
+        """The number of ranks of the job, with those of living workers that joined on top of it."""
         return self._core.members.world_size
 
     @property
@@ -111,7 +111,7 @@ class Agent:
 
     @property
     def options(self) -> RpcOptions:
-        """The options that it was made with."""
+        """The options with which it was made."""
         return self._core.options
 
     @contextmanager
@@ -197,8 +197,8 @@ class Agent:
 
         Args:
             graceful: True to wait for the own calls first, then serve until every living worker has
-                called this, drain, release and leave within 10 s. False leaves at once; whoever
-                waits for this worker gets WorkerLostError.
+                called this, drain, release and leave within 10 s. False leaves at once; a call that
+                waits for this worker raises WorkerLostError.
             timeout: Seconds for the own calls, and for the other workers to call it too.
 
         Raises:

@@ -1,7 +1,7 @@
-"""The ambient agent: which agent the verbs use that are given none.
+"""The ambient agent, which the verbs use if they are given none.
 
-A ContextVar with a process default: a test runs twenty agents in one process and each of their
-pool threads sees its own; a program that called `init_rpc` sees its one agent in every thread.
+A ContextVar with a process default: a test runs twenty agents in one process and each of their pool
+threads sees its own; a program that called `init_rpc` sees its one agent in every thread.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class AmbientAgent(Protocol):
 
     @property
     def pool(self) -> Submits:
-        """Runs callbacks."""
+        """The pool, which runs callbacks."""
 
     @property
     def attachments(self) -> Attachments:
-        """The parts that others keep on it."""
+        """The parts that upper packages keep on it."""
 
 
 A = TypeVar("A", bound=AmbientAgent)
@@ -70,7 +70,7 @@ A = TypeVar("A", bound=AmbientAgent)
 
 @final
 class _Process:
-    """What the agents of one process share: the default one and the interpreter's settings."""
+    """The things that the agents of one process share: the default one and interpreter settings."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -114,7 +114,7 @@ def current_agent() -> AmbientAgent:
 
 
 def watch_forks(life: Life) -> None:
-    """Notes in every process that is forked from this one that it is, and when; in `life` too."""
+    """Sets, in every process that is forked from this one, the time of the fork; in `life` too."""
     process = _process.get()
     with process.lock:
         process.lives.add(life)
@@ -131,9 +131,9 @@ def _note_fork() -> None:
 
 
 def forked_at() -> float:
-    """Returns when this process was forked from one with an agent; 0 where it was not.
+    """Returns the time at which this process was forked from one with an agent; 0 if it was not.
 
-    On the clock of `time.monotonic`.
+    The time is on the clock of `time.monotonic`.
     """
     return _process.get().forked_at
 
@@ -153,8 +153,8 @@ def refuse_second() -> None:
     """For the library: checks that no agent of `init_rpc` runs in this process.
 
     Raises:
-        AlreadyInitializedError: One does.
-        AgentForkedError: It is of the process that this one was forked from.
+        AlreadyInitializedError: An agent runs.
+        AgentForkedError: The agent is of the process that this one was forked from.
     """
     running = process_agent()
     if running is None:
@@ -188,7 +188,7 @@ def set_process_agent(agent: AmbientAgent) -> None:
 
 
 def clear_process_agent(agent: AmbientAgent) -> None:
-    """For the library: takes `agent` out as the default of this process, if it is that."""
+    """For the library: removes `agent` as the default of this process, if it is the default."""
     process = _process.get()
     with process.lock:
         if process.agent is agent:
@@ -197,7 +197,7 @@ def clear_process_agent(agent: AmbientAgent) -> None:
 
 @contextlib.contextmanager
 def joining(call_off: CallOff) -> Iterator[None]:
-    """For the library: makes a join one that `shutdown` ends, inside the block."""
+    """For the library: lets `shutdown` end a join, inside the block."""
     joins = _process.get().joins
     joins.add(call_off)
     try:
@@ -211,8 +211,8 @@ def call_off_joins(limit: float) -> None:
     """For the library: ends the joins that still wait; returns when they have ended.
 
     Args:
-        limit: Seconds to wait for that at most; in a thread that joins itself, by a signal handler,
-            or on a loop of telegrad's it waits for nothing.
+        limit: The longest wait for their end, in seconds. It waits for nothing in a thread that
+            joins itself, by a signal handler, or on an event loop that telegrad runs.
     """
     for call_off in list(_process.get().joins):
         if call_off() and call_off.thread != threading.get_ident() and not on_own_loop():
@@ -238,9 +238,9 @@ def use_agent(agent: A) -> Iterator[A]:
 
 
 def switch_interval_at_most(owner: object, interval: float | None) -> None:
-    """Lowers the interpreter's switch interval while `owner` runs; None takes the wish back.
+    """Lowers the interpreter's switch interval while `owner` runs; None withdraws its request.
 
-    The smallest wish holds; when the last one is taken back the interval from before returns.
+    The smallest request holds; when the last one is withdrawn the interval from before returns.
     """
     process = _process.get()
     with process.lock:

@@ -24,10 +24,10 @@ class OwnCalls(Protocol):
 
     @property
     def pending(self) -> int:
-        """How many wait for their reply, or to be sent."""
+        """The number of calls that wait for their reply, or to be sent."""
 
     def wait_until_idle(self, deadline: float) -> bool:
-        """Blocks until none goes on; tells whether that is so at the deadline."""
+        """Blocks until no call goes on; returns True if that is so at the deadline."""
 
 
 @final
@@ -54,14 +54,14 @@ class Attachments:
         self.rref_counts: Callable[[], tuple[int, int]] = _no_rrefs
 
     def attach(self, part: object) -> None:
-        """Keeps a part; one of its class that was attached before is replaced."""
+        """Keeps a part; a part of its class that was attached before is replaced."""
         self._parts[type(part)] = part
 
     def __getitem__(self, cls: type[T]) -> T:
         """Returns the attached part of a class.
 
         Raises:
-            NotInitializedError: None was attached.
+            NotInitializedError: No such part was attached.
         """
         part: T | None = self._parts.get(cls)
         if part is None:

@@ -31,7 +31,7 @@ from telegrad.types import WorkerInfo
 __all__ = ["AgentCore", "current_agent", "find_agent", "process_agent"]
 
 MOST_NAMED = 3  # calls, in one line of the log
-LEAST_SECONDS = 0.1  # for what is closed last; coroutines that are cancelled end in milliseconds
+LEAST_SECONDS = 0.1  # for the parts that close last; cancelled coroutines end in milliseconds
 
 
 @final
@@ -107,10 +107,10 @@ class AgentCore:
             self.loop.call_soon(self.inbox.on_envelope, peer, envelope)
 
     def evict(self, error: EvictedError) -> bool:
-        """Takes it that the job goes on without this worker: every wait raises `error`.
+        """Ends every wait with `error`, as the job goes on without this worker.
 
         Returns:
-            Whether it does; False where this worker leaves by itself, or has left.
+            True if it does; False if this worker leaves by itself, or has left.
         """
         if self.inbox.left:
             return False
@@ -123,22 +123,22 @@ class AgentCore:
         return True
 
     def join(self, membership: Membership) -> None:
-        """Says through whom this agent shuts down together with the others."""
+        """Sets the membership through which this agent shuts down together with the others."""
         self.life.membership = membership
         self.inbox.check_standing_with(membership.check_standing)
         self.inbox.on_loss_at_once(membership.gave_up)
-        for worker, error in self.members.losses():  # of before; hearing twice of one does no harm
+        for worker, error in self.members.losses():  # earlier losses; to tell one twice is harmless
             membership.gave_up(worker, error)
 
     def shutdown(self, *, graceful: bool = True, timeout: float = math.inf) -> None:
-        """Ends this worker; idempotent. `docs/membership.md` lists what it does in every state.
+        """Ends this worker; idempotent. `docs/membership.md` lists its steps in every state.
 
-        What takes longer than 10 s is named in the log, now and then.
+        Steps that take longer than 10 s are named in the log, now and then.
 
         Args:
-            graceful: Wait for the own calls first, then serve until every living worker has
-                called this, drain, release and leave within 10 s. False leaves at once; whoever
-                waits for this worker hears.
+            graceful: True to wait for the own calls first, then serve until every living worker has
+                called this, drain, release and leave within 10 s. False leaves at once; a call that
+                waits for this worker raises WorkerLostError.
             timeout: Seconds for the own calls, and for the other workers to call it too.
 
         Raises:
@@ -147,7 +147,7 @@ class AgentCore:
             BlockingCallError: On an event loop that telegrad runs.
         """
         limit = seconds(timeout, math.inf)
-        if self.life.pid == os.getpid():  # in a forked child it is not ours to end
+        if self.life.pid == os.getpid():  # a forked child must not end the agent of its parent
             self.life.end(self, graceful=graceful, timeout=limit)
 
     def leave_within(self, limit: float, reason: str = UNGRACEFUL) -> None:
@@ -155,7 +155,7 @@ class AgentCore:
 
         Args:
             limit: Seconds.
-            reason: What the others are told.
+            reason: The reason, in words, for the others.
         """
         if self.life.pid == os.getpid():  # a forked child inherits the exit hooks too
             self.life.alone = reason
@@ -184,7 +184,7 @@ class AgentCore:
     # The steps of its end, for `Life`.
 
     def drain(self, deadline: float, *, given_up: bool = True) -> bool:
-        """Waits until nothing is called or served here; tells whether that came true in time."""
+        """Waits until nothing is called or served here; returns True if that happened in time."""
         serving = self.serving
         while self._calls_end(deadline) and serving.wait_until_idle(deadline, given_up=given_up):
             if self._calls_end(0.0):
@@ -192,7 +192,7 @@ class AgentCore:
         return False
 
     def waits_for(self) -> str:
-        """Says what is called, or else served here, that an end waits for; empty for nothing."""
+        """Returns the calls, own or else served here, that an end waits for, in words; or ""."""
         own = self.calling.labels()
         if own:
             return _named(own, "own call")
@@ -203,12 +203,12 @@ class AgentCore:
         return _named(words, "call that it serves", "calls that it serves") if words else ""
 
     def serves_this(self) -> bool:
-        """Tells whether the code that asks runs in a call that is served here."""
+        """Returns True if the calling code runs in a call that is served here."""
         served = current_served_call()
         return served is not None and self.serving.serves(served)
 
     def abandon(self) -> None:
-        """Ends what this worker waits for, since it leaves without the others."""
+        """Ends the waits of this worker, since it leaves without the others."""
         self.inbox.leave()
         self.calling.close()
 
@@ -234,13 +234,13 @@ class AgentCore:
 
 
 def _named(labels: Sequence[str], one: str, many: str = "") -> str:
-    """Says how many there are, and which the first few are."""
+    """Returns words on the number of calls, and the first few of them."""
     more = len(labels) - MOST_NAMED
     named = ", ".join(labels[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     return f"{len(labels)} {one if len(labels) == 1 else many or one + 's'}: {named}"
 
 
-# The ambient agent with all its parts; `ambient` is below them and knows a few.
+# The ambient agent with all its parts. `ambient` is a layer below them and knows only a few.
 current_agent = cast("Callable[[], AgentCore]", ambient.current_agent)
 find_agent = cast("Callable[[], AgentCore | None]", ambient.find_agent)
 process_agent = cast("Callable[[], AgentCore | None]", ambient.process_agent)

@@ -4,8 +4,10 @@
     session: said goodbye, or coordinator: left ──▶ on_leave      each for a known worker, once
     session: silent, gone, or coordinator: lost ──▶ on_loss
 
-Joined and lost come by different ways and may overtake each other: of a worker whose loss is heard
-of first, neither is told, and of one that comes back only when its predecessor was told as gone. When all shut down together nobody leaves anybody, and nothing is told.
+News of an arrival and of a loss travel separately and may overtake each other. If the loss of a
+worker is heard of first, neither is told. If a worker comes back, it is told only after its
+predecessor was told as gone. When all shut down together nobody leaves anybody, and nothing is
+told.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class _Kind(enum.Enum):
 
 @final
 class MembershipEvents:
-    """For the library: what an agent tells its user about the other workers; attached to the agent.
+    """For the library: tells the user about the other workers; attached to the agent.
 
     All methods may be called from any thread.
 
@@ -63,14 +65,14 @@ class MembershipEvents:
         self._lock = threading.Lock()  # guards all below; never held while a callback runs
         self._known: set[WorkerInfo] = set()
         self._gone: dict[WorkerInfo, None] = {}
-        self._held: list[WorkerInfo] = []  # came before the loss of their predecessors
+        self._held: list[WorkerInfo] = []  # they came before the loss of their predecessors
         self._callbacks: dict[object, tuple[_Kind, Callable[..., object]]] = {}
         self._events: deque[tuple[_Kind, tuple[Any, ...]]] = deque()
         self._running = False
         self._closed = False
 
     def begin(self, members: Iterable[WorkerInfo]) -> None:
-        """Takes the workers that were there from the start; nothing is told of that."""
+        """Takes the workers that were there from the start; no callback hears of them."""
         with self._lock:
             self._known.update(set(members) - self._gone.keys())
 
@@ -86,7 +88,7 @@ class MembershipEvents:
 
     def lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Takes a loss of any kind."""
-        if isinstance(error, EvictedError):  # it is this worker that is lost; `evicted` says so
+        if isinstance(error, EvictedError):  # this worker itself is lost; `evicted` tells so
             return
         with self._lock:
             self._gone[worker] = None
@@ -101,21 +103,21 @@ class MembershipEvents:
             self._submit(self._tell)
 
     def evicted(self, error: EvictedError) -> None:
-        """Takes it that this worker was given up."""
+        """Takes the news that this worker was given up."""
         with self._lock:
             start = self._push(_Kind.LOSS, self._own, error)
         if start:
             self._submit(self._tell)
 
     def close(self) -> None:
-        """Tells nothing from now on."""
+        """Stops telling."""
         with self._lock:
             self._closed = True
             self._events.clear()
             self._callbacks.clear()
 
     def add(self, kind: _Kind, callback: Any) -> Remove:
-        """Registers a callback; returns what takes it out again."""
+        """Registers a callback; returns a function that removes it."""
         if not callable(callback) or inspect.iscoroutinefunction(callback):
             raise TypeError(
                 f"{kind.value} takes a plain function, which runs in a thread of the pool, not "
@@ -132,13 +134,13 @@ class MembershipEvents:
         return remove
 
     def _push_gone(self, worker: WorkerInfo, error: WorkerLostError) -> bool:
-        """As `_push`."""
+        """Queues the loss of a worker, as `_push` does."""
         if not error.left:
             return self._push(_Kind.LOSS, worker, error)
         return error.reason != GRACEFUL and self._push(_Kind.LEAVE, worker)
 
     def _push_joins(self) -> bool:
-        """Queues the arrivals that need not wait; as `_push`."""
+        """Queues the arrivals that need not wait, as `_push` does."""
         start = False
         for worker in tuple(self._held):
             if not any(known.name == worker.name for known in self._known):
@@ -148,7 +150,7 @@ class MembershipEvents:
         return start
 
     def _push(self, kind: _Kind, *args: object) -> bool:
-        """Queues an event; returns whether somebody has to start telling. Holds the lock."""
+        """Queues an event; returns True if the caller has to start telling. Holds the lock."""
         if self._closed:
             return False
         self._events.append((kind, args))
@@ -178,15 +180,15 @@ def attach_to(agent: AgentCore) -> None:
 
 
 def on_join(callback: Callable[[WorkerInfo], object]) -> Remove:
-    """Has `callback(worker)` called for each worker that joins from now on.
+    """Calls `callback(worker)` for each worker that joins from now on.
 
-    That is one that was not there when `init_rpc` returned (see `RpcOptions.start_when`), one on
-    top of the job, or one that comes back, with a new incarnation. `get_worker_infos()`, called
-    after this, says who is there already.
+    That is a worker that was not there when `init_rpc` returned (see `RpcOptions.start_when`), one
+    on top of the job, or one that comes back, with a new incarnation. `get_worker_infos()`, called
+    after this, returns the workers that are there already.
 
     Callbacks of `on_join`, `on_leave` and `on_loss` run in a thread of the pool, one at a time and
-    in the order of what happened, so they may call other workers; one that blocks holds up the
-    later ones. What they raise is logged.
+    in the order of the events, so they may call other workers; a callback that blocks delays the
+    later ones. Their exceptions are logged.
 
     Args:
         callback: A plain function.
@@ -208,11 +210,11 @@ def on_join(callback: Callable[[WorkerInfo], object]) -> Remove:
 
 
 def on_leave(callback: Callable[[WorkerInfo], object]) -> Remove:
-    """Has `callback(worker)` called for each worker that leaves from now on.
+    """Calls `callback(worker)` for each worker that leaves from now on.
 
-    That is one that says goodbye while this one goes on: by `shutdown(graceful=False)`, or since
-    its program ends. Waits for it raise WorkerLostError as for a lost one. When all shut down
-    together nobody is told. See `on_join` for where callbacks run, and the rest.
+    That is a worker that says goodbye while this one goes on: by `shutdown(graceful=False)`, or
+    since its program ends. Calls that wait for it raise WorkerLostError as for a lost one. When all
+    shut down together nobody is told. See `on_join` for the thread of callbacks, and the rest.
 
     Args:
         callback: A plain function.
@@ -230,12 +232,12 @@ def on_leave(callback: Callable[[WorkerInfo], object]) -> Remove:
 
 
 def on_loss(callback: Callable[[WorkerInfo, WorkerLostError], object]) -> Remove:
-    """Has `callback(worker, error)` called for each worker that is lost from now on.
+    """Calls `callback(worker, error)` for each worker that is lost from now on.
 
-    That is one that went without a goodbye: its process is gone, it was silent for
-    `RpcOptions.lost_after`, or the coordinator has dropped it. If it is this worker that the
-    coordinator has dropped, the callback gets this worker itself and an EvictedError. See
-    `on_join` for where callbacks run, and the rest.
+    That is a worker that went without a goodbye: its process is gone, it was silent for
+    `RpcOptions.lost_after`, or the coordinator has dropped it. If the coordinator has dropped this
+    worker, the callback gets this worker itself and an EvictedError. See `on_join` for the thread
+    of callbacks, and the rest.
 
     Args:
         callback: A plain function.
@@ -257,10 +259,10 @@ def on_loss(callback: Callable[[WorkerInfo, WorkerLostError], object]) -> Remove
 
 @final
 class JobEvents:
-    """For the library: tells the agent what the coordinator says, once this worker was welcomed.
+    """For the library: passes the coordinator's news to the agent, once this worker was welcomed.
 
     Attributes:
-        agent: Whom; None while it is not there yet.
+        agent: The agent; None while it is not there yet.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]
 
 _logger = logging.getLogger(__name__)
 
-MOST_GARBAGE_TOLD = 100  # messages of one peer that a log tells of; it may send a million
+MOST_GARBAGE_TOLD = 100  # messages of one peer that are logged; it may send a million
 
 
 @final
@@ -31,7 +31,7 @@ class Inbox(Receiver):
     """The Exchange's receiver: it blocks nowhere.
 
     Replies, and requests of the kinds in `anywhere`, come in any thread; all else on the loop.
-    Whoever handles something registers before this worker opens.
+    Handlers are registered before this worker opens.
 
     Requests that arrive before this worker knows the members of the job are held.
 
@@ -59,26 +59,26 @@ class Inbox(Receiver):
         self._check_standing: Callable[[Callable[[], None]], None] | None = None
         self._evicted: EvictedError | None = None
         self._left = False
-        self._garbage: dict[WorkerInfo, int] = {}  # messages by peer, as far as they are told of
+        self._garbage: dict[WorkerInfo, int] = {}  # logged messages by peer
 
     def take_replies_with(self, take: Handler) -> None:
-        """Registers what takes replies, in any thread."""
+        """Registers the function that takes replies, in any thread."""
         self._on_reply = take
 
     def refuse_with(self, refuse: Refuse) -> None:
-        """Registers what answers a request that no handler takes; it gets the number of the call."""
+        """Registers the answer to requests without a handler; it gets the number of the call."""
         self._refuse_request = refuse
 
     def register(self, kind: str, handler: Handler, *, anywhere: bool = False) -> None:
-        """Has `handler(peer, envelope)` called for each envelope of a kind.
+        """Registers a handler: `handler(peer, envelope)` is called for each envelope of a kind.
 
         It must not block: heavy work goes to the pool.
 
         Args:
             kind: The envelope's kind.
             handler: The function, which is called on the loop.
-            anywhere: Whether it may be called in whichever thread has read the envelope instead,
-                by several at once.
+            anywhere: True if it may be called in the thread that has read the envelope instead, by
+                several threads at once.
 
         Raises:
             ValueError: The kind has a handler.
@@ -90,35 +90,35 @@ class Inbox(Receiver):
             self.anywhere.add(kind)
 
     def on_loss(self, callback: LossCallback) -> None:
-        """Has `callback(worker, error)` called in the pool for each worker that is lost."""
+        """Calls `callback(worker, error)` in the pool for each worker that is lost."""
         self._losses.append(callback)
 
     def on_loss_at_once(self, callback: LossCallback) -> None:
-        """Has `callback(worker, error)` called where a loss is handled, in the order of losses.
+        """Calls `callback(worker, error)` where a loss is handled, in the order of losses.
 
         That is on the loop, as a rule: it must not block or raise.
         """
         self._losses_at_once.append(callback)
 
     def check_standing_with(self, check: Callable[[Callable[[], None]], None]) -> None:
-        """Says how to ask the coordinator whether this worker is a member.
+        """Registers the function that asks the coordinator if this worker is a member.
 
         Args:
-            check: Calls what it is given when that is known; an eviction is heard of before.
+            check: Calls its argument when the answer is known; an eviction is heard of before.
         """
         self._check_standing = check
 
     def evict(self, error: EvictedError) -> None:
-        """The job goes on without this worker: each loss from now on is this one's own."""
+        """Records that the job goes on without this worker: each later loss is its own eviction."""
         self._evicted = error
 
     def leave(self) -> None:
-        """This worker leaves: that its peers give it up from now on is no loss of theirs."""
+        """Records that this worker leaves: peers that give it up from now on are not lost."""
         self._left = True
 
     @property
     def left(self) -> bool:
-        """Whether this worker leaves, or has left."""
+        """True if this worker leaves, or has left."""
         return self._left
 
     def release(self) -> list[tuple[WorkerInfo, Envelope]]:
@@ -129,7 +129,7 @@ class Inbox(Receiver):
         return held
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """Hands an envelope to whom it concerns; garbage is logged, and answered if it asks."""
+        """Hands an envelope to its handler; garbage is logged, and answered if it is a request."""
         try:
             if envelope.reply:
                 self._on_reply(peer, envelope)
@@ -144,10 +144,11 @@ class Inbox(Receiver):
             self._refuse(peer, envelope, error)
 
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Fails what waits for a lost worker, cancels what it called, tells the rest.
+        """Fails the calls that wait for a lost worker, cancels its own calls, tells the rest.
 
-        Who is told by a peer that he was given up may have been so by all, since he was stopped
-        or cut off: that is asked first, so that his waits raise what is the matter.
+        If a peer says that it gave this worker up, all others may have done so too, since this
+        process was stopped or cut off. The coordinator is asked first, so that this worker's calls
+        raise the true reason.
         """
         if error.fenced and self._evicted is None and self._check_standing is not None:
             self._check_standing(lambda: self._lose(peer, error))
@@ -155,24 +156,24 @@ class Inbox(Receiver):
             self._lose(peer, error)
 
     def loss_of(self, peer: WorkerInfo) -> WorkerLostError | None:
-        """Returns why a member is lost that was never met here: another has taken its place."""
+        """Returns the loss of a member that was never met here: another has taken its place."""
         return self._members.lost(peer)
 
     def load(self) -> int:
-        """Returns how much work waits or runs."""
+        """Returns the amount of work that waits or runs."""
         return self._pool.busy
 
     def weigh(self, cause: BaseException, then: Callable[[BaseException], object]) -> None:
-        """Calls `then(error)` with the reason, told by a peer, why something has ended here.
+        """Calls `then(error)` with the true reason of an end that a peer has told.
 
         That is `cause`, unless it says that this very worker is lost: a peer may give it up, and
-        say so to others, before it hears of that itself. Then the coordinator is asked, and if
-        the job goes on without this worker the error is its eviction.
+        say so to others, before it hears of that itself. Then the coordinator is asked, and if the
+        job goes on without this worker the error is its eviction.
 
         Args:
-            cause: What the peer said.
-            then: Called here, or on the loop when the coordinator has answered or is lost: must
-                not block or raise.
+            cause: The error that the peer told.
+            then: Called here, or on the loop when the coordinator has answered or is lost: must not
+                block or raise.
         """
         if not self._members.means_me(cause):
             then(cause)
@@ -211,12 +212,12 @@ class Inbox(Receiver):
         self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))
 
     def tell_garbage(self, peer: WorkerInfo, kind: str, error: DecodeError) -> None:
-        """Logs that a message is garbage, so often and no more; for handlers that read in the pool."""
+        """Logs that a message is garbage, so often and no more; for handlers in the pool."""
         if self._is_news(peer):
             _log_failure(peer, kind, error)
 
     def _is_news(self, peer: WorkerInfo) -> bool:
-        """Whether garbage of a peer is still told of."""
+        """Returns True if garbage of a peer is still logged."""
         with self._garbage_lock:
             told = self._garbage.get(peer, 0)
             self._garbage[peer] = min(told + 1, MOST_GARBAGE_TOLD)

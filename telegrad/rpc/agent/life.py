@@ -2,14 +2,14 @@
 
     graceful   serve until own calls are done ─▶ on_leaving (process groups are left)
                ─▶ every living worker has called shutdown
-               ─▶ what was given up by its caller may end (2.5 s)
+               ─▶ calls whose callers gave them up may end (2.5 s)
                ─▶ before_leaving (RRefs are released) ─▶ goodbye and flush ─▶ torn down
     else       own calls are given up ─▶ goodbye ─▶ torn down
 
-Why nothing is in flight once all have called it: a worker joins the barrier only when its own
-calls are answered and it serves none; a call that it serves later comes from one that has not.
-For that reason a function that another worker called cannot end its worker together with the
-others: its caller waits for it, and it would wait for its caller.
+Nothing is in flight once all have called it: a worker joins the barrier only when its own calls are
+answered and it serves none, and a call that it serves later comes from a worker that has not
+joined. For that reason a function that another worker called cannot end its worker together with
+the others: its caller waits for it, and it would wait for its caller.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from telegrad.types import WorkerInfo
 
 __all__ = ["CLOSE_SECONDS", "GRACEFUL", "UNGRACEFUL", "Life", "Membership", "Steps"]
 
-# All of a shutdown but the wait for the other workers ends within this.
+# A shutdown ends within this time, except for the wait for the other workers.
 CLOSE_SECONDS = 10.0
-# How soon a thread that drains notices that another one wants to leave at once.
+# The time after which a draining thread notices that another one wants to leave at once.
 HURRY_SECONDS = 0.1
 
-# What the peers hear in the goodbye, and from the coordinator where that comes first.
+# The reason in the goodbye to the peers, and from the coordinator where that comes first.
 GRACEFUL = "shutdown"
 NOBODY_LEFT = "shut down without waiting for the others, since it has lost the coordinator"
 UNGRACEFUL = (
@@ -53,13 +53,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Membership(Protocol):
-    """For the library: how the others are told; `rendezvous.JoinedJob` is one."""
+    """For the library: tells the other workers of an end; `rendezvous.JoinedJob` is one."""
 
     def shutdown(self, timeout: float = math.inf) -> bool:
         """Waits until every living worker has called it.
 
         Returns:
-            Whether that is so; False where nobody is left to say it.
+            True if all have; False where nobody is left to say it.
 
         Raises:
             RendezvousTimeoutError: Some have not in time.
@@ -72,31 +72,31 @@ class Membership(Protocol):
         """Closes the line to the coordinator, and the coordinator where it runs here."""
 
     def check_standing(self, checked: Callable[[], None]) -> None:
-        """Has `checked` called once it is known whether this worker is a member."""
+        """Calls `checked` once it is known if this worker is a member."""
 
     def gave_up(self, worker: WorkerInfo, error: WorkerLostError) -> None:
-        """Hears whom this worker has lost, where that happens: must not block."""
+        """Hears of a worker that this one has lost, where that happens: must not block."""
 
 
 class Steps(Protocol):
-    """What the agent does at each step."""
+    """The work of the agent at each step of its end."""
 
     def drain(self, deadline: float, *, given_up: bool = True) -> bool:
-        """Waits until nothing is called or served; tells whether that came true in time.
+        """Waits until nothing is called or served; returns True if that happened in time.
 
         Args:
-            deadline: Until when, on the clock of `time.monotonic`.
-            given_up: Whether calls count whose caller was lost or waits no more.
+            deadline: The end of the wait, on the clock of `time.monotonic`.
+            given_up: True if calls count whose caller was lost or waits no more.
         """
 
     def waits_for(self) -> str:
-        """Says what `drain` waits for, in words; empty for nothing."""
+        """Returns the calls that `drain` waits for, in words; empty for none."""
 
     def serves_this(self) -> bool:
-        """Tells whether the code that asks runs in a call that is served here."""
+        """Returns True if the calling code runs in a call that is served here."""
 
     def abandon(self) -> None:
-        """Gives up what is called; what the others make of it is no concern of the callers."""
+        """Gives up the own calls; their effect on other workers is no concern of the callers."""
 
     def close(self, timeout: float, reason: str) -> None:
         """Says goodbye, flushes, ends the threads; runs nothing afterwards."""
@@ -110,7 +110,7 @@ class _State(enum.Enum):
 
 
 class _Moment(enum.Enum):
-    """When a callback is called, in this order."""
+    """The moments at which a callback is called, in this order."""
 
     ENDING = "before own calls are waited for"
     LEAVING = "before the others are waited for"
@@ -120,18 +120,18 @@ class _Moment(enum.Enum):
 
 @final
 class Life:
-    """The state of an agent on the one way from made to closed, and the callbacks of its end.
+    """The state of an agent on its one way from made to closed, and the callbacks of its end.
 
     Args:
-        name: The agent's, for errors.
+        name: The agent's name, for errors.
 
     Attributes:
-        name: As given.
+        name: The agent's name.
         pid: The process that the agent runs in.
         forked: True in a process that was forked from that one.
         ended: True once the agent was shut down.
-        membership: How the others are told; None where there are none.
-        alone: What they are told where this worker leaves without them.
+        membership: Tells the other workers of the end; None where there are none.
+        alone: The reason that they are told where this worker leaves without them.
     """
 
     def __init__(self, name: str) -> None:
@@ -142,7 +142,7 @@ class Life:
         self._made = time.monotonic()
         self._lock = threading.Lock()
         self._state = _State.NEW
-        self._thread = 0  # the one that ends the agent
+        self._thread = 0  # the thread that ends the agent
         self._closed = threading.Event()
         self._hurry = threading.Event()  # another thread wants to leave at once
         self._reason = GRACEFUL
@@ -152,12 +152,12 @@ class Life:
 
     @property
     def state(self) -> str:
-        """How far it is, in words."""
+        """The present state, in words."""
         return self._state.value
 
     @property
     def age(self) -> float:
-        """Seconds since the agent was made."""
+        """The seconds since the agent was made."""
         return time.monotonic() - self._made
 
     def check_process(self) -> None:
@@ -174,30 +174,30 @@ class Life:
             )
 
     def on_ending(self, callback: Callable[[], None]) -> None:
-        """Has `callback()` called before a graceful shutdown waits for own calls.
+        """Calls `callback()` before a graceful shutdown waits for own calls.
 
-        It is called again now and then while they are waited for: a call that is served meanwhile
-        may leave something behind.
+        It is called again now and then during that wait: a call that is served meanwhile may leave
+        something behind.
         """
         self._callbacks[_Moment.ENDING].append(callback)
 
     def on_leaving(self, callback: Callable[[], None]) -> None:
-        """Has `callback()` called in a graceful shutdown before it waits for the other workers."""
+        """Calls `callback()` in a graceful shutdown before it waits for the other workers."""
         self._callbacks[_Moment.LEAVING].append(callback)
 
     def before_leaving(self, callback: Callable[[float], None]) -> None:
-        """Has `callback(seconds)` called in a graceful shutdown, when all calls are done.
+        """Calls `callback(seconds)` in a graceful shutdown, when all calls are done.
 
         It may block for the seconds given, while messages still travel.
         """
         self._callbacks[_Moment.DRAINED].append(callback)
 
     def after_close(self, callback: Callable[[], None]) -> None:
-        """Has `callback()` called at the end of every shutdown, the last registered first."""
+        """Calls `callback()` at the end of every shutdown, the last registered first."""
         self._callbacks[_Moment.CLOSED].append(callback)
 
     def opened(self) -> None:
-        """Notes that the agent runs now."""
+        """Records that the agent runs now."""
         self._state = _State.OPEN
 
     def end(
@@ -208,13 +208,13 @@ class Life:
         timeout: float,
         close_seconds: float = CLOSE_SECONDS,
     ) -> None:
-        """Ends the agent; whoever calls it while another thread does waits for that one.
+        """Ends the agent; waits, if another thread ends it already, for that thread.
 
         Called once more inside itself, by a signal handler for instance, it waits for nothing.
 
         Args:
             steps: The agent.
-            graceful: Whether it ends together with the others.
+            graceful: True to end together with the others.
             timeout: Seconds for the own calls, and for the other workers.
             close_seconds: Seconds for all else.
 
@@ -259,12 +259,12 @@ class Life:
     ) -> None:
         inside = self._thread == threading.get_ident()  # a signal handler or a finaliser
         if not graceful:
-            self._hurry.set()  # the one who drains goes on at once
+            self._hurry.set()  # the thread that drains goes on at once
             steps.abandon()
             if not inside:
                 self._say_goodbye(close_seconds)
             if self.membership is not None:
-                self.membership.close(close_seconds)  # and the one who waits in it
+                self.membership.close(close_seconds)  # and the thread that waits in it
         if inside:
             return
         limit = timeout + close_seconds if graceful else close_seconds
@@ -274,7 +274,7 @@ class Life:
     def _leave_together(self, steps: Steps, timeout: float) -> None:
         try:
             self._wait_for_all(steps, timeout)
-        except BaseException:  # an interrupt too: to those who go on it must not look like the end
+        except BaseException:  # an interrupt too: to waiting threads it must not look like the end
             self._leave_at_once(steps, CLOSE_SECONDS)
             raise
         ends = time.monotonic() + CLOSE_SECONDS / 2
@@ -312,7 +312,8 @@ class Life:
         while not self._hurry.is_set():
             for ending in self._callbacks[_Moment.ENDING]:
                 _guarded(ending)
-            # What was given up may never end; a look at it every now and then is enough, too.
+            # Calls that were given up may never end; a look at them every now and then is enough,
+            # too.
             soon = min(deadline, time.monotonic() + HURRY_SECONDS)
             if steps.drain(soon, given_up=False):
                 return not self._hurry.is_set()  # the calls may be lost just because of that
@@ -324,7 +325,7 @@ class Life:
 
     def _leave_at_once(self, steps: Steps, limit: float) -> None:
         self._reason = self.alone
-        steps.abandon()  # first: who hears that this worker leaves gives it up
+        steps.abandon()  # first: a peer that hears that this worker leaves gives it up
         self._say_goodbye(limit)
 
     def _say_goodbye(self, limit: float) -> None:

@@ -1,4 +1,4 @@
-"""Who is in the job, as one worker knows it."""
+"""The members of the job, as one worker knows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-# Why they were lost is remembered of so many workers that others have replaced, at 2 KB each.
+# The reason of a loss is kept for so many workers that others have replaced, at 2 KB each.
 MOST_REPLACED = 256
 
 
@@ -28,7 +28,7 @@ class Members:
 
     Args:
         own: This worker, which is a member from the start.
-        world_size: How many workers made the job complete.
+        world_size: The number of workers that made the job complete.
     """
 
     def __init__(self, own: WorkerInfo, world_size: int) -> None:
@@ -44,13 +44,13 @@ class Members:
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are: to the highest of a living member, lost ones below it too."""
+        """The number of ranks: to the highest of a living member, with lost ones below it."""
         return max(self._world_size, self.living()[-1].rank + 1)
 
     def add(self, members: Iterable[WorkerInfo]) -> None:
         """Adds members; one with a known name or rank replaces its predecessor, never a successor.
 
-        Incarnations grow, so what is heard late does not undo what is known already.
+        Incarnations grow, so late news does not undo newer knowledge.
         """
         with self._lock:
             for member in members:
@@ -60,14 +60,14 @@ class Members:
                     self._by_rank[member.rank] = member
 
     def lose(self, member: WorkerInfo, error: WorkerLostError) -> None:
-        """Notes that a member is lost for good."""
+        """Records that a member is lost for good."""
         with self._lock:
             self._lost[member] = error
             if len(self._lost) > self._forget_at:
                 self._forget_replaced()
 
     def evict(self, error: EvictedError) -> None:
-        """Notes that the job goes on without this worker, whoever it had lost before."""
+        """Records that the job goes on without this worker, also if it had lost others before."""
         self._evicted = error
 
     def eviction(self) -> EvictedError | None:
@@ -76,13 +76,13 @@ class Members:
         return copy if isinstance(copy, EvictedError) else self._evicted
 
     def means_me(self, cause: BaseException) -> bool:
-        """Tells whether an error that a peer told says that this worker is lost."""
+        """Returns True if an error that a peer told says that this worker is lost."""
         if not isinstance(cause, WorkerLostError):
             return False
         return (cause.worker, cause.incarnation) == (self._own.name, self._own.incarnation)
 
     def losses(self) -> list[tuple[WorkerInfo, WorkerLostError]]:
-        """Returns the members that are known to be lost, and why."""
+        """Returns the members that are known to be lost, and the reasons."""
         with self._lock:
             return list(self._lost.items())
 
@@ -96,10 +96,10 @@ class Members:
         """Returns the member that a `to` argument means; a lost one too.
 
         Raises:
-            TypeError: It is no name, rank or WorkerInfo.
+            TypeError: The argument is no name, rank or WorkerInfo.
             UnknownWorkerError: There is no such member.
         """
-        if type(to) is str or isinstance(to, str):  # nearly always the first
+        if type(to) is str or isinstance(to, str):  # it nearly always is one
             found = self._by_name.get(to)
         elif isinstance(to, WorkerInfo):
             found = self._by_name.get(to.name)
@@ -136,10 +136,10 @@ class Members:
         return copy if isinstance(copy, WorkerLostError) else error
 
     def _forget_replaced(self) -> None:
-        """Forgets why the first of those were lost that have successors. Holds the lock.
+        """Forgets the reasons of the first losses among replaced members. Holds the lock.
 
-        They stay lost, by name, and with them any that were drawn before: so often has that name
-        been taken since.
+        They stay lost, by name, and with them any that were drawn before: that name has been taken
+        again since, many times.
         """
         replaced = [
             each
@@ -154,14 +154,17 @@ class Members:
         self._forget_at = len(self._lost) + MOST_REPLACED
 
     def _replaces(self, member: WorkerInfo, known: WorkerInfo | None) -> bool:
-        """Holds the lock. Incarnations are drawn before joining, so a later one may join first."""
+        """Returns True if a member replaces a known one. Holds the lock.
+
+        Incarnations are drawn before joining, so a later one may join first.
+        """
         if not _is_older(member, known):
             return True
         forgotten = member.incarnation <= self._forgotten.get(member.name, -1)
         return known in self._lost and member not in self._lost and not forgotten
 
     def _replaced(self, member: WorkerInfo) -> WorkerLostError | None:
-        """Its loss was not heard of, but its successor is here."""
+        """Returns the loss of a member that was not heard of, but whose successor is here."""
         successor = self._by_name.get(member.name)
         if successor is None or not _is_older(member, successor):
             return None
@@ -196,17 +199,17 @@ def _is_older(member: WorkerInfo, known: WorkerInfo | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcStatistics:
-    """What an agent has done so far, and what it holds now.
+    """The counters of an agent: the totals so far, and what it holds now.
 
     Attributes:
         calls_sent: Calls, creations and fetches made from here, those to itself included.
-        calls_served: Those answered here, with a value or an error.
-        bytes_sent: Written to other workers, protocol included.
-        bytes_received: Read from other workers, protocol included.
-        pending_calls: Calls that wait for their reply now, those included that are not admitted
-            yet, or wait for the return of a lost callee (`retry=`).
-        waiting_calls: Of those, root calls that wait for admission; see `Limits`.
-        admitted_bytes: Of calls of others that had to ask, what is here or on its way now.
+        calls_served: Calls that were answered here, with a value or an error.
+        bytes_sent: Bytes that were written to other workers, protocol included.
+        bytes_received: Bytes that were read from other workers, protocol included.
+        pending_calls: Calls that wait for their reply now, with those that are not admitted yet, or
+            wait for the return of a lost callee (`retry=`).
+        waiting_calls: Those of them that are root calls which wait for admission; see `Limits`.
+        admitted_bytes: Bytes, here or on their way now, of calls of others that had to ask.
         owned_rrefs: RRefs whose value lives here now.
         user_rrefs: RRefs held here now whose value lives elsewhere.
 

@@ -30,12 +30,13 @@ class Messages:
 
     Args:
         worker: This worker's name, for errors.
-        codec: Says where arrays of GPUs arrive, and what memory a worker shares.
+        codec: Chooses the GPU on which arrays arrive, and the memory that a worker shares.
         exchange: Posts the messages.
         calling: Waits for the replies to requests.
 
     Attributes:
-        flush: Sends what waits for a ride to a worker; does nothing where it is lost.
+        flush: Sends messages that wait for a later write to a worker; does nothing where it is
+            lost.
         post_envelope: Sends an envelope that the codec has sealed; see `Exchange.post`.
     """
 
@@ -64,11 +65,11 @@ class Messages:
         Args:
             to: The receiver.
             kind: The kind for which the receiver has registered a handler.
-            body: What `read` returns there; without arrays where there are buffers.
-            buffers: Bytes that arrive as the last `envelope.buffers`. They are not copied and
-                must not change until they were handed over.
-            rides: Whether it waits for the next message to that worker, of whatever kind, so that
-                both leave in one write. Call `flush` where none may follow.
+            body: The value that `read` returns there; without arrays where there are buffers.
+            buffers: Bytes that arrive as the last `envelope.buffers`. They are not copied and must
+                not change until they were handed over.
+            rides: True if it waits for the next message to that worker, of any kind, so that both
+                leave in one write. Call `flush` where none may follow.
 
         Raises:
             WorkerLostError: The worker is lost, or this agent was shut down.
@@ -91,13 +92,13 @@ class Messages:
         Args:
             to: The receiver.
             kind: The kind for which the receiver has registered a handler.
-            body: What `read` returns there.
+            body: The value that `read` returns there.
             timeout: Seconds.
             rides: As for `post`.
 
         Returns:
-            The future of the reply's body. It fails with WorkerLostError, CallTimeoutError or
-            the exception of the error reply; this method itself raises for bad arguments only.
+            The future of the reply's body. It fails with WorkerLostError, CallTimeoutError or the
+            exception of the error reply; this method itself raises for bad arguments only.
         """
         return self._request(to, kind, body, seconds(timeout, math.inf), rides=rides)
 
@@ -110,12 +111,12 @@ class Messages:
         buffers: Sequence[Buffer] = (),
         rides: bool = False,
     ) -> None:
-        """Answers a request; dropped when the requester is lost.
+        """Answers a request; the answer is dropped when the requester is lost.
 
         Args:
             to: The worker that sent the request.
-            request: Its envelope.
-            body: What its future returns.
+            request: The envelope of the request.
+            body: The value that its future returns.
             buffers: Bytes that travel behind it, as for `post`.
             rides: As for `post`.
         """
@@ -128,14 +129,15 @@ class Messages:
         body = describe_failure(exception, self._worker)
         self._answer(to, request, write_body(ERROR, body, reply=True))
 
-    # Decodes the body of a protocol message, in any thread; raises DecodeError for what is none.
+    # Decodes the body of a protocol message, in any thread; raises DecodeError for other bytes.
     # Arrays that are to live on a GPU arrive with `land=codec.devices.land(sender)`.
     read = staticmethod(read_body)
 
     def shared(self, to: WorkerInfo, data: Buffer) -> Buffer:
-        """Returns bytes for one `post`, where a worker shares memory in there.
+        """Returns bytes for one `post`, in memory that a worker shares, if there is any.
 
-        It is called where they may be copied, when it may be the loop that posts them.
+        It is called where the bytes may be copied, when the loop might be the thread that posts
+        them.
         """
         staged = self._memory(to).stage(Envelope("", buffers=(data,))).staged
         return staged[FIRST_BUFFER] if staged else data

@@ -345,10 +345,10 @@ def _checked_callables(callables: object) -> str | tuple[str, ...] | Decide:
 @final
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a process needs to join a job on top of its workers; it travels by value.
+    """The facts with which a process joins a job on top of its workers; it travels by value.
 
     Attributes:
-        endpoint: Where the coordinator listens.
+        endpoint: The address where the coordinator listens.
         job: The job's name.
         token: The secret of the job; None where it is insecure.
         options: The options of the worker that invites.
@@ -362,12 +362,13 @@ class Invitation:
 
 # -- the limits that are an agent's transport's --------------------------------------------------
 
-# Receipts come with what the peer writes, else after 64 messages: an honest one may owe a few hundred.
+# Receipts come with the peer's next write, else after 64 messages: an honest peer may owe a few
+# hundred.
 LEAST_UNREAD_REPLIES = 1000
 
 
 def connection_limits(limits: Limits) -> ConnectionLimits:
-    """For the library: returns those of an agent's limits that are its transport's."""
+    """For the library: returns those of an agent's limits that its transport keeps."""
     return ConnectionLimits(
         connections=limits.connections,
         unproved=limits.unproved_streams,

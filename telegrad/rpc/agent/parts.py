@@ -1,4 +1,4 @@
-"""The parts of an agent that answer messages of their own, in the order in which they are attached."""
+"""The parts of an agent that answer messages of their own, in the order of their attachment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["attach_parts"]
 
 
 def attach_parts(agent: AgentCore) -> None:
-    """For the library: gives an agent all of them; before it opens."""
+    """For the library: attaches all of them to an agent; before it opens."""
     agent.attachments.attach(LoopWakers())
     unread = UnreadErrors(agent.deadlines.after, agent.pool.submit)
     agent.attachments.attach(unread)

@@ -16,13 +16,13 @@ __all__ = ["Permissions"]
 
 @final
 class Permissions:
-    """Finds what others may call on this worker, and records what they may not.
+    """Finds the functions that others may call on this worker, and records refused calls.
 
     All methods may be called from any thread.
 
     Args:
         worker: This worker's name, for errors.
-        policy: Decides.
+        policy: The rules of what others may call.
         audit: The log of refusals.
     """
 
@@ -42,7 +42,7 @@ class Permissions:
             caller: The worker that asks.
 
         Raises:
-            FunctionNotFoundError: There is none.
+            FunctionNotFoundError: There is no such function.
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
         ref = FunctionRef(function, script) if script else function
@@ -61,7 +61,7 @@ class Permissions:
             function: `module:qualname`.
 
         Raises:
-            FunctionNotFoundError: There is none.
+            FunctionNotFoundError: There is no such function.
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
         try:
@@ -83,7 +83,7 @@ class Permissions:
             raise
 
     def check_found(self, value: object, name: str, found: object, caller: WorkerInfo) -> None:
-        """Checks that a caller may call what an attribute gave, after `check_method` of its name.
+        """Checks that a caller may call the value of an attribute, after `check_method`.
 
         Raises:
             CallRefusedError: `RpcOptions.callables` does not allow it.

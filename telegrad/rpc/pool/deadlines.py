@@ -35,7 +35,7 @@ class Deadline:
         self.callback = callback
 
     def cancel(self) -> None:
-        """Forgets it; the callback may just be running."""
+        """Removes the entry; the callback may be running at this moment."""
         if self.callback is not None:
             self.callback = None
             self._owner._note_cancelled()
@@ -51,20 +51,21 @@ class Deadlines:
 
     def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
-        # Of whoever armed the timer nothing is kept: it arms the next one, and so on.
+        # An empty Context, so that the timer keeps nothing of the code that armed it: it arms the
+        # next.
         self._context = contextvars.Context()
         self._lock = threading.Lock()
         self._heap: list[
             tuple[float, int, Deadline]
         ] = []  # orders differ: nothing else is compared
         self._order = itertools.count()
-        self._armed = math.inf  # when the loop's timer fires, or will once `_arm` has run
+        self._armed = math.inf  # the moment of the timer, or that after `_arm` has run
         self._timer: asyncio.TimerHandle | None = None  # touched on the loop alone
         self._cancelled = 0
         self._closed = False
 
     def at(self, when: float, callback: Callable[[], None]) -> Deadline:
-        """Has `callback` called on the loop at the moment `when`; never for `math.inf`.
+        """Calls `callback` on the loop at the moment `when`; never for `math.inf`.
 
         Wakes the loop only when no earlier moment is waited for. From any thread.
         """
@@ -83,7 +84,7 @@ class Deadlines:
         return deadline
 
     def after(self, delay: float, callback: Callable[[], None]) -> Deadline:
-        """Has `callback` called on the loop in `delay` seconds."""
+        """Calls `callback` on the loop in `delay` seconds."""
         return self.at(time.monotonic() + delay, callback)
 
     def close(self) -> None:

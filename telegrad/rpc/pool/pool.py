@@ -1,9 +1,9 @@
 """The pool that runs plain user functions, concurrently.
 
-It grows at once when a wait of telegrad's blocks in it, and by one thread when work has waited
-20 ms while no thread took any: that one may be what the others wait for, with a lock or a condition
-that telegrad cannot see. A thread whose wait is over goes on at once, nothing waits to get back in,
-and threads above `num_threads` end when they are idle. `roster` decides all that. The pool's looks are
+It grows at once when a wait of telegrad's blocks in it. It grows by one thread when work has waited
+20 ms while no thread took any: the others may wait for that work, with a lock or a condition that
+telegrad cannot see. A thread whose wait is over goes on at once, without a wait to get back in.
+Threads above `num_threads` end when they are idle. `roster` decides all that. The pool's looks are
 ticked by the agent's deadlines: there is no polling thread.
 
 One idle thread watches the sockets of this worker (`watch`). It does the work that it submits while
@@ -30,7 +30,7 @@ __all__ = ["Pool"]
 
 # At this many threads a process is in trouble that more threads do not cure (each has a stack).
 MAX_THREADS = 1000
-# How long work may wait while no thread takes any before one more is started: longer than most
+# The longest wait of work that no thread takes before one more thread starts: longer than most
 # calls run, shorter than anyone notices.
 STALLED_SECONDS = 0.02
 
@@ -42,13 +42,14 @@ class Pool:
     """Daemon threads that take work from one queue.
 
     Args:
-        name: The agent's, for the names of the threads.
-        num_threads: How many run user code when none of them waits.
-        deadlines: Where the looks are ticked.
+        name: The agent's name, for the names of the threads.
+        num_threads: The number of threads that run user code when none of them waits.
+        deadlines: The deadlines that tick the looks.
         new_context: Makes the Context of work that is submitted without one.
-        watch: What one idle thread does until a gate opens. It may return early, where there is
+        watch: The work of one idle thread until a gate opens. It may return early, where there is
             nothing to watch.
-        max_threads: From so many on root calls are refused; nested ones from 4 times as many.
+        max_threads: The number of threads from which root calls are refused; nested ones from 4
+            times as many.
 
     Attributes:
         new_context: Makes the Context of work that is submitted without one.
@@ -68,23 +69,23 @@ class Pool:
         self._max_threads = max_threads
         self._deadlines = deadlines
         self.new_context = new_context
-        self._queue: SimpleQueue[bool] = SimpleQueue()  # a token wakes a thread; False: to end
+        self._queue: SimpleQueue[bool] = SimpleQueue()  # a token wakes a thread; False ends it
         self._numbers = itertools.count(1)  # of threads, for their names
         self._roster_lock = threading.Lock()  # guards the roster; held for a few instructions
         self._roster = Roster(num_threads, max_threads)
 
     def exhausted(self, *, nested: bool = False) -> bool:
-        """Tells whether no thread is free for one more call, and none may be added."""
+        """Returns True if no thread is free for one more call, and none may be added."""
         return self._roster.exhausted(nested=nested)
 
     @property
     def threads(self) -> int:
-        """How many threads there are."""
+        """The number of threads."""
         return self._roster.threads
 
     @property
     def busy(self) -> int:
-        """How much work is waiting or running."""
+        """The number of pieces of work that wait or run."""
         return self._roster.waiting + self._roster.threads - self._roster.idle
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
@@ -92,7 +93,7 @@ class Pool:
         self.submit_call(self.new_context(), func, *args, nested=True, bounded=False)
 
     def submit_in(self, context: contextvars.Context, func: Callable[..., Any], *args: Any) -> None:
-        """Runs `func(*args)` in a thread, inside `context`; what it raises is logged.
+        """Runs `func(*args)` in a thread, inside `context`; its exceptions are logged.
 
         After `close` each piece of work still runs, in a thread of its own.
         """
@@ -106,14 +107,14 @@ class Pool:
         nested: bool,
         bounded: bool = True,
     ) -> bool:
-        """Does what `submit_in` does, for a call; tells whether it was not refused.
+        """Does what `submit_in` does, for a call; returns False if it was refused.
 
         Args:
             context: The Context in which it runs.
             func: The function.
             *args: Its arguments.
-            nested: Whether a call waits for it; else it comes after what others wait for.
-            bounded: Whether it is refused where no thread is free and none may be added.
+            nested: True if a call waits for it; else it runs after work that others wait for.
+            bounded: True if it is refused where no thread is free and none may be added.
         """
         work, roster, todo = (context, func, args), self._roster, None
         if bounded and roster.threads >= self._max_threads and self.exhausted(nested=nested):
@@ -131,7 +132,7 @@ class Pool:
         return True
 
     def close(self) -> None:
-        """Lets the threads end once they have done what was submitted; waits for none."""
+        """Ends the threads once they have done the submitted work; waits for none."""
         with self._roster_lock:
             if self._roster.closed:
                 return
@@ -143,7 +144,7 @@ class Pool:
         self._call_watcher()
 
     def _act(self, todo: Todo) -> None:
-        """Does what the roster says; without its lock."""
+        """Does the actions that the roster returned; without its lock."""
         for do in todo:
             if do is Do.WAKE:
                 self._queue.put(True)
@@ -173,7 +174,7 @@ class Pool:
     def _start(self) -> None:
         try:
             _Thread(self, f"{self._name}-pool-{next(self._numbers)}").start()
-        except RuntimeError as error:  # the system gives no more; those that run go on
+        except RuntimeError as error:  # the system allows no more threads; those that run go on
             with self._roster_lock:
                 self._roster.end()
                 todo = self._roster.needs_tick()
@@ -186,7 +187,7 @@ class Pool:
         """Returns the next work of a thread; None where the thread ends.
 
         Args:
-            first: Whether the thread has just started; else it has done its work.
+            first: True if the thread has just started; else it has done its work.
         """
         roster, watch, me = self._roster, self._watch, threading.get_ident()
         if not first:

@@ -1,9 +1,9 @@
-"""Which thread of the pool does which work: a pure table of counts and events.
+"""The assignment of work to the pool's threads: a pure table of counts and events.
 
-Some work has no thread only while `num_threads` others are taken and none of them waits for telegrad;
-if none of them has ended, or waited, 20 ms later, there is one thread more. So the pool cannot
-deadlock. What others wait for (nested calls, callbacks, the library's own work) is taken before what
-nobody waits for yet (root calls), and has room where those have none left:
+Work lacks a thread only while `num_threads` others are taken and none of them waits for telegrad.
+If none of them has ended, or waited, 20 ms later, one more thread starts. So the pool cannot
+deadlock. Work that others wait for (nested calls, callbacks, the library's own work) is taken
+before work that nobody waits for yet (root calls), and has room where root calls have none left:
 
     threads   0 ........ num_threads ........ max_threads ............... 4 * max_threads
     roots       started     when one waits      PoolExhaustedError
@@ -13,7 +13,7 @@ Work that comes within a millisecond after other work was taken is left to the t
 nobody is woken for it: most calls are quick, and threads that take turns at the interpreter's lock
 take longer. A look one millisecond later wakes other threads if none of those has come back.
 
-One idle thread watches the sockets. Work that it submits while it watches it does itself.
+One idle thread watches the sockets. It does the work that it submits while it watches itself.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ __all__ = [
 
 NOBODY: Final = 0  # no thread has this number
 # Root calls leave nested ones this many times their number: 64 chains of 20 calls between two
-# workers need 640 threads each. A recursion without an end stops here, and not at the kernel's limit.
+# workers need 640 threads each. A recursion without an end stops here, and not at the kernel's
+# limit.
 NESTED_SHARE: Final = 4
-# So many pieces of nested work in a row are taken before a root call gets its turn: that one may be
-# what a thread waits for unseen, and nested work may never cease.
+# After so many pieces of nested work in a row a root call has its turn: a thread may wait for that
+# call unseen, and nested work may never cease.
 TURNS: Final = 8
-# How long a thread that took work is expected to come back soon: quick work takes microseconds.
+# The time in which a thread that took work is expected back: quick work takes microseconds.
 QUICK_SECONDS = 0.001
 
 # The Context in which it runs, the function, and its arguments.
@@ -51,7 +52,7 @@ Work: TypeAlias = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 
 
 class Do(Enum):
-    """What the pool has to do after an event, without its lock."""
+    """An action of the pool after an event, done without its lock."""
 
     CALL = "the thread that watches is called to work"
     WAKE = "one idle thread is woken"
@@ -61,7 +62,7 @@ class Do(Enum):
 
 
 class Rest(Enum):
-    """What a thread does that has done its work."""
+    """The next step of a thread that has done its work."""
 
     NOT = "it takes work that was left to it"
     IDLE = "it waits for work, or watches"
@@ -74,11 +75,11 @@ NOTHING: Todo = ()
 
 @final
 class WatcherGate:
-    """Where the idle thread that watches is called to work.
+    """The gate at which the idle thread that watches is called to work.
 
     Attributes:
-        shut: Whether it was not called yet.
-        wake: What wakes the thread while it watches.
+        shut: True until it is called.
+        wake: Wakes the thread while it watches.
     """
 
     __slots__ = ("shut", "wake")
@@ -93,19 +94,20 @@ class Roster:
     """The threads of a pool, and the work that they have not taken; guarded by the pool's lock.
 
     Args:
-        num_threads: How many run user code when none of them waits.
-        max_threads: From so many on root calls are refused; nested ones from 4 times as many.
+        num_threads: The number of threads that run user code when none of them waits.
+        max_threads: The number of threads from which root calls are refused; nested ones from 4
+            times as many.
 
     Attributes:
-        threads: How many there are.
-        idle: Of these, those that rest, or are about to, and the one that watches.
-        blocked: Of these, those inside a wait of telegrad's.
+        threads: The number of threads.
+        idle: Those of the threads that rest, or are about to, and the one that watches.
+        blocked: Those of the threads that are inside a wait of telegrad's.
         watcher: The thread that watches; 0 for none.
-        gate: Where that is called to work.
+        gate: The gate at which the watcher is called to work.
         taken: Pieces of work that were taken so far.
         waiting: Pieces of work that were not taken yet.
-        left: Of these, those that are left to the threads that run.
-        closed: Whether threads end when they have nothing to do.
+        left: Those of the waiting pieces that are left to the threads that run.
+        closed: True if threads end when they have nothing to do.
 
     Example:
         >>> roster = Roster(2, 100)
@@ -121,8 +123,8 @@ class Roster:
         self._nested: deque[Work] = deque()
         self._roots: deque[Work] = deque()
         self._in_a_row = 0  # nested work taken since a root call was
-        self._took_at = -math.inf  # when a thread last took work, or was woken for some
-        self._ticks = self._looks = False  # whether TICK and LOOK are under way
+        self._took_at = -math.inf  # the time at which a thread last took work, or was woken
+        self._ticks = self._looks = False  # True while TICK and LOOK are under way
         self.threads = self.idle = self.blocked = 0
         self.taken = self.waiting = self.left = 0
         self.watcher = NOBODY
@@ -130,18 +132,18 @@ class Roster:
         self.closed = False
 
     def exhausted(self, *, nested: bool) -> bool:
-        """Tells whether no thread is free for one more call, and none may be added."""
+        """Returns True if no thread is free for one more call, and none may be added."""
         most = self._max_threads * (NESTED_SHARE if nested else 1)
         return self.threads >= most and self.idle <= self.waiting
 
     # Events.
 
     def enter(self, work: Work, *, nested: bool, thread: int, now: float) -> Todo:
-        """Work was submitted, by some thread."""
+        """Takes work that some thread has submitted."""
         (self._nested if nested else self._roots).append(work)
         self.waiting += 1
         if self.watcher == thread and self.gate.shut:
-            self.gate.shut = False  # it does what it has read
+            self.gate.shut = False  # it does the work that it has read
             self._took_at = now
             return NOTHING
         comes_back = self.waiting - self.left > 1 or self.threads - self.idle > self.blocked
@@ -155,7 +157,7 @@ class Roster:
         return (Do.LOOK,)
 
     def take(self, now: float) -> Work:
-        """A thread that was idle takes the work whose turn it is; there is some."""
+        """Returns the work whose turn it is, for a thread that was idle; there is some."""
         self.idle -= 1
         self.taken += 1
         self.waiting -= 1
@@ -168,7 +170,7 @@ class Roster:
         return self._roots.popleft()
 
     def rest(self) -> Rest:
-        """A thread has done its work; returns what it does now, and counts it as idle or ended."""
+        """Returns the next step of a thread that did its work, and counts it as idle or ended."""
         self.idle += 1
         if self.threads - self.blocked <= self._num_threads:
             if self.left:
@@ -182,51 +184,51 @@ class Roster:
         return Rest.OVER
 
     def end(self) -> None:
-        """A thread that was idle ended, or one that was reserved did not start."""
+        """Records that an idle thread ended, or that a reserved one did not start."""
         self.threads -= 1
         self.idle -= 1
 
     def begin_watch(self, thread: int) -> bool:
-        """A thread that rests would watch; tells whether it does."""
+        """Offers to watch, for a thread that rests; returns True if it does."""
         if self.watcher or self.waiting or self.closed:
             return False
         self.watcher, self.gate.shut = thread, True
         return True
 
     def end_watch(self) -> bool:
-        """The thread that watched does so no more; tells whether it was called to work."""
+        """Records that the watcher stopped watching; returns True if it was called to work."""
         self.watcher = NOBODY
         return not self.gate.shut
 
     def begin_wait(self) -> Todo:
-        """A thread waits for telegrad: others may run in its place."""
+        """Records that a thread waits for telegrad: others may run in its place."""
         self.blocked += 1
         found = self.announce_left()
         return (*found, Do.START) if self._reserve() else found
 
     def end_wait(self) -> None:
-        """A thread waits no more."""
+        """Records that a thread waits no more."""
         self.blocked -= 1
 
     def tick(self, taken: int) -> Todo:
-        """20 ms have passed since so much work was taken."""
+        """Handles the end of 20 ms since so many pieces of work were taken."""
         self._ticks = False
         grown = (Do.START,) if taken == self.taken and self._reserve(stalled=True) else NOTHING
         return grown + self.needs_tick()
 
     def look(self, taken: int) -> Todo:
-        """A millisecond has passed since so much work was taken."""
+        """Handles the end of a millisecond since so many pieces of work were taken."""
         found = self.announce_left() if taken == self.taken else NOTHING
         self._looks = self.left > 0
         return (*found, Do.LOOK) if self._looks else found
 
     def close(self) -> Todo:
-        """Nothing is submitted any more."""
+        """Records that nothing is submitted any more."""
         found = self.announce_left()
         self.closed, self.gate.shut = True, False
         return found
 
-    # What follows.
+    # The consequences of events.
 
     def announce_left(self) -> Todo:
         """Finds a thread for each piece of work that was left to those that run."""
@@ -237,7 +239,7 @@ class Roster:
         return found
 
     def needs_tick(self) -> Todo:
-        """Has it looked later whether work that has no thread was taken."""
+        """Orders a later look if work has no thread."""
         if self._ticks or self.closed or self.waiting - self.left <= self.idle:
             return NOTHING
         self._ticks = True

@@ -1,8 +1,8 @@
 """The user loop: a second event loop, in a thread of its own, for `async def` functions.
 
-While coroutines run, the agent's deadlines look in once a second: one that held the loop all the
-time in between is named in the log, since it delays all others. What asyncio runs in threads
-(`asyncio.to_thread`) runs in the agent's pool, which nobody waits for at the end.
+While coroutines run, the agent's deadlines look in once a second: a coroutine that held the loop
+all the time in between is named in the log, since it delays all others. Functions that asyncio runs
+in threads (`asyncio.to_thread`) run in the agent's pool, which nobody waits for at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Finished: TypeAlias = Callable[[object, BaseException | None], None]
 _Outcome: TypeAlias = tuple[object, BaseException | None]
 
-SLOW_SECONDS = 1.0  # an await takes microseconds; who holds the loop this long computes or blocks
+SLOW_SECONDS = 1.0  # an await takes microseconds; code that holds it for so long computes or blocks
 
 _logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ class UserLoop:
     """Runs coroutines of user code; its thread starts with the first of them.
 
     Args:
-        name: The agent's, for the name of the thread.
-        deadlines: Where the looks are ticked.
+        name: The agent's name, for the name of the thread.
+        deadlines: The deadlines that tick the looks.
         submit: Runs a function in the pool.
     """
 
@@ -63,14 +63,14 @@ class UserLoop:
         started: Callable[[Callable[[], None]], None],
         finished: Finished,
     ) -> None:
-        """Runs what `start` returns as a task inside `context`. From any thread.
+        """Runs the coroutine that `start` returns, as a task inside `context`. From any thread.
 
         Args:
-            name: The function's.
-            context: Also that in which `finished` runs.
+            name: The name of the function.
+            context: The Context of the task, in which `finished` runs, too.
             start: Makes the coroutine, on the loop.
-            started: Hears how to cancel the task, from any thread.
-            finished: Hears of its value or error, whatever it raised, on the loop.
+            started: Takes a function that cancels the task, from any thread.
+            finished: Takes the task's value or error, whatever it raised, on the loop.
 
         Raises:
             RuntimeError: The loop was closed.
@@ -89,10 +89,10 @@ class UserLoop:
             self._look_later(self._beats)
 
     def close(self, limit: float) -> None:
-        """Cancels what runs and ends the thread; idempotent.
+        """Cancels the tasks that run and ends the thread; idempotent.
 
         Args:
-            limit: Seconds to wait for what ignores that it is cancelled. It may end later, or
+            limit: Seconds to wait for tasks that ignore their cancellation. They may end later, or
                 never; the thread is a daemon.
         """
         with self._lock:
@@ -136,7 +136,7 @@ class UserLoop:
         self._beats += 1
 
     def _look(self, seen: int, warned: bool) -> None:
-        """A second later, on the loop of the sockets."""
+        """Checks for the beat a second later, on the loop of the sockets."""
         with self._lock:
             if self._closed or not self._running:
                 self._watching = False
@@ -163,14 +163,14 @@ class UserLoop:
 
 @final
 class _Threads(ThreadPoolExecutor):
-    """What asyncio takes for its pool of threads; it is the agent's, and has none of its own.
+    """The executor that asyncio takes for its pool of threads; it has none, and uses the agent's.
 
-    Those of `concurrent.futures` are waited for when their pool is closed, and by the interpreter
-    before it runs any exit hook, for as long as a function in them blocks.
+    The threads of `concurrent.futures` are waited for when their pool is closed, and by the
+    interpreter before it runs any exit hook, for as long as a function in them blocks.
     """
 
     def __init__(self, submit: Callable[..., None]) -> None:
-        super().__init__(max_workers=1)  # which is started by the first `submit` to it: by none
+        super().__init__(max_workers=1)  # the first `submit` would start it: there is none
         self._submit = submit
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -193,7 +193,8 @@ class _Threads(ThreadPoolExecutor):
 async def _run(start: Callable[[], Coroutine[Any, Any, Any]]) -> _Outcome:
     """Calls the function inside the task, so that its wrong arguments are the task's error.
 
-    What asyncio would raise out of the loop, and so end that, is no error of the task's.
+    An exception that asyncio would raise out of the loop, and so end the loop, is no error of the
+    task's.
     """
     try:
         return await start(), None

@@ -43,8 +43,8 @@ MOST_LANES = 8  # that a dialler may open: another version may have a better num
 #         next_piece ─▶ make_chunk ─▶ send ═══ lane ═══▶ receive ─▶ announced? ─▶ store
 #                       (bulk thread)                                    (bulk thread copies)
 #
-# A few chunks are made ahead, and a few copied behind, so that neither waits for the other. There are
-# no credits: a reader that is behind stops reading, and HTTP/2's flow control stops the sender.
+# A few chunks are made ahead, and a few copied behind, so that neither waits for the other. There
+# are no credits: a reader that is behind stops reading, and HTTP/2's flow control stops the sender.
 
 # Chunks that are made before the present one has left, and copied while the next ones are read. One
 # more hides the hop to the bulk thread; each costs 1 MiB per lane.

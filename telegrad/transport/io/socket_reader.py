@@ -211,7 +211,8 @@ class SocketReader:
     def watch_idle(self, gate: Gate) -> None:
         """Reads in an idle thread until its gate opens.
 
-        Returns at once, with the gate shut, where there is no socket. One thread does this at a time.
+        Returns at once, with the gate shut, where there is no socket. One thread does this at a
+        time.
         """
         with self._role_lock:
             polls = self._polls
