@@ -174,7 +174,7 @@ class Agent:
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Stream[Any]:
-        """Runs a generator function on a worker and reads its items; see `telegrad.rpc.stream.stream`."""
+        """Runs a generator function and reads its items; see `telegrad.rpc.stream.stream`."""
         with self.as_current():
             return stream(to, func, args, kwargs, timeout)
 

@@ -1,4 +1,4 @@
-"""The caller's end of calls: each ends by its reply, its deadline, a loss, or is cancelled."""
+"""The caller's end of calls: a reply, a deadline, a loss or a cancellation ends each of them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ __all__ = ["Calling"]
 
 # Replies that nobody read hold RRef forks; they are given back to the interceptors this often.
 HOUSEKEEPING_SECONDS = 1.0
-# A call that is due later enters the heap of deadlines when it is, by the housekeeping: nearly all
-# are answered before, and cost it nothing. Twice the time between two looks, since one may be late.
+# A call that is due later enters the heap of deadlines shortly before, by the housekeeping: nearly
+# all are answered earlier, and cost the heap nothing. Twice the time between two looks, since one
+# may be late.
 SOON_SECONDS = 2 * HOUSEKEEPING_SECONDS
 
-# What a call that is never retried owes its caller when the callee is lost.
+# The result, for its caller, of a call that is never retried and whose callee is lost.
 UNANSWERED = (
     "got no answer; it may have run there, in part or not at all, and it is not sent again: "
     "call a living worker where that is right"
@@ -69,8 +70,8 @@ class _Reply:
         unread: SimpleQueue[_Unread],
     ) -> None:
         self._codec = codec
-        self._peer = call.peer  # and not the call, which refers to the future, and that to us:
-        self._record = call.record  # the last reference gone must mean that nobody will read it
+        self._peer = call.peer  # and not the call, which refers to the future, and that to this:
+        self._record = call.record  # once the last reference is gone nobody can read it
         self._values = call.values
         self._envelope: Envelope | None = envelope
         self._unread = unread
@@ -93,17 +94,17 @@ class _Reply:
 
 @final
 class Calling:
-    """What this worker has called and waits for.
+    """The calls that this worker has made and waits for.
 
     Args:
-        life: Says whether this process still is the agent's; has this worker's name.
+        life: Knows if this process still is the agent's; has this worker's name.
         codec: Seals requests and opens replies.
-        deadlines: Where calls expire.
+        deadlines: The deadlines of calls.
         submit: Runs callbacks of futures in the pool.
-        exchange: Posts requests; whoever waits for a reply reads its sockets.
+        exchange: Posts requests; a thread that waits for a reply reads its sockets.
         inbox: Hands over replies and losses.
-        limits: What root calls wait for.
-        timeout: Of calls that say nothing else, in seconds.
+        limits: The limits for which root calls wait.
+        timeout: The timeout of calls that give none, in seconds.
     """
 
     def __init__(
@@ -138,21 +139,21 @@ class Calling:
 
     @property
     def sent(self) -> int:
-        """How many calls were made."""
+        """The number of calls that were made."""
         return self._table.sent
 
     @property
     def pending(self) -> int:
-        """How many calls wait for their reply."""
+        """The number of calls that wait for their reply."""
         return self._table.pending
 
     @property
     def waiting(self) -> int:
-        """How many of these wait for admission."""
+        """The number of those calls that wait for admission."""
         return self._admission.waiting
 
     def on_given_up(self, callback: Callable[[BaseException], None]) -> None:
-        """Has `callback(error)` called when this worker leaves or is evicted: must not block."""
+        """Calls `callback(error)` when this worker leaves or is evicted: it must not block."""
         self._on_given_up.append(callback)
 
     def send(
@@ -171,11 +172,12 @@ class Calling:
         Args:
             to: The callee.
             kind: The kind that the callee has registered with `serve`.
-            payload: Goes through the codec and the interceptors as it is now.
-            function: What is called, for errors and logs.
-            timeout: Seconds; None for the default. What the served call has left bounds it.
-            at_once: Whether it goes without admission (`Limits`) even by code that serves nobody.
-            record: This end's record of the call, for who opens more replies than the last one.
+            payload: The value, which goes through the codec and the interceptors as it is now.
+            function: The name of the function, for errors and logs.
+            timeout: Seconds; None for the default. The time left to the served call bounds it.
+            at_once: True if it goes without admission (`Limits`) even by code that serves nobody.
+            record: This end's record of the call, for a caller that opens more replies than the
+                last one.
 
         Returns:
             The future of the reply's value.
@@ -234,11 +236,11 @@ class Calling:
         return future
 
     def labels(self) -> list[str]:
-        """Returns what waits for its reply, in words, the oldest first."""
+        """Returns the calls that wait for their reply, in words, the oldest first."""
         return self._table.labels()
 
     def is_pending(self, call: PendingCall) -> bool:
-        """Tells whether a call is this worker's, and waits for its reply."""
+        """Returns True if a call is this worker's, and waits for its reply."""
         return self._table.find(call.number) is call
 
     def on_reply(self, peer: WorkerInfo, envelope: Envelope) -> None:
@@ -259,38 +261,38 @@ class Calling:
                 call.record.answered = envelope.kind == REPLY
                 self._codec.drop(peer, call.record, envelope)
             return
-        if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # of many calls
+        if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # as for many calls
             call.future.try_set_result(None)
             return
         reply = _Reply(self._codec, call, envelope, self._unread)
         call.future._try_set_thunk(reply, fails=envelope.kind == ERROR)
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Fails what waits for a lost worker."""
+        """Fails the calls that wait for a lost worker."""
         self._fail(lambda other: other == peer, error)
 
     def wait_until_idle(self, deadline: float) -> bool:
-        """Blocks until no call waits for its reply; tells whether that is so."""
+        """Blocks until no call waits for its reply; returns True if none does."""
         return self._table.wait_until_empty(deadline)
 
     def close(self, error: WorkerLostError | None = None) -> None:
-        """Fails all that waits, and whatever is sent from now on.
+        """Fails all calls that wait, and all that are sent from now on.
 
         Args:
-            error: Why; None for a shutdown.
+            error: The reason; None for a shutdown.
         """
         if error is not None:
             self._evicted = error
         self._closed = True
         for call in self._fail(lambda _: True, self._closed_error()):
-            if error is not None:  # this worker still serves those to itself, maybe without an end
+            if error is not None:  # this worker still serves calls to itself, maybe without an end
                 self._tell(call, CANCEL)
         for callback in self._on_given_up:
             callback(self._closed_error())
         self.drop_unread()
 
     def keep_house(self) -> None:
-        """Gives back the replies that nobody read, and sees to deadlines, now and then; on the loop."""
+        """Gives back the replies that nobody read, and checks deadlines, at times; on the loop."""
         if not self._closed:
             self._deadlines.after(HOUSEKEEPING_SECONDS, self.keep_house)
             for call in self._table.due_before(time.monotonic() + SOON_SECONDS):
@@ -304,10 +306,10 @@ class Calling:
                 self._codec.drop(*self._unread.get_nowait())
 
     def _start(self, call: PendingCall, sealed: Sealed, *, rides: bool = False) -> None:
-        """Enters a call and posts it; where it cannot be posted, its future says why.
+        """Enters a call and posts it; if it cannot be posted, its future gets the reason.
 
         Raises:
-            EncodeError: It is too big for an envelope; nothing was sent and nothing waits.
+            EncodeError: The call is too big for an envelope; nothing was sent and nothing waits.
         """
         envelope = sealed.envelope
         call.number = envelope.call = self._table.draw()
@@ -320,7 +322,7 @@ class Calling:
             self._table.add(call)
             self._watch(call)
         error: BaseException | None = None
-        theirs = call.root  # the message: the admission's, or once it is posted the callee's
+        theirs = call.root  # the message's owner: the admission, or once posted the callee
         try:
             theirs = call.root and not self._admission.enter(call, sealed)
             if not theirs:
@@ -338,7 +340,7 @@ class Calling:
         taken = self._table.take(call.peer, call.number) is not None
         if taken and call.deadline is not None:
             call.deadline.cancel()
-        if taken and theirs and not mine:  # posted, as this worker was closed or evicted
+        if taken and theirs and not mine:  # posted while this worker was closed or evicted
             self._tell(call, CANCEL)
         try:
             if isinstance(error, EncodeError):
@@ -346,10 +348,10 @@ class Calling:
             if taken:
                 call.future.try_set_exception(_noted(error, call, UNSENT))
         finally:
-            del error  # its traceback holds this frame, and through it what the caller has
+            del error  # its traceback holds this frame, and through it the caller's values
 
     def _watch(self, call: PendingCall) -> None:
-        """Has a call expire that is due soon; its callee is asked where it is before."""
+        """Lets a call expire that is due soon; its callee is asked about it before."""
         due = call.started + call.limit
         if call.values:
             ask = due - min(ASK_SECONDS, ASK_SHARE * call.limit)
@@ -378,7 +380,7 @@ class Calling:
         return True
 
     def _end_unsent(self, call: PendingCall, sealed: Sealed, error: BaseException) -> None:
-        """Ends a call that was taken out of the admission and will not be posted."""
+        """Ends a call that was removed from the admission and will not be posted."""
         sealed.take_back()
         if self._table.take(call.peer, call.number) is not None:
             if call.deadline is not None:
@@ -386,7 +388,7 @@ class Calling:
             call.future.try_set_exception(_noted(error, call, UNSENT))
 
     def _expire(self, call: PendingCall) -> None:
-        """The deadline passed; on the loop. The callee hears of it; its reply will be dropped."""
+        """Ends a call at its deadline, on the loop; tells the callee, and drops its reply later."""
         sealed = self._admission.withdraw(call) if call.root else None
         if sealed is not None:
             self._end_unsent(call, sealed, _not_admitted(call))
@@ -405,7 +407,7 @@ class Calling:
         self._tell(call, EXPIRE)
 
     def _cancel(self, number: int) -> None:
-        """Its future was cancelled; from any thread, idempotent."""
+        """Cancels a call whose future was cancelled; from any thread, idempotent."""
         call = self._table.find(number)
         if call is None:
             return
@@ -443,7 +445,7 @@ class Calling:
 
 
 def _check_parent(parent: ServedCall, left: float, function: str, to: WorkerInfo) -> None:
-    """Checks that the call that makes this one may still make any."""
+    """Checks that the served call, which makes this one, may still make calls."""
     if parent.cancelled:
         raise CallCancelledError(
             f"{function} on {to.name!r} was not sent: the call that makes it, "
@@ -481,7 +483,7 @@ def _not_admitted(call: PendingCall) -> CallTimeoutError:
 
 
 def _hear(call: PendingCall, answer: Future[Any]) -> None:
-    """Keeps what a callee said of a call; the answer is a few bytes, which any thread may decode."""
+    """Keeps a callee's answer about a call; it has a few bytes, which any thread may decode."""
     if answer.exception() is None:
         call.told = answer.value(), time.monotonic()
 
@@ -491,7 +493,7 @@ def _nothing() -> None:
 
 
 def _noted(error: BaseException, call: PendingCall, what: str) -> BaseException:
-    """Returns a fresh exception that names the call, where it is one of a user's."""
+    """Returns a fresh exception; it names the call, if it is a call of a user."""
     fresh = fresh_copy(error)
     if call.values and fresh is not error:
         fresh.add_note(f"the call of {call.record.function} on {call.peer.name!r} {what}")

@@ -1,4 +1,4 @@
-"""Between values and envelopes: the codec, the chain of interceptors, the externals.
+"""The codec between values and envelopes: documents, the chain of interceptors, the externals.
 
 value ──encode──▶ document + externals ──outgoing──▶ headers ──describe──▶ Envelope
 value ◀──decode── document + externals ◀─incoming── headers ◀──rebuild─── Envelope
@@ -54,7 +54,7 @@ __all__ = [
 
 # -- errors of messages that cannot be decoded: worker, sender and call --------------------------
 
-LONGEST_NAME = 200  # characters; whoever sent the message may have written anything
+LONGEST_NAME = 200  # characters; the sender of the message may have written anything
 
 # In the path to an argument the body of the message is no step: `args[0].x`.
 _BODY = re.compile(r"\(at value\['(args|kwargs)'\]")
@@ -63,13 +63,13 @@ _BODY = re.compile(r"\(at value\['(args|kwargs)'\]")
 def unreadable(
     error: DecodeError, worker: str, peer: WorkerInfo, function: str, envelope: Envelope
 ) -> DecodeError:
-    """Returns an error that names both ends and the call, besides what is wrong.
+    """Returns an error that names both ends and the call, besides the fault.
 
     Args:
-        error: What is wrong; says "here", and means `worker`.
-        worker: Who cannot read it.
-        peer: Who sent it.
-        function: What was called, as far as that is known already.
+        error: The fault; its word "here" means `worker`.
+        worker: The worker that cannot read the message.
+        peer: The sender.
+        function: The name of the function, as far as it is known already.
         envelope: The message.
     """
     if envelope.reply:
@@ -82,7 +82,7 @@ def unreadable(
 
 
 def _called(envelope: Envelope) -> str:
-    """Returns what a request calls, as its head has it; empty where that says nothing."""
+    """Returns the name in the head of a request; empty where it has none."""
     try:
         head = read_head(envelope.document, "args")
     except DecodeError:
@@ -95,7 +95,7 @@ def _called(envelope: Envelope) -> str:
 
 _NONE: Final = encode(None)  # the value of many calls
 _NOTHING: Final = _NONE.document
-_ARRAYS: Final = frozenset({np.ndarray})  # externals that are nothing to any interceptor
+_ARRAYS: Final = frozenset({np.ndarray})  # externals without a meaning to any interceptor
 
 _bytes_of: Final[Callable[[Any], int]] = operator.attrgetter("nbytes")
 
@@ -104,12 +104,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class Sealed:
-    """A message that is ready to be posted, and how to take it back.
+    """A message that is ready to be posted, and the means to take it back.
 
     Attributes:
-        envelope: What is posted.
+        envelope: The envelope to post.
         take_back: Tells the interceptors that it is known not to have been handed over.
-        memory: What settles its buffers before it is posted, where something is to be settled.
+        memory: The memory that settles its buffers before it is posted; None if nothing is to be
+            settled.
     """
 
     envelope: Envelope
@@ -121,8 +122,8 @@ class Sealed:
 class Prepared:
     """A value that is encoded once for any number of messages, and its arrays copied once.
 
-    Interceptors see each message all the same: what differs from one destination to the next, as
-    the forks of RRefs, is theirs and travels in headers.
+    Interceptors see each message all the same: the parts that differ from one destination to the
+    next, as the forks of RRefs, are theirs and travel in headers.
 
     Args:
         encoded: The value as it was; its arrays are copied when the first message is sealed.
@@ -141,12 +142,12 @@ class Prepared:
         """Encodes a value.
 
         Raises:
-            EncodeError: It cannot travel.
+            EncodeError: The value cannot travel.
         """
         return Prepared(encode(value, name=None))
 
     def freeze(self) -> Prepared:
-        """Copies its arrays now: whoever owns them may write before the first message is sealed."""
+        """Copies its arrays now: their owner may write before the first message is sealed."""
         for each in self.encoded.externals:
             with contextlib.suppress(EncodeError):  # interceptors replace it, or sealing says so
                 lines, own = describe_lines([each])
@@ -159,8 +160,8 @@ class Prepared:
         """Describes the externals of one message; again only where interceptors replaced some.
 
         Args:
-            externals: After the interceptors.
-            place: Says where arrays of a GPU are to arrive.
+            externals: The externals after the interceptors.
+            place: Chooses the device at which arrays of a GPU arrive.
         """
         if self._frozen:
             frozen = [self._frozen.get(id(each)) or describe_lines([each]) for each in externals]
@@ -179,7 +180,7 @@ class Prepared:
 
 
 def _shared(buffers: list[Buffer]) -> list[Buffer]:
-    """Nobody may write into what several messages share."""
+    """Returns the buffers read-only: nobody may write into memory that several messages share."""
     return [each if isinstance(each, bytes) else memoryview(each).toreadonly() for each in buffers]
 
 
@@ -188,16 +189,16 @@ class MessageCodec:
     """Seals and opens the messages that carry user values, through a chain of interceptors.
 
     Args:
-        functions: Returns the function of a name that is sent as a value, or refuses it: asked
-            with who sent it, the kind of the envelope, and the name.
+        functions: Returns the function of a name that is sent as a value, or refuses it: called
+            with the sender, the kind of the envelope, and the name.
         worker: This worker's name, for errors.
-        limits: Of one message that arrives.
-        devices: Where arrays of GPUs arrive.
+        limits: The limits of one message that arrives.
+        devices: The devices at which arrays of GPUs arrive.
         memory: Returns the memory that a worker shares with this one, for the arrays that it gets.
 
     Attributes:
-        devices: As given.
-        memory: As given.
+        devices: The devices at which arrays of GPUs arrive.
+        memory: Returns the memory that a worker shares with this one.
     """
 
     def __init__(
@@ -214,10 +215,10 @@ class MessageCodec:
         self._worker = worker
         self._limits = limits
         self._chain: tuple[Interceptor, ...] = ()
-        self._hears_all = False  # one of them, also what has no headers, nor externals but arrays
+        self._hears_all = False  # an interceptor hears also messages with arrays alone
 
     def add(self, interceptor: Interceptor) -> None:
-        """Appends to the chain.
+        """Appends an interceptor to the chain.
 
         Raises:
             ValueError: Another one has its name.
@@ -241,17 +242,17 @@ class MessageCodec:
         """Encodes a value as it is now; nothing refers to its memory afterwards.
 
         Args:
-            peer: Where it goes.
+            peer: The receiver.
             kind: The envelope's kind.
             record: This end's record of the call.
-            value: What is sent; may be `Prepared`, for several messages, or `Encoded`.
-            reply: Whether it answers a request.
-            final: Whether it is the last answer.
-            settled: Whether who gets this settles its buffers, once it has let go of the value.
+            value: The value; may be `Prepared`, for several messages, or `Encoded`.
+            reply: True if it answers a request.
+            final: True if it is the last answer.
+            settled: True if the caller settles its buffers, once it has let go of the value.
 
         Raises:
-            EncodeError: It cannot travel; nothing was recorded. For a payload that is a dict, the
-                path begins with its key: `args[0]`.
+            EncodeError: The value cannot travel; nothing was recorded. For a payload that is a
+                dict, the path begins with its key: `args[0]`.
         """
         prepared = None
         try:
@@ -304,12 +305,12 @@ class MessageCodec:
                 for name, said in message.headers.items():
                     headers[name] = write_header(said)
                 if not headers:
-                    message.externals = []  # whoever takes it back has nothing to look for
+                    message.externals = []  # taking it back has nothing to look for
         except BaseException:
             if message is not None:
                 _undelivered(chain[:reached], message)
             raise
-        # By name, its fields would take twice as long.
+        # With keyword arguments it would take twice as long.
         envelope = Envelope(
             kind, 0, reply, math.inf, 0, encoded.document, externals, headers, buffers
         )
@@ -329,13 +330,13 @@ class MessageCodec:
         """Decodes a message that arrived, in the thread and Context that want its value.
 
         Args:
-            peer: Whose it is.
+            peer: The sender.
             record: This end's record of the call.
-            envelope: That brought it.
-            known: Whether it is known what stands in the document: then None is returned.
+            envelope: The envelope that brought it.
+            known: True if the document's content is known: then None is returned.
 
         Raises:
-            DecodeError: It is no message, or names what may not be built here.
+            DecodeError: It is no message, or names something that may not be built here.
         """
         headers = _read_headers(envelope, self._limits) if envelope.headers else {}
         externals: list[object] = []
@@ -363,7 +364,7 @@ class MessageCodec:
             raise
 
     def says_nothing(self, envelope: Envelope) -> bool:
-        """Tells whether a message is None, and nobody has anything to do with it."""
+        """Returns True if a message is None, and no interceptor has anything to do with it."""
         if envelope.document != _NOTHING or self._hears_all:
             return False
         return not (envelope.headers or envelope.externals)
@@ -381,7 +382,7 @@ class MessageCodec:
         try:
             headers = _read_headers(envelope, self._limits)
         except DecodeError:
-            return  # garbage holds nothing that could be given back
+            return  # garbage holds nothing to give back
         _undelivered(self._chain, Message(peer, envelope.reply, record, [], headers, cause))
 
 
@@ -413,10 +414,10 @@ def _refused_value(record: CallRecord, value: object, error: EncodeError) -> Enc
 
 
 def write_header(header: object) -> bytes:
-    """Encodes what an interceptor says beside the document: plain values only, no big bytes.
+    """Encodes an interceptor's header, beside the document: plain values only, no big bytes.
 
     Raises:
-        EncodeError: It is more than that.
+        EncodeError: The header holds other values.
     """
     encoded = encode(header)
     if encoded.externals:

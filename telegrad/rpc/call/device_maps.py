@@ -1,4 +1,4 @@
-"""Device maps: on which GPU of a peer arrays of this worker's GPUs arrive."""
+"""Device maps: the GPUs of a peer at which arrays of this worker's GPUs arrive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FrozenMapping(Mapping[K, V]):
     """A mapping that nobody changes; it can be hashed and pickled, as options are.
 
     Args:
-        items: What it holds; copied.
+        items: The items; copied.
     """
 
     __slots__ = ("_items",)
@@ -66,8 +66,9 @@ def checked_device_maps(maps: object) -> Mapping[WorkerName, DeviceMap]:
     """Returns `RpcOptions.device_maps`, checked and frozen.
 
     Raises:
-        TypeError: It is no mapping of names to mappings of GPUs' numbers to such numbers or "cpu".
-        ValueError: A name or a number cannot be one.
+        TypeError: The value is no mapping of names to mappings of GPUs' numbers to such numbers or
+            "cpu".
+        ValueError: A name or a number is invalid.
     """
     if not isinstance(maps, Mapping):
         raise TypeError(
@@ -108,10 +109,10 @@ def _check_number(label: str, number: object, advice: str) -> None:
 
 @final
 class Devices:
-    """Where arrays of GPUs arrive: at peers by this worker's maps, here by those of the peers.
+    """The devices at which arrays of GPUs arrive: at peers by this worker's maps, here by theirs.
 
     Args:
-        maps: From the options.
+        maps: The maps of the options.
         worker: This worker's name, for the log.
         moves: Moves arrays that arrived, as `wire.land`.
     """
@@ -131,13 +132,13 @@ class Devices:
         self._moves = moves
 
     def place(self, peer: WorkerInfo) -> Place:
-        """Returns what says where arrays of this worker's GPUs arrive at a peer."""
+        """Returns the function that chooses where arrays of this worker's GPUs arrive at a peer."""
         return self._places.get(peer.name, first_gpu) if self._places else first_gpu
 
     def land(self, peer: WorkerInfo) -> Land:
-        """Returns what moves arrays of a peer to the GPUs that it has chosen here.
+        """Returns the function that moves arrays of a peer to the GPUs that it has chosen here.
 
-        Where one cannot be had they arrive as without a map, and the log says so once.
+        Where a GPU cannot be had they arrive as without a map, and the log says so once.
         """
         known = self._lands.get(peer.name)
         if known is None:

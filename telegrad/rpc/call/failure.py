@@ -1,4 +1,4 @@
-"""Exceptions across the wire: what the callee says of one, and what the caller raises."""
+"""Exceptions across the wire: their description by the callee, and the caller's exceptions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = [
 def fresh_copy(error: BaseException) -> BaseException:
     """For the library: returns an exception equal to `error`, without a traceback.
 
-    Its `__init__` is not run; its attributes are the same objects, those in slots and in fields of
-    C as well. Notes added to one are not seen on the other. Where its class does not allow a copy,
+    Its `__init__` is not run; its attributes are the same objects, also those in slots and in C
+    fields. Notes added to one are not seen on the other. Where its class does not allow a copy,
     returns `error` itself.
 
     Example:
@@ -64,7 +64,7 @@ def fresh_copy(error: BaseException) -> BaseException:
 
 
 def _copy_members(error: BaseException, copy: BaseException) -> None:
-    """Copies what stands in slots, and in the C fields of a builtin: `ImportError.name`."""
+    """Copies the values in slots, and in the C fields of a builtin: `ImportError.name`."""
     for base in type(error).__mro__:
         for name, member in vars(base).items():
             if type(member) is not MemberDescriptorType or name.startswith("__"):
@@ -72,16 +72,16 @@ def _copy_members(error: BaseException, copy: BaseException) -> None:
             try:
                 value = member.__get__(error)
                 if value is not None or base.__module__ != "builtins":
-                    member.__set__(copy, value)  # None is how an unset field of a builtin reads
+                    member.__set__(copy, value)  # an unset field of a builtin reads as None
             except (AttributeError, TypeError):  # never set, or read-only: `__new__` has set it
                 continue
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Takes the tracebacks off an exception and off what it came from, and returns it.
+    """Removes the tracebacks of an exception and of its causes, and returns it.
 
-    For one that is kept: its frames keep the locals of every caller alive, RRefs among them, and
-    make a cycle where one of them refers to whoever keeps the exception.
+    For an exception that is kept: its frames keep the locals of every caller alive, RRefs among
+    them, and make a cycle where one of them refers to the keeper of the exception.
 
     Example:
         >>> try:
@@ -111,12 +111,12 @@ _OWN_FRAMES = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def describe_failure(error: BaseException, worker: str) -> dict[str, object]:
-    """Returns what a reply says of an exception: itself, where it was raised, and how.
+    """Returns the description of an exception for a reply: itself, its worker and its traceback.
 
     An exception that is none of `Exception` (SystemExit, KeyboardInterrupt, CancelledError) would
     end or confuse the caller's program instead of the call, so it arrives as a RemoteError.
 
-    It never fails, whatever the exception's own class does: the caller waits for this reply.
+    It never fails, also if the exception's own class raises: the caller waits for this reply.
     """
     type_name = f"{type(error).__module__}:{type(error).__qualname__}"
     unreadable = f"<{type_name} which cannot be put in words>"
@@ -156,7 +156,7 @@ def rebuild_failure(body: object) -> BaseException:
 
 
 def _words(told: object) -> str:
-    """Returns a peer's words of several lines, of which only the message's size is the limit."""
+    """Returns a peer's text of several lines, of which only the message's size is the limit."""
     text = str(told)
     return escaped(text, lines=True, most=len(text))
 
@@ -165,7 +165,7 @@ def remote_traceback(error: BaseException) -> str | None:
     """Returns the traceback of an exception as it was raised on another worker.
 
     Args:
-        error: What a call raised here.
+        error: An exception that a call raised here.
 
     Returns:
         The text that Python would have printed there, without frames of telegrad itself unless the
@@ -194,7 +194,7 @@ def _encoded(error: BaseException) -> object:
 
 
 def _bare(error: BaseException) -> BaseException:
-    """Takes off what an earlier hop added: the traceback of this one tells of it."""
+    """Removes the additions of an earlier hop: the traceback of this one contains them."""
     copy = fresh_copy(error)
     if copy is not error:
         vars(copy).pop(_ATTRIBUTE, None)
@@ -219,20 +219,21 @@ def _format(error: BaseException) -> str:
         return text
     half = (
         MOST_TEXT // 2
-    )  # each hop adds its own: a deep recursion over workers would send its square
+    )  # each hop adds its own: a deep recursion over workers would send the square of its size
     left_out = len(text) - 2 * half
     return f"{text[:half]}\n... {left_out} characters are left out ...\n{text[-half:]}"
 
 
-# -- the one rule for user code whose errors nobody waits for: they are logged, and end nothing else --
+# -- the one rule for user code whose errors nobody waits for: they are logged, and end nothing else
+# --
 #
-# That holds for whatever it raises, SystemExit and KeyboardInterrupt included: the thread that runs
-# it is telegrad's, or belongs to other callbacks and calls as well. Code that somebody does wait for
-# (a served function, its arguments and value, `then`) fails the future of that instead.
+# That holds for all that it raises, SystemExit and KeyboardInterrupt included: the thread that runs
+# it is telegrad's, or belongs to other callbacks and calls as well. Code that somebody does wait
+# for (a served function, its arguments and value, `then`) fails the future of the waiter instead.
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tells whether an error is the user's Ctrl-C, which Python raises in the main thread alone."""
+    """Returns True if an error is the user's Ctrl-C: Python raises it in the main thread only."""
     return (
         isinstance(error, KeyboardInterrupt)
         and threading.current_thread() is threading.main_thread()
@@ -241,12 +242,12 @@ def is_interrupt(error: BaseException) -> bool:
 
 @final
 class Contained(AbstractContextManager[None]):
-    """A block around user code that logs whatever it raises, but for Ctrl-C in the main thread.
+    """A block around user code that logs all that it raises, except Ctrl-C in the main thread.
 
     Args:
-        logger: Of the module that runs it.
-        text: What failed, as a format.
-        *args: Its arguments.
+        logger: The logger of the module that runs it.
+        text: The failed action, as a format.
+        *args: The arguments of the format.
     """
 
     __slots__ = ("_args", "_logger", "_text")

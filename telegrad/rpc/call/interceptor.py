@@ -20,10 +20,10 @@ class Prerequisite(Protocol):
     """A future of something that has to be done before a call runs; `Future` is the one."""
 
     def exception(self) -> BaseException | None:
-        """Returns the error that it has failed with."""
+        """Returns the error with which it has failed."""
 
     def try_set_exception(self, error: BaseException, /) -> bool:
-        """Has it fail, unless it is done."""
+        """Fails it, unless it is done."""
 
     def _when_done(self, callback: Callable[[Any], object], /) -> None:
         """Calls `callback(self)` when it is done."""
@@ -31,18 +31,20 @@ class Prerequisite(Protocol):
 
 @dataclass(slots=True)
 class CallRecord:
-    """For the library: what one end of a call remembers between its request and its reply.
+    """For the library: the state that one end of a call keeps between its request and its reply.
 
     The caller's end and the callee's end each have their own.
 
     Attributes:
-        function: What is called, for messages and logs.
-        state: Whatever an interceptor wants to find again at the reply, under its own name.
+        function: The name of the function, for messages and logs.
+        state: Values that interceptors want to find again at the reply, under their own names.
         served: The function that runs for it at the callee, without the object that it is bound to;
             None where that is no function of Python's.
-        starts_after: What the callee waits for, without a thread, before it runs the function; set
-            by `incoming`. Where it fails, the function does not run and the call fails with it.
-        answered: At `undelivered` of a reply, whether it has a value, and came after its deadline.
+        starts_after: The futures for which the callee waits, without a thread, before it runs the
+            function; set by `incoming`. Where one fails, the function does not run and the call
+            fails with it.
+        answered: At `undelivered` of a reply, True if the reply has a value, and came after its
+            deadline.
     """
 
     function: str
@@ -57,12 +59,12 @@ class Message:
     """For the library: a request or reply, between the codec and the session.
 
     Attributes:
-        peer: Where it goes, or where it came from; may be this worker itself.
-        reply: Whether it is the reply of `call`, else its request.
+        peer: The receiver, or the sender; may be this worker itself.
+        reply: True if it is the reply of `call`, else its request.
         call: This end's record of the call.
         externals: The objects lifted out of the document; `incoming` may replace items in place.
-        headers: By interceptor name, plain msgpack values that travel beside the document.
-        cause: At `undelivered`, why an incoming message is not decoded, where that is known.
+        headers: Plain msgpack values that travel beside the document, by interceptor name.
+        cause: At `undelivered`, the reason why an incoming message is not decoded, if it is known.
         final: False for a reply that others will follow: an item of a stream.
     """
 
@@ -76,24 +78,25 @@ class Message:
 
 
 class Interceptor(ABC):
-    """For the library: adds to what is sent and rebuilds from what arrives; blocks nowhere.
+    """For the library: adds to messages that are sent and rebuilds from those that arrive.
 
-    Most messages carry nothing beside their document but arrays of NumPy: no other externals and no
-    headers. One that has nothing to do with such a message may say so, and is not shown it
-    (`hears_all`, `speaks`).
+    It never blocks. Most messages carry nothing beside their document but arrays of NumPy: no other
+    externals and no headers. An interceptor that has nothing to do with such a message may say so,
+    and is not shown it (`hears_all`, `speaks`).
 
     Attributes:
-        hears_all: Whether `incoming` is to see messages without headers and externals but arrays.
+        hears_all: True if `incoming` sees also messages without headers, and without externals or
+            with arrays alone.
     """
 
     hears_all = True
 
     def speaks(self, call: CallRecord, *, reply: bool) -> bool:
-        """Tells whether `outgoing` is to see a message without externals, or with arrays alone.
+        """Returns True if `outgoing` must see a message without externals, or with arrays alone.
 
         Args:
             call: This end's record of the call.
-            reply: Whether it is the reply.
+            reply: True if it is the reply.
         """
         del call, reply
         return True
@@ -107,16 +110,16 @@ class Interceptor(ABC):
     def outgoing(self, message: Message) -> None:
         """Runs in the thread that calls or returns, once the whole document is encoded.
 
-        What it records is undone by `undelivered`. If it raises, the interceptors that ran
-        before it get `undelivered`, and the call fails with its exception.
+        The state that it records is undone by `undelivered`. If it raises, the interceptors that
+        ran before it get `undelivered`, and the call fails with its exception.
         """
 
     @abstractmethod
     def incoming(self, message: Message) -> None:
         """Runs where the message is decoded.
 
-        For a request that is inside the contextvars.Context in which the user's function will
-        run, so ambient values are set there; for a reply it is whichever thread reads it.
+        For a request that is inside the contextvars.Context in which the user's function will run,
+        so ambient values are set there; for a reply it is the thread that reads it.
         """
 
     @abstractmethod

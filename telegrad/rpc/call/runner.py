@@ -39,7 +39,7 @@ class Runner:
     def run(self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]) -> None:
         """Runs a call in its mode; `settle(value, error)` is called once, where it ends.
 
-        `runs_by` hears by what it ends, as `ServedCall.runner` says, whenever that changes.
+        `runs_by` gets the object by which it ends, as in `ServedCall.runner`, at every change.
         """
         mode = user_call.mode
         if mode is CallMode.COROUTINE:
@@ -50,7 +50,7 @@ class Runner:
             value = user_call.func(*user_call.args, **user_call.kwargs)
             if mode is CallMode.FUTURE:
                 future = user_call.future_of(value)
-        except BaseException as error:  # around the user's function: its reply, whatever it is
+        except BaseException as error:  # around the user's function: any exception is its reply
             settle(None, error)
             return
         if mode is CallMode.FUTURE:
@@ -75,7 +75,7 @@ class Runner:
         return outcome
 
     def _settle_later(self, future: Future[Any], settle: Settle) -> None:
-        """Settles with what the future is completed with, or at once when the call is cancelled.
+        """Settles with the future's result, or at once when the call is cancelled.
 
         The future itself is not cancelled: other calls may wait for the same one.
         """
@@ -83,7 +83,7 @@ class Runner:
 
         def end(value: object, error: BaseException | None) -> None:
             try:
-                settle = ends.pop()  # atomic: one of both has it
+                settle = ends.pop()  # atomic: one of the two has it
             except IndexError:
                 return
             settle(value, error)
@@ -137,7 +137,7 @@ class Runner:
 
 
 def _let_others_in() -> None:
-    """What is left of the call is a promise, which others may have to keep."""
+    """Lets other calls in: only a promise is left of the call, and others may have to keep it."""
     served = current_served_call()
     if served is not None:
         served.let_others_in()

@@ -1,6 +1,6 @@
 """The call that this code serves: its deadline and depth, which nested calls inherit.
 
-What a call leaves behind (a task, a thread that copied its context) still finds the ServedCall,
+Code that outlives its call (a task, a thread that copied its context) still finds the ServedCall,
 but no longer `active`, and so inherits nothing.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Cancellable(Protocol):
-    """What ends when the call that made it is cancelled; a Future is one, and a blocking wait."""
+    """Work that ends when the call that made it is cancelled: a Future, or a blocking wait."""
 
     def cancel(self) -> bool:
         """Ends it, unless it has ended; idempotent, from any thread, never blocks."""
@@ -42,25 +42,26 @@ class ServedCall:
     """For the library: the callee's end of one call.
 
     Attributes:
-        caller: Who called.
+        caller: The worker that called.
         number: The call's id, drawn by the caller.
-        kind: That of its request.
-        record: What interceptors keep between the request and its reply.
-        came: When it arrived, on the clock of `time.monotonic`.
-        began: When its function was called; None before.
-        deadline: On the clock of `time.monotonic`; `math.inf` without one.
-        depth: Length of the call tree above it.
-        active: Whether it still runs; false from the moment its reply is made.
-        cancelled: Whether the caller gave it up, or is lost.
-        expired: Whether the caller did so because the deadline passed.
-        nested: What it has called and what is not answered yet. Added to and taken from under the
-            lock of the call table; one agent's, or several agents': each operation is atomic.
+        kind: The kind of its request.
+        record: The state that interceptors keep between the request and its reply.
+        came: The time of its arrival, on the clock of `time.monotonic`.
+        began: The time at which its function was called; None before.
+        deadline: The deadline on the clock of `time.monotonic`; `math.inf` without one.
+        depth: The length of the call tree above it.
+        active: True while it runs; false from the moment its reply is made.
+        cancelled: True if the caller gave it up, or is lost.
+        expired: True if the caller did so because the deadline passed.
+        nested: The calls that it has made and that are not answered yet. Changed under the lock of
+            the call table; of one agent, or of several agents: each operation is atomic.
         waits: The blocking waits of its threads; each operation is atomic.
         release: Gives back the bytes that it was admitted with; None where it holds none.
-        items: Of a stream: how many it has sent.
-        runner: What it ends by: a thread or task, or the future that its value will be of; see
+        items: For a stream: the number of items that it has sent.
+        runner: The object by which it ends: a thread or task, or the future of its value; see
             `blocking`. None before it starts.
-        siblings: The calls of its caller that are served, by number; it is one of them while it is.
+        siblings: The calls of its caller that are served, by number; it is one of them while it is
+            served.
     """
 
     __slots__ = (
@@ -91,7 +92,7 @@ class ServedCall:
         self.caller = caller
         self.number = number
         self.record = record
-        self.kind = record.function  # until it is known what is called
+        self.kind = record.function  # until the name of the function is known
         self.came = time.monotonic()
         self.began: float | None = None
         self.deadline = self.came + time_left
@@ -108,7 +109,7 @@ class ServedCall:
         self._hooks: list[Callable[[], None]] = []
 
     def cancel(self, *, expired: bool = False) -> None:
-        """Marks it as given up, cancels its coroutine, what it has called, and what it waits for.
+        """Marks it as given up; cancels its coroutine, its nested calls, and its waits.
 
         A thread that runs it finishes for nobody. From any thread; idempotent.
         """
@@ -116,27 +117,27 @@ class ServedCall:
             return
         self.expired = self.expired or expired
         self.cancelled = True
-        self._run_hooks()  # first: what awaits a nested call is to see its own cancellation
+        self._run_hooks()  # first: code that awaits a nested call is to see its own cancellation
         for nested in list(self.nested):
             nested.cancel()
-        for wait in list(self.waits):  # last: who waits for a nested call hears what became of it
+        for wait in list(self.waits):  # last: waiters for a nested call get its result
             wait.cancel()
 
     def on_cancel(self, hook: Callable[[], None]) -> None:
-        """Has `hook` called once when it is cancelled, or now if it was; it must not block."""
+        """Calls `hook` once when it is cancelled, or now if it was; the hook must not block."""
         self._hooks.append(hook)
         if self.cancelled:
             self._run_hooks()
 
     def end(self) -> None:
-        """Notes that its reply is being made: what it leaves behind inherits nothing."""
+        """Records that its reply is being made: code that outlives it inherits nothing."""
         self.active = False
         self.runner = None
-        if self._hooks and not self.cancelled:  # else whoever cancels it runs them, each one
+        if self._hooks and not self.cancelled:  # else the thread that cancels it runs each of them
             self._hooks.clear()
 
     def given_up(self, worker: str) -> TelegradError:
-        """Returns what a call that was cancelled ends with on this worker."""
+        """Returns the error with which a cancelled call ends on this worker."""
         function = self.record.function
         if self.expired or self.deadline <= time.monotonic():
             return CallTimeoutError(
@@ -155,8 +156,8 @@ class ServedCall:
         """Returns if its value is still wanted.
 
         Raises:
-            CallTimeoutError: Its time is over.
-            CallCancelledError: The caller has cancelled it, or is lost.
+            CallTimeoutError: The call's time is over.
+            CallCancelledError: The caller has cancelled the call, or is lost.
         """
         function, caller = self.record.function, self.caller.name
         if self.expired or self.deadline <= time.monotonic():
@@ -172,12 +173,12 @@ class ServedCall:
             )
 
     def runs_by(self, runner: object) -> None:
-        """Notes what it ends by; the last one counts."""
+        """Records the object by which it ends; the last one counts."""
         if self.active:
             self.runner = runner
 
     def let_others_in(self) -> None:
-        """Gives back what it was admitted with: it ended, or waits, perhaps for those others."""
+        """Gives back its admission: it ended, or waits, perhaps for the calls that wait for it."""
         release, self.release = self.release, None
         if release is not None:
             release()
@@ -186,7 +187,7 @@ class ServedCall:
         hooks = self._hooks
         while hooks:
             try:
-                hook = hooks.pop()  # atomic: whoever has it calls it, once
+                hook = hooks.pop()  # atomic: the thread that has it calls it, once
             except IndexError:
                 return
             hook()
@@ -201,17 +202,17 @@ def current_served_call() -> ServedCall | None:
     return served if served is not None and served.active else None
 
 
-# Returns that call even when it has its reply; for who looks at `active` himself.
+# Returns that call even when it has its reply, for code that looks at `active` itself.
 innermost_served_call: Callable[[], ServedCall | None] = _served.get
 
 
 def still_runs(parent: ServedCall | None) -> bool:
-    """Tells whether what was made by `parent`, or by no call, was made by one that still runs."""
+    """Returns True if a thing was made by no call, or by a call `parent` that still runs."""
     return parent is not None and parent.active
 
 
 def last_served_call() -> ServedCall | None:
-    """Returns the call that this code serves, or has served when that was cancelled."""
+    """Returns the call that this code serves, or has served if that one was cancelled."""
     served = _served.get()
     return served if served is not None and (served.active or served.cancelled) else None
 
@@ -226,7 +227,7 @@ def inherited() -> tuple[float, int]:
 
 
 def left_by(served: ServedCall | None) -> tuple[float, int]:
-    """Returns what a call, or None, leaves to a nested one; see `inherited`."""
+    """Returns the time and depth that a call, or None, leaves to a nested one; see `inherited`."""
     if served is None:
         return math.inf, 0
     return served.deadline - time.monotonic(), served.depth + 1
@@ -258,22 +259,22 @@ class CurrentCall:
 
     @property
     def caller(self) -> WorkerInfo:
-        """Who called."""
+        """The worker that called."""
         return self._served.caller
 
     @property
     def function(self) -> str:
-        """What was called."""
+        """The name of the function that was called."""
         return self._served.record.function
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the value any more: cancelled, expired, or the caller is lost."""
+        """True if nobody wants the value any more: cancelled, expired, or the caller is lost."""
         return self._served.cancelled
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left, 0 when none are; `math.inf` for a call without a deadline."""
+        """The seconds that are left, 0 when none are; `math.inf` for a call without a deadline."""
         return max(self._served.deadline - time.monotonic(), 0.0)
 
     def check(self) -> None:
@@ -293,9 +294,10 @@ class CurrentCall:
 def current_call() -> CurrentCall | None:
     """Returns the call that this code serves; None where it serves none.
 
-    In the function itself, plain or `async def`, and in what runs in a copy of its Context:
-    `rpc.to_thread`, `asyncio.to_thread`, tasks that it makes, callbacks that it adds. What a call
-    leaves behind serves it no more once that has its reply, unless it was cancelled before.
+    It is found in the function itself, plain or `async def`, and in code that runs in a copy of its
+    Context: `rpc.to_thread`, `asyncio.to_thread`, tasks that it makes, callbacks that it adds. Code
+    that outlives its call serves it no more once the call has its reply, unless it was cancelled
+    before.
 
     Example:
         >>> current_call() is None  # called by no worker

@@ -5,7 +5,7 @@ pool       admit, interceptors, decode, prepare ──▶ plain function ──�
                                                 └─▶ async def ──▶ user loop ──▶ encode, reply
                                                 └─▶ async_execution ──▶ its Future ──▶ encode, reply
 
-What is not admitted is not decoded: nothing of its arguments is ever built.
+A request that is not admitted is not decoded: nothing of its arguments is ever built.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _logger = logging.getLogger(__name__)
 
 @final
 class _Caller:
-    """What this worker knows of one that calls it.
+    """The state that this worker keeps of one caller.
 
     Attributes:
-        who: It.
-        calls: Those that are served, by number.
-        arrivals: Of its requests.
+        who: The caller.
+        calls: Its calls that are served, by number.
+        arrivals: The record of its requests.
     """
 
     __slots__ = ("arrivals", "calls", "who")
@@ -73,21 +73,21 @@ class _Caller:
 
 @final
 class Serving:
-    """Runs what others call here.
+    """Runs the calls of other workers here.
 
     Args:
         worker: This worker's name.
         codec: Opens requests and seals replies.
-        pool: Where requests are decoded and plain functions run.
+        pool: The pool that decodes requests and runs plain functions.
         runner: Runs functions of every mode.
         exchange: Posts replies.
         inbox: Hands over requests and losses.
-        admission: What it takes in at once.
-        most_calls: Of one caller, at once.
+        admission: Bounds the bytes that it takes in at once.
+        most_calls: The most calls of one caller at once.
 
     Attributes:
-        worker: As given.
-        runner: As given.
+        worker: This worker's name.
+        runner: Runs functions of every mode.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Serving:
         self._waiters = 0  # threads in `wait_until_idle`
         self._calls: dict[ServedCall, None] = {}  # the oldest first
         self._callers: dict[WorkerInfo, _Caller] = {}
-        self._latest: _Caller | None = None  # who called last, and is likely to call next
+        self._latest: _Caller | None = None  # the last caller, which is likely to call next
         self._early = EarlyCancels()
         self._ended = 0
         inbox.on_loss_at_once(self.lose)
@@ -130,34 +130,35 @@ class Serving:
 
     @property
     def served(self) -> int:
-        """How many calls were answered: who has a reply finds that it is counted."""
+        """The number of calls that were answered: a caller that has a reply finds it counted."""
         with self._lock:
             return self._ended + sum(not call.active for call in self._calls)
 
     @property
     def admitted_bytes(self) -> int:
-        """Of calls that had to ask, what is here or on its way."""
+        """The bytes, here or on their way, of calls that had to ask."""
         return self._admission.in_use
 
     def serve(self, kind: str, prepare: Prepare) -> None:
-        """Registers what serves requests of a kind that carry user values.
+        """Registers the server of requests of a kind that carry user values.
 
         Args:
             kind: The envelope's kind.
-            prepare: `prepare(caller, payload) -> UserCall` runs in the pool, in the Context of
-                the call, after the interceptors. The UserCall's value is the reply. What
-                `prepare` raises is the reply too.
+            prepare: `prepare(caller, payload) -> UserCall` runs in the pool, in the Context of the
+                call, after the interceptors. The UserCall's value is the reply. An exception of
+                `prepare` is the reply, too.
         """
         self.serve_named(kind, lambda caller, document: prepare)
 
     def serve_named(self, kind: str, admit: Admit) -> None:
-        """Registers what serves requests of a kind that name what they call.
+        """Registers the server of requests of a kind that name the called function.
 
         Args:
             kind: The envelope's kind.
             admit: `admit(caller, document) -> prepare` runs in the pool, in the Context of the
-                call, before anything of the request is decoded, and returns what `serve` takes.
-                What it raises is the reply: nothing of the request's arguments is ever built.
+                call, before anything of the request is decoded, and returns the `prepare` of
+                `serve`. An exception is the reply: nothing of the request's arguments is ever
+                built.
         """
         self._inbox.register(kind, partial(self.accept, admit), anywhere=True)
 
@@ -198,7 +199,7 @@ class Serving:
             self._refuse(call, envelope, message)
 
     def _meet(self, caller: WorkerInfo) -> _Caller:
-        """Enters one that has not called before; holds the lock."""
+        """Enters a caller that has not called before; holds the lock."""
         known = self._callers[caller] = _Caller(caller, self._early.of(caller))
         return known
 
@@ -213,7 +214,7 @@ class Serving:
             return list(self._calls)
 
     def oldest(self) -> ServedCall | None:
-        """Returns the one of them that came first."""
+        """Returns the oldest of them."""
         with self._lock:
             return next(iter(self._calls), None)
 
@@ -231,7 +232,7 @@ class Serving:
             self._post(caller, sealed.envelope)
 
     def lose(self, caller: WorkerInfo, error: WorkerLostError) -> None:
-        """Gives up what a lost worker has called, or wants to."""
+        """Gives up the calls of a lost worker, and those that it asked for."""
         del error
         self._admission.lose(caller)
         with self._lock:
@@ -243,12 +244,12 @@ class Serving:
             call.cancel()
 
     def serves(self, call: ServedCall) -> bool:
-        """Tells whether a call is served by this agent, and not by another one of the process."""
+        """Returns True if a call is served by this agent, and not by another one of the process."""
         with self._lock:
             return call in self._calls
 
     def close(self, limit: float) -> None:
-        """Gives up all that is served: no reply leaves this worker any more.
+        """Gives up all calls that are served: no reply leaves this worker any more.
 
         Args:
             limit: Seconds to wait for the coroutines, which are cancelled.
@@ -260,11 +261,11 @@ class Serving:
         self.runner.close(limit)
 
     def wait_until_idle(self, deadline: float, *, given_up: bool = True) -> bool:
-        """Blocks until no call is served but the one that this runs in; tells whether it is so.
+        """Blocks until no call is served except the one that this runs in; returns True if so.
 
         Args:
-            deadline: Until when, on the clock of `time.monotonic`.
-            given_up: Whether those count that nobody waits for any more.
+            deadline: The end of the wait, on the clock of `time.monotonic`.
+            given_up: True if calls count that nobody waits for any more.
         """
         served = current_served_call()
         own = 1 if served is not None and self.serves(served) else 0  # not another agent's
@@ -281,7 +282,7 @@ class Serving:
         return True
 
     def _serve(self, call: ServedCall, admit: Admit, envelope: Envelope) -> None:
-        """In the pool, inside the Context in which the function runs."""
+        """Serves a call in the pool, inside the Context in which the function runs."""
         enter_served_call(call)
         if call.cancelled or call.deadline <= time.monotonic():
             given_up = call.given_up(self.worker)
@@ -297,7 +298,8 @@ class Serving:
         try:
             known = type(admitted) is UserCall  # it has no arguments
             payload = self._codec.open(call.caller, call.record, envelope, known=known)
-            # Whoever runs this holds the envelope; arrays in the memory of its buffers may end before.
+            # The caller of this holds the envelope; arrays in the memory of its buffers may end
+            # before.
             envelope.buffers = ()
             if type(admitted) is UserCall:
                 user_call = admitted
@@ -345,14 +347,14 @@ class Serving:
             self.runner.run(user_call, partial(self._settle, call), call.runs_by)
 
     def _outcome(self, call: ServedCall, user_call: UserCall) -> Sealed:
-        """Runs a plain function, and seals what came of it.
+        """Runs a plain function, and seals its value or error.
 
-        Nothing here refers to its arguments after that: memory that the caller has lent for them goes
-        back with the reply, and is taken again for its next request while it is in the caches.
+        Nothing here refers to its arguments after that: memory that the caller has lent for them
+        goes back with the reply, and is taken again for its next request while it is in the caches.
         """
         try:
             value = user_call.func(*user_call.args, **user_call.kwargs)
-        except BaseException as error:  # around the user's function: its reply, whatever it is
+        except BaseException as error:  # around the user's function: any exception is its reply
             return self._seal(call, None, error)
         finally:
             user_call.args, user_call.kwargs = (), {}
@@ -372,7 +374,7 @@ class Serving:
             call.cancel(expired=expired)
 
     def _on_where(self, caller: WorkerInfo, envelope: Envelope) -> None:
-        """Says where a call is whose time is nearly over; on the loop."""
+        """Answers where a call is whose time is nearly over; on the loop."""
         number = read_body(envelope, limits=SMALL_LIMITS)
         if not isinstance(number, int):
             raise DecodeError("the body of rpc.where is no number")

@@ -29,20 +29,21 @@ class PendingCall(Driven):
 
     Attributes:
         peer: The callee.
-        record: What interceptors keep between the request and its reply.
-        future: What the verb returned.
-        reads: Has who waits for the reply read what comes from the peer; None where nothing does.
-        started: When, on the clock of `time.monotonic`.
-        limit: Its seconds.
-        values: Whether the reply carries user values, through the interceptors.
-        root: Whether it has a place in the window of its peer; see `admission`.
+        record: The state that interceptors keep between the request and its reply.
+        future: The future that the verb returned.
+        reads: Lets a thread that waits for the reply read the messages from the peer; None where no
+            thread does.
+        started: The time of its start, on the clock of `time.monotonic`.
+        limit: The seconds that it may take.
+        values: True if the reply carries user values, through the interceptors.
+        root: True if it has a place in the window of its peer; see `admission`.
         parent: The served call that made it, and whose end by cancellation is its own.
         number: Its id, drawn by the table.
-        window: The one that it has a place in; None before it enters one.
+        window: The window in which it has a place; None before it enters one.
         deadline: Its entry in the heap; None while that is far off.
-        given_up: Whether it expired or was cancelled; the reply is still expected, and dropped.
-        told: What the callee said of it shortly before its end, and when; see `whereabouts`.
-        withdraw: Hears its number when its future was cancelled, which then calls this.
+        given_up: True if it expired or was cancelled; the reply is still expected, and dropped.
+        told: The callee's answer about it shortly before its end, and the time; see `whereabouts`.
+        withdraw: Takes its number when its future was cancelled, which then calls this.
     """
 
     peer: WorkerInfo
@@ -62,21 +63,21 @@ class PendingCall(Driven):
     withdraw: Callable[[int], None] | None = None
 
     def __call__(self) -> None:
-        """Its future was cancelled."""
+        """Withdraws the call: its future was cancelled."""
         if self.withdraw is not None:
             self.withdraw(self.number)
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was started."""
+        """The seconds since it was started."""
         return time.monotonic() - self.started
 
 
 @final
 class CallTable:
-    """Every request gets exactly one reply, or its callee is lost; so no entry stays behind.
+    """The table of calls: each gets exactly one reply, or its callee is lost, so no entry stays.
 
-    One lock; from any thread.
+    It has one lock; from any thread.
 
     Attributes:
         draw: Returns a number that no other call has.
@@ -88,18 +89,18 @@ class CallTable:
         self._waiters = 0  # threads in `wait_until_empty`
         self.draw = itertools.count(1).__next__
         self._calls: dict[int, PendingCall] = {}
-        self._earliest = math.inf  # no call that has no deadline of its own is due before
+        self._earliest = math.inf  # no call without a deadline of its own is due before
         self._waited_for = 0  # calls with user values that are not given up
         self._sent = 0
 
     @property
     def sent(self) -> int:
-        """How many calls with user values were ever made."""
+        """The number of calls with user values that were ever made."""
         return self._sent
 
     @property
     def pending(self) -> int:
-        """How many calls with user values wait for their reply."""
+        """The number of calls with user values that wait for their reply."""
         return self._waited_for
 
     def labels(self) -> list[str]:
@@ -116,8 +117,8 @@ class CallTable:
         """Enters a call by its number.
 
         Args:
-            call: It gets one reply.
-            due: When it ends without one, if `due_before` is to find it.
+            call: The call, which gets one reply.
+            due: The time at which it ends without one, if `due_before` is to find it.
         """
         with self._lock:
             self._calls[call.number] = call
@@ -133,7 +134,8 @@ class CallTable:
         """Returns the calls that end without a reply before then, and have no deadline yet.
 
         It looks at all calls, but only once the first of them that it has not returned is due
-        before then: of calls with equal limits that is when one has waited for nearly all of it.
+        before then. For calls with equal limits that is when one has waited for nearly all of its
+        time.
         """
         with self._lock:
             if moment <= self._earliest:
@@ -152,7 +154,7 @@ class CallTable:
         return found
 
     def take(self, peer: WorkerInfo, number: int) -> PendingCall | None:
-        """Takes out the call that a reply from `peer` belongs to; None where there is none."""
+        """Removes and returns the call that a reply from `peer` answers; None if there is none."""
         with self._lock:
             call = self._calls.get(number)
             if call is None or (call.peer is not peer and call.peer != peer):
@@ -169,7 +171,7 @@ class CallTable:
         return self._calls.get(number)
 
     def give_up(self, call: PendingCall) -> bool:
-        """Marks a call whose value nobody wants any more; False where its reply came first."""
+        """Marks a call whose value nobody wants any more; returns False if its reply came first."""
         with self._lock:
             if call.given_up or call.number not in self._calls:
                 return False
@@ -178,7 +180,7 @@ class CallTable:
         return True
 
     def lose(self, gone: Callable[[WorkerInfo], bool]) -> list[PendingCall]:
-        """Takes out the calls to peers that are gone."""
+        """Removes and returns the calls to peers that are gone."""
         with self._lock:
             lost = [call for call in self._calls.values() if gone(call.peer)]
             for call in lost:
@@ -187,7 +189,7 @@ class CallTable:
         return [call for call in lost if not call.given_up]
 
     def wait_until_empty(self, deadline: float) -> bool:
-        """Blocks until no call with user values waits, or until the deadline; tells which."""
+        """Blocks until no call with user values waits; returns False at the deadline."""
         with self._changed:
             self._waiters += 1
             try:

@@ -1,4 +1,4 @@
-"""What is called: the checks at the caller, and what the callee runs."""
+"""The called function: the checks at the caller, and the object that the callee runs."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ __all__ = [
 ]
 
 
-# -- calls without arguments: of one function they are the same bytes, which are made and read once --
+# -- calls without arguments: of one function they are the same bytes, which are made and read once
+# --
 
-ARGUMENTS: Final = "args"  # what stands before them in a payload says what is called
+ARGUMENTS: Final = "args"  # the arguments' key in a payload; earlier keys name the function
 
 KEPT_CALLS = 1000  # of so many functions; making one takes 1.2 us, reading it 3, finding either 0.1
-KEPT_BYTES = 512  # of each; longer ones are read as any others are
+KEPT_BYTES = 512  # of each; longer documents are read in the usual way
 
 _END = encode({ARGUMENTS: [], "kwargs": {}}).document[1:]
 
 
 @lru_cache(KEPT_CALLS)
 def bare_call(ref: FunctionRef) -> Encoded:
-    """Returns what is sent of a call without arguments; shared, and not to be changed.
+    """Returns the payload of a call without arguments; shared, and not to be changed.
 
     Args:
-        ref: What is called.
+        ref: The function.
 
     Example:
         >>> called_by(bare_call(FunctionRef("math:sqrt")).document)
@@ -63,10 +64,10 @@ def bare_call(ref: FunctionRef) -> Encoded:
 
 
 def called_by(document: bytes) -> FunctionRef | None:
-    """Returns what a document calls that is one of `bare_call`; None for any other.
+    """Returns the function of a document that is one of `bare_call`; None for any other.
 
     Raises:
-        DecodeError: It cannot be read as far as its arguments.
+        DecodeError: The document cannot be read as far as its arguments.
     """
     if len(document) > KEPT_BYTES or not document.endswith(_END):
         return None
@@ -80,7 +81,7 @@ def _called_by(document: bytes) -> FunctionRef | None:
     if type(name) is not str or type(script) is not str:
         return None
     ref = FunctionRef(name, script)
-    return ref if document == bare_call(ref).document else None  # what follows is no other call
+    return ref if document == bare_call(ref).document else None  # no other call has these bytes
 
 
 # ------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ NO_CALL = "the body of a call is not {func: str, args: list, kwargs: dict}, in t
 
 
 class Resolve(Protocol):
-    """Finds what others may call."""
+    """Finds the functions that others may call."""
 
     def __call__(
         self, function: str, *, script: str = "", caller: WorkerInfo | None = None
@@ -101,7 +102,7 @@ class Resolve(Protocol):
 
 
 class CallMode(Enum):
-    """For the library: how a function gives its value."""
+    """For the library: the way in which a function gives its value."""
 
     PLAIN = "returned by the function, in a thread of the pool"
     COROUTINE = "awaited on the user loop"
@@ -114,11 +115,11 @@ class UserCall:
     """For the library: a function with its arguments, ready to be run at the callee.
 
     Attributes:
-        func: What is called.
-        args: By position.
-        kwargs: By name.
-        mode: How it gives its value.
-        name: What it is called in messages.
+        func: The function.
+        args: The arguments by position.
+        kwargs: The arguments by name.
+        mode: The way in which it gives its value.
+        name: Its name in messages.
     """
 
     func: Callable[..., Any]
@@ -138,18 +139,18 @@ class UserCall:
         return UserCall(func, args, kwargs or {}, mode_of(func), name or call_name(func))
 
     def __call__(self) -> Any:
-        """Calls the function; what it returns depends on the mode.
+        """Calls the function; the mode tells what it returns.
 
-        A coroutine that returns a Future, which could not travel, has the value of that.
+        A coroutine that returns a Future, which could not travel, gives the value of that Future.
         """
         value = self.func(*self.args, **self.kwargs)
         return _flattened(value) if self.mode is CallMode.COROUTINE else value
 
     def future_of(self, value: object) -> Future[Any]:
-        """Returns what a function has returned that is to return a Future.
+        """Returns the value of a function that must return a Future.
 
         Raises:
-            TypeError: It is none.
+            TypeError: The value is no Future.
         """
         if not isinstance(value, Future):
             if isinstance(value, Coroutine):
@@ -161,21 +162,21 @@ class UserCall:
         return value
 
 
-# Makes what is run of a request whose arguments were decoded.
+# Makes the UserCall of a request whose arguments were decoded.
 Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
-# Says so before they are, of the document of the request, or what is run if that has no arguments;
-# or raises why this caller may not.
+# Makes that function before the arguments are decoded, from the document of the request; or the
+# UserCall itself, if it has no arguments; or raises the reason why this caller may not call it.
 Admit: TypeAlias = Callable[[WorkerInfo, bytes], Prepare | UserCall]
 
 
 def call_name(func: object) -> str:
-    """Returns what a function is called in messages; any object will do."""
+    """Returns the name of a function in messages; any object will do."""
     name = getattr(func, "__qualname__", None)
     return name if isinstance(name, str) else repr(func)
 
 
 def plain_function(func: Callable[..., Any]) -> FunctionType | None:
-    """Returns the function of Python's that runs when something is called, None where none does."""
+    """Returns the Python function that runs when an object is called; None where none does."""
     if type(func) is FunctionType:  # nearly always, and asked for each call that is served
         return func
     if type(func) is MethodType and type(func.__func__) is FunctionType:
@@ -193,9 +194,9 @@ async def _flattened(coroutine: Awaitable[Any]) -> Any:
 
 
 def mode_of(func: Callable[..., Any]) -> CallMode:
-    """Returns how a function gives its value.
+    """Returns the way in which a function gives its value.
 
-    What is `async def` is a coroutine function even with the mark of `async_execution`, which
+    An `async def` is a coroutine function even with the mark of `async_execution`, which
     `functools.wraps` copies from the function inside.
     """
     plain = func.__func__ if type(func) is MethodType else func
@@ -206,14 +207,14 @@ def mode_of(func: Callable[..., Any]) -> CallMode:
             return CallMode.PLAIN
     called = func
     if not inspect.isroutine(func) and not inspect.isclass(func):
-        called = type(func).__call__  # of an object that can be called, perhaps inherited
+        called = type(func).__call__  # of a callable object, perhaps inherited
     if inspect.iscoroutinefunction(called):
         return CallMode.COROUTINE
     return CallMode.FUTURE if is_async_execution(called) else CallMode.PLAIN
 
 
 def check_arguments(args: object, kwargs: object) -> tuple[list[Any], dict[str, Any]]:
-    """Returns what is sent for `args` and `kwargs`, of which None means that there are none.
+    """Returns the arguments to send for `args` and `kwargs`; None means that there are none.
 
     Raises:
         TypeError: `args` is no tuple or list, or `kwargs` no mapping with str keys.
@@ -237,14 +238,14 @@ def check_arguments(args: object, kwargs: object) -> tuple[list[Any], dict[str, 
 def call_payload(
     func: Callable[..., Any], args: object, kwargs: object
 ) -> tuple[str, dict[str, Any]]:
-    """Checks a call at the caller and returns the function's name and what is sent.
+    """Checks a call at the caller and returns the function's name and the payload.
 
-    For a bound method of a dataclass instance, that is the function in its class, with the
-    instance as the first argument.
+    For a bound method of a dataclass instance, that is the function in its class, with the instance
+    as the first argument.
 
     Raises:
         TypeError: `func` is not callable, or the arguments are not of the right form.
-        EncodeError: The function has no name that the callee could find it by.
+        EncodeError: The function has no name by which the callee could find it.
     """
     if not callable(func):
         raise TypeError(f"func must be callable, not {func!r} ({type(func).__name__})")
@@ -264,7 +265,7 @@ def call_payload(
 def call_message(
     func: Callable[..., Any], args: object, kwargs: object
 ) -> tuple[str, dict[str, Any] | Encoded]:
-    """Does what `call_payload` does; what is sent may be encoded already.
+    """Does what `call_payload` does; the payload may be encoded already.
 
     Raises:
         TypeError: As there.
@@ -288,7 +289,7 @@ def _is_of_value(func: Callable[..., Any]) -> TypeGuard[MethodType]:
 
 
 def _refuse_object(func: Callable[..., Any]) -> None:
-    """Refuses an object that can be called but has no name; as an argument it may well travel."""
+    """Refuses a callable object without a name; as an argument it may well travel."""
     named = getattr(func, "__qualname__", None) or getattr(func, "__name__", None)
     if isinstance(func, MethodType | partial) or isinstance(named, str):
         return
@@ -302,11 +303,11 @@ def _refuse_object(func: Callable[..., Any]) -> None:
 
 @final
 class MainStaysHere:
-    """Attached to an agent whose local workers cannot import this `__main__`: it is no file."""
+    """A mark on an agent whose local workers cannot import this `__main__`: it is no file."""
 
 
 def _refuse_what_stays_here(name: str) -> None:
-    """Refuses a function of a `__main__` that is no file, where local workers are to run it."""
+    """Refuses a function of a `__main__` that is no file, if local workers are to run it."""
     agent = find_agent()
     if agent is not None and agent.attachments.find(MainStaysHere) is not None:
         path = name.partition(":")[2]
@@ -320,18 +321,18 @@ def _refuse_what_stays_here(name: str) -> None:
 def admit_function(
     resolve: Resolve, caller: WorkerInfo, head: Mapping[str, object]
 ) -> tuple[str, Callable[..., Any]]:
-    """Finds at the callee what `call_payload` names, before its arguments are decoded.
+    """Finds at the callee the function that `call_payload` names, before arguments are decoded.
 
     Args:
         resolve: Finds the function, if this caller may call it; `Agent.resolve`.
-        caller: Who calls.
-        head: What stands in the payload before the arguments.
+        caller: The worker that calls.
+        head: The part of the payload before the arguments.
 
     Returns:
         The function's name, and the function.
 
     Raises:
-        DecodeError: It names none.
+        DecodeError: The payload names no function.
         FunctionNotFoundError: There is no such function.
         CallRefusedError: The policy does not allow it.
     """
@@ -345,7 +346,7 @@ def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any
     """Returns the arguments that `call_payload` sent, once its function was admitted.
 
     Raises:
-        DecodeError: It is something else, or names another function than it began with.
+        DecodeError: The payload is something else, or names another function than at its beginning.
         CallRefusedError: It calls a listed function that would keep this worker busy for minutes.
     """
     if type(payload) is dict and payload.get("func") == name:
@@ -357,12 +358,12 @@ def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any
 
 
 def admit_call(resolve: Resolve, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
-    """Returns what makes, once the arguments are decoded, what is run for a `call_payload`.
+    """Returns the function that makes the UserCall of a `call_payload` from its arguments.
 
-    Where it has none that is what is run itself.
+    For a call without arguments returns the UserCall itself.
 
     Raises:
-        DecodeError: It is something else.
+        DecodeError: The document is something else.
         FunctionNotFoundError: There is no such function.
         CallRefusedError: The policy does not allow it.
     """

@@ -1,10 +1,10 @@
-"""Where a call is that takes long: the callee is asked shortly before its time is over.
+"""The place of a call that takes long: its callee is asked shortly before its time is over.
 
-What it says stands in the message of the CallTimeoutError:
+The answer stands in the message of the CallTimeoutError:
 
     not here     the request, or the reply, is still on the way
     queued       no thread of the pool has taken it yet
-    running      for so many seconds, and which calls of its own are not answered
+    running      for so many seconds, and the calls of its own that are not answered
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from telegrad.wire import escaped
 
 __all__ = ["ASK_SECONDS", "ASK_SHARE", "WHERE", "tell", "words"]
 
-WHERE: Final = "rpc.where"  # call: whose time is nearly over; answered with what `tell` returns
-# How long before the end it is asked: an answer takes a millisecond where the callee has time for it.
+WHERE: Final = "rpc.where"  # the call whose time is nearly over; answered with the value of `tell`
+# The time of the question before the end: an answer takes a millisecond if the callee has time.
 ASK_SECONDS: Final = 0.25
 ASK_SHARE: Final = 0.25  # of a shorter time
 
@@ -28,12 +28,13 @@ MOST_TEXT = 160  # characters of each
 
 
 def tell(came: float | None, began: float | None, calls: Sequence[str]) -> list[object]:
-    """Returns what a callee says of a call.
+    """Returns a callee's answer about a call.
 
     Args:
-        came: When it arrived, on the clock of `time.monotonic`; None for one that is not served.
-        began: When its function was called; None before.
-        calls: What it has called and what is not answered, in words.
+        came: The time of its arrival, on the clock of `time.monotonic`; None for one that is not
+            served.
+        began: The time at which its function was called; None before.
+        calls: The calls that it has made and that are not answered, in words.
     """
     if came is None:
         return [NOT_HERE, 0.0, []]
@@ -44,11 +45,11 @@ def tell(came: float | None, began: float | None, calls: Sequence[str]) -> list[
 
 
 def words(said: object, since: float = 0.0) -> str:
-    """Returns what a callee has said, in words; empty where it said nothing that is understood.
+    """Returns a callee's answer in words; empty where it said nothing that is understood.
 
     Args:
-        said: What `tell` returned there.
-        since: How many seconds ago.
+        said: The value of `tell` there.
+        since: The seconds since then.
 
     >>> words([NOT_HERE, 0.0, []])
     'it is not there: its arguments, or its reply, are on the way'
