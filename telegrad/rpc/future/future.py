@@ -1,7 +1,7 @@
 """Futures: made anywhere, used from any thread, awaited from any event loop.
 
 A future that an agent makes may be completed with a *thunk*: the reply as it arrived, decoded once
-by whichever thread first needs the value. So the loop thread never touches array bytes.
+by the first thread that needs the value. So the loop thread never touches array bytes.
 
     pending ──▶ value
        │  ├───▶ error
@@ -68,11 +68,11 @@ __all__ = [
 
 Waker: TypeAlias = Callable[[], None]
 
-MANY_WAKERS = 64  # from so many on, the stale ones are looked for; fewer are not worth a look
+MANY_WAKERS = 64  # from so many on, stale ones are looked for; fewer are not worth a look
 
 
 class Listener(ABC):
-    """A waker of somebody who may go away without a word: the consumer of an iterator."""
+    """A waker whose owner may go away without a word: the consumer of an iterator."""
 
     __slots__ = ()
 
@@ -83,7 +83,7 @@ class Listener(ABC):
     @property
     @abstractmethod
     def stale(self) -> bool:
-        """Whether nobody is left who wants to know; runs under the future's lock."""
+        """True if nobody is left who wants to know; read under the future's lock."""
 
 
 def without_stale(wakers: list[Waker]) -> list[Waker]:
@@ -95,10 +95,10 @@ def without_stale(wakers: list[Waker]) -> list[Waker]:
 
 
 def check_callback(callback: object) -> None:
-    """Checks what a user gives as a callback.
+    """Checks a callback that a user gives.
 
     Raises:
-        TypeError: It is not callable.
+        TypeError: The callback is not callable.
     """
     if not callable(callback):
         raise TypeError(f"a callback must be callable, not {callback!r}")
@@ -120,10 +120,10 @@ _PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR, _CANCELLED = range(6)
 
 @final
 class _DoneCallback:
-    """A done callback of a user's, run with its future; what it raises is logged.
+    """A done callback of a user's, run with its future; its exceptions are logged.
 
     Attributes:
-        callback: What the user gave.
+        callback: The user's callback.
     """
 
     __slots__ = ("_future", "callback")
@@ -140,7 +140,7 @@ class _DoneCallback:
 
 @final
 class _OnLoop:
-    """A waker that has a done callback run on the event loop that added it."""
+    """A waker that runs a done callback on the event loop that added it."""
 
     __slots__ = ("_arrived", "callback")
 
@@ -190,11 +190,11 @@ class Future(Generic[T]):
         self._value: T | None = None
         self._error: BaseException | None = None
         self._thunk: Callable[[], T] | None = None
-        self._fails = False  # what the thunk does
-        self._unread = None  # where it was made, until its error is read or handed on
+        self._fails = False  # True if the thunk will raise
+        self._unread = None  # the place where it was made, until its error is read or handed on
         self._reports: Reports | None = None
         self._resolved: threading.Event | None = None
-        self._source: object = None  # what will complete it; see `blocking`
+        self._source: object = None  # the source that will complete it; see `blocking`
         self._wakers: list[Waker] | tuple[()] = ()  # nearly all have one of either, or none
         self._callbacks: list[Callable[[], None]] | tuple[()] = ()
         self._dispatch = dispatch
@@ -203,7 +203,7 @@ class Future(Generic[T]):
         self._made = time.monotonic()
 
     def done(self) -> bool:
-        """Tells whether it was completed, with a value or an error."""
+        """Returns True if it was completed, with a value or an error."""
         return self._state != _PENDING
 
     def wait(self, timeout: float | None = None) -> T:
@@ -215,9 +215,9 @@ class Future(Generic[T]):
 
         Raises:
             CallTimeoutError: It was not completed in time; it may be later.
-            WaitCycleError: What completes it waits for this very wait.
+            WaitCycleError: The source that completes it waits for this very wait.
             BlockingCallError: On an event loop that telegrad runs, while it is not done.
-            BaseException: Whatever it was completed with.
+            BaseException: The error with which it was completed.
         """
         limit = math.inf if timeout is None else seconds(timeout, math.inf)
         if self._state == _PENDING:
@@ -236,7 +236,7 @@ class Future(Generic[T]):
 
         Raises:
             InvalidUseError: It is not done.
-            BaseException: Whatever it was completed with.
+            BaseException: The error with which it was completed.
         """
         if self._has_value():
             return self._value  # type: ignore[return-value]
@@ -282,23 +282,23 @@ class Future(Generic[T]):
             raise InvalidUseError(self._completed_twice("set_exception"))
 
     def cancel(self, msg: object = None) -> bool:
-        """Completes it with `CallCancelledError`, unless it is completed; tells whether it did.
+        """Completes it with `CallCancelledError`, unless it is completed; returns True if it did.
 
-        A call is withdrawn where it was not sent yet; else the callee is told: it cancels the
-        coroutine, or marks the call that a thread runs (`rpc.current_call`), and cancels what
-        that one waits for. Its value, if there will be one, is dropped. Cancelling what `then`
-        returned spares its callback, and cancels nothing that comes before it. Never blocks.
+        A call that was not sent yet is withdrawn. Otherwise the callee is told: it cancels the
+        coroutine, or marks the call that a thread runs (`rpc.current_call`), and cancels the waits
+        of that thread. Its value, if there will be one, is dropped. Cancelling the future of `then`
+        spares its callback, and cancels nothing that comes before it. Never blocks.
 
         Args:
-            msg: Why, for the error; None says nothing.
+            msg: The reason, for the error; None gives none.
         """
-        self._unread = None  # whoever cancels knows of it
+        self._unread = None  # the caller of `cancel` knows of it
         why = "" if msg is None else f": {msg}"
         error = CallCancelledError(f"{self._label} was cancelled{why}")
         return self._complete(_CANCELLED, error=error)
 
     def cancelled(self) -> bool:
-        """Tells whether `cancel` completed it."""
+        """Returns True if `cancel` completed it."""
         return self._state == _CANCELLED
 
     @overload
@@ -306,13 +306,13 @@ class Future(Generic[T]):
     @overload
     def then(self, callback: Callable[[Future[T]], U]) -> Future[U]: ...
     def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
-        """Returns a future of what `callback(self)` returns, once this one is completed.
+        """Returns a future of the value of `callback(self)`, which runs once this one is completed.
 
         A future that the callback returns is flattened; an exception that it raises becomes the
         error, of its own class. When this future is done the callback runs at once, here.
 
         Args:
-            callback: Is given this future, completed; its `value()` raises where that failed.
+            callback: Takes this future, completed; its `value()` raises where that failed.
 
         Raises:
             TypeError: `callback` is not callable.
@@ -341,13 +341,13 @@ class Future(Generic[T]):
         return child
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
-        """Runs `callback(self)` once it is completed; what the callback raises is logged.
+        """Runs `callback(self)` once it is completed; exceptions of the callback are logged.
 
         Where an event loop runs in this thread, the callback runs on that loop, in a later turn; it
         does not run if the loop is closed before. `then` is for work that needs no loop.
 
         Args:
-            callback: Is given this future, completed; what it returns is dropped.
+            callback: Takes this future, completed; its value is dropped.
 
         Raises:
             TypeError: `callback` is not callable.
@@ -376,7 +376,7 @@ class Future(Generic[T]):
             return before - len(self._wakers) - len(self._callbacks)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Waits on the running asyncio loop, whichever that is.
+        """Waits on the asyncio loop that runs in this thread.
 
         Cancelling the task that waits here cancels this future; `asyncio.shield` prevents that.
         """
@@ -404,7 +404,7 @@ class Future(Generic[T]):
         return self.value()
 
     def __repr__(self) -> str:
-        """Says what it stands for, how far it is, and how old."""
+        """Returns its label, its state, and its age."""
         state = STATES[self._state]
         if _VALUE <= self._state <= _ERROR:
             state += f" ({type(self._value if self._state == _VALUE else self._error).__name__})"
@@ -416,7 +416,7 @@ class Future(Generic[T]):
 
     @property
     def age(self) -> float:
-        """Seconds since it was made."""
+        """The seconds since it was made."""
         return time.monotonic() - self._made
 
     def try_set_result(self, value: T) -> bool:
@@ -437,30 +437,30 @@ class Future(Generic[T]):
         """
         return self._complete(_ERROR, error=error)
 
-    # For asyncio's functions, which call what they find here as they do with their own futures.
+    # For asyncio's functions, which call these as they do with their own futures.
 
     _cancel_message = None
 
     @property
     def _asyncio_future_blocking(self) -> bool | None:
-        """Not None where they may; without a loop that runs they make a task, which awaits this."""
+        """Not None where they may; without a running loop they make a task, which awaits this."""
         return None if _get_running_loop() is None else False
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """Returns the event loop that runs in this thread: any loop may wait for it.
 
         Raises:
-            RuntimeError: None runs.
+            RuntimeError: No loop runs.
         """
         return asyncio.get_running_loop()
 
     def result(self) -> T:
-        """Returns what `value` does, for asyncio's functions.
+        """Returns the same as `value`, for asyncio's functions.
 
         Raises:
             CancelledError: It was cancelled; that of asyncio.
             RuntimeError: It is not done.
-            BaseException: Whatever it was completed with.
+            BaseException: The error with which it was completed.
         """
         if self.cancelled():
             raise self._make_cancelled_error()
@@ -473,34 +473,34 @@ class Future(Generic[T]):
 
     @property
     def _label(self) -> str:
-        """The name of what it stands for, in errors."""
+        """The name in errors of the call that it stands for."""
         return self._words % self._about if self._about else self._words
 
     def _try_set_thunk(self, thunk: Callable[[], T], *, fails: bool = False) -> bool:
         """Completes it with a value that the first thread in need of it computes.
 
         Args:
-            thunk: Computes it, or raises the error.
-            fails: Whether it is known beforehand that it will raise.
+            thunk: Computes the value, or raises the error.
+            fails: True if it is known beforehand that the thunk will raise.
         """
         return self._complete(_THUNK, thunk=thunk, fails=fails)
 
     @property
     def _failed(self) -> bool:
-        """Whether it is known to have failed; decodes nothing. For the library."""
+        """True if it is known to have failed; decodes nothing. For the library."""
         return self._state >= _ERROR or (self._state != _VALUE and self._fails)
 
     def _watch(self, origin: Made, reports: Reports | None) -> None:
-        """Has its error told in the log if nobody reads it; see `unread`. For the library."""
+        """Logs its error if nobody retrieves it; see `unread`. For the library."""
         self._reports = expect_reports() if reports is None and self._failed else reports
         self._unread = origin
 
     def _hand_on(self) -> None:
-        """Says that somebody else answers for its error. For the library."""
+        """Records that another object reports its error. For the library."""
         self._unread = None
 
     def _call_when_done(self, waker: Callable[[], None]) -> None:
-        """Calls `waker` in whichever thread completes it, a loop included.
+        """Calls `waker` in the thread that completes it, a loop included.
 
         The waker must not block, raise or look at the value. A stale `Listener` is forgotten.
         """
@@ -523,7 +523,7 @@ class Future(Generic[T]):
         self._source, self._on_cancel = call, on_cancel
 
     def _let_cancel(self, on_cancel: Callable[[], object]) -> None:
-        """Says what `cancel()` calls, once, when it has completed this.
+        """Sets the function that `cancel()` calls, once, when it has completed this.
 
         It must not block or raise; it is forgotten when the future is completed otherwise.
         """
@@ -532,7 +532,7 @@ class Future(Generic[T]):
                 self._on_cancel = on_cancel
 
     def _lend(self, dispatch: Dispatch | None) -> None:
-        """Says where callbacks of a plain one run that a loop completes. For the library."""
+        """Sets the dispatcher of callbacks, if a loop completes a plain future. For the library."""
         self._dispatch = self._dispatch or dispatch
 
     def _forget(self, waker: Callable[[], None]) -> None:
@@ -561,7 +561,7 @@ class Future(Generic[T]):
             if self._state != _PENDING:
                 return False
             on_cancel, self._on_cancel = self._on_cancel, None  # it may refer to this future
-            self._source = None  # so may this
+            self._source = None  # this may, too
             self._value, self._error, self._thunk, self._fails = value, error, thunk, fails
             self._state = state
             wakers, self._wakers = self._wakers, ()
@@ -577,14 +577,14 @@ class Future(Generic[T]):
         return True
 
     def _has_value(self) -> bool:
-        """Tells what a completed one has, to whoever is going to take that."""
+        """Returns True if a completed one has a value, for a caller that will take the value."""
         if self._state < _VALUE:
             self._settle()
         self._unread = None
         return self._state == _VALUE
 
     def _settle(self) -> None:
-        """Runs the thunk, or waits until who does so has: the state is final afterwards."""
+        """Runs the thunk, or waits for the thread that runs it: the state is final afterwards."""
         with self._lock:
             if self._state == _PENDING:
                 raise InvalidUseError(f"{self._label} is not done; wait() for it or await it")
@@ -606,12 +606,12 @@ class Future(Generic[T]):
             state = _ERROR
         with self._lock:
             self._state = state
-            resolved = self._resolved  # made by who waits, while this was not the state yet
+            resolved = self._resolved  # made by a waiting thread, while this was not the state yet
         if resolved is not None:
             resolved.set()
 
     def _fresh_error(self) -> BaseException:
-        """Each raise has an exception of its own: by its frames a raised one refers to this future."""
+        """Returns an exception for one raise: by its frames a raised one refers to this future."""
         error = self._error
         assert error is not None
         return fresh_copy(error).with_traceback(error.__traceback__)
@@ -677,8 +677,8 @@ def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[
 
     Args:
         dispatch: Runs callbacks in the pool when it is completed on a loop of telegrad's.
-        label: What it stands for, in errors.
-        *about: Where there are any, `label` is a format of them, as for a logger.
+        label: The name in errors of the call that it stands for.
+        *about: The arguments of `label`, if any: it is then a format, as for a logger.
     """
     future: Future[Any] = Future.__new__(Future)
     future._begin(dispatch, label, about)
@@ -686,7 +686,7 @@ def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[
 
 
 def wait_off_loops(future: Future[T]) -> T:
-    """Does what `wait` does without a limit, in a thread that runs no loop of telegrad's."""
+    """Waits as `wait` does without a limit, in a thread that runs no loop of telegrad's."""
     if future._state == _PENDING:
         future._block(math.inf)
     if future._has_value():

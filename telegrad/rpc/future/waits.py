@@ -1,9 +1,9 @@
-"""What of the code that serves calls waits at this moment, and for which futures.
+"""The present waits of code that serves calls, and the futures that they wait for.
 
-Two want to know. The pool, that one of its threads is about to block: whoever waits holds up
-nobody, neither for a thread nor for the bytes that its call was admitted with. And the search for
-cycles (`deadlock/probe`): it follows each wait to the future, and from there to what will complete
-that, which the library notes with `comes_from`.
+Two parts of the library need them. The pool needs to know that one of its threads is about to
+block: a thread that waits delays nobody, neither for a thread nor for the bytes that its call was
+admitted with. And the search for cycles (`deadlock/probe`) follows each wait to its future, and
+from there to the source that will complete it, which the library records with `comes_from`.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ __all__ = [
 
 
 class Awaited(Protocol):
-    """A future, as far as waits need to know it; `Future` is the one."""
+    """A future, with the attributes that waits need; `Future` is the one."""
 
-    _source: object  # what will complete it
+    _source: object  # the object that will complete it
 
     @property
     def _lock(self) -> threading.Lock: ...
@@ -62,7 +62,7 @@ class Awaited(Protocol):
     @property
     def _label(self) -> str: ...
     def done(self) -> bool:
-        """Tells whether it was completed."""
+        """Returns True if it was completed."""
 
     def _forget(self, waker: Callable[[], None], /) -> None: ...
 
@@ -77,9 +77,9 @@ class Wait:
     It waits for all of them, and the failure of one ends it; or for the first.
 
     Attributes:
-        futures: What it waits for; those that are done do not count.
-        started: When, in nanoseconds of `time.monotonic_ns`: two waits of one thread or task
-            never have the same.
+        futures: The futures; those that are done do not count.
+        started: The time of its start, in nanoseconds of `time.monotonic_ns`: two waits of one
+            thread or task never have the same.
     """
 
     __slots__ = ("futures", "started")
@@ -91,11 +91,11 @@ class Wait:
 
 @final
 class NextItem:
-    """What a reader of a stream waits for; the source of the future that wakes it.
+    """The source of the future that wakes a reader of a stream: the next item.
 
     Attributes:
-        reply: Of the request for the stream: its end.
-        number: How many items came before it.
+        reply: The future of the request for the stream: the stream's end.
+        number: The number of items that came before it.
     """
 
     __slots__ = ("number", "reply")
@@ -108,20 +108,20 @@ class NextItem:
 class PoolThread(threading.Thread):
     """A thread that wants to know when the user function in it waits.
 
-    Not of `ABCMeta`, whose `isinstance` takes ten times as long, and each wait asks.
+    It is not of `ABCMeta`, whose `isinstance` takes ten times as long, and each wait asks.
 
     Attributes:
-        wait: What it waits for; None while it runs, and in a wait that ends by itself.
+        wait: The present wait; None while the thread runs, and in a wait that ends by itself.
     """
 
     wait: Wait | None = None
 
     def enter_wait(self) -> None:
-        """A wait begins: another thread may take its place."""
+        """Records that a wait begins: another thread may take its place."""
         raise NotImplementedError
 
     def leave_wait(self) -> None:
-        """The wait is over; the thread goes on at once, whoever took its place."""
+        """Records that the wait is over; the thread goes on at once, whoever took its place."""
         raise NotImplementedError
 
 
@@ -131,7 +131,7 @@ class TaskRun:
 
     Attributes:
         task: Its task.
-        wait: What the task itself awaits; None while it runs, or awaits something else.
+        wait: The wait of the task itself; None while it runs, or awaits something else.
     """
 
     __slots__ = ("task", "wait")
@@ -145,7 +145,7 @@ _task_run: ContextVar[TaskRun | None] = ContextVar("telegrad_task_run", default=
 
 
 def enter_task_run() -> TaskRun | None:
-    """Makes the running task, in its own Context, one whose waits are noted."""
+    """Makes the running task, in its own Context, one whose waits are recorded."""
     task = asyncio.current_task()
     if task is None:
         return None
@@ -162,17 +162,18 @@ def blocking(
 ) -> AbstractContextManager[None]:
     """Returns a block around a blocking wait; costs next to nothing outside served calls.
 
-    A wait of a served call ends when that is cancelled: the block is left with its error, unless
-    all futures were completed until then.
+    A wait of a served call ends when that call is cancelled: the block is left with its error,
+    unless all futures were completed until then.
 
     Args:
         wake: Ends the wait early; from any thread, perhaps when it has ended.
-        futures: What is waited for, all of them.
-        ends_by_itself: Whether the wait has a limit of its own, or may end for another reason.
-        first_of: What the first of is waited for, where it is not all.
+        futures: The futures that it waits for, all of them.
+        ends_by_itself: True if the wait has a limit of its own, or may end for another reason.
+        first_of: The futures of which it waits for the first, instead of all.
 
     Raises:
-        AgentForkedError: One of the futures is of an agent of the process that this was forked from.
+        AgentForkedError: One of the futures is of an agent of the process that this was forked
+            from.
     """
     if forked_at():
         check_not_inherited(futures)
@@ -186,9 +187,9 @@ def blocking(
 
 
 def awaiting(future: Awaited) -> TaskRun | None:
-    """Notes that a task awaits a future; returns the run whose `wait` is to be reset after that.
+    """Records that a task awaits a future; returns the run whose `wait` is to be reset after that.
 
-    None where the task is not the coroutine of a served call.
+    Returns None where the task is not the coroutine of a served call.
 
     Raises:
         AgentForkedError: See `blocking`.
@@ -204,7 +205,7 @@ def awaiting(future: Awaited) -> TaskRun | None:
 
 @final
 class _Blocking(AbstractContextManager[None]):
-    """Classes, not generators: every call waits, and those take three times as long."""
+    """A class, not a generator: every call waits, and generators take three times as long."""
 
     __slots__ = ("_futures", "_outer", "_served", "_thread", "_wait", "_wake", "_woken")
 
@@ -225,7 +226,7 @@ class _Blocking(AbstractContextManager[None]):
         self._woken = False
 
     def cancel(self) -> bool:
-        """Hears that the call was cancelled in which this waits."""
+        """Ends the wait, since the call that it serves was cancelled."""
         self._woken = True
         self._wake()
         return True
@@ -235,7 +236,7 @@ class _Blocking(AbstractContextManager[None]):
         if served is not None:
             served.let_others_in()
             served.waits.add(self)
-            if served.cancelled:  # perhaps before it knew of this
+            if served.cancelled:  # perhaps before it knew of this wait
                 self.cancel()
         if thread is not None:
             self._outer, thread.wait = thread.wait, self._wait
@@ -256,32 +257,32 @@ class _Blocking(AbstractContextManager[None]):
 
 
 def pool_thread() -> PoolThread | None:
-    """Returns this thread if it is one of a pool's."""
+    """Returns this thread if it belongs to a pool."""
     thread = threading.current_thread()
     return thread if isinstance(thread, PoolThread) else None
 
 
 def comes_from(future: Awaited, source: object) -> None:
-    """Notes what will complete a future, so that a wait for it can be followed.
+    """Records the source that will complete a future, so that a wait for it can be followed.
 
     Args:
-        future: Pending, or just completed.
+        future: The future, pending or just completed.
         source: The future or futures whose completion it waits for (as a `Wait` where the first
             failure of one will do), the `PendingCall` whose reply it stands for, the `NextItem` of
             a stream, the `ServedCall` that makes its value, or the thread or task that does. None
             while nothing is at work on it.
     """
     if type(source) is type(future):
-        source = weakref.ref(source)  # it knows this one already: no circle
+        source = weakref.ref(source)  # the call knows this future already: no circle
     with future._lock:
         if not future.done():
             future._source = source
 
 
 def check_not_inherited(futures: Iterable[Awaited]) -> None:
-    """Checks that nothing is waited for that only the parent of this process will ever hear of.
+    """Checks that no future can be completed only in the parent of this process.
 
-    What is of an agent of this process, or of none, may be waited for; so may what is completed.
+    Futures of an agent of this process, or of none, may be waited for; so may completed ones.
 
     Raises:
         AgentForkedError: An agent of the parent made one of the futures, or one that it comes from.
@@ -314,27 +315,27 @@ def check_not_inherited(futures: Iterable[Awaited]) -> None:
 
 # -- the sockets that a waiting thread, or event loop, reads -------------------------------------
 #
-# Messages of workers past gRPC (of this host, or by `bulk_port`) need no other thread to be read:
-# whoever waits for a reply reads (`transport.io.reader`), until it has read several requests, which
-# others do. Whether a message completes a future, its source tells, which the library notes with
-# `comes_from`.
+# Messages of workers that bypass gRPC (of this host, or by `bulk_port`) need no other thread to be
+# read. The thread that waits for a reply reads (`transport.io.reader`), until it has read several
+# requests, which others run. The source of a future, which the library records with `comes_from`,
+# tells if a message completes it.
 
 
 class Reads(Protocol):
-    """What has whoever waits for a reply read what comes; see `SocketReader`."""
+    """Lets a thread that waits for a reply read arrived messages; see `SocketReader`."""
 
     def wait(self, gate: Gate, seconds: float) -> None:
-        """Has the calling thread read until the gate opens, or so long, or not at all."""
+        """Reads in the calling thread until the gate opens, or for so long, or not at all."""
 
     def await_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
-        """Has the loop that runs in the calling thread read, until what is returned is called."""
+        """Reads on the loop of the calling thread, until the returned function is called."""
 
 
 class Driven:
     """For the library: the source of a future that a worker's message completes.
 
     Attributes:
-        reads: Has whoever waits read what comes; None where nothing does.
+        reads: Lets a waiting thread read arrived messages; None where nothing does.
     """
 
     __slots__ = ()
@@ -343,30 +344,30 @@ class Driven:
 
 
 def drive_of(source: object) -> Drive | None:
-    """Returns what a thread does while it waits for a future; None for nothing.
+    """Returns the work of a thread while it waits for a future; None for none.
 
     Args:
-        source: Of that future, or several futures.
+        source: The source of that future, or several futures.
     """
     reads = source.reads if isinstance(source, Driven) else _reads_of(source)  # nearly all are
     return None if reads is None else reads.wait
 
 
 def drive_on(loop: asyncio.AbstractEventLoop, source: object) -> Callable[[], None] | None:
-    """Has the loop that runs here read while a task awaits a future; returns what ends that.
+    """Reads on a loop while a task awaits a future; returns a function that ends it.
 
     Args:
-        loop: The one that runs.
-        source: Of that future, or several futures.
+        loop: The loop that runs in this thread.
+        source: The source of that future, or several futures.
     """
     reads = _reads_of(source)
     return None if reads is None else reads.await_on(loop)
 
 
 def _reads_of(source: object) -> Reads | None:
-    """Returns what reads the message that completes a future in the end, or one of several."""
+    """Returns the reader of the message that completes a future in the end, or one of several."""
     places = [source]
-    seen: set[int] = set()  # several that others wait for, too
+    seen: set[int] = set()  # futures that others wait for, too
     while places:
         place = places.pop()
         if isinstance(place, Driven):
@@ -378,7 +379,7 @@ def _reads_of(source: object) -> Reads | None:
         elif isinstance(place, tuple | Wait) and id(place) not in seen:
             seen.add(id(place))
             several = place.futures if isinstance(place, Wait) else place
-            # One that is done has none; neither has one that no message completes.
+            # A future that is done has none; neither has one that no message completes.
             places += [source for each in several if (source := each._source) is not None]
     return None
 
@@ -390,11 +391,11 @@ Drive: TypeAlias = "Callable[[Gate, float], None]"
 
 @final
 class Gate:
-    """Opened once, waited at by one thread; a bare lock, since an Event costs ten times as much.
+    """A gate that is opened once, for one thread; a bare lock: an Event costs ten times as much.
 
     Attributes:
-        shut: Whether it was not opened yet.
-        wake: What wakes the thread when it waits for something else at this moment.
+        shut: True until it is opened.
+        wake: Wakes the thread when it waits for something else at this moment.
     """
 
     __slots__ = ("_lock", "shut", "wake")
@@ -410,7 +411,7 @@ class Gate:
         self.shut = False
         try:  # noqa: SIM105 - every reply opens one, and `suppress` costs as much as all the rest
             self._lock.release()
-        except RuntimeError:  # it is open: the call was cancelled in which the thread waits
+        except RuntimeError:  # it is open: the waiting thread's call was cancelled
             pass
         if (wake := self.wake) is not None:
             wake()
@@ -422,13 +423,13 @@ class Gate:
         first_of: Collection[Awaited] = (),
         drive: Drive | None = None,
     ) -> bool:
-        """Blocks until it is open; tells whether that came true within `limit` seconds.
+        """Blocks until it is open; returns True if that happened within `limit` seconds.
 
         Args:
-            limit: `math.inf` for no limit.
-            futures: What is waited for, where all of them open the gate.
-            first_of: What the first of opens it; looked at by others while this waits.
-            drive: What this thread does meanwhile, given the gate and the seconds.
+            limit: Seconds; `math.inf` for no limit.
+            futures: The futures that open the gate once all of them are done.
+            first_of: The futures of which the first opens it; others look at them during the wait.
+            drive: The work of this thread meanwhile; called with the gate and the seconds.
 
         Raises:
             CallCancelledError: The call that this thread serves was cancelled.
@@ -455,20 +456,20 @@ class Gate:
 
 # -- wakes the tasks of users' event loops: all of one loop that are due by one call into it -----
 #
-# A call into a loop from another thread takes a system call and wakes that thread, which many replies
-# that arrive together need once. An agent has one `LoopWakers`, for whatever is awaited while it is
-# the ambient one.
+# A call into a loop from another thread takes a system call and wakes that thread; many replies
+# that arrive together need it once. An agent has one `LoopWakers`, for all that is awaited while it
+# is the ambient one.
 
 
 @final
 class LoopWakers:
-    """What wakes the tasks of each loop, none of which it keeps alive."""
+    """Wakes the tasks of each loop; keeps none of the loops alive."""
 
     def __init__(self) -> None:
         self._wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWaker] = WeakKeyDictionary()
 
     def wake(self, arrived: asyncio.Future[None]) -> None:
-        """Has the task go on that awaits this, in its own loop; from any thread, never blocks."""
+        """Wakes the task that awaits this, in its own loop; from any thread, never blocks."""
         loop = arrived.get_loop()
         waker = self._wakers.get(loop)
         if waker is None:  # two threads may make one each: then the loop is called twice
@@ -477,11 +478,11 @@ class LoopWakers:
 
 
 class Arrival(asyncio.Future[None]):
-    """What a task awaits in the place of futures of telegrad's; made on its loop.
+    """A future of asyncio that a task awaits in the place of telegrad's; made on its loop.
 
     Args:
-        loop: The one that runs here.
-        futures: Those.
+        loop: The loop that runs here.
+        futures: The futures of telegrad.
     """
 
     __slots__ = ("_futures", "_wait", "_wakers")
@@ -496,34 +497,34 @@ class Arrival(asyncio.Future[None]):
 
     @property
     def wait(self) -> Wait:
-        """The wait for those; the same each time."""
+        """The wait for those futures; the same object each time."""
         if self._wait is None:  # few ask, and one thread at a time
             self._wait = Wait(self._futures)
         return self._wait
 
     def arrive(self) -> None:
-        """Has the task go on, unless it has given up waiting; from any thread, never blocks.
+        """Wakes the task, unless it has given up waiting; from any thread, never blocks.
 
         The loop may be closed.
         """
         if _get_running_loop() is not self.get_loop():
             self._wakers.wake(self)
-        elif not self.done():  # this loop has read the reply itself, say
+        elif not self.done():  # it is done if this loop has read the reply itself
             self.set_result(None)
 
 
 @final
 class _LoopWaker:
-    """What wakes the tasks of one loop."""
+    """Wakes the tasks of one loop."""
 
     __slots__ = ("_coming", "_due")
 
     def __init__(self) -> None:
         self._due: deque[asyncio.Future[None]] = deque()
-        self._coming = False  # whether the loop will call `_wake_all`, which looks at `_due` later
+        self._coming = False  # True if the loop will call `_wake_all`, which looks at `_due` later
 
     def wake(self, arrived: asyncio.Future[None]) -> None:
-        """Has a task go on, unless it has given up waiting; from any thread, never blocks."""
+        """Wakes a task, unless it has given up waiting; from any thread, never blocks."""
         self._due.append(arrived)
         if self._coming:
             return
@@ -533,11 +534,11 @@ class _LoopWaker:
         except BaseException as error:
             self._coming = False
             if not isinstance(error, RuntimeError):
-                raise  # Ctrl-C; the others of this loop are to be woken all the same
-            self._due.clear()  # it was closed meanwhile
+                raise  # Ctrl-C; the others of this loop must be woken all the same
+            self._due.clear()  # the loop was closed meanwhile
 
     def _wake_all(self) -> None:
-        self._coming = False  # first: whatever is added from now on may come too late
+        self._coming = False  # first: an arrival that is added from now on may come too late
         due = self._due
         try:
             while due:
