@@ -1,6 +1,6 @@
-"""The addresses of this machine: which one leads to a peer, and which there are.
+"""The addresses of this machine, and the one that leads to a peer.
 
-Everything here may ask the name service, and so belongs into a thread of the caller's.
+Everything here may ask the name service, and so belongs in a thread of the caller's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def split_host(text: str) -> str:
 
 
 def split_advertised(text: str) -> tuple[str, int]:
-    """Returns the host and the port that others dial; 0 where only a host is said.
+    """Returns the host and the port that others dial; 0 if only a host is given.
 
     >>> split_advertised("gate.example.org:4000"), split_advertised("[fd00::1]:4000")
     (('gate.example.org', 4000), ('fd00::1', 4000))
@@ -65,7 +65,7 @@ def split_advertised(text: str) -> tuple[str, int]:
     (('fd00::1', 0), ('fd00::1', 0), ('10.0.0.5', 0))
 
     Raises:
-        ValueError: It is neither a host nor a host and a port.
+        ValueError: The text is neither a host nor a host and a port.
     """
     host, colon, digits = text.rpartition(":")
     port = 0
@@ -85,7 +85,7 @@ def split_advertised(text: str) -> tuple[str, int]:
 
 
 def is_localhost(host: str) -> bool:
-    """Tells whether it is the name that means loopback, of whichever family.
+    """Returns True for the name that means loopback, of either family.
 
     >>> is_localhost("LocalHost"), is_localhost("127.0.0.1")
     (True, False)
@@ -94,7 +94,7 @@ def is_localhost(host: str) -> bool:
 
 
 def is_number(host: str) -> bool:
-    """Tells whether it is an address and no name.
+    """Returns True for an address, and False for a name.
 
     >>> is_number("fe80::1%eth0"), is_number("node3")
     (True, False)
@@ -107,7 +107,7 @@ def is_number(host: str) -> bool:
 
 
 def is_everywhere(host: str) -> bool:
-    """Tells whether an address stands for every address of the machine.
+    """Returns True if an address stands for every address of the machine.
 
     >>> is_everywhere("::"), is_everywhere("0.0.0.0"), is_everywhere("10.0.0.5")
     (True, True, False)
@@ -119,7 +119,7 @@ def is_everywhere(host: str) -> bool:
 
 
 def is_loopback_address(address: str) -> bool:
-    """Tells whether an address, as a number, leads nowhere but to this machine.
+    """Returns True if an address, as a number, leads only to this machine.
 
     >>> is_loopback_address("127.0.0.2"), is_loopback_address("::1"), is_loopback_address("::")
     (True, True, False)
@@ -134,7 +134,7 @@ def address_of(host: str) -> str:
     ('127.0.0.1', '::1')
 
     Raises:
-        OSError: The name is not known; the message says which.
+        OSError: The name is not known; the message has the name.
     """
     name = split_host(host)
     try:
@@ -165,7 +165,7 @@ def route_to(host: str) -> str | None:
 
 
 def is_local(address: str) -> bool:
-    """Tells whether an address, as a number, is one of this machine's, by binding to it."""
+    """Returns True if an address, as a number, is one of this machine's; tries to bind to it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -178,7 +178,8 @@ def is_local(address: str) -> bool:
 def interfaces() -> list[Interface]:
     """Returns the addresses by which other machines may reach this one: no loopback, no link-local.
 
-    IPv4 first; Linux tells the interfaces, elsewhere the host's own name has to do.
+    IPv4 addresses come first. Linux lists the interfaces; elsewhere the host's own name is looked
+    up.
     """
     found = [*_v4(), *_v6()] or _by_name()
     return [each for each in dict.fromkeys(found) if _may_be_reached(each.address)]
@@ -188,7 +189,7 @@ def _v4() -> list[Interface]:
     found = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has none
+            with contextlib.suppress(OSError):  # the interface has no address
                 request = struct.pack("256s", name.encode()[:15])
                 answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
                 found.append(Interface(name, socket.inet_ntoa(answer[20:24])))

@@ -1,10 +1,10 @@
-"""The seams of the network tower's lowest floor: carrier, transport, receiver.
+"""The interfaces of the lowest layer of the network: carrier, transport, receiver.
 
 rpc, rendezvous        post(peer, envelope), on_envelope, on_lost
      │
 Exchange               all connections of one worker: accept, dial, redial, close
      │
-Connection             one peer: a pure Session, plus whichever carrier is up now
+Connection             one peer: a pure Session, plus the carrier that is up now
      │                 promise: every envelope is handed over exactly once, or the peer is lost
 Carrier                one duplex stream of byte messages; may break at any moment
      │
@@ -37,52 +37,56 @@ __all__ = [
 
 
 class CarrierClosedError(ConnectionError):
-    """The stream ended, whichever end or network ended it; never reaches users."""
+    """The stream ended, by one of its ends or the network; never reaches users."""
 
 
 class Direct(Protocol):
-    """A carrier's messages without the loop: whoever has the role moves them. Nothing waits.
+    """A carrier's messages without the loop: the threads that have the roles move them.
+
+    Nothing here waits.
 
     Attributes:
-        holds_more: Whether there may be a message that no poll tells of: it was read, and not taken.
+        holds_more: True if there may be a message that no poll tells of: it was read, and not
+            taken.
     """
 
     holds_more: bool
 
     def fileno(self) -> int:
-        """Returns what can be polled for the next message, by whoever has a role."""
+        """Returns the descriptor to poll for the next message, for a thread that has a role."""
 
     def begin_reading(self) -> bool:
-        """Takes the reader's role, if it is free and the carrier not broken from here."""
+        """Takes the reader's role, if it is free and the carrier was not broken by this end."""
 
     def end_reading(self) -> None:
         """Gives the reader's role back."""
 
     def begin_writing(self, *, wait: bool = True) -> bool:
-        """Takes the writer's role, unless the carrier is broken from here.
+        """Takes the writer's role, unless this end has broken the carrier.
 
         Args:
-            wait: For whoever has it, for a moment; else False is returned, too.
+            wait: True to wait a moment for the thread that has it; else False is returned then,
+                too.
         """
 
     def end_writing(self) -> None:
         """Gives the writer's role back."""
 
     def attach(self, descriptor: int) -> None:
-        """Sends a descriptor beside the next message and closes it, by whoever has the writer's role."""
+        """Sends a descriptor beside the next message and closes it; for the writer."""
 
     def descriptor(self) -> int | None:
-        """Returns the next descriptor that came, to be closed by whoever reads; None while none did."""
+        """Returns the next descriptor that came, which the reader has to close; None for none."""
 
     def put(self, message: bytes) -> bool:
-        """Sends a message, as far as there is room; returns whether all of it has left.
+        """Sends a message, as far as there is room; returns True if all of it has left.
 
         Raises:
             CarrierClosedError: The carrier is broken.
         """
 
     def flush(self) -> bool:
-        """Sends what there was no room for; returns whether all of it has left.
+        """Sends bytes for which there was no room; returns True if all of them have left.
 
         Raises:
             CarrierClosedError: The carrier is broken.
@@ -92,11 +96,11 @@ class Direct(Protocol):
         """Returns the next message; None while there is none.
 
         Raises:
-            CarrierClosedError: There will be none any more.
+            CarrierClosedError: There will be no message any more.
         """
 
     def end(self) -> None:
-        """Breaks the carrier at both ends and wakes who polls it; idempotent, never raises."""
+        """Breaks the carrier at both ends and wakes polling threads; idempotent, never raises."""
 
 
 class Blocking(Protocol):
@@ -104,7 +108,7 @@ class Blocking(Protocol):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the other end is on this machine."""
+        """True if the other end is on this machine."""
 
     def begin_blocking(self) -> None:
         """Leaves the loop.
@@ -135,24 +139,24 @@ class Blocking(Protocol):
         """
 
     def end(self) -> None:
-        """Breaks the carrier at both ends and wakes who blocks; idempotent, never raises."""
+        """Breaks the carrier at both ends and wakes blocked threads; idempotent, never raises."""
 
 
 class Sending(Protocol):
     """A message on its way; an asyncio Task is one."""
 
     def done(self) -> bool:
-        """Whether it has left, or never will."""
+        """Returns True if the message has left, or never will."""
 
     def result(self) -> None:
-        """Hears how it ended, once, after it is done; in any thread.
+        """Returns if the message has left; called once, after it is done; in any thread.
 
         Raises:
             CarrierClosedError: The carrier is broken.
         """
 
     def add_done_callback(self, call: Callable[[Any], object], /) -> None:
-        """Has the loop call something when it is done; on the loop."""
+        """Makes the loop call a function when it is done; on the loop."""
 
 
 class Carrier(ABC):
@@ -165,11 +169,11 @@ class Carrier(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """Where the other end is, for logs and errors: `grpc://127.0.0.1:40231`."""
+        """The address of the other end, for logs and errors: `grpc://127.0.0.1:40231`."""
 
     @property
     def binding(self) -> bytes:
-        """SHA-256 of the certificate, in DER form, that the listening end showed on this connection.
+        """The SHA-256 of the certificate, in DER form, that the listener showed on this connection.
 
         Empty without TLS. The same at both ends, unless somebody is in between.
         """
@@ -177,17 +181,17 @@ class Carrier(ABC):
 
     @property
     def peer_names(self) -> frozenset[str] | None:
-        """The names that the other end's certificate proves; None where none was asked of it."""
+        """The names that the other end's certificate proves; None where none was asked for."""
         return None
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What a hello on it says that this end is able to, as its carrier."""
+        """The capabilities of this end, as its carrier, for a hello on it."""
         return ()
 
     @property
     def direct(self) -> Direct | None:
-        """What moves its messages from any thread; None where only the loop can.
+        """The object that moves its messages from any thread; None where only the loop can.
 
         Once it is used, `send` and `receive` are not.
         """
@@ -195,7 +199,7 @@ class Carrier(ABC):
 
     @property
     def blocking(self) -> Blocking | None:
-        """What two threads move its bytes with, as a lane; None where only the loop can.
+        """The object with which two threads move its bytes, as a lane; None if only the loop can.
 
         Once it is used, `send` and `receive` are not.
         """
@@ -203,7 +207,7 @@ class Carrier(ABC):
 
     @property
     def begins_anywhere(self) -> bool:
-        """Whether `begin` may be called in any thread, and not on the loop alone."""
+        """True if `begin` may be called in any thread, and not on the loop alone."""
         return False
 
     def begin(self, message: bytes) -> Sending:
@@ -228,10 +232,10 @@ class Carrier(ABC):
 
 
 class WrappedCarrier(Carrier):
-    """A carrier that is another one, but for what a subclass changes.
+    """A carrier that delegates to another one, except for the methods that a subclass changes.
 
     Args:
-        inner: The other one.
+        inner: The other carrier.
     """
 
     def __init__(self, inner: Carrier) -> None:
@@ -239,39 +243,39 @@ class WrappedCarrier(Carrier):
 
     @property
     def description(self) -> str:
-        """As the other's."""
+        """The description of the other carrier."""
         return self._inner.description
 
     @property
     def binding(self) -> bytes:
-        """As the other's."""
+        """The binding of the other carrier."""
         return self._inner.binding
 
     @property
     def peer_names(self) -> frozenset[str] | None:
-        """As the other's."""
+        """The names of the other carrier's peer."""
         return self._inner.peer_names
 
     async def send(self, message: bytes) -> None:
-        """Sends on the other."""
+        """Sends on the other carrier."""
         await self._inner.send(message)
 
     async def receive(self) -> bytes:
-        """Receives from the other."""
+        """Receives from the other carrier."""
         return await self._inner.receive()
 
     async def close(self) -> None:
-        """Closes the other."""
+        """Closes the other carrier."""
         await self._inner.close()
 
 
 class Listener(ABC):
-    """An open door of a transport."""
+    """An open address of a transport, at which peers arrive."""
 
     @property
     @abstractmethod
     def endpoint(self) -> str:
-        """What a peer dials: `grpc://127.0.0.1:40231`, `inproc://7`; empty if it is told elsewhere."""
+        """The endpoint, such as `grpc://127.0.0.1:40231`; empty if peers learn it elsewhere."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -279,7 +283,7 @@ class Listener(ABC):
 
 
 class Transport(ABC):
-    """One way of reaching other workers; makes carriers and knows nothing of sessions."""
+    """A means of reaching other workers; makes carriers and knows nothing of sessions."""
 
     @property
     @abstractmethod
@@ -292,30 +296,30 @@ class Transport(ABC):
         return frozenset({self.scheme})
 
     def reaches(self, endpoint: str) -> bool:
-        """Tells whether an endpoint of one of its schemes could be reached from this machine."""
+        """Returns True if an endpoint of one of its schemes could be reached from this machine."""
         return True
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What a listener says of it in its hello, once it listens."""
+        """The capabilities of this transport for a listener's hello, once it listens."""
         return ()
 
     @property
     def takes_frames(self) -> bool:
-        """Whether streams of other transports may move to its carriers."""
+        """True if streams of other transports may move to its carriers."""
         return False
 
     def named(self, info: WorkerInfo) -> Transport:
-        """Returns the transport with which this worker listens; itself, unless doors are shared.
+        """Returns the transport with which this worker listens; itself, unless it is shared.
 
         Args:
-            info: Whom those who dial this door want to reach.
+            info: The worker that diallers of this listener want to reach.
         """
         return self
 
     @abstractmethod
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        """Opens a door; `accept` is awaited in a task of its own for each carrier.
+        """Opens a listener; `accept` is awaited in a task of its own for each carrier.
 
         Raises:
             OSError: The address or port cannot be had; the message names both and the remedy.
@@ -327,15 +331,16 @@ class Transport(ABC):
 
         Raises:
             ConnectionRefusedError: Nobody listens there; the process behind it is gone.
-            ConnectionError: It cannot be reached now, for another reason; may be tried again.
+            ConnectionError: The endpoint cannot be reached now, for another reason; may be tried
+                again.
         """
 
 
 class Receiver(ABC):
-    """What the floor above gives an Exchange. Must not block or raise.
+    """The interface of the layer above an Exchange. Must not block or raise.
 
-    Called on the loop, but for replies and for the kinds in `anywhere`: those come in whatever thread
-    read them.
+    It is called on the loop, except for replies and for the kinds in `anywhere`: those come in the
+    thread that read them.
 
     Attributes:
         anywhere: Kinds of requests that are taken in any thread.
@@ -349,7 +354,7 @@ class Receiver(ABC):
 
     @abstractmethod
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Hears once that a peer is lost for good; nothing of it comes afterwards."""
+        """Hears once that a peer is lost for good; nothing of the peer comes afterwards."""
 
     def loss_of(self, peer: WorkerInfo) -> WorkerLostError | None:
         """Returns why a peer is lost, as a new error, though no connection to it was ever made."""

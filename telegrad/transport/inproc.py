@@ -44,7 +44,7 @@ class InprocTransport(Transport):
     """Reaches the other agents of the same InprocNetwork.
 
     Args:
-        network: Where the listeners of this transport are found.
+        network: The network in which the listeners of this transport are found.
     """
 
     def __init__(self, network: InprocNetwork) -> None:
@@ -56,11 +56,11 @@ class InprocTransport(Transport):
         return "inproc"
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        """Opens a door under the next free number of the network."""
+        """Opens a listener under the next free number of the network."""
         return self._network._register(accept)
 
     async def dial(self, endpoint: str) -> Carrier:
-        """Connects to a listener of the network; refused when it is closed or was never there."""
+        """Connects to a listener of the network; refused if it is closed or was never there."""
         listener = self._network._find(endpoint)
         if listener is None:
             raise ConnectionRefusedError(f"nobody listens at {endpoint}")
@@ -87,7 +87,7 @@ class _InprocListener(Listener):
         return self._endpoint
 
     def take(self, carrier: Carrier) -> None:
-        """Has `accept` awaited in a task of its own."""
+        """Awaits `accept` in a task of its own."""
         task = asyncio.get_running_loop().create_task(self._run(carrier))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
@@ -157,6 +157,6 @@ class _InprocCarrier(Carrier):
         return await self._incoming.get()
 
     async def close(self) -> None:
-        self._outgoing.end()  # the other end may still read what was sent before
+        self._outgoing.end()  # the other end may still read the messages that were sent before
         self._incoming.end()
         self._incoming.clear()

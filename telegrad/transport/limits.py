@@ -1,4 +1,4 @@
-"""What others may take of one worker before, and after, they have proved themselves."""
+"""The limits on the use of one worker by others, before and after they have proved themselves."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ UNREAD_REPLIES = 200_000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Bounds of an Exchange.
+    """The bounds of an Exchange.
 
     Attributes:
-        connections: Peers that are not lost, and have not left, at once.
-        unproved: Streams at once that others have opened, and that have proved nothing yet.
-        handshake_bytes: Of one message before the proof.
-        handshake_seconds: From the first message to the proof's answer.
-        unread_replies: Answers that one peer has asked for, and of which it has not said that they
-            came.
-        received: Of one message.
+        connections: Peers at once that are not lost, and have not left.
+        unproved: Streams at once that others have opened, and that have not proved themselves yet.
+        handshake_bytes: Bytes of one message before the proof.
+        handshake_seconds: Seconds from the first message to the proof's answer.
+        unread_replies: Replies that one peer has asked for, and whose arrival it has not confirmed.
+        received: The limits of one message that arrives.
     """
 
     connections: int = CONNECTIONS

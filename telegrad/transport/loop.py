@@ -2,9 +2,9 @@
 
 The thread that owns the sockets is shared by all agents of a process, because gRPC binds its
 objects to the loop that made them and a loop per agent would cost a thread per agent. It is
-counted: the first `acquire` starts it, the last `release` ends it. `shared_loop_thread` is the
-one documented exception to "nothing is global". Its loop is kept for the next start: gRPC never
-forgets a loop, and may bring an event for one that has ended.
+counted: the first `acquire` starts it, the last `release` ends it. `shared_loop_thread` is the one
+documented exception to "nothing is global". Its loop is kept for the next start: gRPC never forgets
+a loop, and may bring an event for a loop that has ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# How long the last release waits for the thread to end; cancelled tasks take milliseconds.
+# The longest wait of the last release for the thread's end; cancelled tasks take milliseconds.
 STOP_SECONDS = 5.0
 
 
@@ -44,9 +44,9 @@ class _OwnLoopThread(threading.Thread):
     """Runs one of telegrad's loops; blocking verbs refuse to run in such a thread.
 
     Args:
-        name: The thread's.
-        loop: What it runs until `stop`, and then closes.
-        keep: Leaves the loop open for the next thread.
+        name: The thread's name.
+        loop: The loop that it runs until `stop`, and then closes.
+        keep: True to leave the loop open for the next thread.
     """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, *, keep: bool) -> None:
@@ -60,7 +60,7 @@ class _OwnLoopThread(threading.Thread):
         self._own_loop.call_soon_threadsafe(self._stop_now)
 
     def run(self) -> None:
-        """Runs the loop until stopped, cancels what is left, closes it."""
+        """Runs the loop until it is stopped, cancels the tasks that are left, closes it."""
         loop = self._own_loop
         asyncio.set_event_loop(loop)
         try:
@@ -104,11 +104,11 @@ class _OwnLoopThread(threading.Thread):
 
 
 def on_own_loop() -> bool:
-    """For the library: returns whether the calling thread runs a loop of telegrad's.
+    """For the library: returns True if the calling thread runs a loop of telegrad's.
 
     A verb that blocks there would stop the very loop that is to complete it.
     """
-    if _get_running_loop() is None:  # so for nearly all who ask; quickly told
+    if _get_running_loop() is None:  # the answer for nearly all callers, and a quick one
         return False
     return isinstance(threading.current_thread(), _OwnLoopThread)
 
@@ -117,14 +117,14 @@ _handing: contextvars.ContextVar[bool] = contextvars.ContextVar("telegrad_handin
 
 
 def handing_context() -> contextvars.Context:
-    """Returns a new Context, in which a thread that waits hands over what others wait for."""
+    """Returns a new Context, in which a waiting thread hands over messages for other threads."""
     context = contextvars.Context()
     context.run(_handing.set, True)
     return context
 
 
 def hands_over() -> bool:
-    """For the library: returns whether this thread hands over what arrived, for whomever it is.
+    """For the library: returns True if this thread hands arrived messages over, for any receiver.
 
     It does so on a loop of telegrad's, or in passing, while it waits for something itself. User
     code does not run there.
@@ -140,7 +140,7 @@ class LoopThread:
 
     Args:
         name: The thread's name.
-        keep_loop: Starts with the same loop again, which is never closed.
+        keep_loop: True to start with the same loop again, which is never closed.
     """
 
     def __init__(self, name: str = "telegrad-loop", *, keep_loop: bool = False) -> None:
@@ -168,7 +168,7 @@ class LoopThread:
     def release(self) -> None:
         """Counts one user less; the last one stops the loop and waits until the thread ended.
 
-        What still runs on the loop is cancelled. Called on the loop itself, it does not wait.
+        Tasks that still run on the loop are cancelled. Called on the loop itself, it does not wait.
         """
         with self._users_lock:
             if self._process != os.getpid() or self._users == 0:
@@ -187,7 +187,7 @@ class LoopThread:
         """The running loop.
 
         Raises:
-            RuntimeError: Nobody has acquired it, or everybody has released it.
+            RuntimeError: No user has acquired it, or all users have released it.
         """
         loop = self._loop
         if loop is None:
@@ -195,13 +195,13 @@ class LoopThread:
         return loop
 
     def is_loop_thread(self) -> bool:
-        """Returns whether the calling thread is the one that runs this loop."""
+        """Returns True if the calling thread is the one that runs this loop."""
         return self._ident == threading.get_ident()
 
     def call_soon(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Has the loop call a function soon; wakes the loop only from another thread.
+        """Makes the loop call a function soon; wakes the loop only from another thread.
 
-        Once the loop has stopped nothing happens: whoever waited on it has been told so.
+        Once the loop has stopped nothing happens: callers that waited on it have been told so.
         """
         loop = self._loop
         if loop is None:
@@ -223,7 +223,7 @@ class LoopThread:
         """Runs a coroutine on the loop and blocks until it is done.
 
         Args:
-            coroutine: What to run.
+            coroutine: The coroutine.
             timeout: Seconds after which it is cancelled; None for no limit.
 
         Raises:
