@@ -35,10 +35,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A host that answers at all answers a connect within a few round trips; one that is down does
+# A host that answers at all answers a connect within a few round trips. A host that is down does
 # not, and the session has other endpoints and other times to try.
 CONNECT_SECONDS = 5.0
-# How long the other end may take to end the stream after we ended our half, before it is torn.
+# The longest wait, after this end ended its half, for the other end to end the stream, before it is
+# torn.
 CLOSE_SECONDS = 1.0
 
 
@@ -46,13 +47,13 @@ CLOSE_SECONDS = 1.0
 class Dialler:
     """Opens streams; made off the loop, used on it.
 
-    Plain streams go to this machine alone, except from a worker that is `insecure`; and none leaves
-    a worker that shows and demands certificates: whoever changes an endpoint on its way here, from
-    grpcs:// to grpc://, gains nothing by that.
+    Plain streams go to this machine alone, except from a worker that is `insecure`. A worker that
+    shows and demands certificates opens none: an attacker who changes an endpoint on its way here,
+    from grpcs:// to grpc://, gains nothing by that.
 
     Args:
-        tls: What this worker shows and demands.
-        insecure: Whether plain streams may go anywhere.
+        tls: The certificates that this worker shows and demands.
+        insecure: True if plain streams may go anywhere.
     """
 
     def __init__(self, tls: Tls | None, *, insecure: bool) -> None:
@@ -68,8 +69,9 @@ class Dialler:
 
         Raises:
             ConnectionRefusedError: Nobody listens there.
-            RefusedError: Its certificate, or ours, is not good; or it would have to be plain.
-            ConnectionError: It cannot be reached now.
+            RefusedError: The listener's certificate, or this worker's, is not good; or the stream
+                would have to be plain.
+            ConnectionError: The listener cannot be reached now.
         """
         host, port = split_address(endpoint)
         if endpoint.startswith(TLS_SCHEME + "://"):
@@ -125,7 +127,7 @@ class Dialler:
         return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, named))
 
     async def _fetch(self, endpoint: str, host: str, port: int) -> _Found:
-        """Returns the certificate that a listener shows, and where."""
+        """Returns the certificate that a listener shows, and the listener's address."""
 
         async def fetch(addresses: list[Any]) -> _Found:
             reached: list[str] = []
@@ -162,12 +164,12 @@ class Dialler:
         return await _within_bounds(endpoint, host, port, reach)
 
     async def _upgrade(self, endpoint: str, host: str, port: int) -> _Found | None:
-        """Looks whether a listener took no plain stream because it encrypts.
+        """Finds out if a listener refused a plain stream because it encrypts.
 
-        One that listens everywhere does, and the job may know it by its loopback address.
+        A listener on all addresses encrypts, and the job may know it by its loopback address.
 
         Raises:
-            RefusedError: It encrypts, and will not do so with this worker.
+            RefusedError: The listener encrypts, and will not do so with this worker.
         """
         try:
             found = await self._fetch(endpoint, host, port)
@@ -191,7 +193,7 @@ async def connect(endpoint: str, host: str, port: int) -> socket.socket:
 
     Raises:
         ConnectionRefusedError: Nobody listens there.
-        ConnectionError: It cannot be reached now.
+        ConnectionError: The address cannot be reached now.
     """
     return await _within_bounds(endpoint, host, port, _connected)
 
@@ -216,7 +218,7 @@ class _Found(NamedTuple):
 
     Attributes:
         shown: Its certificate.
-        address: Where, as a number.
+        address: Its address, as a number.
     """
 
     shown: Shown
@@ -224,10 +226,10 @@ class _Found(NamedTuple):
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
-    """Looks a name up; what is a number already needs none of the loop's threads.
+    """Looks a name up; an address that is a number already needs none of the loop's threads.
 
-    A name that means loopback, as `localhost` does of two families, is one address, and the same as
-    for whoever listens there under that name: anybody may listen at the other.
+    A name that means loopback, as `localhost` does of two families, is one address, and the same
+    one as for a listener under that name: anybody may listen at the other.
     """
     with contextlib.suppress(socket.gaierror):
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
@@ -259,9 +261,9 @@ async def _connected(addresses: list[Any]) -> socket.socket:
 
 
 async def _connect(connecting: socket.socket, address: Any) -> None:
-    """Does what the loop's `sock_connect` does, which with uvloop starts libuv's threads.
+    """Connects as the loop's `sock_connect` does, which with uvloop starts libuv's threads.
 
-    A process that was forked when those ran dies when it exits: libuv joins them there.
+    A process that was forked while those ran dies when it exits: libuv joins them there.
     """
     try:
         connecting.connect(address)
@@ -342,9 +344,9 @@ class _DialledCarrier(Carrier):
         return message
 
     async def close(self) -> None:
-        """Ends our half; the listener then ends its own, and only a deaf one is cut off.
+        """Ends this end's half; the listener then ends its own, and only a deaf one is cut off.
 
-        Our half cannot be ended while a write waits for the listener to read: then the time for
+        This half cannot be ended while a write waits for the listener to read: then the time for
         the cut runs from the beginning.
         """
         if self._closed.is_set():
@@ -370,6 +372,6 @@ class _DialledCarrier(Carrier):
         self._writes.abandon()
 
     async def _drain(self) -> None:
-        """Reads what nobody wants any more: before that gRPC does not see the end behind it."""
+        """Reads messages that nobody wants: until then gRPC does not see the end behind them."""
         while isinstance(await self._stream.read(), bytes):
             pass

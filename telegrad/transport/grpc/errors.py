@@ -1,4 +1,4 @@
-"""Where gRPC's and the socket's errors become this library's: one file for the whole edge."""
+"""The translation of gRPC's and the socket's errors into this library's: one file for the edge."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from telegrad.wire import escaped
 
 __all__ = ["STREAM_ERRORS", "closed", "unreachable"]
 
-# Everything that gRPC raises from a read or write on a stream that is over: AioRpcError at the
-# dialler; at the listener UsageError, InternalError or AbortError, depending on how far it is.
+# All errors that gRPC raises from a read or write on a stream that is over: AioRpcError at the
+# dialler; at the listener UsageError, InternalError or AbortError, depending on its progress.
 STREAM_ERRORS: Final = (
     grpc.RpcError,
     AbortError,

@@ -1,12 +1,12 @@
 """Answers the health checks of gRPC (`grpc.health.v1.Health`) beside the streams of workers.
 
-Whoever asks has proved nothing, so it is answered only where nobody but this machine's users, or
-holders of a certificate of the job, can ask; and hears that the listener serves, nothing else: no
-name, no job, no version. `Check` alone is there. `Watch` would let a stranger keep a stream open
-for as long as it likes; gRPC's clients take UNIMPLEMENTED for it as "does not say".
+A client of health checks has proved nothing. So it is answered only where nobody but this machine's
+users, or holders of a certificate of the job, can ask. It is told that the listener serves, nothing
+else: no name, no job, no version. `Check` alone is there. `Watch` would let a stranger keep a
+stream open for as long as it likes; gRPC's clients take UNIMPLEMENTED for it as "does not say".
 
-gRPC gathers a question whole before anyone sees it. So there are few at a time, each for a short
-time, and as with streams that have proved nothing the newest is never turned away.
+gRPC gathers a question whole before any code sees it. So there are few at a time, each for a short
+time, and as with streams that have not proved themselves the newest is never refused.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from telegrad.transport.grpc.errors import STREAM_ERRORS
 __all__ = ["HealthHandler"]
 
 METHOD = "/grpc.health.v1.Health/Check"
-MOST_QUESTIONS = 16  # at once; an honest one is there with the headers that announce it
+MOST_QUESTIONS = 16  # at once; an honest one arrives with the headers that announce it
 QUESTION_SECONDS = 5.0  # as a handshake
 
-# HealthCheckRequest { string service = 1; }: of the whole server, and of the one service it has.
+# HealthCheckRequest { string service = 1; }: for the whole server, and for its one service.
 _KNOWN_REQUESTS = frozenset({b"", b"\x0a\x00", b"\x0a\x10telegrad.Carrier"})
 _SERVING = b"\x08\x01"  # HealthCheckResponse { ServingStatus status = 1; } with SERVING = 1
 
@@ -37,8 +37,9 @@ class HealthHandler(grpc.GenericRpcHandler):
     """Says that the listener serves: it answers on the very loop that serves the streams."""
 
     def __init__(self) -> None:
-        self._questions: dict[asyncio.Future[None], None] = {}  # what ends each; the oldest first
-        # A stream of one message is the same to a client; here it is read only where one has the time.
+        self._questions: dict[asyncio.Future[None], None] = {}  # by the future that ends it
+        # A stream of one message is the same to a client; here it is read only if there is room for
+        # it.
         self._method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
             self._check
         )
@@ -46,7 +47,7 @@ class HealthHandler(grpc.GenericRpcHandler):
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Returns what answers a call of `Check`; None for any other method."""
+        """Returns the handler of a call of `Check`; None for any other method."""
         return self._method if handler_call_details.method == METHOD else None
 
     async def _check(self, _: object, context: _Context) -> None:
@@ -58,7 +59,7 @@ class HealthHandler(grpc.GenericRpcHandler):
         await context.write(_SERVING)
 
     async def _question(self, context: _Context) -> bytes | None:
-        """Returns what is asked; None where it took too long, or there were too many."""
+        """Returns the question; None where it took too long, or there were too many."""
         given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._questions[given_up] = None
         if len(self._questions) > MOST_QUESTIONS:

@@ -24,7 +24,7 @@ Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 Options: TypeAlias = tuple[tuple[str, int], ...]
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
-# How long a stream that was closed, and those of a closed listener, may take to end.
+# The longest time in which a closed stream, and the streams of a closed listener, may end.
 CLOSE_SECONDS = 1.0
 
 
@@ -41,14 +41,14 @@ async def listen(
 
     Args:
         host: The address, as a number.
-        port: Its port; 0 lets the kernel choose.
-        advertise: The host that peers dial, or host and port, if it is not that.
+        port: The port; 0 lets the kernel choose.
+        advertise: The host that peers dial, or host and port, if it is another one.
         accept: Takes the carriers.
-        tls: What it shows and demands; None: nothing is encrypted.
-        options: gRPC's.
+        tls: The certificates that it shows and demands; None: nothing is encrypted.
+        options: The channel arguments of gRPC.
 
     Raises:
-        OSError: It cannot be had; says the remedy.
+        OSError: The address cannot be had; the message has the remedy.
     """
     if port:
         _try_port(host, port)  # gRPC's own words name neither the cause nor a remedy
@@ -67,9 +67,10 @@ async def listen(
 
 
 def _add_port(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:
-    """Has a server listen, and under mutual TLS end the connections of whoever proves no name.
+    """Opens a server's port; under mutual TLS it ends connections of peers that prove no name.
 
-    gRPC does that by itself: nobody here hears of those that have no certificate of our authorities.
+    gRPC ends them by itself: nothing here hears of peers without a certificate of the job's
+    authorities.
     """
     if tls is None:
         return server.add_insecure_port(address)
@@ -80,7 +81,7 @@ def _add_port(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:
 
 
 def _try_port(host: str, port: int) -> None:
-    """Binds a plain socket first and lets go of it: its errors say what is wrong."""
+    """Binds a plain socket first and lets go of it: its errors tell the cause."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
@@ -96,7 +97,7 @@ def _try_port(host: str, port: int) -> None:
 
 @final
 class _Handler(grpc.GenericRpcHandler):
-    """Answers the one method there is; a stream lives as long as its carrier."""
+    """Answers the only method; a stream lives as long as its carrier."""
 
     def __init__(self, accept: Accept, tls: Tls | None) -> None:
         self._accept = accept
@@ -113,7 +114,7 @@ class _Handler(grpc.GenericRpcHandler):
     async def _open(self, _: object, context: _Context) -> None:
         carrier = _AcceptedCarrier(context, self._tls)
         try:
-            await context.send_initial_metadata(())  # what the dialler waits for
+            await context.send_initial_metadata(())  # the dialler waits for this
             await self._accept(carrier)
             await carrier.wait_closed()
         except STREAM_ERRORS:
@@ -144,9 +145,9 @@ class _GrpcListener(Listener):
 class _AcceptedCarrier(Carrier):
     """A stream that a peer opened; ends when its handler returns or is cancelled by gRPC.
 
-    A server can end no stream before its last write has left. What waits here is given up soon;
-    gRPC's own part of it stays until the dialler reads on, its connection breaks, or the listener
-    closes.
+    A server can end no stream before its last write has left. A write that waits here is given up
+    soon; gRPC's own part of it stays until the dialler reads on, its connection breaks, or the
+    listener closes.
     """
 
     def __init__(self, context: _Context, tls: Tls | None) -> None:
@@ -211,6 +212,6 @@ class _AcceptedCarrier(Carrier):
 
 
 def _names(context: _Context) -> frozenset[str]:
-    """Returns the DNS names in the certificate of whoever dialled, which gRPC has verified."""
+    """Returns the DNS names in the dialler's certificate, which gRPC has verified."""
     found = context.auth_context().get("peer_dns", ())
     return frozenset(name.decode(errors="replace") for name in found)

@@ -23,23 +23,24 @@ __all__ = [
 SCHEME, TLS_SCHEME = "grpc", "grpcs"
 METHOD = "/telegrad.Carrier/Open"
 
-# Of one connection: a control stream and eight lanes.
+# The streams of one connection: a control stream and eight lanes.
 STREAMS: Final = 32
-# Of one worker: its control stream, two lanes, one that is about to take the place of another; and
-# others that have proved nothing.
+# The connections of one worker: its control stream, two lanes, one that is about to take the place
+# of another; and others that have not proved themselves.
 CONNECTIONS_PER_WORKER: Final = 4
 OTHER_CONNECTIONS: Final = 256
-# Descriptors that connections do not take, or half of few: a process that has none left opens no file.
+# Descriptors that connections do not take, or half of them if there are few: a process that has
+# none left opens no file.
 SPARE_DESCRIPTORS: Final = 256
 LONGEST_SECONDS: Final = 24 * 3600.0
 
 COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # What gRPC's own headers and the words of a status take, many times.
+    # Many times the size of gRPC's own headers and the words of a status.
     ("grpc.max_metadata_size", 4 * 2**10),
     ("grpc.absolute_max_metadata_size", 8 * 2**10),
-    ("grpc.keepalive_time_ms", 2**31 - 1),  # heartbeats of the session know more: they echo
+    ("grpc.keepalive_time_ms", 2**31 - 1),  # heartbeats of the session prove more: they echo
     ("grpc.http2.max_pings_without_data", 0),
 )
 
@@ -47,13 +48,14 @@ COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
 def server_options(
     connections: int = CONNECTIONS, handshake_seconds: float = HANDSHAKE_SECONDS
 ) -> tuple[tuple[str, int], ...]:
-    """Returns those of a listener.
+    """Returns the channel arguments of a listener.
 
     Args:
-        connections: Workers that it speaks with at once.
-        handshake_seconds: For TLS and HTTP/2 to come up, as long as a stream has afterwards to prove
-            itself (gRPC gives 120 s); and as long again until a connection without a stream is idle.
-            Whoever dials opens one at once, and one with a stream is never idle.
+        connections: The number of workers that it speaks with at once.
+        handshake_seconds: Seconds for TLS and HTTP/2 to come up, the same as a stream has
+            afterwards to prove itself (gRPC gives 120 s); and as long again until a connection
+            without a stream is idle. A dialler opens a stream at once, and a connection with a
+            stream is never idle.
     """
     milliseconds = max(1, round(1000 * min(handshake_seconds, LONGEST_SECONDS)))
     return (
@@ -67,10 +69,10 @@ def server_options(
 
 
 def most_connections(connections: int) -> int:
-    """Returns how many a listener takes, proved or not; further ones are closed at once.
+    """Returns the most connections of a listener, proved or not; it closes further ones at once.
 
     Args:
-        connections: Workers that it speaks with at once.
+        connections: The number of workers that it speaks with at once.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(connections * CONNECTIONS_PER_WORKER + OTHER_CONNECTIONS, 2**30)
@@ -81,12 +83,12 @@ def most_connections(connections: int) -> int:
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *COMMON_OPTIONS,
-    ("grpc.enable_http_proxy", 0),  # workers reach each other directly, whatever the shell says
+    ("grpc.enable_http_proxy", 0),  # workers reach each other directly, whatever the shell sets
     ("grpc.use_local_subchannel_pool", 1),  # a redial must not wait in another channel's backoff
     ("grpc.enable_retries", 0),  # the session sends again what was lost, exactly once
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # This one is also how long an attempt may take, of which a channel gets one: TCP, TLS and HTTP/2
-    # need three round trips, and the dialler has a bound of its own.
+    # This one also bounds an attempt, of which a channel gets one: TCP, TLS and HTTP/2 need three
+    # round trips, and the dialler has a bound of its own.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 100),
 )
@@ -101,7 +103,7 @@ def split_address(endpoint: str) -> tuple[str, int]:
     ('::1', 4000)
 
     Raises:
-        ConnectionError: It is no such endpoint.
+        ConnectionError: The text is no such endpoint.
     """
     scheme, separator, address = endpoint.partition("://")
     host, colon, port = address.rpartition(":")
@@ -117,7 +119,7 @@ def split_address(endpoint: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether only this machine can reach an address.
+    """Returns True if only this machine can reach an address.
 
     >>> is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, False)

@@ -33,14 +33,14 @@ class GrpcTransport(Transport):
         port: The port to listen on; 0 lets the kernel choose.
         advertise: The host that peers dial, when it is not `bind`; or `host:port`, when the port is
             another one, too.
-        tls: What it shows and demands wherever it listens or dials.
-        insecure: Allows an address that other machines can reach, without encryption.
-        connections: Workers that it may listen to at once.
-        handshake_seconds: In which a connection has to come up, and as long again to open a stream.
+        tls: The certificates that it shows and demands wherever it listens or dials.
+        insecure: True to allow an address that other machines can reach, without encryption.
+        connections: The number of workers that it may listen to at once.
+        handshake_seconds: Seconds for a connection to come up, and as long again to open a stream.
 
     Raises:
         PermissionError: Other machines could reach the address, and nothing would be encrypted,
-            since the package cryptography is not installed; says what to type.
+            since the package cryptography is not installed; the message has the remedy.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GrpcTransport(Transport):
 
     @property
     def schemes(self) -> frozenset[str]:
-        """Both are dialled."""
+        """The schemes that it dials: both."""
         return frozenset({SCHEME, TLS_SCHEME})
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
@@ -84,7 +84,7 @@ class GrpcTransport(Transport):
 
         Raises:
             OSError: The port is taken or the address is not of this machine.
-            ValueError: It stands for every address, and none is advertised.
+            ValueError: The address stands for every address, and none is advertised.
         """
         if self._advertise is None and self._bind in EVERYWHERE:
             raise ValueError(
@@ -92,7 +92,7 @@ class GrpcTransport(Transport):
                 "they reach this host"
             )
         bind = split_host(self._bind) or "::"
-        if not is_number(bind):  # which needs none of the loop's threads
+        if not is_number(bind):  # this needs none of the loop's threads
             bind = await asyncio.get_running_loop().run_in_executor(None, address_of, bind)
         return await listen(
             bind, self._port, self._advertise, accept, self._tls, options=self._options

@@ -1,8 +1,9 @@
-"""The messages that any thread writes to one gRPC stream, with neither a task nor a turn of the loop.
+"""The messages that any thread writes to one gRPC stream, without a task or a turn of the loop.
 
 gRPC's coroutine for a write starts the operation before it waits for anything. It is begun in the
-thread that has the message; the end comes to the loop as a future, which nobody waits for until there
-is a next message. [A call over the loop: 6 turns of it at each end, and 3 wake-ups; so: 3 and 2.]
+thread that has the message. Its end comes to the loop as a future, which nobody waits for until
+there is a next message. [A call over the loop: 6 turns of it at each end, and 3 wake-ups; in this
+way: 3 and 2.]
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ __all__ = [
 
 # -- the reads and writes of one gRPC stream that are under way, and how they are given up -------
 #
-# gRPC ends an operation when its call is cancelled, with two exceptions: at the listener a write
-# waits for the dialler to read, whatever happens; and bytes that are stuck in a socket, behind a
-# peer that was stopped, hold up even a cancelled call. Whoever closes must not wait for either. Nor
-# must gRPC: with its last object goes its polling thread, and the loop would wait for the end of
-# that, which waits for the end of the operation.
+# gRPC ends an operation when its call is cancelled, with two exceptions. At the listener a write
+# waits for the dialler to read, whatever happens. And bytes that are stuck in a socket, behind a
+# peer that was stopped, delay even a cancelled call. A close must not wait for either. Nor must
+# gRPC: with its last object goes its polling thread, and the loop would wait for the end of that
+# thread, which waits for the end of the operation.
 
 
 def keep_polling() -> None:
-    """Has gRPC keep its polling thread for the life of the process: something may never end."""
+    """Keeps gRPC's polling thread for the life of the process: an operation may never end."""
     grpc.aio.init_grpc_aio()
 
 
 @final
 class Operations:
-    """What tasks do on one stream; on the loop.
+    """The operations of tasks on one stream; on the loop.
 
     Args:
-        description: Of the stream, for errors.
+        description: The description of the stream, for errors.
     """
 
     def __init__(self, description: str) -> None:
@@ -55,7 +56,7 @@ class Operations:
         self._abandoned: set[asyncio.Task[Any]] = set()
 
     def one(self) -> AbstractContextManager[None]:
-        """Stands around one operation, in the task that awaits it.
+        """Returns a block around one operation, for the task that awaits it.
 
         Raises:
             CarrierClosedError: The stream is over, or the operation was given up.
@@ -65,17 +66,17 @@ class Operations:
         return _Operation(self, task)
 
     def abandon(self) -> None:
-        """Gives up what is under way: it raises CarrierClosedError."""
+        """Gives up the operations under way: they raise CarrierClosedError."""
         for task in self._tasks - self._abandoned:
             self._abandoned.add(task)
             task.cancel()
 
     def begin(self, task: asyncio.Task[Any]) -> None:
-        """Notes an operation."""
+        """Records an operation."""
         self._tasks.add(task)
 
     def end(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
-        """Forgets an operation, and raises what stands for its error, if that is another one."""
+        """Forgets an operation; raises the error that replaces its own, if there is another."""
         abandoned = task in self._abandoned
         self._tasks.discard(task)
         self._abandoned.discard(task)
@@ -94,7 +95,7 @@ class Operations:
 
 @final
 class _Operation(AbstractContextManager[None]):
-    """A class, not a generator: every message passes two, and those take three times as long."""
+    """A class, not a generator: each message passes two, and those take three times as long."""
 
     __slots__ = ("_operations", "_task")
 
@@ -114,11 +115,11 @@ class _Operation(AbstractContextManager[None]):
 
 @final
 class Writes:
-    """Those of one stream; one at a time.
+    """The writes of one stream; one at a time.
 
     Args:
-        description: Of the stream, for errors.
-        write: gRPC's function; nothing else may write meanwhile.
+        description: The description of the stream, for errors.
+        write: The write function of gRPC; nothing else may write meanwhile.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Writes:
         self._last: _Write | None = None
 
     def begin(self, message: bytes) -> Sending:
-        """Begins one, in any thread, once the last one has left.
+        """Begins a write, in any thread, once the last one has left.
 
         Raises:
             CarrierClosedError: The stream is over.
@@ -144,19 +145,19 @@ class Writes:
 
     @property
     def under_way(self) -> bool:
-        """Whether one has begun and not left; on the loop."""
+        """True if a write has begun and not left; on the loop."""
         last = self._last
         return last is not None and not last.done()
 
     def end(self) -> None:
-        """Begins no more; on the loop. What is under way may still leave."""
+        """Begins no more writes; on the loop. A write under way may still leave."""
         with self._begin_lock:
             self._ended = True
         if self._last is not None:
             self._last.let_go()
 
     def abandon(self) -> None:
-        """Gives up what is under way, after `end`: it may never leave."""
+        """Gives up a write under way, after `end`: it may never leave."""
         if self.under_way:
             keep_polling()
 
@@ -166,7 +167,7 @@ class _Write(Sending):
     """One message.
 
     Args:
-        description: Of the stream, for errors.
+        description: The description of the stream, for errors.
         write: gRPC's coroutine, not begun yet.
 
     Raises:
@@ -182,7 +183,7 @@ class _Write(Sending):
             self._left: Future[None] = write.send(None)
         except STREAM_ERRORS as error:
             raise closed(description, error) from error
-        self._unheard = [self._left]  # taken by whoever hears of the end
+        self._unheard = [self._left]  # taken by the one that hears of the end
 
     def done(self) -> bool:
         return self._left.done()
@@ -196,7 +197,7 @@ class _Write(Sending):
             self._coroutine.close()
             raise closed(self._description, error) from error
         try:
-            self._coroutine.send(None)  # gives back what gRPC had borrowed
+            self._coroutine.send(None)  # returns the objects that gRPC had borrowed
         except StopIteration:
             return
 

@@ -1,9 +1,9 @@
 """A stream of messages over a Unix or TCP socket, which any thread may use without a loop.
 
-Two roles, each held by one thread (or task) at a time: the writer's and the reader's. Nothing here
-waits. What does not fit into the socket is kept, and `flush` sends it. To end the stream the socket
-is shut down, at both ends and for whoever polls it; the descriptor is closed when both roles are
-free: no thread ever uses one that stands for something else by now.
+There are two roles, each held by one thread (or task) at a time: the writer's and the reader's.
+Nothing here waits. Bytes that do not fit into the socket are kept, and `flush` sends them. To end
+the stream the socket is shut down, at both ends and for threads that poll it. The descriptor is
+closed when both roles are free: no thread ever uses a number that stands for another file by now.
 
 Over Unix sockets descriptors travel beside messages, and are there before the message beside which
 they were sent.
@@ -34,13 +34,13 @@ __all__ = [
 # -- messages out of a stream of bytes: each is its length in four bytes, and then itself. Pure --
 
 HEADER_BYTES = 4
-LARGEST = MAX_MESSAGE_BYTES  # as gRPC takes
-# Small messages come many in one read. What is bigger is read into memory of its own.
+LARGEST = MAX_MESSAGE_BYTES  # the same limit as gRPC's
+# Many small messages come in one read. A bigger one is read into memory of its own.
 ROOM = 64 * 2**10
 
 
 def header_of(message: bytes) -> bytes:
-    """Returns what goes before a message.
+    """Returns the header of a message.
 
     >>> list(header_of(b"abc"))
     [0, 0, 0, 3]
@@ -50,11 +50,11 @@ def header_of(message: bytes) -> bytes:
 
 @final
 class MessageBuffer:
-    """What was read of a stream and not taken yet; one thread at a time.
+    """The bytes of a stream that were read and not taken yet; one thread at a time.
 
     Attributes:
-        start: Where that begins, but for a big message under way.
-        end: Where it ends; equal to `start` when nothing is left.
+        start: The offset of the first byte, except for a big message under way.
+        end: The offset of their end; equal to `start` when nothing is left.
 
     >>> buffer = MessageBuffer()
     >>> with buffer.space() as space:
@@ -67,10 +67,10 @@ class MessageBuffer:
         self._room = memoryview(bytearray(ROOM))
         self.start = self.end = 0
         self._big: bytearray | None = None  # the message under way that does not fit there
-        self._come = 0  # bytes of it
+        self._come = 0  # the number of its bytes that came
 
     def space(self) -> memoryview:
-        """Returns where the next bytes of the stream go; never empty."""
+        """Returns the place for the next bytes of the stream; never empty."""
         if self._big is not None:
             return memoryview(self._big)[self._come :]
         return self._room[self.end :]
@@ -79,10 +79,10 @@ class MessageBuffer:
         """Returns the next whole message; None while there is none.
 
         Args:
-            come: How many bytes were put into the space.
+            come: The number of bytes that were put into the space.
 
         Raises:
-            CarrierClosedError: What came is no message: longer than any is.
+            CarrierClosedError: The bytes are no message: longer than any is.
         """
         if self._big is not None:
             self._come += come
@@ -112,7 +112,7 @@ class MessageBuffer:
         return None
 
     def _make_room(self, size: int) -> None:
-        """Moves what is left to the front, if nothing of so many bytes has room behind it."""
+        """Moves the bytes that are left to the front, if so many have no room behind them."""
         if self.start + size > ROOM or self.start == self.end:
             left = bytes(self._room[self.start : self.end])
             self._room[: len(left)] = left
@@ -127,7 +127,8 @@ class MessageBuffer:
 
 # ------------------------------------------------------------------------------------------------
 
-# At once, of one peer, that no message has asked for yet. The kernel takes 253 in one go.
+# The most descriptors of one peer at once that no message has asked for yet. The kernel takes 253
+# in one go.
 MOST_DESCRIPTORS = 128
 ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
 
@@ -145,13 +146,13 @@ class DirectSocket:
         connected: The socket; this object closes it.
 
     Attributes:
-        holds_more: Whether there may be a message that was read and not taken.
+        holds_more: True if there may be a message that was read and not taken.
     """
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self._socket = connected
-        self._reader = threading.Lock()  # these two are the roles
+        self._reader = threading.Lock()  # these two locks are the roles
         self._writer = threading.Lock()
         self._incoming = MessageBuffer()
         self.holds_more = False
@@ -161,7 +162,7 @@ class DirectSocket:
         self._ended = False
 
     def fileno(self) -> int:
-        """Returns the descriptor, for whoever has a role."""
+        """Returns the descriptor, for a thread that has a role."""
         return self._socket.fileno()
 
     def begin_reading(self) -> bool:
@@ -189,7 +190,7 @@ class DirectSocket:
             self._close_if_unused()
 
     def put(self, message: bytes) -> bool:
-        """Sends a message, as far as there is room; returns whether all of it has left.
+        """Sends a message, as far as there is room; returns True if all of it has left.
 
         Raises:
             CarrierClosedError: The stream ended.
@@ -211,15 +212,15 @@ class DirectSocket:
         return False
 
     def attach(self, descriptor: int) -> None:
-        """Sends a descriptor beside the next message, and closes it; by whoever writes."""
+        """Sends a descriptor beside the next message, and closes it; for the writer."""
         self._attached.append(descriptor)
 
     def descriptor(self) -> int | None:
-        """Returns the next descriptor that came, for whoever reads to close; None if there is none."""
+        """Returns the next descriptor that came, which the reader has to close; None for none."""
         return self._came.popleft() if self._came else None
 
     def flush(self) -> bool:
-        """Sends what did not fit before; returns whether all of it has left.
+        """Sends bytes that did not fit before; returns True if all of them have left.
 
         Raises:
             CarrierClosedError: The stream ended.
@@ -241,8 +242,8 @@ class DirectSocket:
         """Returns the next message; None while none is there.
 
         Raises:
-            CarrierClosedError: The stream ended, or brought what is no message.
-            DecodeError: It brought too many descriptors.
+            CarrierClosedError: The stream ended, or brought bytes that are no message.
+            DecodeError: The stream brought too many descriptors.
         """
         incoming = self._incoming
         message = incoming.take() if incoming.start != incoming.end else None
@@ -264,7 +265,7 @@ class DirectSocket:
         return message
 
     def end(self) -> None:
-        """Ends the stream at both ends, and wakes who polls it; idempotent, never raises."""
+        """Ends the stream at both ends, and wakes polling threads; idempotent, never raises."""
         if not self._ended:
             self._ended = True
             with contextlib.suppress(OSError):  # the other end was first
@@ -278,7 +279,7 @@ class DirectSocket:
         return False
 
     def _close_if_unused(self) -> None:
-        """Closes the descriptor, unless a role is taken: then whoever has it will."""
+        """Closes the descriptor, unless a role is taken: then the thread that has it will."""
         if not self._reader.acquire(blocking=False):
             return
         if self._writer.acquire(blocking=False):
@@ -292,7 +293,7 @@ class DirectSocket:
         self._reader.release()
 
     def _send_attached(self) -> int:
-        """Sends descriptors with what waits, and closes them; returns how many bytes left."""
+        """Sends descriptors with waiting bytes, and closes them; returns how many bytes left."""
         rights = array.array("i", self._attached[:MOST_DESCRIPTORS])
         sent = self._socket.sendmsg(self._unsent, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         del self._attached[: len(rights)]
@@ -318,7 +319,7 @@ class DirectSocket:
             raise CarrierClosedError("descriptors were lost, as this process has too many open")
 
     def _drop(self, sent: int) -> None:
-        """Forgets so many bytes of what was to be sent."""
+        """Forgets so many of the bytes that were to be sent."""
         while self._unsent and sent >= len(self._unsent[0]):
             sent -= len(self._unsent.pop(0))
         if sent:

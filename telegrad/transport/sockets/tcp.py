@@ -1,11 +1,13 @@
-"""A TCP socket past gRPC: on the loop while it proves itself, then moved by threads.
+"""A TCP socket that bypasses gRPC: on the loop while it proves itself, then moved by threads.
 
-A lane has two that block (`put`, `fill`); a stream whoever posts or waits (`message_socket`).
+A lane has two threads that block (`put`, `fill`); a stream is moved by the threads that post or
+wait (`message_socket`).
 
     message = size (4 bytes) | that many bytes
 
-as over Unix sockets. Before the proof no message may be larger than one of a handshake, and nothing
-is read beyond the one that is asked for: what follows is for the threads.
+This is the same as over Unix sockets. Before the proof no message may be larger than one of a
+handshake, and nothing is read beyond the message that is asked for: the bytes after it are for the
+threads.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class BulkSocket(Carrier):
 
     Args:
         connected: The socket; this object closes it.
-        description: Where the other end is.
+        description: The address of the other end.
     """
 
     def __init__(self, connected: socket.socket, description: str) -> None:
@@ -66,22 +68,22 @@ class BulkSocket(Carrier):
 
     @property
     def description(self) -> str:
-        """Where the other end is."""
+        """The address of the other end."""
         return self._description
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the other end is on this machine."""
+        """True if the other end is on this machine."""
         return self._is_loopback
 
     @property
     def blocking(self) -> BulkSocket:
-        """Itself."""
+        """This socket itself."""
         return self
 
     @property
     def direct(self) -> DirectSocket | None:
-        """What moves its messages, once it is a stream and no lane."""
+        """The object that moves its messages, once it is a stream and no lane."""
         return self._direct
 
     # On the loop, before it has proved itself.
@@ -93,14 +95,14 @@ class BulkSocket(Carrier):
             await loop.sock_sendall(self._socket, header_of(message) + message)
 
     async def receive(self) -> bytes:
-        """Receives a message of a handshake, and nothing behind it."""
+        """Receives a message of a handshake, and nothing after it."""
         size = int.from_bytes(await self._exactly(SIZE_BYTES), "big")
         if size > MAX_HANDSHAKE_BYTES:
             raise CarrierClosedError(f"{size} bytes before any proof")
         return await self._exactly(size)
 
     async def close(self) -> None:
-        """Ends it at both ends, and wakes who waits for it; idempotent, never raises."""
+        """Ends it at both ends, and wakes threads that wait for it; idempotent, never raises."""
         self.end()
 
     async def _exactly(self, size: int) -> bytes:
@@ -130,7 +132,7 @@ class BulkSocket(Carrier):
         """Sends bytes; blocks until the system has taken all of them.
 
         Raises:
-            CarrierClosedError: It ended.
+            CarrierClosedError: The socket ended.
         """
         left = [memoryview(part).cast("B") for part in parts]
         with self._used():
@@ -145,7 +147,7 @@ class BulkSocket(Carrier):
         """Fills a place with the next bytes; blocks until they are all there.
 
         Raises:
-            CarrierClosedError: It ended before that.
+            CarrierClosedError: The socket ended before that.
         """
         with self._used():
             while place:
@@ -155,7 +157,7 @@ class BulkSocket(Carrier):
                 place = place[came:]
 
     def end(self) -> None:
-        """Ends it at both ends, and wakes who waits for it; idempotent, never raises."""
+        """Ends it at both ends, and wakes threads that wait for it; idempotent, never raises."""
         if self._direct is not None:
             self._direct.end()
             return
@@ -168,7 +170,7 @@ class BulkSocket(Carrier):
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
-        """Stands around each use: the descriptor must not come to stand for something else."""
+        """Stands around each use: the descriptor must not come to stand for another file."""
         with self._users_lock:
             if self._closed:
                 raise CarrierClosedError(f"{self._description} is closed")
@@ -185,16 +187,17 @@ class BulkSocket(Carrier):
                 self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        """Holds the lock."""
+        """Closes the descriptor, unless the socket is used. Holds the lock."""
         if self._closed and not self._users:
             self._socket.close()
 
 
 # -- lanes over TCP sockets of their own, beside streams over gRPC: where both workers allow it --
 #
-# Who listens says its port in its hello (`bulk-port=41233` among the capabilities), which the proof
-# covers; who dialled the control stream dials that port at the same host. Nothing is published, and
-# nothing is taken but a lane of a stream, or what takes the place of one (`moving`).
+# The listener gives its port in its hello (`bulk-port=41233` among the capabilities), which the
+# proof covers. The worker that dialled the control stream dials that port at the same host. Nothing
+# is published, and nothing is taken but a lane of a stream, or a carrier that takes the place of
+# one (`moving`).
 
 logger = logging.getLogger(__name__)
 
@@ -204,12 +207,12 @@ BULK_SCHEME: Final = "bulk"
 PORT_TOLD: Final = "bulk-port="
 MOVES_TOLD: Final = "bulk-frames"
 HIGHEST_PORT: Final = 65535
-BACKLOG = 128  # that wait in the kernel until the loop takes them
-PAUSE_SECONDS = 0.1  # before the next is taken, when one could not be
+BACKLOG = 128  # connections that wait in the kernel until the loop takes them
+PAUSE_SECONDS = 0.1  # before the next connection is taken, after one could not be
 
 
 def bulk_endpoint(endpoint: str, capabilities: Iterable[str]) -> str:
-    """Returns where a listener takes lanes over sockets; empty where it does not.
+    """Returns the endpoint at which a listener takes lanes over sockets; empty where it does not.
 
     >>> bulk_endpoint("grpcs://[fd00::2]:29500", ["bulk-port=41233"])
     'bulk://[fd00::2]:41233'
@@ -217,8 +220,8 @@ def bulk_endpoint(endpoint: str, capabilities: Iterable[str]) -> str:
     ('', '')
 
     Args:
-        endpoint: Where it was dialled.
-        capabilities: Out of its hello.
+        endpoint: The endpoint at which it was dialled.
+        capabilities: The capabilities in its hello.
     """
     if endpoint.partition("://")[0] not in (SCHEME, TLS_SCHEME):
         return ""
@@ -232,13 +235,13 @@ def bulk_endpoint(endpoint: str, capabilities: Iterable[str]) -> str:
 
 @final
 class BulkSockets(Transport):
-    """Opens and dials sockets for lanes; of one exchange.
+    """Opens and dials sockets for lanes; for one exchange.
 
     Args:
-        port: Where it listens; 0 lets the kernel choose.
+        port: The port on which it listens; 0 lets the kernel choose.
         bind: Returns the address to listen on, as a number; None for nowhere. Asked once, when the
             exchange begins to listen.
-        frames: Whether streams move to them, and not their lanes alone.
+        frames: True if streams move to them, and not their lanes alone.
     """
 
     def __init__(self, port: int, bind: Callable[[], str | None], *, frames: bool = True) -> None:
@@ -254,19 +257,19 @@ class BulkSockets(Transport):
 
     @property
     def told(self) -> tuple[str, ...]:
-        """The port, once there is one, and whether frames may come there."""
+        """The port, once there is one, and the capability to take frames there."""
         return self._told
 
     @property
     def takes_frames(self) -> bool:
-        """Whether streams move there."""
+        """True if streams move there."""
         return self._frames
 
     async def listen(self, accept: Accept) -> Listener:
         """Opens the port.
 
         Raises:
-            OSError: It is taken, or the address is not of this machine.
+            OSError: The port is taken, or the address is not of this machine.
         """
         bind = self._bind()
         if bind is None:
@@ -298,14 +301,14 @@ class BulkSockets(Transport):
         connected = await connect(endpoint, host, port)
         try:
             return BulkSocket(connected, endpoint)
-        except OSError as error:  # it has gone again
+        except OSError as error:  # the listener has gone again
             connected.close()
             raise ConnectionError(f"{endpoint} hangs up at once: {error}") from error
 
 
 @final
 class _Nowhere(Listener):
-    """Of a worker that opens no TCP port."""
+    """The listener of a worker that opens no TCP port."""
 
     @property
     def endpoint(self) -> str:
@@ -317,7 +320,7 @@ class _Nowhere(Listener):
 
 @final
 class _BulkListener(Listener):
-    """An open port; its loop calls it when somebody comes."""
+    """An open port; its loop calls it when a connection arrives."""
 
     def __init__(self, opened: socket.socket, accept: Accept) -> None:
         self._socket = opened
@@ -328,7 +331,7 @@ class _BulkListener(Listener):
 
     @property
     def endpoint(self) -> str:
-        """Empty: whoever dials is told the port in a hello."""
+        """The empty string: a dialler is told the port in a hello."""
         return ""
 
     async def close(self) -> None:
@@ -343,14 +346,14 @@ class _BulkListener(Listener):
     def _take(self) -> None:
         try:
             connected, address = self._socket.accept()
-        except OSError as error:  # gone again, or too many open files: that would be so again
+        except OSError as error:  # gone again, or too many open files: that would happen again
             logger.debug("a connection for a lane was not taken: %s", error)
             self._loop.remove_reader(self._socket.fileno())
             self._loop.call_later(PAUSE_SECONDS, self._watch)
             return
         try:
             carrier = BulkSocket(connected, f"{BULK_SCHEME} {join_address(*address[:2])}")
-        except OSError:  # it has gone again
+        except OSError:  # the peer has gone again
             connected.close()
             return
         task = self._loop.create_task(self._run(carrier))

@@ -2,7 +2,8 @@
 
 An endpoint is `local://HOST/path`. HOST is drawn from the machine's boot id, so that a dialler
 elsewhere does not look for the path. The socket lies in a directory that nobody but its user may
-enter (`message_socket`); both ends look at who is at the other, too, for which the kernel answers.
+enter (`message_socket`). Both ends also check the user at the other end, for whom the kernel
+answers.
 """
 
 from __future__ import annotations
@@ -45,21 +46,22 @@ __all__ = [
 ]
 
 
-# -- unix sockets: where one is made, what path it may have, and whether a dialler may trust it --
+# -- unix sockets: the place of one, its possible paths, and the reasons for a dialler to trust it
+# --
 #
 # Each listener makes a directory of its own that nobody but its user may enter, and its socket in
-# it. So no two listeners ever meet at one path, and what a process that was killed has left behind
-# stands in nobody's way. The job's launcher takes it away, or else the next listener. A dialler
-# looks at the directory: what lies in another user's, or in one that others may write to, may be
+# it. So no two listeners ever meet at one path, and the remains of a process that was killed are in
+# nobody's way. The job's launcher removes them, or else the next listener. A dialler checks the
+# directory: a socket in another user's directory, or in one that others may write to, may be
 # anybody's.
 
-UNIX = "unix"  # begins the `bind` of a worker that listens on Unix sockets alone
+UNIX = "unix"  # the beginning of the `bind` of a worker that listens on Unix sockets alone
 PREFIX, NAME = "telegrad-", "s"
-RANDOM_CHARACTERS = 8  # of `tempfile.mkdtemp`
+RANDOM_CHARACTERS = 8  # of the names of `tempfile.mkdtemp`
 LONGEST_PATH = 107  # bytes: sockaddr_un has 108, and the last one is zero
-# A peer's listener takes connections from a queue of the kernel, so that connecting does not wait.
+# A peer's listener takes connections from a queue of the kernel, so connecting does not wait.
 CONNECT_SECONDS = 1.0
-# A socket that refuses may be one whose owner is just about to listen; not after so long.
+# A socket that refuses may have an owner that is just about to listen; not after so long.
 STALE_SECONDS = 60.0
 
 
@@ -79,7 +81,7 @@ def parent_of(bind: str) -> str:
     '/run/me'
 
     Raises:
-        ValueError: It is neither, or the path of a socket in it would be too long.
+        ValueError: The text is neither, or the path of a socket in it would be too long.
     """
     if bind == UNIX:
         parent = _own_directory()
@@ -102,7 +104,7 @@ def make_path(parent: str) -> str:
     """Makes a fresh directory, with mode 0700; returns the path for a socket in it.
 
     Raises:
-        OSError: It cannot be made; says the remedy.
+        OSError: The directory cannot be made; the message has the remedy.
     """
     with contextlib.suppress(OSError):
         for directory in _stale(parent):
@@ -123,7 +125,7 @@ def remove(path: str) -> None:
 
 
 async def remove_beside(path: str) -> None:
-    """Removes them in another thread than the loop's, while there are any."""
+    """Removes a socket and its directory in a thread of the executor, while there is one."""
     try:
         await asyncio.get_running_loop().run_in_executor(None, remove, path)
     except RuntimeError:  # the interpreter ends, and with it the executors
@@ -133,7 +135,7 @@ async def remove_beside(path: str) -> None:
 def _stale(parent: str) -> Iterator[str]:
     """Finds directories of this user's whose listener is gone: it was killed.
 
-    Those that the kernel knows are spared the knock; it names none of another network namespace.
+    Directories that the kernel lists are not probed; it lists none of another network namespace.
     """
     before, known = time.time() - STALE_SECONDS, _bound()
     with os.scandir(parent) as entries:
@@ -166,7 +168,7 @@ def check_directory(path: str) -> None:
     """Checks that nobody but this user can have made the socket at a path.
 
     Raises:
-        ConnectionRefusedError: Its directory is gone, and so is who listened there.
+        ConnectionRefusedError: Its directory is gone, and so is the listener.
         PermissionError: The directory is another user's, or others may write to it.
     """
     directory = os.path.dirname(path)
@@ -185,8 +187,9 @@ def connect(path: str) -> None:
     """Connects, and hangs up.
 
     Raises:
-        ConnectionRefusedError: Nobody listens there: the socket is gone, or left by a process that is.
-        OSError: It cannot be reached now.
+        ConnectionRefusedError: Nobody listens there: the socket is gone, or left by a process that
+            is.
+        OSError: The socket cannot be reached now.
     """
     check_directory(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -222,25 +225,25 @@ logger = logging.getLogger(__name__)
 LOCAL_SCHEME = "local"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 HOST_CHARACTERS = 16  # of its hash: two machines of a job will not share them
-BACKLOG = 128  # that wait in the kernel until the loop takes them
-OVERFLOW_UID = 65534  # whom the kernel names for users that this namespace does not know
-CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
+BACKLOG = 128  # connections that wait in the kernel until the loop takes them
+OVERFLOW_UID = 65534  # the kernel's id for users that this namespace does not know
+CREDENTIALS = struct.Struct("3i")  # the layout of SO_PEERCRED: process, user, group
 # A listener whose queue is full refuses for the moment; it takes within a turn of its loop.
 RETRY_SECONDS = 0.005
-PAUSE_SECONDS = 0.1  # before the next is taken, when one could not be
+PAUSE_SECONDS = 0.1  # before the next connection is taken, after one could not be
 
 
 def find_local(
     tls: Tls | None, *, wanted: bool = True, bind: str | None = None, cuda_ipc: bool = False
 ) -> list[LocalTransport]:
-    """Returns what reaches the workers of this host without gRPC, if it can be had.
+    """Returns the transport that reaches this host's workers without gRPC, in a list; or none.
 
     Args:
         tls: The certificates by which workers prove their names, which no Unix socket shows.
-        wanted: Whether the user leaves it to the library.
+        wanted: True if the user leaves it to the library.
         bind: The user's choice of an address to listen on. If it is a Unix socket, there is no
             other way to this worker.
-        cuda_ipc: Whether memory of GPUs is shared with them, where there are any.
+        cuda_ipc: True if memory of GPUs is shared with them, where there are any.
 
     Raises:
         ValueError: `bind` is a Unix socket, and it is malformed, or there can be none.
@@ -267,7 +270,7 @@ def find_local(
 def _find_gpus() -> tuple[str, ...]:
     try:
         return gpu_identities()
-    except Exception as error:  # CuPy is missing, or its driver, or it says that in another way
+    except Exception as error:  # CuPy is missing, or its driver, or it reports that in another way
         logger.info("no memory of GPUs is shared: %s: %s", type(error).__name__, error)
         return ()
 
@@ -290,7 +293,7 @@ class LocalTransport(Transport):
 
     Args:
         bind: `unix`, or `unix:///directory`, in which each listener makes a directory of its own.
-        gpus: What tells the GPUs apart of which memory is shared.
+        gpus: The identities of the GPUs whose memory is shared.
 
     Raises:
         OSError: This machine has no name.
@@ -308,7 +311,7 @@ class LocalTransport(Transport):
         return LOCAL_SCHEME
 
     def reaches(self, endpoint: str) -> bool:
-        """Tells whether an endpoint is on this host."""
+        """Returns True if an endpoint is on this host."""
         return endpoint.startswith(self._prefix)
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
@@ -326,7 +329,7 @@ class LocalTransport(Transport):
 
         Raises:
             ConnectionRefusedError: Nobody listens there: its process is gone.
-            ConnectionError: It is of another host, or cannot be reached for another reason.
+            ConnectionError: The socket is of another host, or cannot be reached for another reason.
         """
         if not self.reaches(endpoint):
             raise ConnectionError(f"{endpoint} is on another host")
@@ -351,7 +354,7 @@ async def _connect(path: str) -> socket.socket:
 
     Raises:
         ConnectionRefusedError: Nobody listens there.
-        OSError: It cannot be reached now, or is another user's.
+        OSError: The socket cannot be reached now, or is another user's.
     """
     check_directory(path)
     loop = asyncio.get_running_loop()
@@ -378,7 +381,7 @@ async def _connect(path: str) -> socket.socket:
 
 
 def _is_own(connected: socket.socket) -> bool:
-    """Whether the kernel says that the other end is this user's."""
+    """Returns True if the kernel says that the other end is this user's."""
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     _, user, _ = CREDENTIALS.unpack(told)
     return bool(user == os.geteuid() and user != OVERFLOW_UID)
@@ -386,7 +389,7 @@ def _is_own(connected: socket.socket) -> bool:
 
 @final
 class _LocalListener(Listener):
-    """An open socket; its loop calls it when somebody comes."""
+    """An open socket; its loop calls it when a connection arrives."""
 
     def __init__(
         self,
@@ -430,7 +433,7 @@ class _LocalListener(Listener):
     def _take(self) -> None:
         try:
             connected, _ = self._socket.accept()
-        except OSError as error:  # gone again, or too many open files: that would be so again
+        except OSError as error:  # gone again, or too many open files: that would happen again
             logger.debug("a local connection was not taken: %s", error)
             self._loop.remove_reader(self._socket.fileno())
             self._loop.call_later(PAUSE_SECONDS, self._watch)
