@@ -78,8 +78,8 @@ def split_advertised(text: str) -> tuple[str, int]:
     name = split_host(host)
     if not name or set(name) & set("[]/ ") or (":" in name and not is_number(name)):
         raise ValueError(
-            f"{text!r} is no address that others can dial; write a host, 'host:port' or '[v6]:port', "
-            f"with a port from 1 to {HIGHEST_PORT}"
+            f"{text!r} is no address that others can dial; write a host, 'host:port' or "
+            f"'[v6]:port', with a port from 1 to {HIGHEST_PORT}"
         )
     return name, port
 
@@ -146,7 +146,7 @@ def address_of(host: str) -> str:
 
 
 def route_to(host: str) -> str | None:
-    """Returns the address of this machine from which packets leave for a host; None without a route.
+    """Returns the address from which packets leave for a host; None without a route.
 
     A datagram socket is connected, which looks the route up and sends nothing.
 

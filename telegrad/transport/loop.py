@@ -228,7 +228,7 @@ class LoopThread:
 
         Raises:
             BlockingCallError: The caller is on one of telegrad's loops.
-            TimeoutError: It took longer.
+            TimeoutError: The coroutine took longer.
         """
         if on_own_loop():
             coroutine.close()

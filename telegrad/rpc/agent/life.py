@@ -169,8 +169,8 @@ class Life:
         if self.pid != os.getpid():
             raise AgentForkedError(
                 f"the agent {self.name!r} belongs to process {self.pid}, from which this process "
-                f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method "
-                "and call rpc.init_rpc() in each"
+                f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' "
+                "method and call rpc.init_rpc() in each"
             )
 
     def on_ending(self, callback: Callable[[], None]) -> None:

@@ -277,7 +277,8 @@ def _check_listen(options: RpcOptions) -> None:
     for name, default in unset.items():
         if (value := getattr(options, name)) != default:
             raise ValueError(
-                f"RpcOptions.{cause}, so that {name}={value!r} has no meaning; give one or the other"
+                f"RpcOptions.{cause}, so that {name}={value!r} has no meaning; give one or the "
+                "other"
             )
 
 
@@ -291,13 +292,13 @@ def _check_bulk_port(options: RpcOptions) -> None:
         raise ValueError(f"RpcOptions.bulk_port must be from 0 to {HIGHEST_PORT} (got {port})")
     if options.tls is not None:
         raise ValueError(
-            f"RpcOptions.bulk_port={port} opens a port that shows no certificate, and tls= asks every "
-            "connection for one; leave bulk_port out, or tls"
+            f"RpcOptions.bulk_port={port} opens a port that shows no certificate, and tls= asks "
+            "every connection for one; leave bulk_port out, or tls"
         )
     if port and not options.listen:
         raise ValueError(
-            f"RpcOptions.listen=False opens no port, so that bulk_port={port} has no meaning; write "
-            "bulk_port=0 to use those of others"
+            f"RpcOptions.listen=False opens no port, so that bulk_port={port} has no meaning; "
+            "write bulk_port=0 to use those of others"
         )
 
 
@@ -331,13 +332,13 @@ def _checked_callables(callables: object) -> str | tuple[str, ...] | Decide:
         return tuple(callables)
     if not callable(callables):
         raise TypeError(
-            "RpcOptions.callables must be a str, a list of patterns, or a function (caller, module, "
-            f"qualname) -> bool, not {callables!r}"
+            "RpcOptions.callables must be a str, a list of patterns, or a function (caller, "
+            f"module, qualname) -> bool, not {callables!r}"
         )
     if inspect.iscoroutinefunction(callables):
         raise TypeError(
-            f"RpcOptions.callables must not be async, as {callables!r} is: a call waits in a thread "
-            "until it is decided; write a plain def, which may block"
+            f"RpcOptions.callables must not be async, as {callables!r} is: a call waits in a "
+            "thread until it is decided; write a plain def, which may block"
         )
     return callables
 

@@ -400,8 +400,8 @@ class Calling:
         became = f"{where}; it may still run there"
         if call.values:
             became = (
-                f"{where}; {call.peer.name!r} is told to cancel it, which ends a coroutine; a function in a "
-                "thread runs on until it checks rpc.current_call()"
+                f"{where}; {call.peer.name!r} is told to cancel it, which ends a coroutine; a "
+                "function in a thread runs on until it checks rpc.current_call()"
             )
         call.future.try_set_exception(_timed_out(call, became))
         self._tell(call, EXPIRE)

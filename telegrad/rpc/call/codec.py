@@ -336,7 +336,7 @@ class MessageCodec:
             known: True if the document's content is known: then None is returned.
 
         Raises:
-            DecodeError: It is no message, or names something that may not be built here.
+            DecodeError: The bytes are no message, or names something that may not be built here.
         """
         headers = _read_headers(envelope, self._limits) if envelope.headers else {}
         externals: list[object] = []

@@ -138,7 +138,7 @@ class Devices:
     def land(self, peer: WorkerInfo) -> Land:
         """Returns the function that moves arrays of a peer to the GPUs that it has chosen here.
 
-        Where a GPU cannot be had they arrive as without a map, and the log says so once.
+        If a GPU cannot be had, they arrive as without a map, and the log says so once.
         """
         known = self._lands.get(peer.name)
         if known is None:
@@ -152,8 +152,8 @@ class Devices:
         self._missed.add((peer, number))
         if number == HOST:
             _logger.info(
-                "memory of a GPU that %s shares cannot be opened by %s (%s); its arrays come by host "
-                "memory",
+                "memory of a GPU that %s shares cannot be opened by %s (%s); its arrays come by "
+                "host memory",
                 peer,
                 self._worker,
                 reason,

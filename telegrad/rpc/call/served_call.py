@@ -240,7 +240,7 @@ def left_by(served: ServedCall | None) -> tuple[float, int]:
 class CurrentCall:
     """The call that this code serves, as seen by the function; its answers change with time.
 
-    It may be kept and handed to other threads. All of it from any thread.
+    It may be kept and handed to other threads. All its methods may be called from any thread.
 
     Example:
         >>> from telegrad import rpc

@@ -268,8 +268,8 @@ def call_message(
     """Does what `call_payload` does; the payload may be encoded already.
 
     Raises:
-        TypeError: As there.
-        EncodeError: As there.
+        TypeError: `func` or the arguments are invalid; see `call_payload`.
+        EncodeError: The function has no name by which the callee could find it.
     """
     if kwargs is None and (args is None or (type(args) is tuple and not args)) and callable(func):
         if type(func) is not FunctionType:
@@ -295,8 +295,8 @@ def _refuse_object(func: Callable[..., Any]) -> None:
         return
     kind = type(func).__qualname__
     raise EncodeError(
-        f"func is an object of type {kind}, and has no name by which the callee could find it; keep "
-        f"the object on one worker, rref = rpc.remote(to, {kind}, ...), and call "
+        f"func is an object of type {kind}, and has no name by which the callee could find it; "
+        f"keep the object on one worker, rref = rpc.remote(to, {kind}, ...), and call "
         "rref.rpc_sync()(...); or send a function, and the object among its arguments"
     )
 

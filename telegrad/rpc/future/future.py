@@ -422,7 +422,7 @@ class Future(Generic[T]):
     def try_set_result(self, value: T) -> bool:
         """Completes it with a value unless it is completed; returns True if it did.
 
-        Where several threads may complete a future, the first one wins.
+        If several threads may complete a future, the first one wins.
 
         Args:
             value: Anything; it is not copied.

@@ -116,7 +116,7 @@ class Lane:
         """Sends pieces until the lane is let go.
 
         Raises:
-            CarrierClosedError: It broke.
+            CarrierClosedError: The lane broke.
         """
         if self._preamble:
             await self.carrier.send(self._preamble)
@@ -134,7 +134,7 @@ class Lane:
         """Takes chunks until the lane is let go.
 
         Raises:
-            CarrierClosedError: It broke, or a chunk is missing.
+            CarrierClosedError: The lane broke, or a chunk is missing.
             DecodeError: A message is no chunk, or fits nothing that was announced.
         """
         copying: deque[asyncio.Future[None]] = deque()
@@ -223,7 +223,7 @@ class DialLane(Protocol):
         """Returns the lane's carrier and both hellos of its handshake in full.
 
         Raises:
-            ConnectionError: It cannot be had.
+            ConnectionError: The lane cannot be had.
         """
 
 
@@ -350,7 +350,7 @@ class Lanes(Channel):
             preamble: The bytes to send before the first chunk.
 
         Raises:
-            CarrierClosedError: It broke meanwhile, or its bytes cannot be protected.
+            CarrierClosedError: The lane broke meanwhile, or its bytes cannot be protected.
         """
         if carrier.blocking is None:
             self._lanes.append(self._on_loop(carrier, preamble))

@@ -102,7 +102,7 @@ class Loans:
     def take(self, frame: Frame) -> int:
         """Puts lent parts in their places in the envelopes of a frame; returns their bytes.
 
-        Where the peer has lent much already a buffer is read-only: a receiver that wants to keep it
+        If the peer has lent much already, a buffer is read-only: a receiver that wants to keep it
         has to copy it.
 
         Raises:

@@ -92,7 +92,7 @@ class SocketLane:
         """Begins to read and write.
 
         Raises:
-            CarrierClosedError: It ended already.
+            CarrierClosedError: The socket ended already.
         """
         self._below.begin_blocking()
         self._bulk.start(functools.partial(self._run, self._write))

@@ -80,8 +80,8 @@ class Dialler:
         if self._mutual is not None:
             raise RefusedError(
                 Reason.AUTHENTICATION,
-                f"{endpoint} is without encryption, and this worker has certificates; start the one "
-                "there with certificates, too (docs/certificates.md)",
+                f"{endpoint} is without encryption, and this worker has certificates; start the "
+                "one there with certificates, too (docs/certificates.md)",
             )
         address = await self._reach(endpoint, host, port, plain=True)
         try:
@@ -154,9 +154,9 @@ class Dialler:
             if plain and not here and not self._insecure:
                 raise RefusedError(
                     Reason.AUTHENTICATION,
-                    f"{endpoint} is on another machine and without encryption, which no worker does "
-                    "that is not insecure; start the one there without insecure=True, or this one "
-                    "with it",
+                    f"{endpoint} is on another machine and without encryption, which no worker "
+                    "does that is not insecure; start the one there without insecure=True, or this "
+                    "one with it",
                 )
             with await _connected(addresses) as connected:
                 return str(connected.getpeername()[0])

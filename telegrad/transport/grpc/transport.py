@@ -25,7 +25,7 @@ EVERYWHERE = ("", "0.0.0.0", "::")  # refused, unless one is advertised
 class GrpcTransport(Transport):
     """Reaches workers in other processes and on other hosts; made off the loop.
 
-    Where other machines may connect, it encrypts, with a certificate that it makes for itself if it
+    If other machines may connect, it encrypts, with a certificate that it makes for itself if it
     is given none.
 
     Args:
@@ -109,6 +109,6 @@ def _own_tls(bind: str) -> Tls:
     except AuthenticationError as error:
         raise AuthenticationError(
             f"refuses to listen on {bind!r}, which other machines may reach, without encryption: "
-            f"{error}; or bind 127.0.0.1, or say insecure=True if everyone on this network may read "
-            "and alter what the workers send, and call functions in them"
+            f"{error}; or bind 127.0.0.1, or say insecure=True if everyone on this network may "
+            "read and alter what the workers send, and call functions in them"
         ) from error

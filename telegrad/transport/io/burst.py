@@ -3,7 +3,7 @@
 A thread that posts one message after the other would write each, and wake the other end for each.
 From its fourth message in a row on, messages wait until a thread writes all of them: a thread that
 comes to wait, the posting thread, now and then (`Connection.post`), or the loop half a millisecond
-later. Where the posting thread holds the interpreter's lock, the loop comes too late.
+later. If the posting thread holds the interpreter's lock, the loop comes too late.
 """
 
 from __future__ import annotations

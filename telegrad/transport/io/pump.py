@@ -71,7 +71,7 @@ class Frames(Protocol):
 
         Raises:
             BadTagError: The peer did not write it, or not at this place.
-            DecodeError: It breaks the protocol.
+            DecodeError: The message breaks the protocol.
         """
 
     def failed(self, error: BaseException) -> None:

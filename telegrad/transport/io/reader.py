@@ -4,7 +4,7 @@ A message should be read by the thread that it will wake. So a thread that waits
 first, a user loop that awaits replies comes next, then an idle thread of the pool, as requests wake
 a thread of the pool. The worker's own loop reads when there is nobody else.
 
-    event                      who has the role after it
+    event                      the role after it
     a thread begins to wait    the thread; another waiting thread keeps it: that one reads for both
     a loop begins to await     the loop, unless a thread waits
     a thread becomes idle      the thread, unless a thread waits or a loop awaits
