@@ -1,1 +1,1 @@
-"""Channels: what moves the big parts of messages beside the control stream."""
+"""The channels, which move the big parts of messages beside the control stream."""

@@ -212,6 +212,6 @@ class SocketLane:
             self._news.clear()
             if self._cargo.announced(span.number):
                 return
-            if self.is_open():  # as above
+            if self.is_open():  # else the lane was let go
                 self._news.wait()
         raise CarrierClosedError("the lane was let go")

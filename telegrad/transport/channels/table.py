@@ -43,7 +43,7 @@ class Channels:
             kind.tick()
 
     def close(self) -> None:
-        """Ends what all streams shared, once these have ended; not on the loop."""
+        """Ends the kinds that all streams shared, once the streams have ended; not on the loop."""
         self.means.bulk.close()
         for kind in self.kinds:
             kind.close()
