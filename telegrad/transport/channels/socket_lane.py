@@ -212,6 +212,6 @@ class SocketLane:
             self._news.clear()
             if self._cargo.announced(span.number):
                 return
-            if self.is_open():  # else the lane was let go
+            if self.is_open():  # it may have been let go before the clear
                 self._news.wait()
         raise CarrierClosedError("the lane was let go")

@@ -156,7 +156,7 @@ class Carriers:
             return self.connection.session.received_number
 
     def set_aside(self) -> Callable[[bytes], None]:
-        """Stops reading the present carrier; returns the rest of `detach`, as a function."""
+        """Stops reading the carrier; returns a function that lets go of it; see `detach`."""
         if (stream := self.stream) is not None:
             for channel in stream.lenders:
                 # The channels close first: parts that a reader holds now will come once more, as
