@@ -20,6 +20,7 @@ from telegrad.errors import BlockingCallError
 from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent
 from telegrad.rpc.agent.members import RpcStatistics
 from telegrad.rpc.agent.options import RpcOptions
+from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.call.retry import call_again
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_message, call_name
@@ -365,9 +366,8 @@ def rpc_sync(
         future.cancel()  # nobody else has this future
         raise
     except BaseException as error:
-        if not future.done():
-            raise
-        raise error.with_traceback(None)  # noqa: B904 - the same error, without our frames
+        cut_own_frames(error)
+        raise
 
 
 @async_verb

@@ -90,6 +90,24 @@ def one_then_fail(message: str) -> Iterator[int]:
     fail(message)
 
 
+class Failing:
+    """Each way to reach its value's code fails."""
+
+    def method(self) -> None:
+        fail("method")
+
+    @property
+    def attribute(self) -> int:
+        fail("attribute")
+        return 0
+
+    def items(self) -> Iterator[int]:
+        yield from one_then_fail("items")
+
+    def __call__(self) -> None:
+        fail("call")
+
+
 def fail_with_cause() -> None:
     try:
         raise KeyError("inner")

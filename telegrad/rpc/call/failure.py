@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import MemberDescriptorType
+from types import MemberDescriptorType, TracebackType
 from typing import final
 
 from telegrad.errors import DecodeError, RemoteError
@@ -17,11 +17,13 @@ from telegrad.wire import add_note, decode_exception, encode_exception, escaped
 
 __all__ = [
     "Contained",
+    "cut_own_frames",
     "describe_failure",
     "fresh_copy",
     "is_interrupt",
     "rebuild_failure",
     "remote_traceback",
+    "users_frames",
     "without_frames",
 ]
 
@@ -101,13 +103,51 @@ def without_frames(error: BaseException) -> BaseException:
     return error
 
 
+# -- the user's frames of a traceback --------------------------------------------------------------
+
+_OWN_FRAMES = f"{Path(__file__).parents[1]}{os.sep}"
+
+
+def _shows_all_frames() -> bool:
+    return os.environ.get("TELEGRAD_TRACEBACKS") == "full"
+
+
+def users_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback without the frames of `telegrad.rpc`; the given one is not changed.
+
+    Returns it as it is if the environment has `TELEGRAD_TRACEBACKS=full`.
+    """
+    if _shows_all_frames():
+        return trace
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
+            kept.append(trace)
+        trace = trace.tb_next
+    users: TracebackType | None = None
+    for each in reversed(kept):
+        users = TracebackType(users, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return users
+
+
+def cut_own_frames(error: BaseException) -> None:
+    """Cuts the traceback of an error that leaves a public verb to one frame of telegrad: the verb.
+
+    The verb calls it in its `except` block and then re-raises with a bare `raise`, which adds no
+    frame. A verb that succeeds pays nothing: entering a `try` block is free.
+    """
+    verb = error.__traceback__
+    if verb is not None:
+        users = users_frames(verb.tb_next)
+        error.with_traceback(TracebackType(users, verb.tb_frame, verb.tb_lasti, verb.tb_lineno))
+
+
 # ------------------------------------------------------------------------------------------------
 
 # Exceptions carry the remote traceback under this name; it does not travel on.
 _ATTRIBUTE = "__telegrad_remote_traceback__"
 _NOTE = "remote traceback, from "
 MOST_TEXT = 2**15  # characters of a traceback that travels
-_OWN_FRAMES = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def describe_failure(error: BaseException, worker: str) -> dict[str, object]:
@@ -206,7 +246,7 @@ def _bare(error: BaseException) -> BaseException:
 def _format(error: BaseException) -> str:
     """Formats a traceback of the user's own frames, unless `TELEGRAD_TRACEBACKS` is `full`."""
     told = traceback.TracebackException.from_exception(error)
-    if os.environ.get("TELEGRAD_TRACEBACKS") != "full":
+    if not _shows_all_frames():
         left: list[traceback.TracebackException | None] = [told]
         while left:
             each = left.pop()

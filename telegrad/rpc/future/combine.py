@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar, final
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
 from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.codec import Prepared
-from telegrad.rpc.call.failure import fresh_copy
+from telegrad.rpc.call.failure import cut_own_frames, fresh_copy
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.future.combine_types import Call, gathers, waits_for_all
@@ -325,12 +325,13 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
         if countdown.failed is not None:
             countdown.failed.value()
         return [future.value() for future in waited]
-    except BaseException:
+    except BaseException as error:
         for future, tell in told:
             future._forget(tell)
         if not late:
             for future in waited:
                 future._hand_on()  # one error stands for all
+        cut_own_frames(error)
         raise
 
 

@@ -30,7 +30,13 @@ from typing import Any, Generic, TypeAlias, TypeVar, final, overload
 
 from telegrad.errors import BlockingCallError, CallCancelledError, InvalidUseError
 from telegrad.rpc.agent.ambient import find_agent, forked_at
-from telegrad.rpc.call.failure import Contained, fresh_copy, without_frames
+from telegrad.rpc.call.failure import (
+    Contained,
+    cut_own_frames,
+    fresh_copy,
+    users_frames,
+    without_frames,
+)
 from telegrad.rpc.future.unread import (
     Made,
     Origin,
@@ -226,7 +232,11 @@ class Future(Generic[T]):
                     f"wait() for {self._label} would block a loop of telegrad's; "
                     "write `await future` in an async def function"
                 )
-            self._block(limit)
+            try:
+                self._block(limit)
+            except BaseException as error:
+                cut_own_frames(error)
+                raise
         if self._has_value():
             return self._value  # type: ignore[return-value]  # None too where that is a T
         raise self._fresh_error()
@@ -401,7 +411,9 @@ class Future(Generic[T]):
                     end()
                 if self._state == _PENDING:
                     self._forget(arrived.arrive)
-        return self.value()
+        if self._has_value():
+            return self._value  # type: ignore[return-value]
+        raise self._fresh_error()  # here, not in `value`: one frame
 
     def __repr__(self) -> str:
         """Returns its label, its state, and its age."""
@@ -614,7 +626,7 @@ class Future(Generic[T]):
         """Returns an exception for one raise: by its frames a raised one refers to this future."""
         error = self._error
         assert error is not None
-        return fresh_copy(error).with_traceback(error.__traceback__)
+        return fresh_copy(error).with_traceback(users_frames(error.__traceback__))
 
     def _subscribe(self, run: Callable[[], None]) -> None:
         callback = partial(contextvars.copy_context().run, run)

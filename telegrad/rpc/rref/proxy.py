@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from telegrad.errors import BlockingCallError
+from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.calls import RRefCalls
@@ -185,7 +186,11 @@ class UncalledMethod(Generic[R]):
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls it on the owner; an attribute, which takes no arguments, is read there."""
         spent, self._spent = self._spent, 0.0
-        return self._run(self._name, args, kwargs, spent)
+        try:
+            return self._run(self._name, args, kwargs, spent)
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
 
     def __repr__(self) -> str:
         reference = self._target.reference
@@ -209,12 +214,20 @@ class SyncProxy(NoSpecialMethods):
         if name in target.reference.methods or target.knows_method(public(name)):
             return UncalledMethod(target, name, self._run)
         self._check_may_block(name)
-        is_method, value, spent = target.read(name)
+        try:
+            is_method, value, spent = target.read(name)
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
         return UncalledMethod(target, name, self._run, spent) if is_method else value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the value itself."""
-        return self._run("__call__", args, kwargs)
+        try:
+            return self._run("__call__", args, kwargs)
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
 
     def _run(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from telegrad.errors import BlockingCallError, InvalidUseError
 from telegrad.rpc.agent.core import AgentCore, current_agent
+from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.interceptor import attach_with, describe_nothing, rebuild_traveller
 from telegrad.rpc.rref.protocol import ForkState
@@ -73,9 +74,13 @@ class RRef(Counted, Generic[T]):
         reference = self._reference
         if on_own_loop():
             self._check_may_block("to_here", "`await rref`")
-        return cast(
-            "T", reference.registry.agent.attachments[RRefCalls].fetched(reference, timeout)
-        )
+        try:
+            return cast(
+                "T", reference.registry.agent.attachments[RRefCalls].fetched(reference, timeout)
+            )
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
 
     def local_value(self) -> T:
         """Returns the object itself; only on its owner.
@@ -94,7 +99,11 @@ class RRef(Counted, Generic[T]):
                 "a method there"
             )
         self._check_may_block("local_value", "`await rref`")
-        return self._fetch(None).wait()
+        try:
+            return self._fetch(None).wait()
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
 
     def owner(self) -> WorkerInfo:
         """Returns the worker that holds the value."""

@@ -17,6 +17,7 @@ from typing import (
 )
 
 from telegrad.rpc.agent.core import AgentCore, current_agent
+from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.future.unread import origin_here
 from telegrad.rpc.limits import seconds
@@ -95,7 +96,11 @@ class Stream(Generic[T]):
             BlockingCallError: On an event loop that telegrad runs; write `async for`.
             Exception: What the generator raised.
         """
-        value = self._reader.wait_next()
+        try:
+            value = self._reader.wait_next()
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
         if value is OVER:
             raise StopIteration
         item: T = value
@@ -109,7 +114,11 @@ class Stream(Generic[T]):
 
         Cancelling the task that waits here cancels neither the stream nor loses an item.
         """
-        value = await self._reader.await_next()
+        try:
+            value = await self._reader.await_next()
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
         if value is OVER:
             raise StopAsyncIteration
         item: T = value
