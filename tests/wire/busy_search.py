@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import math
 import resource
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +35,31 @@ LARGE: dict[str, Any] = {
     "a range": range(10**12),
     "a text": "%9999999999d",
     "[7, None]": [7, None],
+    "a Fraction": Fraction(3 * 10**8),
 }
 ALONE: dict[str, Any] = {
     "-10**18": -(10**18),
     "digits": "9" * 20_000,
     "lists": [[1]] * 2000,
     "colliding": [i * (2**61 - 1) for i in range(20_000)],
+    "Fractions": [Fraction(2**63, 2**63 + i) for i in range(10_000)],
 }
+# Items that a key is called with: one of them takes a few milliseconds.
+ITEMS: dict[str, Any] = {
+    **ALONE,
+    "Decimals": [Decimal("1e9999")] * 2000,
+    "texts": ["9" * 4000] * 5000,
+    "large Fractions": [Fraction(2**65_000, 3**20_000)] * 10_000,
+    "large numbers": [2**65_000] * 5000,
+    "counts": [10**9] * 1000,
+    "ranges": [range(1, 10**5)] * 50,
+    "lists that collide": [[i * (2**61 - 1) for i in range(20_000)]],
+}
+# Also `round`, which is not listed, and Python's own keys of one argument that are.
+KEYS: list[Callable[..., Any]] = [
+    abs, bin, bytes, complex, dict, float, frozenset, int, round, set, str, sum,
+    math.ceil, math.floor, math.isqrt, math.lgamma, math.prod, math.trunc,
+]  # fmt: skip
 OPTIONS: list[dict[str, Any]] = [{"dtype": "O"}, {"dtype": dict}, {"signature": "OO->O"}]
 
 
@@ -55,7 +75,8 @@ def calls() -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:
             for option in OPTIONS:
                 yield name, ("7", "3 * 10**8"), option
         if name in ("builtins:max", "builtins:min", "builtins:sorted"):
-            yield name, ("lists",), {"key": int}
+            for one, key in itertools.product(ITEMS, KEYS):
+                yield name, (one,), {"key": key}
 
 
 def function(name: str) -> Any:
@@ -69,7 +90,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
-    values = {**LARGE, **ALONE}
+    values = {**LARGE, **ITEMS}
     called = refused = 0
     for name, args, kwargs in calls():
         func = function(name)

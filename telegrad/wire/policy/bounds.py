@@ -2,6 +2,7 @@
 
     int(Decimal("1e99999999"))      lshift(1, 10**12)       sum(range(10**12))
     power(7, 3 * 10**8, dtype="O")  "x" * 10**12            set([0, 2**61 - 1, 2**62 - 2, ...])
+    max([Decimal("1e9999")] * 20_000, key=int)
 
 These take minutes on arguments of a few bytes. Nobody can stop them, and no other thread runs
 meanwhile: the others would take the worker for lost. The functions of NumPy on numbers are no
@@ -13,7 +14,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
+from numbers import Number
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -27,6 +30,11 @@ __all__ = ["check_call"]
 MOST_BITS: Final = 2**16
 # Digits before or after the point: int() of it has as many.
 MOST_DIGITS: Final = 10_000
+# Squares of the digits of all numbers that a key converts, added up: converting one Decimal of
+# 10,000 digits takes 3.5 ms, and 100 of them a third of a second.
+MOST_SQUARES: Final = 100 * MOST_DIGITS**2
+# Bits of all fractions together that are added or multiplied, which takes 0.4 s.
+MOST_FRACTION_BITS: Final = 2 * MOST_BITS
 # Items of all ranges together, or of a repeated sequence: adding them up takes 0.3 s.
 MOST_ITEMS: Final = 10**7
 
@@ -109,6 +117,10 @@ def _is_large_decimal(value: Decimal) -> bool:
     return abs(exponent) > MOST_DIGITS or abs(value.adjusted()) > MOST_DIGITS
 
 
+def _is_large_fraction(value: Fraction) -> bool:
+    return max(value.numerator.bit_length(), value.denominator.bit_length()) > MOST_BITS
+
+
 def _is_long_range(value: range) -> bool:
     return max(abs(value.start), abs(value.stop)) > 2**62  # len() takes less than 2**63
 
@@ -116,6 +128,7 @@ def _is_long_range(value: range) -> bool:
 _LARGE: Final[dict[type, Callable[[Any], bool]]] = {
     int: lambda value: value.bit_length() > MOST_BITS,
     Decimal: _is_large_decimal,
+    Fraction: _is_large_fraction,
     range: _is_long_range,
 }
 
@@ -126,8 +139,10 @@ _LARGE: Final[dict[type, Callable[[Any], bool]]] = {
 def _of_power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     del kwargs
     match args:
-        case [int(base), int(exponent)] if base.bit_length() * abs(exponent) > MOST_BITS:
-            return "a large exponent"
+        case [int() | Fraction() as base, int() | Fraction() as exponent]:
+            power = abs(exponent.numerator) if exponent.denominator == 1 else 1
+            bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+            return "a large exponent" if bits * power > MOST_BITS else ""
     return ""
 
 
@@ -156,13 +171,28 @@ def _of_remainder(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 def _of_sum(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     start = args[1] if len(args) > 1 else kwargs.get("start")
-    return "lists, each of which is copied for the next" if isinstance(start, _SEQUENCES) else ""
+    if isinstance(start, _SEQUENCES):
+        return "lists, each of which is copied for the next"
+    return _of_fractions([*args, *kwargs.values()])
+
+
+def _of_fractions(values: Iterable[Any]) -> str:
+    """Bounds the digits of the denominator that fractions have together."""
+    bits = 0
+    for level, kinds in _levels(values, _CONTAINERS):
+        if Fraction in kinds:
+            found = [value for value in level if type(value) is Fraction]
+            bits += sum(n.numerator.bit_length() + n.denominator.bit_length() for n in found)
+    return "too many fractions" if bits > MOST_FRACTION_BITS else ""
 
 
 def _of_products(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Bounds the digits of a product of many numbers."""
+    values = [*args, *kwargs.values()]
+    if words := _of_fractions(values):
+        return words
     bits = 0
-    for level, kinds in _levels([*args, *kwargs.values()], _CONTAINERS):
+    for level, kinds in _levels(values, _CONTAINERS):
         if range in kinds:
             bits += sum(64 * len(value) for value in level if type(value) is range)
         if int in kinds:
@@ -171,11 +201,34 @@ def _of_products(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
 
 
 def _of_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    del args
+    """Checks the key, which is called with one item after the other."""
     key = kwargs.get("key")
     home = getattr(key, "__module__", None)
-    arrays = isinstance(home, str) and home.startswith(_ARRAYS) and not isinstance(key, type)
-    return "a key that makes arrays" if arrays else ""
+    if isinstance(home, str) and home.startswith(_ARRAYS) and not isinstance(key, type):
+        return "a key that makes arrays"
+    if key is None:
+        return ""
+    items = args if len(args) != 1 or not isinstance(args[0], _CONTAINERS) else [*args[0]]
+    name = f"{home}:{getattr(key, '__name__', '')}"
+    if name in _OF_ALL and (words := _CHECKS[name](items, {})):
+        return f"a key and {words}"
+    return _of_conversions(key, items)
+
+
+def _of_conversions(key: Any, items: Sequence[Any]) -> str:
+    """Bounds the digits of all the items that a key such as `int` or `math.floor` converts."""
+    makes_numbers = isinstance(key, type) and issubclass(key, Number)
+    if key is bytes and sum(n for n in items if type(n) is int and n > 0) > MOST_ITEMS:
+        return "a key that makes many bytes"
+    squares = 0
+    for value in items:
+        if isinstance(value, Decimal) and value.is_finite():
+            squares += (abs(value.adjusted()) + len(value.as_tuple().digits)) ** 2
+        elif isinstance(value, (int, Fraction)):
+            squares += (max(map(int.bit_length, (value.numerator, value.denominator))) // 3) ** 2
+        elif makes_numbers and isinstance(value, (str, bytes, bytearray)):
+            squares += len(value) ** 2
+    return "a key for numbers with many digits" if squares > MOST_SQUARES else ""
 
 
 def _of_hashes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -208,6 +261,10 @@ _CHECKS: Final[dict[str, _Check]] = {
     **dict.fromkeys(("math:prod", "math:lcm"), _of_products),
     "builtins:sum": _of_sum,
 }
+# The checks that add up what they find in all arguments, so that items may take their place.
+_OF_ALL: Final = frozenset(
+    name for name, check in _CHECKS.items() if check in (_of_hashes, _of_products, _of_sum)
+)
 
 
 # -- arrays, whose items must not become Python objects --------------------------------------------
@@ -240,8 +297,8 @@ def _of_items(value: object) -> str:
         kinds |= found
         if int in found and any(type(n) is int and not -(2**63) <= n < 2**64 for n in level):
             return "an integer of more than 64 bits"
-    if Decimal in kinds:
-        return "a Decimal"
+    for kind in kinds & {Decimal, Fraction}:
+        return f"a {kind.__name__}"
     strange = [kind for kind in kinds - _ITEMS if not _is_item(kind)]
     if strange and kinds & _ITEMS:
         return f"a list of numbers or texts and a {strange[0].__name__}"
