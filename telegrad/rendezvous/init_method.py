@@ -36,10 +36,15 @@ _ALONE = ((None, 1), (0, 1))  # rank and world size that mean a job of one
 KNOWN = "'env://', 'tcp://host:port' or 'file:///path'"
 # Where other launchers tell a process its rank and the number of processes. Of two names for the
 # number the first that is set holds: `srun -n 1` inside a job of four tasks starts one process.
+# PMIx tells the rank alone (Open MPI and Slurm set it beside their own): only a rank above 0 shows
+# that there are others, and their error ends the job.
 _OTHER_LAUNCHERS = (
     ("Slurm", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",)),
+    ("MVAPICH", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",)),
+    ("Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",)),
     ("MPI", "PMI_RANK", ("PMI_SIZE",)),  # MPICH, Intel MPI, Cray MPI
+    ("PMIx", "PMIX_RANK", ()),
 )
 
 
@@ -181,14 +186,22 @@ def _check_started_alone(environ: Mapping[str, str]) -> None:
     """Checks that no launcher but `telegrad run` started this process as one of several."""
     for launcher, rank, names in _OTHER_LAUNCHERS:
         size = next((name for name in names if environ.get(name)), None)
-        if environ.get(rank) and size is not None and environ[size] != "1":
-            raise ValueError(
-                f"{launcher} started this process as one of {environ[size]} ({rank}="
-                f"{environ[rank]}, {size}={environ[size]}), and RANK is not set, so that each "
-                f"would be a job of its own; start sh -c 'RANK=${rank} WORLD_SIZE=${size} "
-                "MASTER_ADDR=HOST MASTER_PORT=29500 exec python SCRIPT' instead, where HOST is the "
-                "host of rank 0; for a job of one give rank=0, world_size=1"
-            )
+        if not environ.get(rank) or (size is None and (names or environ[rank] == "0")):
+            continue
+        if size is not None and environ[size] == "1":
+            continue
+        many, there, world_size = "several", f"{rank}={environ[rank]}", "SIZE"
+        if size is not None:
+            many, world_size = environ[size], f"${size}"
+            there += f", {size}={many}"
+        raise ValueError(
+            f"{launcher} started this process as one of {many} ({there}), and RANK is not set, so "
+            f"that each would be a job of its own; start sh -c 'RANK=${rank} "
+            f"WORLD_SIZE={world_size} MASTER_ADDR=HOST MASTER_PORT=29500 exec python SCRIPT' "
+            "instead, where HOST is the host of rank 0"
+            f"{' and SIZE the number of processes' if size is None else ''}; "
+            "for a job of one give rank=0, world_size=1"
+        )
 
 
 def _alone(rank: int | None, world_size: int | None) -> JobAddress:

@@ -79,6 +79,17 @@ def test_who_says_that_it_is_alone_is_alone() -> None:
             "sh -c 'RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE",
         ),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPI started this process as one of 2 (PMI_RANK=0"),
+        (
+            {"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"},
+            "MVAPICH started this process as one of 2 (MV2_COMM_WORLD_RANK=0, MV2_COMM_WORLD_SIZE",
+        ),
+        (
+            {"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"},
+            "sh -c 'RANK=$FLUX_TASK_RANK WORLD_SIZE=$FLUX_JOB_SIZE MASTER_ADDR=HOST",
+        ),
+        ({"PMIX_RANK": "1"}, "PMIx started this process as one of several (PMIX_RANK=1), and"),
+        ({"PMIX_RANK": "1"}, "WORLD_SIZE=SIZE MASTER_ADDR=HOST MASTER_PORT=29500 exec python"),
+        ({"PMIX_RANK": "1"}, "host of rank 0 and SIZE the number of processes; for a job of one"),
     ],
 )
 def test_a_process_that_another_launcher_started_makes_no_job_of_one(
@@ -91,6 +102,19 @@ def test_a_process_that_another_launcher_started_makes_no_job_of_one(
     assert parse_init_method(None, environ={**environ, **ENVIRON}).world_size == 3
     alone = {name: "1" if "SIZE" in name or "TASKS" in name else "0" for name in environ}
     assert parse_init_method(None, environ=alone).world_size == 1
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {},
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"},
+    ],
+)
+def test_rank_0_of_pmix_may_be_alone(beside: dict[str, str]) -> None:
+    environ = {"PMIX_RANK": "0", **beside}
+    assert parse_init_method(None, environ=environ).world_size == 1
 
 
 def test_everything_missing_is_named_at_once() -> None:
