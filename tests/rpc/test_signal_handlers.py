@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conftest import Programs
 from tests.rpc.program_cases import run_cases
 
 HEAD = """
 import collections, os, signal, sys, threading, time
 from telegrad import rpc
+from telegrad.rpc.future.waits import Gate
 from telegrad.transport.io.spin import Shield
 
 gates = collections.defaultdict(threading.Event)
-answers, asked, shields = [], [], []
+answers, asked, shields, waits = [], [], [], []
 
 def held(key):
     gates[key].wait(30)
@@ -35,20 +38,30 @@ def note_wait(self, *args, real=Shield.wait):
         shields.append(self)
     return real(self, *args)
 
-Shield.wait = note_wait
+def note_gate(self, *args, real=Gate.wait, **kwargs):
+    if threading.current_thread() is threading.main_thread():
+        waits.append(self)
+    return real(self, *args, **kwargs)
+
+Shield.wait, Gate.wait = note_wait, note_gate
+
+def is_waiting():
+    '''Over gRPC the main thread waits at a gate, else it polls.'''
+    return shields and shields[-1].polling if LOCAL else waits
 
 def signals():
     '''Sends the signal once the main thread polls; it never does where another one reads for it.'''
     until, pause = time.monotonic() + 1, threading.Event()
-    while not (shields and shields[-1].polling) and time.monotonic() < until: pause.wait(0.001)
+    while not is_waiting() and time.monotonic() < until: pause.wait(0.001)
     os.kill(os.getpid(), signal.SIGUSR1)
 
 signal.signal(signal.SIGUSR1, handler)
-agent = rpc.init_rpc()
+agent = rpc.init_rpc(options=rpc.RpcOptions(local=LOCAL))
 
 def check(wait, to=(1,)):
     answers.clear()
     shields.clear()
+    waits.clear()
     asked[:] = to
     thread = threading.Thread(target=signals)
     thread.start()
@@ -87,7 +100,8 @@ CASES = {
 }
 
 
-def test_a_signal_handler_may_call(programs: Programs) -> None:
-    program = HEAD + run_cases(CASES, begin=BEGIN)
+@pytest.mark.parametrize("local", [True, False], ids=["local", "grpc"])
+def test_a_signal_handler_may_call(programs: Programs, local: bool) -> None:
+    program = HEAD.replace("LOCAL", repr(local)) + run_cases(CASES, begin=BEGIN)
     for rank in programs.ranks(programs.script(program), 3):
         rank.wait()
