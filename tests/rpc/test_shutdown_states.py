@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import signal
@@ -30,6 +31,7 @@ from telegrad.transport import loop
 from tests.conftest import Programs, unused_port
 from tests.rpc import cancel_code, remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.membership_world import World
 
 TOKEN = {"TELEGRAD_TOKEN": "a token that only the tests use"}
 
@@ -90,6 +92,81 @@ def test_in_the_callback_of_a_future_it_is_legal(make_job: MakeJob) -> None:
     remote_code.release("callback")
     assert ended.wait(20) is None
     assert agent.life.ended
+
+
+def test_in_a_task_on_a_loop_of_the_users_it_blocks_that_loop(make_job: MakeJob) -> None:
+    first, second = make_job(2).agents
+    waits = threading.Event()
+    first.life.on_leaving(waits.set)
+    order: list[str] = []
+
+    def follow() -> None:
+        assert waits.wait(20)
+        order.append("the other worker")
+        second.shutdown()
+
+    async def end() -> None:
+        asyncio.get_running_loop().call_soon(order.append, "the loop goes on")
+        with seams.use_agent(first):
+            rpc.shutdown()
+        order.append("it has ended")
+
+    async def run() -> None:
+        await asyncio.create_task(end())
+        await asyncio.sleep(0)
+
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow)
+        asyncio.run(run())
+        following.result(20)
+    assert order == ["the other worker", "it has ended", "the loop goes on"]
+    assert first.life.ended
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World("inproc", 3)
+    yield world
+    world.close()
+
+
+def joins(world: World, other: seams.AgentCore) -> list[seams.AgentCore]:
+    return [other, world.join(2, start_when=1)]
+
+
+def leaves(world: World, other: seams.AgentCore) -> list[seams.AgentCore]:
+    other.shutdown(graceful=False)
+    return []
+
+
+def is_lost(world: World, other: seams.AgentCore) -> list[seams.AgentCore]:
+    world.kill(other)
+    return []
+
+
+# Cause the event, and return the workers that the job goes on with.
+EVENTS = {"on_join": joins, "on_leave": leaves, "on_loss": is_lost}
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+@pytest.mark.parametrize("event", EVENTS)
+def test_in_a_callback_of_the_membership_it_shuts_down(
+    world: World, event: str, graceful: bool
+) -> None:
+    """It waits for the living workers, though it runs in the pool that it ends."""
+    first, other = (world.join(r, start_when=1) for r in range(2))
+    ended: rpc.Future[None] = rpc.Future()
+
+    def shut_down(*told: object) -> None:
+        rpc.shutdown(graceful=graceful)
+        ended.set_result(None)
+
+    with seams.use_agent(first):
+        getattr(rpc, event)(shut_down)
+    for each in [world.submit(left.shutdown) for left in EVENTS[event](world, other)]:
+        each.result(20)
+    assert ended.wait(20) is None
+    assert first.life.ended
 
 
 def test_a_call_that_another_agent_serves_is_no_reason(make_job: MakeJob) -> None:
