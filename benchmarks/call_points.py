@@ -79,7 +79,7 @@ PATH: Final = (
     Point(CALLEE, "wire, wake-up of who reads", POLL, "end", over="local"),
     Point(CALLEE, "read", TAKE, "begin"),
     Point(CALLEE, "check the tag, unpack the frame", INBOX, "begin"),
-    Point(CALLEE, "accept: admission, context", "rpc.pool.pool:Pool._enter", "begin"),
+    Point(CALLEE, "accept: admission, context", "rpc.pool.pool:Pool.submit_call", "begin"),
     Point(CALLEE, "find a thread, leave the sockets", "rpc.call.serving:Serving._serve", "begin"),
     Point(CALLEE, "may it be called", OPEN, "begin"),
     Point(CALLEE, "decode the request", OPEN, "end"),
