@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from telegrad.errors import BlockingCallError, CallCancelledError, CallTimeoutError
+from telegrad.rpc.future import waits
 from telegrad.rpc.future.combine import collect_all, wait_all
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.transport import LoopThread
@@ -321,3 +322,30 @@ def test_a_cancelled_future_is_in_no_circle_with_its_error() -> None:
     kept = future.exception()
     assert kept is not None
     assert kept.__traceback__ is None
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_only_the_main_thread_wakes_for_signals_while_it_waits(
+    main: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of threads that woke every second kept an interpreter busy."""
+    monkeypatch.setattr(waits, "LONGEST_SLEEP", 0.01)
+    naps: list[float] = []
+
+    class Lock:
+        def acquire(self, timeout: float = 0.0) -> bool:
+            naps.append(timeout)
+            return len(naps) == 20
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Lock", Lock)
+        gate = waits.Gate()
+    naps.clear()
+    if main:
+        assert gate.wait(1000.0)
+        assert max(naps) == 0.01
+    else:
+        thread = start(lambda: gate.wait(1000.0))
+        thread.join(20)
+        assert naps[0] == 0.01
+        assert min(naps[1:]) > 900.0

@@ -443,10 +443,14 @@ class Gate:
                     started = time.monotonic()
                     drive(self, limit)
                     limit = max(0.0, limit - (time.monotonic() - started))
-                ends = time.monotonic() + limit
-                while not self._lock.acquire(timeout=max(0.0, min(limit, LONGEST_SLEEP))):
+                ends, nap = time.monotonic() + limit, min(limit, LONGEST_SLEEP)
+                while not self._lock.acquire(timeout=max(0.0, nap)):
                     if (limit := ends - time.monotonic()) <= 0:
                         return False
+                    # Signals are the main thread's alone. Of thousands of nested calls each thread
+                    # that woke every second would take the interpreter's lock.
+                    main = threading.current_thread() is threading.main_thread()
+                    nap = min(limit, LONGEST_SLEEP if main else threading.TIMEOUT_MAX)
                 return True
         except BaseException:
             for future in futures:
