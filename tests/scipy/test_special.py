@@ -10,6 +10,7 @@ import inspect
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,23 @@ def test_what_has_no_rule_raises() -> None:
         assert ours.struve(1.0, x).data == special.struve(1.0, 0.5)
     with pytest.raises(AutogradError, match="cut it off"):
         special.logsumexp(x)  # no ufunc: SciPy asks for an array
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("zeta", lambda x: ours.zeta(x, 2.0)),
+        ("zeta", ours.zeta),
+        ("zeta", lambda x: special.zeta(x, 2.0)),
+        ("lambertw", ours.lambertw),
+        ("struve", lambda x: special.struve(1.0, x)),
+    ],
+)
+def test_the_error_has_the_public_name(name: str, call: Callable[[Tensor], object]) -> None:
+    """Where SciPy has a function around a ufunc, the error was that of `_zeta`, one of NumPy's."""
+    with pytest.raises(AutogradError, match=f"^{name} has no gradient rule") as found:
+        call(tensor([1.5], requires_grad=True))
+    assert "help(telegrad.scipy.special) lists SciPy's" in str(found.value)
 
 
 # -- what is no ufunc -----------------------------------------------------------------------------

@@ -92,10 +92,23 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 def _lists(function: Any) -> str:
     """Returns words for messages: the place that lists functions like this one with a rule."""
-    special = sys.modules.get("scipy.special")
-    if getattr(special, getattr(function, "__name__", ""), None) is function:
+    if _name_in_scipy(function):
         return "help(telegrad.scipy.special) lists SciPy's"
     return "docs/numpy.md lists NumPy's"
+
+
+def _name_in_scipy(function: Any) -> str:
+    """Returns the name in `scipy.special` of a function, or of the ufunc inside it; "" for others.
+
+    `zeta` is a Python function around `_zeta` and `_riemann_zeta`.
+    """
+    special, name = sys.modules.get("scipy.special"), getattr(function, "__name__", "")
+    if getattr(special, name, None) is function:
+        return name
+    if getattr(getattr(special, "_ufuncs", None), name, None) is not function:
+        return ""
+    public = name.strip("_").removeprefix("riemann_")
+    return public if hasattr(special, public) else name
 
 
 def _name(function: Any) -> str:
@@ -104,7 +117,8 @@ def _name(function: Any) -> str:
     if isinstance(owner, np.ufunc):
         return f"{_name(owner)}.{name}"
     if isinstance(function, np.ufunc):  # SciPy's ufuncs do not know their module
-        return f"np.{name}" if getattr(np, name, None) is function else name
+        known = getattr(np, name, None) is function
+        return f"np.{name}" if known else _name_in_scipy(function) or name
     return f"{function.__module__}.{name}".replace("numpy", "np", 1)
 
 
