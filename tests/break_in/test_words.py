@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from telegrad import collectives, pb, rpc
 from telegrad.dist_autograd.messages import read_cause
-from telegrad.errors import AuthenticationError, TelegradError
+from telegrad.errors import AuthenticationError, TelegradError, WorkerLostError
 from telegrad.launch.log_relay import LogRelay, Screen
 from telegrad.launch.nodes import Event
+from telegrad.rendezvous import coordinator
 from telegrad.rendezvous.control import ControlLine, decode_error
 from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
 from telegrad.rpc.call.failure import rebuild_failure, remote_traceback
@@ -140,6 +141,49 @@ def test_the_log_tells_of_garbage_harmlessly(
 
     cluster.call(2, attack)
     wait_until_gone("words that the log does not have", told)
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_reason_for_giving_a_worker_up(
+    cluster: Cluster, honest: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member writes it; the coordinator logs it, and passes it on to the one that was given up."""
+    if not honest:  # a coordinator that passes the words on as they are
+
+        def as_it_is(text: str, **_: object) -> str:
+            return text
+
+        monkeypatch.setattr(coordinator, "escaped", as_it_is)
+    lines: list[str] = []  # a handler would write to pytest's file, in the loop of the sockets
+    monkeypatch.setattr(coordinator.logger, "info", lambda line, *args: lines.append(line % args))
+
+    def attack() -> None:
+        victim = rpc.get_worker_info("worker0")
+        error = WorkerLostError(EVIL, worker="worker0", reason=EVIL)
+        membership = current_agent().life.membership
+        assert membership is not None
+        membership.gave_up(victim, error)
+
+    def error_of_a_call() -> str:
+        try:
+            rpc.rpc_sync("worker2", abs, (-1,))
+        except WorkerLostError as error:
+            return str(error)
+        return ""
+
+    errors: list[str] = []
+
+    def not_told() -> list[str]:
+        errors[:] = [cluster.call(0, error_of_a_call)]
+        return [] if errors[0] else ["worker0 has not heard of it"]
+
+    cluster.call(2, attack)
+    wait_until_gone("news", not_told)
+    assert is_harmless(errors[0])
+    assert f"it has given up this worker: {SHOWN}" in errors[0]
+    logged = [line for line in lines if "worker2 has given up worker0" in line]
+    assert len(logged) == 1
+    assert not honest or (is_harmless(logged[0]) and SHOWN in logged[0])
 
 
 def test_one_that_is_no_member_does_not_fill_the_log(
