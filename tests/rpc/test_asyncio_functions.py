@@ -185,6 +185,70 @@ def test_a_cancelled_wait_cancels_the_call(job: Job, subtests: pytest.Subtests) 
     wait_until_idle(job.agents[1])
 
 
+async def _then(future: Any) -> Any:
+    return await future.then(lambda done: done.value())
+
+
+async def _collect_all(future: Any) -> Any:
+    return await rpc.collect_all([future])
+
+
+async def _first_n(future: Any) -> Any:
+    return await rpc.first_n([future, rpc.Future()], 1)
+
+
+async def _as_completed_of_telegrads(future: Any) -> Any:
+    return [each.value() async for each in rpc.as_completed([future])]
+
+
+async def _gather_of_telegrads(future: Any) -> Any:
+    return await rpc.gather([future])
+
+
+# The table of docs/cancellation.md: whether the call goes on.
+MADE_OF_CALLS: dict[str, tuple[Way, bool]] = {
+    "then": (_then, True),
+    "collect_all": (_collect_all, True),
+    "first_n": (_first_n, True),
+    "rpc.as_completed": (_as_completed_of_telegrads, True),
+    "rpc.gather": (_gather_of_telegrads, False),
+}
+
+
+@pytest.mark.parametrize("what", MADE_OF_CALLS)
+def test_a_cancelled_wait_for_what_is_made_of_calls(job: Job, what: str) -> None:
+    way, goes_on = MADE_OF_CALLS[what]
+
+    async def main(future: Any) -> None:
+        waits = asyncio.create_task(_await(way(future)))
+        await asyncio.to_thread(remote_code.gates(f"{what}-entered").wait, SECONDS)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+
+    with seams.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold, (what,))
+        asyncio.run(main(future))
+        assert future.cancelled() != goes_on
+        remote_code.release(what)
+        if goes_on:
+            assert future.wait(SECONDS) == what
+
+
+def test_a_cancelled_wait_for_a_reference_leaves_its_creation_alone(job: Job) -> None:
+    async def main(rref: Any) -> None:
+        waits = asyncio.create_task(_await(rref))
+        await asyncio.to_thread(remote_code.gates("rref-entered").wait, SECONDS)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        remote_code.release("rref")
+        assert await rref == "rref"
+
+    with seams.use_agent(job.agents[0]):
+        asyncio.run(main(rpc.remote("w1", remote_code.hold, ("rref",))))
+
+
 def test_a_timeout_cancels_the_call_and_says_so_to_the_others_that_wait() -> None:
     future: rpc.Future[int] = rpc.Future()
     other = threading.Event()
