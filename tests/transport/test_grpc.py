@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tests.conftest import Programs
 
 PEER = """
-import sys, threading
+import logging, sys, threading
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # of slow turns, which a busy machine makes
 from telegrad.transport import Credentials, Exchange, GrpcTransport, Identity, Receiver
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
