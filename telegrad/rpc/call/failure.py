@@ -257,15 +257,13 @@ def _format(error: BaseException) -> str:
     text = "".join(told.format())
     if len(text) <= MOST_TEXT:
         return text
-    half = (
-        MOST_TEXT // 2
-    )  # each hop adds its own: a deep recursion over workers would send the square of its size
+    # Each hop adds its own text: a deep recursion over workers would send the square of its size.
+    half = MOST_TEXT // 2
     left_out = len(text) - 2 * half
     return f"{text[:half]}\n... {left_out} characters are left out ...\n{text[-half:]}"
 
 
-# -- the one rule for user code whose errors nobody waits for: they are logged, and end nothing else
-# --
+# -- user code whose errors nobody waits for: they are logged, and end nothing else ----------------
 #
 # That holds for all that it raises, SystemExit and KeyboardInterrupt included: the thread that runs
 # it is telegrad's, or belongs to other callbacks and calls as well. Code that somebody does wait
