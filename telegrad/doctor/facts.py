@@ -63,7 +63,8 @@ class DoctorWorker:
     Attributes:
         info: Name, rank and incarnation.
         host: The name of its machine; "" if it did not answer.
-        host_id: A text that is equal only for workers of one machine (and one network namespace).
+        host_id: A text that is equal only for workers of one host: of one machine, and of one
+            network namespace there.
         endpoints: The endpoints that it tells others to dial; none with `listen=False`.
         listens: True if others can dial it at all.
         addresses: The addresses of its machine, without loopback.
@@ -250,7 +251,8 @@ class DoctorPair:
     Attributes:
         one: The name of the worker with the lower rank.
         other: The name of the worker with the higher rank.
-        same_host: True if both are on one machine.
+        same_host: True if both are on one host. Containers with networks of their own are hosts of
+            their own.
         transport: `grpc`, `bulk` (past gRPC), these with an `s` if encrypted, `local`,
             `inproc`; "" if there is no connection.
         why: The reason for that transport, in words.

@@ -42,7 +42,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import JoinedJob
-from telegrad.transport import Dial, Interface, dial_peers, interfaces, own_endpoints
+from telegrad.transport import Dial, Interface, dial_peers, interfaces, own_endpoints, read_host_id
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -71,8 +71,6 @@ LONGEST_QUESTION = 60.0
 
 PACKAGES = ("telegrad", "numpy", "grpcio", "msgpack", "protobuf", "cryptography")
 INTERFACES = Path("/sys/class/net")
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-NAMESPACE = Path("/proc/self/ns/net")
 
 
 @final
@@ -291,9 +289,8 @@ def _number_of(interface: str, what: str) -> int:
 def _host_id() -> str:
     """Returns a text that is equal for processes with the same loopback, and for no others."""
     try:
-        boot = BOOT_ID.read_text().strip()
-        return f"{boot} {os.readlink(NAMESPACE)}"
-    except OSError:
+        return read_host_id()
+    except OSError:  # not on Linux
         return socket.gethostname()
 
 

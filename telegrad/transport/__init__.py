@@ -25,6 +25,7 @@ from telegrad.transport.base import (
 )
 from telegrad.transport.grpc import environment as grpc_environment  # noqa: F401  # first: before gRPC is imported
 from telegrad.transport.grpc.transport import GrpcTransport
+from telegrad.transport.host import read_host_id
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import Gate
 from telegrad.transport.io.socket_reader import SocketReader
@@ -117,6 +118,7 @@ __all__ = [
     "on_own_loop",
     "own_endpoints",
     "read_certificate",
+    "read_host_id",
     "read_token_file",
     "route_to",
     "self_signed_tls",

@@ -59,10 +59,20 @@ class Hosts:
         n: How many.
         networks: How many bridges there are between them.
         family: 4 or 6, the only addresses that they have.
+        one_machine: True if they share the boot id, as containers of one machine do. Otherwise
+            each has its own, as machines do.
     """
 
-    def __init__(self, n: int, *, networks: int = 1, family: Literal[4, 6] = 4) -> None:
+    def __init__(
+        self,
+        n: int,
+        *,
+        networks: int = 1,
+        family: Literal[4, 6] = 4,
+        one_machine: bool = False,
+    ) -> None:
         self._n, self._networks, self._family = n, networks, family
+        self._one_machine = one_machine
         self._enter: list[str] = []
         self._filtered: set[tuple[str, str]] = set()
         self._holder: subprocess.Popen[str] | None = None
@@ -71,9 +81,16 @@ class Hosts:
 
     @classmethod
     @contextlib.contextmanager
-    def made(cls, n: int, *, networks: int = 1, family: Literal[4, 6] = 4) -> Iterator[Hosts]:
+    def made(
+        cls,
+        n: int,
+        *,
+        networks: int = 1,
+        family: Literal[4, 6] = 4,
+        one_machine: bool = False,
+    ) -> Iterator[Hosts]:
         """Makes hosts; takes them away afterwards, also where only some could be made."""
-        hosts = cls(n, networks=networks, family=family)
+        hosts = cls(n, networks=networks, family=family, one_machine=one_machine)
         try:
             hosts.make()
             yield hosts
@@ -160,8 +177,10 @@ class Hosts:
             names: What it is to see as `/etc/hosts`.
         """
         bind = "" if names is None else f"mount --bind {names} /etc/hosts && "
-        boot = f"/run/boot{r}"  # by which workers know whether they are on one host
-        bind += f"echo {uuid.uuid5(BOOTS, str(r))} > {boot} && mount --bind {boot} {BOOT_ID} && "
+        if not self._one_machine:
+            boot = f"/run/boot{r}"
+            bind += f"echo {uuid.uuid5(BOOTS, str(r))} > {boot} && "
+            bind += f"mount --bind {boot} {BOOT_ID} && "
         script = f'{bind}hostname node{r} && cd "$0" && exec "$@"'
         inside = ["unshare", "--uts", "sh", "-c", script, os.getcwd()]
         return [*self._enter, "ip", "netns", "exec", str(r), *inside]

@@ -44,6 +44,17 @@ rpc.shutdown()
 """
 
 
+# The doctor's view of every pair, on the worker with rank 0.
+PAIRS = """
+from telegrad import doctor, rpc
+
+with rpc.init_rpc() as agent:
+    if agent.get_worker_info().rank == 0:
+        for pair in doctor.examine().pairs:
+            print("pair:", pair.one, pair.other, pair.same_host, pair.transport)
+"""
+
+
 def dialled(output: str) -> dict[str, str]:
     """Returns who was connected to, and by which endpoint, of those that a host's workers dialled."""
     return dict(re.findall(r"connected to (\w+) by (grpcs?://\S+)", output))
@@ -95,6 +106,21 @@ def test_all_call_each_other_encrypted_and_at_the_address_of_the_route(
 def _shares(names: list[str], workers: tuple[int, ...]) -> list[list[str]]:
     starts = [sum(workers[:node]) for node in range(len(workers))]
     return [names[start : start + n] for start, n in zip(starts, workers, strict=True)]
+
+
+def test_containers_of_one_machine_are_hosts_of_their_own(
+    make_hosts: MakeHosts, launch: Launch
+) -> None:
+    """They share a boot id and a directory, so that one could open the other's Unix sockets."""
+    hosts = make_hosts(2, one_machine=True)
+    first, second = launch(hosts, PAIRS, 2, 1)
+    pairs = set(re.findall(r"pair: (\w+ \w+) (\w+) (\w+)", first.wait()))
+    assert pairs == {
+        ("worker0 worker1", "True", "local"),
+        ("worker0 worker2", "False", "grpcs"),
+        ("worker1 worker2", "False", "grpcs"),
+    }
+    second.wait()
 
 
 @pytest.mark.long

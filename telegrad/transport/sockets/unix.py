@@ -1,6 +1,6 @@
 """The transport between the workers of one user on one host: Unix sockets, and no gRPC.
 
-An endpoint is `local://HOST/path`. HOST is drawn from the machine's boot id, so that a dialler
+An endpoint is `local://HOST/path`. HOST identifies the host (`transport/host.py`), so that a dialler
 elsewhere does not look for the path. The socket lies in a directory that nobody but its user may
 enter (`message_socket`). Both ends also check the user at the other end, for whom the kernel
 answers.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import select
@@ -21,13 +20,13 @@ import struct
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from pathlib import Path
 from typing import final
 
 from telegrad.arrays import can_share, gpu_identities
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
 from telegrad.transport.channels.device_memory import told_of
 from telegrad.transport.channels.shared_memory import SLABS
+from telegrad.transport.host import has_host_id, read_host_id
 from telegrad.transport.security.tags import UNTAGGED
 from telegrad.transport.security.tls import Tls
 from telegrad.transport.sockets.message_socket import DirectSocket
@@ -223,8 +222,6 @@ def _longest_path(parent: str) -> int:
 logger = logging.getLogger(__name__)
 
 LOCAL_SCHEME = "local"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-HOST_CHARACTERS = 16  # of its hash: two machines of a job will not share them
 BACKLOG = 128  # connections that wait in the kernel until the loop takes them
 OVERFLOW_UID = 65534  # the kernel's id for users that this namespace does not know
 CREDENTIALS = struct.Struct("3i")  # the layout of SO_PEERCRED: process, user, group
@@ -282,7 +279,7 @@ def _why_not(*, wanted: bool, certificates: bool) -> str | None:
         return "certificates prove who workers are, and a Unix socket shows none"
     if not (hasattr(select, "epoll") and hasattr(os, "eventfd")):
         return "that needs Linux's epoll and eventfd"
-    if not hasattr(socket, "SO_PEERCRED") or not BOOT_ID.exists():
+    if not hasattr(socket, "SO_PEERCRED") or not has_host_id():
         return "the system does not tell who is at the other end of a socket"
     return None
 
@@ -302,7 +299,7 @@ class LocalTransport(Transport):
 
     def __init__(self, bind: str = UNIX, *, gpus: Sequence[str] = ()) -> None:
         self._parent = parent_of(bind)
-        self._prefix = f"{LOCAL_SCHEME}://{_host()}/"
+        self._prefix = f"{LOCAL_SCHEME}://{read_host_id()}/"
         self._told = (UNTAGGED, *((SLABS, *told_of(gpus)) if can_share() else ()))
 
     @property
@@ -332,7 +329,9 @@ class LocalTransport(Transport):
             ConnectionError: The socket is of another host, or cannot be reached for another reason.
         """
         if not self.reaches(endpoint):
-            raise ConnectionError(f"{endpoint} is on another host")
+            raise ConnectionError(
+                f"{endpoint} is on another host, or in another network namespace of this one"
+            )
         path = "/" + endpoint.removeprefix(self._prefix)
         try:
             connected = await _connect(path)
@@ -343,10 +342,6 @@ class LocalTransport(Transport):
         except OSError as error:
             raise ConnectionError(f"{endpoint} cannot be reached: {error}") from error
         return _LocalCarrier(DirectSocket(connected), endpoint, self._told)
-
-
-def _host() -> str:
-    return hashlib.sha256(BOOT_ID.read_bytes()).hexdigest()[:HOST_CHARACTERS]
 
 
 async def _connect(path: str) -> socket.socket:

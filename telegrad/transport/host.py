@@ -1,0 +1,39 @@
+"""The identity of a host: one boot of a kernel, and one network namespace.
+
+The local transport and the doctor both take it from here, so that they agree on which workers share
+a host. Containers with networks of their own have the boot id of their machine, and are hosts of
+their own. Those that share a network (`docker run --network host`, the containers of a pod) are one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+__all__ = ["has_host_id", "read_host_id"]
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+NAMESPACE: Final = Path("/proc/self/ns/net")  # a link to the kind and the inode: net:[4026531840]
+CHARACTERS: Final = 16  # of the hash: two hosts of a job will not share them
+
+
+def has_host_id() -> bool:
+    """Returns True if the system identifies its boot, as Linux does."""
+    return BOOT_ID.exists()
+
+
+def read_host_id() -> str:
+    """Returns hexadecimal digits that are equal for processes of one host, and for no others.
+
+    Where a process may not read its network namespace, the boot id alone identifies the host.
+
+    Raises:
+        OSError: The system has no boot id.
+    """
+    told = BOOT_ID.read_bytes()
+    with contextlib.suppress(OSError):
+        told += os.fsencode(os.readlink(NAMESPACE))
+    return hashlib.sha256(told).hexdigest()[:CHARACTERS]
