@@ -117,22 +117,29 @@ def _silent(workers: Sequence[DoctorWorker]) -> Iterator[DoctorProblem]:
 def _loopback(
     known: _ByName, pairs: Sequence[DoctorPair], explained: set[tuple[str, str]]
 ) -> Iterator[DoctorProblem]:
-    """Finds workers that tell other hosts to dial a loopback address."""
+    """Finds workers that tell other hosts to dial only addresses that lead nowhere from there.
+
+    These are addresses of loopback, and the Unix socket that a worker lists before or instead of
+    them.
+    """
     told: dict[str, list[str]] = defaultdict(list)
     for dialler, listener, reach, pair in _dials(known, pairs):
         ends = reach.endpoints or listener.endpoints
-        local = bool(ends) and all(map(is_loopback_endpoint, ends))
+        local = bool(ends) and all(map(is_own_endpoint, ends))
         if local and not pair.same_host and listener.host_id and dialler.host_id:
             told[listener.name].append(dialler.name)
             explained.add((dialler.name, listener.name))
     for name, diallers in told.items():
         worker = known[name]
+        without_port = not any(map(host_in, worker.endpoints))
         yield DoctorProblem(
             "loopback advertised",
             (name, *diallers),
             f"worker {name!r} on {worker.host} tells the others to dial {_listed(worker.endpoints)}, "
             f"which from another host leads nowhere ({_listed(diallers)} cannot reach it)",
-            f"give it RpcOptions(bind='0.0.0.0', advertise=ADDRESS) with an address of its host "
+            "it has no TCP port, which workers of other hosts need: leave RpcOptions(bind='unix') out"
+            if without_port
+            else "give it RpcOptions(bind='0.0.0.0', advertise=ADDRESS) with an address of its host "
             f"({_addresses(worker)}), or name the coordinator by such an address instead of "
             "loopback (--master-addr, MASTER_ADDR), and leave bind out",
         )

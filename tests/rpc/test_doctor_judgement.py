@@ -106,15 +106,29 @@ def test_the_same_firewall_between_two_hosts_is_told_once() -> None:
     assert all("cannot reach" in pair.words for pair in pairs[2:])
 
 
-def test_loopback_told_to_another_host_is_named_and_not_called_a_firewall() -> None:
+@pytest.mark.parametrize("socket", [(), ("local://0b/tmp/x/s",)])
+def test_loopback_told_to_another_host_is_named_and_not_called_a_firewall(
+    socket: tuple[str, ...],
+) -> None:
+    """A Unix socket, which workers list before it, is as useless there."""
     a = worker(0, "a")
-    b = worker(1, "b", endpoints=("grpc://127.0.0.1:4001",))
+    b = worker(1, "b", endpoints=(*socket, "grpc://127.0.0.1:4001"))
     pair = pair_of(a, b, failed(b, "refused", transport="grpcs"), reached(a), QUICK)
     (problem,), _ = judge([a, b], [pair])
     assert problem.kind == "loopback advertised"
-    assert "worker 'w1' on b tells the others to dial grpc://127.0.0.1:4001" in problem.words
+    told = ", ".join(b.endpoints)
+    assert f"worker 'w1' on b tells the others to dial {told}" in problem.words
     assert "advertise=ADDRESS" in problem.remedy
     assert "10.0.0.2" in problem.remedy
+
+
+def test_a_worker_that_has_only_a_unix_socket_needs_a_port_for_other_hosts() -> None:
+    a, b = worker(0, "a"), worker(1, "b", endpoints=("local://0b/tmp/x/s",))
+    pair = pair_of(a, b, failed(b, "broke", transport="grpcs"), reached(a), QUICK)
+    (problem,), _ = judge([a, b], [pair])
+    assert problem.kind == "loopback advertised"
+    assert "tells the others to dial local://0b/tmp/x/s, which from another host" in problem.words
+    assert problem.remedy.endswith("leave RpcOptions(bind='unix') out")
 
 
 def test_no_route_lists_the_addresses_of_both() -> None:
