@@ -1,7 +1,7 @@
 """Measures telegrad beside its peers: calls, gradients, jobs, hosts, growth; the README's table.
 
     make bench                                           # makes the peers' environments, then this
-    python benchmarks/bench.py [--only calls step jobs mlp hosts growth] [--peers telegrad torch ...]
+    python benchmarks/bench.py [--only calls grpc step jobs mlp hosts growth] [--peers telegrad torch ...]
                                [--rounds 3] [--seconds 1] [--quick] [--cores 2]
                                [--minutes 16] [--json FILE] [--write]
     python benchmarks/bench.py --render docs/bench.json   # the documents' tables anew, nothing measured

@@ -119,6 +119,11 @@ PARTS: Final[dict[str, Part]] = {
         },
         [(TWO, ["--workers", "2", "--idle", *IDLE, "--busy", "call"])],
     ),
+    "grpc": Part(
+        "an empty call of two workers on one host over gRPC, beside torch as it comes",
+        {"telegrad": "telegrad_rpc.py", "torch": "torch_rpc.py"},
+        [(TWO, ["--workers", "2", "--grpc", "--idle", "call", "--busy"])],
+    ),
     "step": Part(
         "a step of distributed autograd, beside torch",
         {"telegrad": "telegrad_passes.py", "torch": "torch_passes.py"},
@@ -201,6 +206,7 @@ ROWS: Final[tuple[Row, ...]] = (
         ("busy", "call", "p50"),
         Gate("torch", 0.3),
     ),
+    Row("gRPC, one host: round trip, us", "grpc", TWO, ("idle", "call", "p50"), Gate("torch", 1.3)),
     Row("step of distributed autograd, us", "step", TWO, ("step", "p50"), Gate("torch", 0.7)),
     Row(
         "parameter server, images/s",

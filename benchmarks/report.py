@@ -35,7 +35,7 @@ NAMES = {
 }
 NONE = "–"
 # The parts that share a table: they have the same peers.
-TABLES = (("calls", "step", "jobs"), ("mlp",), ("hosts",))
+TABLES = (("calls", "grpc", "step", "jobs"), ("mlp",), ("hosts",))
 BEGIN, END = "<!-- {}: written by make {} -->", "<!-- end of {} -->"
 
 

@@ -55,13 +55,20 @@ def test_every_row_has_a_program_for_each_of_its_peers(load: Load) -> None:
 
 def test_the_programs_take_the_arguments_of_their_plans(load: Load) -> None:
     parts, plans = load("parts"), {name: load(name).plan for name in ("measure", "passes")}
-    for name, reader in (("calls", "measure"), ("hosts", "measure"), ("step", "passes")):
+    for name, reader in (
+        ("calls", "measure"),
+        ("grpc", "measure"),
+        ("hosts", "measure"),
+        ("step", "passes"),
+    ):
         for _, arguments in parts.PARTS[name].plans:
             told = plans[reader]([*arguments, "--seconds", "0.5"])
             assert told.workers == 2
             assert told.seconds == 0.5
     assert plans["measure"](parts.PARTS["calls"].plans[0][1]).busy == ["call"]
     assert plans["measure"](parts.PARTS["hosts"].plans[0][1]).busy == []
+    over_grpc = [plans["measure"](parts.PARTS[name].plans[0][1]).grpc for name in ("calls", "grpc")]
+    assert over_grpc == [False, True]
 
 
 def test_make_bench_installs_every_peer_at_a_pinned_version(load: Load) -> None:
@@ -252,7 +259,7 @@ def test_each_tree_runs_its_own_programs_on_its_own_package(load: Load, tmp_path
 
 def test_what_can_be_compared_needs_no_peer_and_no_second_host(load: Load) -> None:
     told = load("quick").parse([])
-    assert told.only == ["calls", "step", "jobs", "mlp"]
+    assert told.only == ["calls", "grpc", "step", "jobs", "mlp"]
     assert told.base == "HEAD"
     assert not told.fail
     with pytest.raises(SystemExit):

@@ -167,6 +167,7 @@ class Plan(argparse.Namespace):
         meet: Where workers that are started one by one meet, as `init_method` says it.
         insecure: Whether nothing is encrypted between hosts, where that can be chosen.
         bulk_port: Where bulk bytes go past gRPC; None for nowhere.
+        grpc: Whether telegrad takes gRPC on one host, too; torch takes what it always takes.
     """
 
     workers: int
@@ -178,6 +179,7 @@ class Plan(argparse.Namespace):
     meet: str
     insecure: bool
     bulk_port: int | None
+    grpc: bool
 
 
 def plan(arguments: list[str] | None = None) -> Plan:
@@ -193,6 +195,7 @@ def plan(arguments: list[str] | None = None) -> Plan:
     parser.add_argument("--meet", default="")
     parser.add_argument("--insecure", action="store_true")
     parser.add_argument("--bulk-port", type=int)
+    parser.add_argument("--grpc", action="store_true")
     return parser.parse_args(arguments, Plan())
 
 
