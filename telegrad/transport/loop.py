@@ -4,7 +4,8 @@ The thread that owns the sockets is shared by all agents of a process, because g
 objects to the loop that made them and a loop per agent would cost a thread per agent. It is
 counted: the first `acquire` starts it, the last `release` ends it. `shared_loop_thread` is the one
 documented exception to "nothing is global". Its loop is kept for the next start: gRPC never forgets
-a loop, and may bring an event for a loop that has ended.
+a loop, and may bring an event for a loop that has ended. It is asyncio's own, also where uvloop is
+installed: uvloop has no selector that could poll before it sleeps.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import contextlib
 import contextvars
 import logging
 import os
+import selectors
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, final
+from typing import Any, Protocol, TypeVar, TypeVarTuple, final
 
 from telegrad.errors import BlockingCallError
 
@@ -37,6 +39,29 @@ Ts = TypeVarTuple("Ts")
 
 # The longest wait of the last release for the thread's end; cancelled tasks take milliseconds.
 STOP_SECONDS = 5.0
+LONGEST_SLEEP = 3600.0  # of a loop without a timer
+
+
+class Looks(Protocol):
+    """Polls for a while before a thread sleeps; `Spin` is the one."""
+
+    def poll(self, poll: Callable[[float], list[T]], timeout: float) -> list[T]:
+        """Polls until something is there or the time is over; returns what is there."""
+
+
+@final
+class _Selector(selectors.EpollSelector):
+    """The selector of the loop of a LoopThread, which polls before it sleeps while that says so."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        looks = self._thread.looks
+        if looks is None or (timeout is not None and timeout <= 0):
+            return super().select(timeout)
+        return looks.poll(super().select, LONGEST_SLEEP if timeout is None else timeout)
 
 
 @final
@@ -140,10 +165,16 @@ class LoopThread:
 
     Args:
         name: The thread's name.
-        keep_loop: True to start with the same loop again, which is never closed.
+        keep_loop: True to start with the same loop again, which is never closed. Only such a loop
+            heeds `looks`.
+
+    Attributes:
+        looks: Polls before the loop sleeps, as long as an answer is expected; None to sleep at
+            once. Set from any thread, it holds from the next sleep on.
     """
 
     def __init__(self, name: str = "telegrad-loop", *, keep_loop: bool = False) -> None:
+        self.looks: Looks | None = None
         self._name = name
         self._keep_loop = keep_loop
         self._users_lock = threading.Lock()  # guards all below
@@ -244,7 +275,7 @@ class LoopThread:
             raise
 
     def _start(self) -> None:
-        loop = self._idle_loop() or new_event_loop()
+        loop = self._idle_loop() or self._new_loop()
         running = threading.Event()
         loop.call_soon(running.set)
         self._loop = loop
@@ -254,6 +285,10 @@ class LoopThread:
         self._thread.start()
         running.wait()
         self._ident = self._thread.ident
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns uvloop's for user code; the sockets' loop is asyncio's, as it may poll."""
+        return asyncio.SelectorEventLoop(_Selector(self)) if self._keep_loop else new_event_loop()
 
     def _idle_loop(self) -> asyncio.AbstractEventLoop | None:
         """Returns the kept loop, once the thread that ran it last has ended."""

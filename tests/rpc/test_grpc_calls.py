@@ -21,9 +21,8 @@ def counts():
 
 def watch():
     loop = shared_loop_thread().loop
-    turn, call_soon, begin = getattr(loop, "_run_once", None), LoopThread.call_soon, Writes.begin
-    if turn is not None:  # uvloop shows none
-        loop._run_once = lambda: (turns.append(1), turn())
+    turn, call_soon, begin = loop._run_once, LoopThread.call_soon, Writes.begin
+    loop._run_once = lambda: (turns.append(1), turn())
     LoopThread.call_soon = lambda self, function, *args: (
         self.is_loop_thread() or woken.append(function), call_soon(self, function, *args))
     Writes.begin = lambda self, message: (written.append(message), begin(self, message))[1]

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from telegrad.errors import BlockingCallError
 from telegrad.transport import LoopThread, on_own_loop, shared_loop_thread
+from telegrad.transport.loop import LONGEST_SLEEP
+
+T = TypeVar("T")
 
 
 def test_it_runs_while_somebody_needs_it() -> None:
@@ -115,6 +121,39 @@ def test_a_kept_loop_takes_what_comes_after_its_end() -> None:
     assert late.wait(20)
     thread.release()
     loop.close()
+
+
+class Looks:
+    """Notes how long the loop would sleep."""
+
+    def __init__(self) -> None:
+        self.slept: queue.Queue[float] = queue.Queue()
+
+    def poll(self, poll: Callable[[float], list[T]], timeout: float) -> list[T]:
+        self.slept.put(timeout)
+        return poll(timeout)
+
+
+def test_a_kept_loop_polls_before_it_sleeps_as_long_as_that_is_asked() -> None:
+    thread, looks = LoopThread("kept", keep_loop=True).acquire(), Looks()
+    loop = thread.loop
+
+    async def nothing() -> None: ...
+
+    try:
+        thread.looks = looks
+        loop.call_soon_threadsafe(lambda: loop.call_later(60.0, int))
+        assert 0 < looks.slept.get(timeout=20) <= LONGEST_SLEEP
+        thread.run(nothing())
+        thread.looks = None
+        thread.run(nothing())  # it sleeps for the last time while it is asked
+        thread.run(nothing())
+        count = looks.slept.qsize()
+        thread.run(nothing())
+        assert looks.slept.qsize() == count
+    finally:
+        thread.release()
+        loop.close()
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])

@@ -128,7 +128,7 @@ class End:
         self.frames = Posted()
         self.tasks: set[asyncio.Task[None]] = set()
         self.carrier = self.on_loop(lambda: Slow(self.loop))
-        self.pump = TaskPump(self.carrier, self.frames, self.loop, self.spawn)
+        self.pump = TaskPump(self.carrier, self.frames, self.loop, self.spawn, 0.001)
         self.on_loop(lambda: self.pump.start(b""))
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -163,6 +163,27 @@ def end() -> Iterator[End]:
 
 
 HERE = threading.current_thread().name
+
+
+def test_the_loop_polls_from_a_message_to_the_next_one_that_comes(end: End) -> None:
+    end.hear(b"1")
+    polls = [end.loop.looks is not None]
+    end.post(b"a")
+    end.leave(end.begun()[2])
+    polls.append(end.loop.looks is not None)
+    end.hear(b"2")
+    polls.append(end.loop.looks is not None)
+    assert polls == [False, True, False]
+
+
+def test_a_message_on_one_stream_leaves_the_loop_polling_for_another(end: End) -> None:
+    class Others:
+        def poll(self, poll: Callable[[float], list[T]], timeout: float) -> list[T]:
+            return poll(timeout)
+
+    others = end.loop.looks = Others()
+    end.hear(b"1")
+    assert end.loop.looks is others
 
 
 def test_an_answer_is_begun_by_who_posts_it_and_others_are_left_to_the_loop(end: End) -> None:

@@ -126,8 +126,8 @@ class RpcOptions:
             both open, if both set this and it is available, in place of host memory (docs/gpu.md).
         limits: The numbers of calls and of their bytes that may be under way before root calls
             wait.
-        spin: Seconds for which a thread, or an event loop, that waits for a worker past gRPC polls
-            for its message before it sleeps, if polling succeeded in the last waits; 0 for never.
+        spin: Seconds for which a thread, or an event loop, that waits for another worker polls for
+            its message before it sleeps, if polling succeeded in the last waits; 0 for never.
         switch_interval: The interpreter's thread switch interval while an agent runs, in seconds.
 
     Example:

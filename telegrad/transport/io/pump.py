@@ -20,6 +20,7 @@ from typing import Any, Protocol, final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError, Sending
+from telegrad.transport.io.spin import Spin
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.tags import BadTagError
 
@@ -110,11 +111,14 @@ class TaskPump(Pump):
     writes several times without an answer leaves its messages to the loop, which writes many as
     one. Messages that come while another is on its way are written when that one has left.
 
+    From a message that it begins to the next one that comes, the loop polls before it sleeps.
+
     Args:
         carrier: Moves the bytes.
         frames: The connection's end of the stream.
         loop: The loop of the carrier.
         spawn: Starts tasks.
+        spin: Seconds for which the loop polls.
     """
 
     def __init__(
@@ -123,12 +127,14 @@ class TaskPump(Pump):
         frames: Frames,
         loop: LoopThread,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spin: float,
     ) -> None:
         self._carrier = carrier
         self._frames = frames
         self._loop = loop
         self._spawn = spawn
         self._anywhere = carrier.begins_anywhere
+        self._spin = Spin(spin if self._anywhere else 0.0)  # other carriers have no other process
         self._answered = False  # a message came since a thread began one here
         self._begin_lock = threading.Lock()  # guards the next three; one message at a time
         self._open = True
@@ -165,6 +171,8 @@ class TaskPump(Pump):
                 if not self._is_open():
                     return
                 self._answered = True
+                if self._loop.looks is self._spin:  # what comes next is for others to do
+                    self._loop.looks = None
                 self._frames.take(message)
         except READ_ERRORS as error:
             self._frames.failed(error)
@@ -193,6 +201,7 @@ class TaskPump(Pump):
             self._held = None
             if message is None:
                 return True
+            self._loop.looks = self._spin
             self._sending = self._carrier.begin(message)
             if len(message) > KEPT_BYTES:
                 return False  # it may take long: the next message is chosen when it has left

@@ -64,12 +64,13 @@ class SocketReader:
     Attributes:
         bursts: The messages that wait to be written together; written by the next thread that
             begins to read.
+        longest_spin: Seconds for which a thread looks at most.
     """
 
     def __init__(self, loop: LoopThread, spin: float) -> None:
         self.bursts = BurstWriter(loop)
         self._loop = loop
-        self._longest_spin = spin
+        self.longest_spin = spin
         self._context: contextvars.Context = handing_context()  # the context of the waiter
         self._idle_context: contextvars.Context = handing_context()
         self._spin, self._idle_spin = Spin(spin), Spin(spin)
@@ -261,7 +262,7 @@ class SocketReader:
             with self._role_lock:
                 if self._closed or self._polls is None or watch is not None:
                     return None  # the tick forgets a loop whose number this one has
-                watch = self._watches[id(loop)] = LoopWatch(self, loop, self._longest_spin)
+                watch = self._watches[id(loop)] = LoopWatch(self, loop, self.longest_spin)
         watch.begin()
         return watch.end
 

@@ -31,6 +31,7 @@ __all__ = [
 
 
 Number = TypeVar("Number", int, float)
+Ready = TypeVar("Ready")
 
 # Between looks that leave the processor to others: a longer gap means that another thread had it,
 # or the interpreter, for itself.
@@ -92,13 +93,11 @@ class Spin:
         if self._waited <= self._most + self.extra:
             self.window = self._most
 
-    def poll(
-        self, poll: Callable[[Number], list[tuple[int, int]]], timeout: Number
-    ) -> list[tuple[int, int]]:
-        """Polls until something is there or the time is over; returns the ready descriptors.
+    def poll(self, poll: Callable[[Number], list[Ready]], timeout: Number) -> list[Ready]:
+        """Polls until something is there or the time is over; returns what is there.
 
         Args:
-            poll: The method of an `epoll` or a `poll` object.
+            poll: The method of an `epoll` or a `poll` object, or of a selector.
             timeout: The longest wait, in the unit of `poll`.
         """
         began = looked = time.monotonic()

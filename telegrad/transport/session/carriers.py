@@ -297,7 +297,8 @@ class Carriers:
             failed=partial(self.failed, stream),
         )
         if (direct := stream.carrier.direct) is None:
-            return TaskPump(stream.carrier, frames, terms.loop, terms.spawn)
+            spin = terms.reader.longest_spin
+            return TaskPump(stream.carrier, frames, terms.loop, terms.spawn, spin)
         return SocketPump(direct, frames, terms.loop, terms.reader)
 
     def _end_if_said(self, stream: Stream) -> None:
