@@ -1,6 +1,6 @@
 """Moves 64 MiB arrays between two processes over loopback TCP: pushes one way, and echoes.
 
-    python benchmarks/bulk_lanes.py [--over grpc sockets] [--lanes 1 2 3] [--encrypted]
+    python benchmarks/bulk_lanes.py [--over grpc tcp] [--lanes 1 2 3] [--encrypted]
                                     [--rounds 3] [--pushes 16]
 
 Prints for each kind of lane, and each number of those over gRPC, GB/s, the best and the median of the
@@ -25,12 +25,12 @@ import numpy as np
 
 from telegrad.errors import WorkerLostError
 from telegrad.transport import (
-    BulkSockets,
     Credentials,
     Exchange,
     GrpcTransport,
     Identity,
     Receiver,
+    TcpTransport,
     self_signed_tls,
 )
 from telegrad.transport.channels import lanes as bulk_lanes
@@ -75,7 +75,8 @@ class End(Receiver):
 
     def __init__(self, name: str, rank: int, way: Way, *, echo: bool) -> None:
         tls = self_signed_tls() if way.encrypted else None
-        sockets = [BulkSockets(0, lambda: "127.0.0.1")] if way.over == "sockets" else []
+        at = "127.0.0.1", tls
+        sockets = [TcpTransport((0,), lambda: at, tls=tls)] if way.over == "tcp" else []
         self.arrived = threading.Semaphore(0)
         self.gone = threading.Event()
         self.last = Envelope("benchmark.nothing")
@@ -163,9 +164,7 @@ def run(way: Way, rounds: int, pushes: int) -> dict[str, list[Figures]]:
 def main() -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--over", nargs="+", choices=["grpc", "sockets"], default=["grpc", "sockets"]
-    )
+    parser.add_argument("--over", nargs="+", choices=["grpc", "tcp"], default=["grpc", "tcp"])
     parser.add_argument("--lanes", type=int, nargs="+", default=[2])
     parser.add_argument("--encrypted", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)

@@ -23,10 +23,10 @@ from rounds import Report, Start
 
 __all__ = ["VARIANTS", "CannotError", "two_hosts"]
 
-# telegrad otherwise than it comes: without encryption, as torch is, and with bulk bytes past gRPC, too.
+# telegrad otherwise than it comes: without encryption, as torch is, and with all calls over gRPC.
 VARIANTS = {
     "telegrad-plain": ["--insecure"],
-    "telegrad-sockets": ["--insecure", "--bulk-port", "0"],
+    "telegrad-grpc": ["--no-direct"],
 }
 PORT = 29500  # a host has all its ports for itself
 PROGRAM_SECONDS = 120.0
@@ -74,7 +74,8 @@ def _words(
     how = VARIANTS.get(peer, [])
     python = python_of("telegrad" if how else peer)
     place = ["--rank", str(rank), "--meet", meet, *how]
-    alone = ["env", "-u", "TELEGRAD_TOKEN"] if how else []  # a worker has a token, or none at all
+    insecure = "--insecure" in how  # a worker has a token, or none at all
+    alone = ["env", "-u", "TELEGRAD_TOKEN"] if insecure else []
     return [*alone, python, PEERS / program, *arguments, *place]
 
 

@@ -149,7 +149,7 @@ PARTS: Final[dict[str, Part]] = {
         {
             "telegrad": "telegrad_rpc.py",
             "telegrad-plain": "telegrad_rpc.py",
-            "telegrad-sockets": "telegrad_rpc.py",
+            "telegrad-grpc": "telegrad_rpc.py",
             "torch": "torch_rpc.py",
         },
         [(HOSTS, ["--workers", "2", "--idle", *BETWEEN, "--busy"])],

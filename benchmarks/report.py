@@ -25,7 +25,7 @@ __all__ = [
 NAMES = {
     "telegrad": "telegrad",
     "telegrad-plain": "telegrad, not encrypted",
-    "telegrad-sockets": "the same, `bulk_port=0`",
+    "telegrad-grpc": "telegrad, `direct=False`",
     "torch": "torch (TensorPipe)",
     "xoscar": "xoscar",
     "ray": "Ray",
@@ -80,8 +80,8 @@ def _cells(found: Found, row: Row, peers: Sequence[str]) -> list[str]:
     ratios, missed = f"{ratio:.2f}", ""
     if not row.gate.met(ratio):  # with three digits, as two may round a miss to the gate
         missed = f"; missed ({ratio:.3f}), no worse than {row.gate.bound(ratio):.2f}"
-    if (by_sockets := ratio_of(found, row, "telegrad-sockets")) is not None:
-        ratios += f", with `bulk_port` {by_sockets:.2f}"
+    if (over_grpc := ratio_of(found, row, "telegrad-grpc")) is not None:
+        ratios += f", over gRPC {over_grpc:.2f}"
     return [*cells, f"{ratios} x {row.gate.peer}", f"{row.gate}{missed}"]
 
 

@@ -112,8 +112,7 @@ def options_of(network: str, seed: int) -> dict[str, Any]:
     common: dict[str, Any] = {"timeout": work.CALL_SECONDS, "lost_after": LOST_AFTER}
     if network != "unix":
         common["local"] = False
-    if network == "tcp":
-        common["bulk_port"] = 0
+        common["direct"] = network == "tcp"
     found: dict[str, Any] = {"options": rpc.RpcOptions(**common), "limit": MOST_SECONDS}
     if network == "faulty":
         faults = {"drop": 0.01, "delay": 0.05, "duplicate": 0.01, "reorder": 0.01, "kill": 0.01}

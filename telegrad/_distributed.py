@@ -326,16 +326,13 @@ def _make_grpc_agent(
         ports=options.ports,
         local=local,
     )
+    direct = port.direct(options.direct_ports, tls, insecure=options.insecure)
     made = make_agent(
         address,
         name=name,
         options=options,
         token=token,
-        transports=[
-            *local,
-            port.transport,
-            *port.bulk(options.bulk_port, certificates=tls is not None),
-        ],
+        transports=[*local, port.transport, *direct],
         control_transports=[port.transport],
         on_found=port.found,
         context=context,

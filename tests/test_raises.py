@@ -32,6 +32,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("rendezvous/file.py", "OSError"): "becomes a RendezvousError",
     ("transport/security/own_file.py", "TimeoutError"): "becomes an AuthenticationError",
     ("transport/loop.py", "RuntimeError"): "a mistake of telegrad's",
+    ("transport/sockets/tls_socket.py", "BlockingIOError"): "as of a socket that does not block",
     ("transport/session/exchange.py", "RuntimeError"): "a mistake of telegrad's",
     ("arrays/shared.py", "OSError"): "the system has no shared memory",
     ("arrays/device_memory.py", "LookupError"): "the session takes another way",

@@ -166,7 +166,7 @@ class Plan(argparse.Namespace):
         rank: Which worker this process is; None for one that starts the others itself.
         meet: Where workers that are started one by one meet, as `init_method` says it.
         insecure: Whether nothing is encrypted between hosts, where that can be chosen.
-        bulk_port: Where bulk bytes go past gRPC; None for nowhere.
+        direct: Whether calls between hosts may go past gRPC, where that can be chosen.
         grpc: Whether telegrad takes gRPC on one host, too; torch takes what it always takes.
     """
 
@@ -178,7 +178,7 @@ class Plan(argparse.Namespace):
     rank: int | None
     meet: str
     insecure: bool
-    bulk_port: int | None
+    direct: bool
     grpc: bool
 
 
@@ -194,7 +194,7 @@ def plan(arguments: list[str] | None = None) -> Plan:
     parser.add_argument("--rank", type=int)
     parser.add_argument("--meet", default="")
     parser.add_argument("--insecure", action="store_true")
-    parser.add_argument("--bulk-port", type=int)
+    parser.add_argument("--no-direct", dest="direct", action="store_false")
     parser.add_argument("--grpc", action="store_true")
     return parser.parse_args(arguments, Plan())
 

@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 COLOURS = {
     "telegrad": "#0b6e4f",
     "telegrad-plain": "#6bbf9c",
-    "telegrad-sockets": "#a8dcc6",
+    "telegrad-grpc": "#a8dcc6",
     "torch": "#d1495b",
     "xoscar": "#30638e",
     "ray": "#edae49",

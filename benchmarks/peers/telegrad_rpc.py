@@ -104,7 +104,7 @@ def main(told: measure.Plan) -> None:
 
 def one_of(rank: int, told: measure.Plan) -> None:
     """One worker of several that are started elsewhere; the token is in the environment."""
-    options = rpc.RpcOptions(insecure=told.insecure, bulk_port=told.bulk_port)
+    options = rpc.RpcOptions(insecure=told.insecure, direct=told.direct)
     if rank:
         serve(rank, told.workers, told.meet, options)
     else:

@@ -149,7 +149,7 @@ class Reach:
             the other does not listen, or nobody could be asked.
         words: The reason, for people.
         endpoints: The other's endpoints, as far as the dialler knows.
-        transport: The transport of the present session: `grpc`, `grpcs`, `bulk`, `bulks`, `local`,
+        transport: The transport of the present session: `grpc`, `grpcs`, `tcp`, `tcps`, `local`,
             `inproc`; "" for none.
         opened: True if the dialler has opened that connection.
         endpoint: The other end of that connection.
@@ -157,6 +157,8 @@ class Reach:
             one.
         loss: The reason for which the other is lost to the dialler, or unreachable; "" if it is
             not.
+        kept: The reason for which that connection has not moved past gRPC; "" if it has, or if the
+            other has opened it.
     """
 
     ended: str = NOT_TRIED
@@ -167,6 +169,7 @@ class Reach:
     endpoint: str = ""
     certificate: tuple[str, ...] | None = None
     loss: str = ""
+    kept: str = ""
 
     @property
     def failed(self) -> bool:
@@ -190,6 +193,7 @@ class Reach:
             str(plain["endpoint"]),
             None if names is None else tuple(map(str, names)),
             str(plain["loss"]),
+            str(plain["kept"]),
         )
 
 
@@ -342,7 +346,8 @@ def pair_of(
         back: The result of the dial of `one` by `other`.
         speed: The measurements at `one`.
     """
-    carried = next((each for each in (reach, back) if each.transport), Reach())
+    first = reach if reach.opened else back  # it knows most of the connection
+    carried = next((each for each in (first, reach, back) if each.transport), Reach())
     opened_by = one.name if reach.opened else other.name if carried.transport else ""
     dialled = reach if reach.opened else back
     endpoint = dialled.endpoint or (dialled.endpoints[0] if dialled.endpoints else "")
@@ -379,12 +384,14 @@ def _why(carried: Reach, dialler: DoctorWorker, listener: DoctorWorker) -> str:
                 f"encrypted, since {listener.name!r} listens beyond loopback; with certificates that "
                 "workers made at their start"
             )
-        case "bulks":
-            why = "both have bulk_port, past gRPC; encrypted with keys of the session over gRPC before"
-        case "grpc" | "bulk" if listener.insecure:
+        case "tcps":
+            why = "they reach each other directly, past gRPC; encrypted with the same certificates"
+        case "grpc" | "tcp" if listener.insecure:
             why = "insecure=True: nothing is encrypted"
         case _:
             why = "plain, since loopback does not leave the machine"
+    if carried.kept:
+        why += f"; not direct: {carried.kept}"
     if not dialler.listens:
         why += f"; {dialler.name!r} does not listen and is called over the session that it opened"
     return why

@@ -419,13 +419,13 @@ def _detours(
     rows = [
         pair
         for pair in pairs
-        if pair.transport in ("grpc", "grpcs", "bulk", "bulks")
+        if pair.transport in ("grpc", "grpcs", "tcp", "tcps")
         and not is_loopback_endpoint(pair.endpoint)
     ]
     certified = any(pair.reach.certificate is not None for pair in pairs)
     if rows and not certified:
         first = rows[0]
-        encrypted = " and is encrypted" if first.transport in ("grpcs", "bulks") else ""
+        encrypted = " and is encrypted" if first.transport in ("grpcs", "tcps") else ""
         yield DoctorProblem(
             "detour",
             tuple(dict.fromkeys(name for pair in rows for name in (pair.one, pair.other))),

@@ -253,6 +253,7 @@ def _reach(dial: Dial) -> Reach:
         "" if link is None else link.description,
         None if link is None else link.peer_names,
         dial.loss,
+        "" if link is None else link.kept,
     )
 
 

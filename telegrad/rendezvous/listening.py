@@ -28,11 +28,13 @@ from typing import TypeAlias, final
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous.init_method import JobAddress
 from telegrad.transport import (
-    BulkSockets,
     GrpcTransport,
     SharedPort,
+    TcpTransport,
+    Tls,
     Transport,
     address_of,
+    can_read_directly,
     interfaces,
     is_everywhere,
     is_local,
@@ -103,7 +105,7 @@ class JobPort:
         if advertise is not None:
             split_advertised(advertise)
         self._ports = ports
-        self._bound: str | None = None
+        self._listens_at: tuple[str, Tls | None] | None = None
         self._local = local
         self.transport = SharedPort(make(LOOPBACK, 0, None), *local)
         if is_unix(bind) and address.hosts_store and address.port:
@@ -117,24 +119,19 @@ class JobPort:
             place = host_place(address, bind, self._advertise)
             self._place(place, [address.port] if address.port else ports)
 
-    def bulk(self, port: int | None, *, certificates: bool) -> list[BulkSockets]:
-        """Returns sockets that open a port for big arrays at the same address; none for None.
+    def direct(
+        self, ports: Sequence[int], tls: Tls | None, *, insecure: bool
+    ) -> list[TcpTransport]:
+        """Returns the transport past gRPC, which listens at the same address; none if it cannot be.
 
         Args:
-            port: The port; 0 for one that the kernel chooses.
-            certificates: True if every connection has to show a certificate.
-
-        Raises:
-            ValueError: Certificates are demanded, but connections of that port show none.
+            ports: The ports to try, in order; 0 for one that the kernel chooses; empty for none.
+            tls: The certificates that this worker shows and demands; None for none.
+            insecure: True if plain connections may go to other machines.
         """
-        if port is None:
+        if not ports or not can_read_directly():
             return []
-        if certificates:
-            raise ValueError(
-                "RpcOptions.bulk_port opens a port that shows no certificate, and TELEGRAD_TLS_CERTIFICATE "
-                "names one that every connection is to show; leave bulk_port out"
-            )
-        return [BulkSockets(port, lambda: self._bound)]
+        return [TcpTransport(ports, lambda: self._listens_at, tls=tls, insecure=insecure)]
 
     def found(self, endpoint: str) -> None:
         """Sets the coordinator's endpoint; nothing may listen before, unless it runs here.
@@ -156,8 +153,8 @@ class JobPort:
             self._place(choose_place(self._bind, self._advertise, host), self._ports)
 
     def _place(self, place: Place, ports: Sequence[int]) -> None:
-        self._bound = place.bind
         first = self._make(place.bind, ports[0], place.advertise)
+        self._listens_at = place.bind, first.tls
         others = [first.on_port(port) for port in ports[1:]]
         self.transport.place([first, *others], f"ports {ports[0]} to {ports[-1]} of {place.bind}")
 

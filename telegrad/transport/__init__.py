@@ -55,7 +55,8 @@ from telegrad.transport.session.link import Dial, Link, dial_peers, own_endpoint
 from telegrad.transport.session.session import Session, SessionStatistics
 from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import Credentials, ExchangeStatistics
-from telegrad.transport.sockets.tcp import BulkSockets
+from telegrad.transport.sockets.message_socket import can_read_directly
+from telegrad.transport.sockets.tcp import TcpTransport
 from telegrad.transport.sockets.unix import LocalTransport, find_local, is_unix
 from telegrad.wire import escaped
 
@@ -63,7 +64,6 @@ __all__ = [
     "CALL_REFUSED",
     "LONGEST_SLEEP",
     "Audit",
-    "BulkSockets",
     "Carrier",
     "CarrierClosedError",
     "Certificate",
@@ -91,11 +91,13 @@ __all__ = [
     "SharedPort",
     "Shield",
     "SocketReader",
+    "TcpTransport",
     "Tls",
     "TlsOptions",
     "Transport",
     "WrappedCarrier",
     "address_of",
+    "can_read_directly",
     "dial_peers",
     "escaped",
     "fault_of_file",

@@ -9,7 +9,7 @@ Connection             one peer: a pure Session, plus the carrier that is up now
 Carrier                one duplex stream of byte messages; may break at any moment
      │
 Transport              makes carriers: inproc (queues), grpc (one duplex stream each),
-                       local (a Unix socket each, which threads may use without the loop)
+                       local, tcp (a socket each, which threads may use without the loop)
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, Envelope
 
 __all__ = [
-    "Blocking",
     "Carrier",
     "CarrierClosedError",
     "Direct",
@@ -41,9 +40,9 @@ class CarrierClosedError(ConnectionError):
 
 
 class Direct(Protocol):
-    """A carrier's messages without the loop: the threads that have the roles move them.
+    """A carrier's bytes without the loop: the threads that have the roles move them.
 
-    Nothing here waits.
+    Nothing here waits, but `send_all` and `fill`.
 
     Attributes:
         holds_more: True if there may be a message that no poll tells of: it was read, and not
@@ -99,47 +98,25 @@ class Direct(Protocol):
             CarrierClosedError: There will be no message any more.
         """
 
-    def end(self) -> None:
-        """Breaks the carrier at both ends and wakes polling threads; idempotent, never raises."""
+    def accept_all(self) -> None:
+        """Takes messages of any size that is allowed: the peer has proved itself."""
 
-
-class Blocking(Protocol):
-    """A carrier's bytes, for two threads that block: one sends and one receives."""
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if the other end is on this machine."""
-
-    def begin_blocking(self) -> None:
-        """Leaves the loop.
-
-        Raises:
-            CarrierClosedError: The carrier is broken.
-        """
-
-    def begin_direct(self) -> None:
-        """Leaves the loop as a stream of messages: the carrier's `direct` moves them from now on.
-
-        Raises:
-            CarrierClosedError: The carrier is broken.
-        """
-
-    def put(self, *parts: Buffer) -> None:
-        """Sends bytes; blocks until the system has taken all of them.
+    def send_all(self, *parts: Buffer) -> None:
+        """Sends bytes of a lane; blocks until the system has taken all of them.
 
         Raises:
             CarrierClosedError: The carrier is broken.
         """
 
     def fill(self, place: memoryview) -> None:
-        """Fills a place with the next bytes; blocks until they are all there.
+        """Fills a place with the next bytes of a lane; blocks until they are all there.
 
         Raises:
             CarrierClosedError: The carrier broke before that.
         """
 
     def end(self) -> None:
-        """Breaks the carrier at both ends and wakes blocked threads; idempotent, never raises."""
+        """Breaks the carrier at both ends and wakes waiting threads; idempotent, never raises."""
 
 
 class Sending(Protocol):
@@ -198,12 +175,9 @@ class Carrier(ABC):
         return None
 
     @property
-    def blocking(self) -> Blocking | None:
-        """The object with which two threads move its bytes, as a lane; None if only the loop can.
-
-        Once it is used, `send` and `receive` are not.
-        """
-        return None
+    def takes_over(self) -> bool:
+        """True if it carries no stream of its own: lanes, or a stream that has moved to it."""
+        return False
 
     @property
     def begins_anywhere(self) -> bool:
@@ -217,6 +191,14 @@ class Carrier(ABC):
             CarrierClosedError: The carrier is broken.
         """
         return asyncio.ensure_future(self.send(message))
+
+    async def secure(self) -> None:
+        """Finishes what the carrier needs before its first message, such as a handshake of TLS.
+
+        Raises:
+            CarrierClosedError: The carrier is broken, or one end refuses the other.
+        """
+        return
 
     @abstractmethod
     async def send(self, message: bytes) -> None:
@@ -303,11 +285,6 @@ class Transport(ABC):
     def told(self) -> tuple[str, ...]:
         """The capabilities of this transport for a listener's hello, once it listens."""
         return ()
-
-    @property
-    def takes_frames(self) -> bool:
-        """True if streams of other transports may move to its carriers."""
-        return False
 
     def named(self, info: WorkerInfo) -> Transport:
         """Returns the transport with which this worker listens; itself, unless it is shared.

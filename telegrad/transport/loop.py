@@ -50,7 +50,7 @@ class Looks(Protocol):
 
 
 @final
-class _Selector(selectors.EpollSelector):
+class _Selector(selectors.DefaultSelector):
     """The selector of the loop of a LoopThread, which polls before it sleeps while that says so."""
 
     def __init__(self, thread: LoopThread) -> None:

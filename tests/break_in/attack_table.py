@@ -30,6 +30,7 @@ class Attack:
 
 TLS = "tests/transport/test_tls.py::"
 HANDSHAKES = "2 messages of at most 16 KiB"
+DIRECT = "tests/transport/test_tcp_strangers.py::"
 STRANGERS = "test_strangers.py::"
 MEMBERS = "test_members.py::"
 FORGERIES = "test_forgeries.py::"
@@ -55,6 +56,15 @@ ATTACKS = (
     Attack("a thousand TLS handshakes that never end", "ended after `handshake_seconds`", "30 to 50 KB each, 0 messages", (STRANGERS + "test_tls_handshakes_that_never_end",)),
     Attack("health checks of almost 2 MiB that never end", "the oldest of more than 16 are cut off, the others after 5 s", "2 MiB each, 0 messages", (STRANGERS + "test_questions_about_its_health_that_never_end",)),
     Attack("a hello, a byte at a time", "cut off after `handshake_seconds`", "0 messages", (STRANGERS + "test_a_hello_a_byte_at_a_time",)),
+    # at a direct port, past gRPC
+    Attack("a lane or a move without the token, of no stream, of somebody else's; a stream that begins there", "refused: `AUTHENTICATION`, `UNKNOWN_STREAM`, `MALFORMED`", HANDSHAKES, (DIRECT + "test_a_socket_without_the_token", DIRECT + "test_a_socket_of_no_stream_or_of_an_old_one", DIRECT + "test_somebody_elses_stream", DIRECT + "test_no_stream_begins_at_a_direct_port")),
+    Attack("no certificate, one of another CA, one with a wrong name, where certificates are demanded", "refused in the TLS handshake, or: `AUTHENTICATION`", "0 or 1 messages", (DIRECT + "test_under_mutual_tls_a_certificate_of_the_job_is_demanded", DIRECT + "test_under_mutual_tls_a_name_is_that_of_its_certificate")),
+    Attack("TLS 1.2, or none, at a port that encrypts", "refused in the TLS handshake", "0 messages", (DIRECT + "test_older_tls_is_refused", DIRECT + "test_a_dialler_talks_no_older_tls", DIRECT + "test_plain_bytes_at_a_port_that_encrypts")),
+    Attack("handshakes that stop half-way, by the hundred", "cut off after `handshake_seconds`; of more than `unproved_streams` the oldest at once", "110 KB each, 0 messages", (DIRECT + "test_who_stops_in_a_handshake_is_cut_off", DIRECT + "test_of_too_many_strangers_the_oldest_goes", DIRECT + "test_handshakes_half_done_by_the_hundred")),
+    Attack("messages above 16 KiB before the proof; garbage", "cut off", "4 bytes", (DIRECT + "test_who_says_no_hello_under_tls_is_cut_off", DIRECT + "test_who_says_what_is_no_hello_is_cut_off")),
+    Attack("somebody in between ends TLS there and begins another", "the proofs fail; calls stay on gRPC", HANDSHAKES, ("tests/transport/test_tcp.py::test_a_relay_that_ends_tls_is_found_out_by_the_proofs",)),
+    Attack("bytes that are altered, left out, repeated or cut off on their way", "the stream ends, and goes on over another one; nothing altered is handed over", "1 record", (DIRECT + "test_under_tls_they_arrive_as_they_were_or_not_at_all", DIRECT + "test_records_of_tls_come_in_their_order_and_once", "tests/transport/test_tcp.py::test_what_was_altered_on_the_way_is_never_handed_over", "tests/transport/test_tcp_lanes.py::test_what_was_altered_on_the_way_is_never_handed_over")),
+    Attack("another program listens at a direct port: a web server, one that says nothing, one that hangs up", "calls stay on gRPC", "1 message", ("tests/transport/test_tcp.py::test_who_is_no_worker_leaves_it_on_grpc", "tests/transport/test_tcp.py::test_who_says_nothing_is_given_up_after_the_time_of_a_handshake")),
     # certificates
     Attack("an expired certificate", "refused in the TLS handshake", "0 messages", (TLS + "test_certificates_that_have_expired",)),
     Attack("a certificate of another CA", "refused in the TLS handshake", "0 messages", (TLS + "test_certificates_of_another_authority", TLS + "test_a_listener_does_not_believe_the_certificate_of_a_dialler")),

@@ -16,7 +16,6 @@ from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo
 from tests.break_in import remote_code
 from tests.break_in.members import enlisted
-from tests.faults.processes import listening_ports
 from tests.faults.remote_code import process_id
 
 TOKEN = "a token that only the tests use"
@@ -94,7 +93,7 @@ def job_of_two(directory: Path, **options: Any) -> Iterator[Victim]:
             cluster.run(remote_code.ask_the_other)
             cluster.call(1, remote_code.listen_to_audit)
             _, pid = cluster.run(process_id)
-            port = listening_ports(pid)[0]
+            port = cluster.call(1, remote_code.grpc_port)
             name, coordinator = cluster.call(1, remote_code.job_name_and_coordinator)
             yield Victim(cluster, pid, port, name, coordinator, canary)
             for rank in (0, 1):  # an orderly end would wait for offenders that only went away

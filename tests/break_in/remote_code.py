@@ -11,6 +11,8 @@ from typing import Any
 from telegrad import rpc
 from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.seams import current_agent
+from telegrad.transport.grpc.options import split_address
+from telegrad.transport.session.link import own_endpoints
 from telegrad.types import Array
 from tests.audit_log import AuditLog
 
@@ -22,6 +24,7 @@ __all__ = [
     "dial",
     "forget_audit",
     "give_back",
+    "grpc_port",
     "hold",
     "job_name_and_coordinator",
     "let_go",
@@ -122,6 +125,13 @@ def job_name_and_coordinator() -> tuple[str, str]:
     """The name of the job, and where its coordinator listens."""
     joined = current_agent().attachments[JoinedJob]
     return os.environ["TELEGRAD_JOB"], joined.coordinator_endpoint
+
+
+def grpc_port() -> int:
+    """The port where this worker listens with gRPC; it has a direct one, too."""
+    endpoints = own_endpoints(current_agent().exchange)
+    (endpoint,) = [each for each in endpoints if each.startswith("grpc")]
+    return split_address(endpoint)[1]
 
 
 def members() -> list[rpc.WorkerInfo]:

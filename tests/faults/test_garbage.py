@@ -17,6 +17,7 @@ import pytest
 from telegrad import pb, rpc
 from telegrad.testing import Cluster, held_references, leaks
 from telegrad.transport import Carrier, CarrierClosedError, GrpcTransport, shared_loop_thread
+from telegrad.transport.grpc.options import split_address
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
@@ -77,6 +78,13 @@ def ports(cluster: Cluster) -> list[int]:
     return found
 
 
+def grpc_ports(cluster: Cluster) -> list[int]:
+    """The ports of the job where gRPC answers: of the workers, and of the coordinator."""
+    _, coordinator = cluster.call(0, garbage.job_name_and_coordinator)
+    endpoints = [coordinator, *(each for all_ in cluster.run(garbage.endpoints) for each in all_)]
+    return sorted({split_address(each)[1] for each in endpoints if each.startswith("grpc")})
+
+
 @pytest.mark.parametrize("data", RAW.values(), ids=RAW)
 def test_raw_garbage_on_every_port(cluster: Cluster, data: bytes) -> None:
     with ExitStack() as stack:
@@ -129,7 +137,7 @@ def test_garbage_in_place_of_a_hello(cluster: Cluster, hello: bytes) -> None:
         await carrier.send(hello)
         return await until_closed(carrier)
 
-    for port in ports(cluster):
+    for port in grpc_ports(cluster):
         (answer,) = on_loop(partial(talk, port))
         refusal = pb.Refusal.FromString(answer[1:])
         assert Reason(refusal.reason) is Reason.MALFORMED
@@ -149,7 +157,7 @@ def test_a_stranger_with_another_token(cluster: Cluster) -> None:
             shake.takes_welcome(await carrier.receive())
         return await until_closed(carrier)
 
-    for port in ports(cluster):
+    for port in grpc_ports(cluster):
         assert on_loop(partial(talk, port)) == []
 
 
@@ -181,7 +189,7 @@ def test_garbage_of_a_member_that_has_only_the_token(cluster: Cluster, frame: An
         await carrier.send(shake.frames().seal(payload) if sealed else payload)
         await until_closed(carrier)
 
-    for port in ports(cluster):
+    for port in grpc_ports(cluster):
         for sealed in (True, False):
             with enlisted(coordinator, job, TOKEN.encode(), f"mallory{next(COUNT)}") as info:
                 on_loop(partial(talk, port, sealed, info))

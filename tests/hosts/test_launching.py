@@ -117,8 +117,8 @@ def test_containers_of_one_machine_are_hosts_of_their_own(
     pairs = set(re.findall(r"pair: (\w+ \w+) (\w+) (\w+)", first.wait()))
     assert pairs == {
         ("worker0 worker1", "True", "local"),
-        ("worker0 worker2", "False", "grpcs"),
-        ("worker1 worker2", "False", "grpcs"),
+        ("worker0 worker2", "False", "tcps"),
+        ("worker1 worker2", "False", "tcps"),
     }
     second.wait()
 

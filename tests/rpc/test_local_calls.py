@@ -56,7 +56,8 @@ agent = rpc.init_rpc()
 
 def carrier():
     (connection,) = rpc.seams.core_of(agent).exchange._peers.known.values()
-    return connection.stream.carrier.description
+    stream = connection.stream  # none while it moves
+    return "" if stream is None else stream.carrier.description
 
 if agent.rank == 0:
     rpc.rpc_sync(1, nothing)

@@ -50,16 +50,15 @@ def test_defaults() -> None:
             ValueError,
             "so that tls=.* has no meaning",
         ),
-        ({"bulk_port": True}, TypeError, "or None"),
-        ({"bulk_port": "5"}, TypeError, "0 for any that is free"),
-        ({"bulk_port": -1}, ValueError, "from 0 to 65535"),
-        ({"bulk_port": 5, "listen": False}, ValueError, "write bulk_port=0 to use"),
-        ({"bulk_port": 0, "bind": "unix"}, ValueError, "bulk_port=0 has no meaning"),
-        (
-            {"bulk_port": 0, "tls": TlsOptions(ca="a", certificate="b", key="c")},
-            ValueError,
-            "leave bulk_port out, or tls",
-        ),
+        ({"direct": None}, TypeError, r"True, False, or a range of ports such as range\(29600"),
+        ({"direct": 29600}, TypeError, "True, False, or a range"),
+        ({"direct": "29600-"}, ValueError, "RpcOptions.direct must be True, False"),
+        ({"direct": "29700-29600"}, ValueError, "RpcOptions.direct=.* has no port in it"),
+        ({"direct": "0-10"}, ValueError, "RpcOptions.direct=.* 1 to 65535"),
+        ({"direct": range(65530, 65540)}, ValueError, "RpcOptions.direct=.* 1 to 65535"),
+        ({"direct": range(0)}, ValueError, "has no port in it"),
+        ({"direct": "29600-29699", "listen": False}, ValueError, "direct='29600-29699' has no"),
+        ({"direct": range(5, 9), "bind": "unix"}, ValueError, "direct=.* has no meaning"),
         ({"bind": ""}, TypeError, "bind"),
         (
             {"advertise": "grpc://h:1"},
@@ -110,6 +109,27 @@ def test_wrong_options(wrong: dict[str, Any], error: type[Exception], words: str
 )
 def test_ports(port: int | range | str, ports: object) -> None:
     assert RpcOptions(port=port).ports == ports
+
+
+@pytest.mark.parametrize(
+    ("direct", "ports"),
+    [
+        (True, (0,)),
+        (False, ()),
+        ("29600", range(29600, 29601)),
+        (" 29600 - 29602 ", range(29600, 29603)),
+        (range(29600, 29700, 10), range(29600, 29700, 10)),
+    ],
+)
+def test_direct_ports(direct: bool | range | str, ports: object) -> None:
+    assert RpcOptions(direct=direct).direct_ports == ports
+    assert RpcOptions().direct_ports == (0,)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_who_does_not_listen_may_dial_direct_ports(direct: bool) -> None:
+    assert RpcOptions(direct=direct, listen=False).direct is direct
+    assert RpcOptions(direct=direct, bind="unix").direct is direct
 
 
 def test_device_maps() -> None:

@@ -18,16 +18,19 @@ class Proxy:
         port: Where to.
 
     Attributes:
-        cuts: For each of the next connections, the bytes both ways after which it is cut.
+        cuts: For each of the next connections, the bytes both ways after which it is cut; None if it
+            is not.
         hold_after: Bytes both ways of one connection after which nothing passes any more.
+        holds_from: The first connection that is held; 1 for all.
         alter_at: The byte, of those that a dialler sends on one connection, that is altered.
         connections: How many came.
         seen: All that passed, both ways.
     """
 
     def __init__(self, port: int) -> None:
-        self.cuts: list[int] = []
+        self.cuts: list[int | None] = []
         self.hold_after: int | None = None
+        self.holds_from = 1
         self.alter_at: int | None = None
         self.connections = 0
         self.seen = bytearray()
@@ -75,7 +78,7 @@ class Proxy:
             with self._lock:
                 self.connections += 1
                 self._open += [here, there]
-                passed = _Passed(self.cuts.pop(0) if self.cuts else None)
+                passed = _Passed(self.connections, self.cuts.pop(0) if self.cuts else None)
             self._start(self._pass_on, here, there, passed, True)
             self._start(self._pass_on, there, here, passed, False)
 
@@ -95,6 +98,7 @@ class Proxy:
                     passed.up += len(block) if dialler else 0
                     self.seen += block
                     held = self.hold_after is not None and passed.bytes > self.hold_after
+                    held = held and passed.number >= self.holds_from
                 if held:
                     self._ending.wait()
                     break
@@ -108,7 +112,8 @@ class Proxy:
 class _Passed:
     """What passed on one connection, both ways and from the dialler."""
 
-    def __init__(self, cut: int | None) -> None:
+    def __init__(self, number: int, cut: int | None) -> None:
+        self.number = number
         self.cut = cut
         self.bytes = self.up = 0
 

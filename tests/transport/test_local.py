@@ -21,13 +21,14 @@ from telegrad.transport import (
 )
 from telegrad.transport.sockets import unix as module
 from telegrad.transport.sockets.message_socket import DirectSocket
+from tests.transport.socket_pairs import unix_pair
 from tests.transport.workers import SECONDS, Floor, floor_of
 
 T = TypeVar("T")
 
 
 def pair() -> tuple[DirectSocket, DirectSocket]:
-    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    one, other = unix_pair()
     return DirectSocket(one), DirectSocket(other)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from telegrad.transport.channels.shared_memory import SlabPool, SlabStream
 from telegrad.transport.sockets.message_socket import DirectSocket
 from telegrad.wire import NO_MEMORY, Envelope, Frame, Lending, Lent
 from telegrad.wire.memory import bytes_of
+from tests.transport.socket_pairs import unix_pair
 from tests.transport.test_slabs import (
     SIZE,
     account_of,
@@ -159,7 +159,7 @@ def test_a_stream_that_breaks_before_it_is_sent(local: Floor) -> None:
 
 
 def test_what_cannot_be_given_back() -> None:
-    one, other = socket.socketpair()
+    one, other = unix_pair()
     ends = DirectSocket(one), DirectSocket(other)
     stream = SlabStream(SlabPool(lambda: 0.0), ends[0])
     memory = stream.take(SIZE)

@@ -24,6 +24,7 @@ from telegrad.transport.channels.shared_memory import MOST_HANDLES, SlabPool, Sl
 from telegrad.transport.sockets.message_socket import MOST_DESCRIPTORS, DirectSocket
 from telegrad.wire import LENT_BYTES, Envelope, Frame, Lending, Lent
 from tests.repeated import TRANSPORTS
+from tests.transport.socket_pairs import unix_pair
 from tests.transport.workers import Floor, ManualClock, Worker, floor_of, wait_until
 
 SIZE = 2**20
@@ -550,7 +551,7 @@ def test_slabs_without_descriptors_or_too_many(wire: Wire) -> None:
 
 
 def test_what_was_not_lent_cannot_be_given_back() -> None:
-    one, other = socket.socketpair()
+    one, other = unix_pair()
     ends = DirectSocket(one), DirectSocket(other)
     stream = SlabStream(SlabPool(lambda: 0.0), ends[0])
     with pytest.raises(DecodeError, match="loan 1 is given back"):
@@ -562,7 +563,7 @@ def test_what_was_not_lent_cannot_be_given_back() -> None:
 
 def test_descriptors_are_there_before_their_message() -> None:
     before = descriptors()
-    one, other = map(DirectSocket, socket.socketpair())
+    one, other = map(DirectSocket, unix_pair())
     memory = [SharedMemory.make(4096) for _ in range(3)]
     one.put(b"first")
     for each in memory[:2]:
@@ -594,7 +595,7 @@ def test_descriptors_are_there_before_their_message() -> None:
 def test_a_flood_of_descriptors_ends_the_stream(asked: bool) -> None:
     """More than any message asks for; none of them stays open, nor of those that were cut off."""
     before = descriptors()
-    ends = socket.socketpair()
+    ends = unix_pair()
     one, other = map(DirectSocket, ends)
     null = os.open("/dev/null", os.O_RDONLY)
     rights = [null] * (MOST_DESCRIPTORS // 2 + 1 if asked else MOST_DESCRIPTORS + 1)

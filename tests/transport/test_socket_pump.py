@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -19,6 +18,7 @@ from telegrad.transport.io.loop_watch import MOST_REQUESTS
 from telegrad.transport.io.socket_pump import SocketPump
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.sockets.message_socket import DirectSocket
+from tests.transport.socket_pairs import unix_pair
 from tests.transport.workers import SECONDS
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Ends:
     """
 
     def __init__(self, spin: float = 0.0) -> None:
-        self.here, self.there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.here, self.there = unix_pair()
         self.loop = LoopThread("pump-test").acquire()
         self.frames, self.gate = Frames(), Gate()
         self.direct, self.other = DirectSocket(self.here), DirectSocket(self.there)

@@ -14,7 +14,6 @@ import pytest
 from telegrad.errors import WorkerLostError
 from telegrad.testing import leaks
 from telegrad.transport import (
-    BulkSockets,
     Carrier,
     CarrierClosedError,
     ConnectionLimits,
@@ -28,6 +27,7 @@ from telegrad.transport import (
     Listener,
     LocalTransport,
     Receiver,
+    TcpTransport,
     Tls,
     TlsOptions,
     Transport,
@@ -48,7 +48,8 @@ SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
 FAREWELL = 0.2  # for what a test has left under way; some peers are gone and answer no goodbye
 TICK = 0.25  # how often an exchange looks, with a bound of 10 s
 SETTLES = 30  # turns of the loop in which whatever is under way in this process arrives
-NAMES = ("alice", "bob", "carol", "dave", "host")  # in the certificate of a floor with mutual TLS
+# In the certificate of a floor with mutual TLS.
+NAMES = ("alice", "bob", "carol", "dave", "host", "coordinator", "zoe", *"abcd")
 TOKEN = b"a token that only the tests use"
 
 # With this mark a test runs over one transport in `make test`, over the others in `make test-long`.
@@ -182,7 +183,7 @@ class Worker:
         self.exchange = exchange
         self.recorder = recorder
         self.endpoints: tuple[str, ...] = ()
-        self.sockets: list[BulkSockets] = []  # what it opens and dials for lanes, if anything
+        self.sockets: list[TcpTransport] = []  # what its streams move to, if anything
 
     @property
     def info(self) -> WorkerInfo:
@@ -239,8 +240,7 @@ class Floor:
 
     Args:
         kind: "inproc", "local", "grpc", "self-signed" or "mutual", the last two over gRPC with TLS;
-            "sockets" or "sealed sockets", which are "grpc" and "self-signed" with sockets for lanes;
-            "moved sockets" or "sealed moved sockets", whose streams move to them, too.
+            "tcp", "self-signed tcp" or "mutual tcp", whose streams move from there to TCP sockets.
         authority: Of the one certificate that the workers of "mutual" share.
     """
 
@@ -266,16 +266,17 @@ class Floor:
         return GrpcTransport(tls=self._tls(), **options)
 
     def _tls(self) -> Tls | None:
-        if self.kind == "mutual":
+        if self.kind.startswith("mutual"):
             assert self._authority is not None
             return self._authority.tls(*NAMES)
-        return self_signed_tls() if self.kind.startswith(("self-signed", "sealed")) else None
+        return self_signed_tls() if self.kind.startswith("self-signed") else None
 
-    def sockets(self) -> list[BulkSockets]:
-        """Returns what opens and dials sockets for lanes, for one worker, where this floor does."""
-        if not self.kind.endswith("sockets"):
+    def sockets(self) -> list[TcpTransport]:
+        """Returns the transport past gRPC for one worker, where this floor has it."""
+        if not self.kind.endswith("tcp"):
             return []
-        return [BulkSockets(0, lambda: "127.0.0.1", frames="moved" in self.kind)]
+        tls = self._tls()
+        return [TcpTransport((0,), lambda: ("127.0.0.1", tls), tls=tls)]
 
     def worker(
         self,
@@ -286,11 +287,13 @@ class Floor:
         token: bytes | None = TOKEN,
         transport: Transport | None = None,
         listen: bool = True,
-        sockets: bool = True,
+        sockets: bool | TcpTransport = True,
         **options: Any,
     ) -> Worker:
         recorder = Recorder()
-        own_sockets = self.sockets() if sockets else []
+        own_sockets = [sockets] if isinstance(sockets, TcpTransport) else []
+        if sockets is True:
+            own_sockets = self.sockets()
         info = WorkerInfo(name, len(self._workers), incarnation)
         limits = options.get("limits", ConnectionLimits())
         credentials = Credentials(

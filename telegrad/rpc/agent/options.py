@@ -28,10 +28,14 @@ __all__ = [
 
 HIGHEST_PORT = 65535
 FORMS = "a number, a range such as range(29500, 29600) or '29500-29599', or 0 for any that is free"
+DIRECT_FORMS = "True, False, or a range of ports such as range(29600, 29700) or '29600-29699'"
 
 
 def check_ports(port: object) -> Sequence[int]:
     """Returns the ports to try, in order.
+
+    Args:
+        port: The value of the option.
 
     >>> check_ports("29500-29502"), check_ports(range(29500, 29503)), check_ports(0)
     (range(29500, 29503), range(29500, 29503), (0,))
@@ -40,10 +44,8 @@ def check_ports(port: object) -> Sequence[int]:
         TypeError: The value is neither a number nor a range.
         ValueError: A port is out of range, or the range is empty.
     """
-    if isinstance(port, str):
-        return _checked(_parsed(port), port)
-    if isinstance(port, range):
-        return _checked(port, port)
+    if isinstance(port, str | range):
+        return _range(port, "port", FORMS)
     if isinstance(port, bool) or not isinstance(port, int):
         raise TypeError(f"RpcOptions.port must be {FORMS} (got {port!r})")
     if not 0 <= port <= HIGHEST_PORT:
@@ -51,21 +53,39 @@ def check_ports(port: object) -> Sequence[int]:
     return (port,)
 
 
-def _parsed(text: str) -> range:
-    first, dash, last = text.partition("-")
-    if not (first.strip().isdecimal() and (last.strip().isdecimal() or not dash)):
-        raise ValueError(f"RpcOptions.port must be {FORMS} (got {text!r})")
-    return range(int(first), int(last if dash else first) + 1)
+def check_direct(direct: object) -> Sequence[int]:
+    """Returns the ports to try for direct connections, in order; none for False.
+
+    >>> check_direct(True), check_direct(False), check_direct("29600-29602")
+    ((0,), (), range(29600, 29603))
+
+    Raises:
+        TypeError: The value is neither True or False, nor a range.
+        ValueError: A port is out of range, or the range is empty.
+    """
+    if isinstance(direct, bool):
+        return (0,) if direct else ()
+    if isinstance(direct, str | range):
+        return _range(direct, "direct", DIRECT_FORMS)
+    raise TypeError(f"RpcOptions.direct must be {DIRECT_FORMS} (got {direct!r})")
 
 
-def _checked(ports: range, said: object) -> range:
+def _range(said: str | range, name: str, forms: str) -> range:
+    ports = said if isinstance(said, range) else _parsed(said, name, forms)
     if len(ports) == 0:
-        raise ValueError(f"RpcOptions.port={said!r} has no port in it; write {FORMS}")
+        raise ValueError(f"RpcOptions.{name}={said!r} has no port in it; write {forms}")
     if min(ports) < 1 or max(ports) > HIGHEST_PORT:
         raise ValueError(
-            f"RpcOptions.port={said!r} goes beyond the ports that there are, 1 to {HIGHEST_PORT}"
+            f"RpcOptions.{name}={said!r} goes beyond the ports that there are, 1 to {HIGHEST_PORT}"
         )
     return ports
+
+
+def _parsed(text: str, name: str, forms: str) -> range:
+    first, dash, last = text.partition("-")
+    if not (first.strip().isdecimal() and (last.strip().isdecimal() or not dash)):
+        raise ValueError(f"RpcOptions.{name} must be {forms} (got {text!r})")
+    return range(int(first), int(last if dash else first) + 1)
 
 
 # -- the options ---------------------------------------------------------------------------------
@@ -101,9 +121,10 @@ class RpcOptions:
         port: The port to listen on; or a range, of which the first free one is taken
             (`range(29500, 29600)` or "29500-29599"); or 0 for any. The worker that hosts the
             coordinator listens on the coordinator's port alone.
-        bulk_port: A port for calls and big arrays past gRPC, beside `port`; 0 for any, None for
-            none. Much faster between hosts; used between workers that both have one
-            (docs/performance.md). Encrypted like all other traffic; not together with `tls`.
+        direct: True to move calls and arrays between hosts past gRPC, to TCP sockets with the same
+            encryption, between workers that reach each other there; on a port that the kernel
+            chooses, or on the first free one of a range (`range(29600, 29700)` or "29600-29699").
+            False to leave them on gRPC (docs/network.md).
         listen: False for a worker that can only connect out: it dials all others, and is called by
             those that listen. Two such workers cannot call each other.
         local: True to reach this user's workers on this host past gRPC, over a Unix socket, if the
@@ -149,7 +170,7 @@ class RpcOptions:
     bind: str | None = None
     advertise: str | None = None
     port: int | range | str = 0
-    bulk_port: int | None = None  # most firewalls let a single port through
+    direct: bool | range | str = True  # a call takes a quarter of the time that it takes over gRPC
     listen: bool = True
     local: bool = True
     token: str | bytes | None = None
@@ -177,8 +198,7 @@ class RpcOptions:
         if self.advertise is not None:
             _check_advertise(self)
         _check_listen(self)
-        if self.bulk_port is not None:
-            _check_bulk_port(self)
+        check_direct(self.direct)
         for name in ("local", "cuda_ipc"):
             if type(getattr(self, name)) is not bool:
                 value = getattr(self, name)
@@ -221,6 +241,11 @@ class RpcOptions:
     def ports(self) -> Sequence[int]:
         """The ports to try, in order."""
         return check_ports(self.port)
+
+    @property
+    def direct_ports(self) -> Sequence[int]:
+        """The ports to try for direct connections, in order; none if there are to be none."""
+        return check_direct(self.direct)
 
     @property
     def callable_mode(self) -> str:
@@ -267,11 +292,13 @@ def _check_listen(options: RpcOptions) -> None:
     if type(options.listen) is not bool:
         raise TypeError(f"RpcOptions.listen must be True or False, not {options.listen!r}")
     unset: dict[str, object] = {"advertise": None, "port": 0}
+    if not isinstance(options.direct, bool):
+        unset["direct"] = True
     if not options.listen:
         cause, unset = "listen=False opens no TCP port", unset | {"bind": None}
     elif is_unix(options.bind):
         cause = f"bind={options.bind!r} opens a Unix socket in place of a TCP port"
-        unset |= {"bulk_port": None, "local": True, "tls": None}
+        unset |= {"local": True, "tls": None}
     else:
         return
     for name, default in unset.items():
@@ -280,26 +307,6 @@ def _check_listen(options: RpcOptions) -> None:
                 f"RpcOptions.{cause}, so that {name}={value!r} has no meaning; give one or the "
                 "other"
             )
-
-
-def _check_bulk_port(options: RpcOptions) -> None:
-    port = options.bulk_port
-    if type(port) is not int:
-        raise TypeError(
-            f"RpcOptions.bulk_port must be a port, 0 for any that is free, or None (got {port!r})"
-        )
-    if not 0 <= port <= HIGHEST_PORT:
-        raise ValueError(f"RpcOptions.bulk_port must be from 0 to {HIGHEST_PORT} (got {port})")
-    if options.tls is not None:
-        raise ValueError(
-            f"RpcOptions.bulk_port={port} opens a port that shows no certificate, and tls= asks "
-            "every connection for one; leave bulk_port out, or tls"
-        )
-    if port and not options.listen:
-        raise ValueError(
-            f"RpcOptions.listen=False opens no port, so that bulk_port={port} has no meaning; "
-            "write bulk_port=0 to use those of others"
-        )
 
 
 def _checked_start_when(start_when: object) -> int | tuple[str, ...] | None:

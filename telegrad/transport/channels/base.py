@@ -43,6 +43,7 @@ class Counters:
     """
 
     connections: int = 0
+    kept_on_grpc: int = 0  # connections that could not move to a socket
     lanes: int = 0
     chunks_sent: int = 0
     chunks_received: int = 0

@@ -1,10 +1,10 @@
 """The bulk lanes of one stream: opened when a big part is to be sent, let go with the stream.
 
-The worker that dialled the control stream dials its lanes, at the same endpoint. Where both ends
-have that, it dials one lane over a socket of its own instead (`socket_lane`). Each lane proves that
-it belongs to this stream and no other (`telegrad.transport.security.handshake`). Chunks are as safe
-as the stream is: under TLS they are encrypted; without it they carry no tags of their own, and can
-be altered by somebody on the path.
+The worker that dialled the control stream dials its lanes, at the same endpoint: two over gRPC, or,
+for a stream that has moved to a TCP socket, one over another socket, which two threads move
+(`socket_lane`). Each lane proves that it belongs to this stream and no other
+(`telegrad.transport.security.handshake`). Chunks are as safe as the stream is: under TLS they are
+encrypted; without it they carry no tags of their own, and can be altered by somebody on the path.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.base import Blocking, Carrier, CarrierClosedError
+from telegrad.transport.base import Carrier, CarrierClosedError, Direct
 from telegrad.transport.channels.base import Channel, Counters, Means
 from telegrad.transport.channels.bulk_thread import BulkThread, make_chunk
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.channels.pace import Pace
 from telegrad.transport.channels.socket_lane import SocketLane
 from telegrad.transport.channels.standstill import Standstill
-from telegrad.transport.security.handshake import Reason, RefusedError
-from telegrad.transport.security.seal import make_seal
 from telegrad.wire import Frame, read_chunk
 
 __all__ = ["LANES", "DialLane", "Lane", "Lanes", "Way"]
@@ -191,36 +189,31 @@ class Way:
 
     Attributes:
         stream_id: The stream's name.
-        secret: The secret of its two ends; empty where it is plain.
         endpoint: The address at which this side dialled it, and dials its lanes; empty when the
             peer did, and does.
-        bulk_endpoint: The address at which a lane over a socket of its own is dialled; empty for
-            none.
-        sockets: True if such lanes are taken from the peer.
-        moves: True if the stream is to move to such a socket.
+        direct: The address to which the stream is to move; empty for none.
+        may_move: True if the peer may move it to a TCP socket.
     """
 
     stream_id: bytes
-    secret: bytes
     endpoint: str = ""
-    bulk_endpoint: str = ""
-    sockets: bool = True
-    moves: bool = False
+    direct: str = ""
+    may_move: bool = True
 
-    def moved(self, stream_id: bytes, secret: bytes) -> Way:
+    def moved(self, stream_id: bytes) -> Way:
         """Returns the facts about a stream that has taken the place of this one."""
-        return replace(self, stream_id=stream_id, secret=secret, moves=False)
+        return Way(stream_id, self.direct)
 
     def without_socket(self) -> Way:
-        """Returns the same facts, for lanes over gRPC."""
-        return replace(self, bulk_endpoint="", sockets=False)
+        """Returns the same facts about a stream that stays where it is."""
+        return replace(self, direct="", may_move=False)
 
 
 class DialLane(Protocol):
     """Dials a lane and proves that it belongs to a stream."""
 
-    async def __call__(self, way: Way, endpoint: str) -> tuple[Carrier, bytes]:
-        """Returns the lane's carrier and both hellos of its handshake in full.
+    async def __call__(self, way: Way) -> Carrier:
+        """Returns the lane's carrier.
 
         Raises:
             ConnectionError: The lane cannot be had.
@@ -268,9 +261,8 @@ class Lanes(Channel):
         self._standstill = Standstill(means.clock(), patience=patience)
         self._pace = Pace(means.clock())
         self._lanes: list[Lane | SocketLane] = []
-        self.held = way.moves
+        self.held = bool(way.direct)
         self._wanted = self._dialling = False
-        self._at_socket = False  # True once it dials a socket
         self._open = True
 
     @property
@@ -292,11 +284,6 @@ class Lanes(Channel):
     def known_taken(self) -> int:
         """The number of chunks that the peer has said it took."""
         return self._standstill.taken
-
-    @property
-    def by_socket(self) -> bool:
-        """True if the lanes are over sockets of their own, or will be."""
-        return self._at_socket or any(lane.carrier.blocking is not None for lane in self._lanes)
 
     @property
     def moved(self) -> bool:
@@ -341,21 +328,17 @@ class Lanes(Channel):
         mine = self._open and not self.dialled and stream_id == self.way.stream_id
         return mine and len(self._lanes) < MOST_LANES
 
-    def take(self, carrier: Carrier, transcript: bytes, *, preamble: bytes = b"") -> None:
+    def take(self, carrier: Carrier, *, preamble: bytes = b"") -> None:
         """Adds a lane whose handshake is done.
 
         Args:
             carrier: Moves its bytes.
-            transcript: Both hellos of its handshake in full.
             preamble: The bytes to send before the first chunk.
-
-        Raises:
-            CarrierClosedError: The lane broke meanwhile, or its bytes cannot be protected.
         """
-        if carrier.blocking is None:
-            self._lanes.append(self._on_loop(carrier, preamble))
+        if carrier.takes_over and carrier.direct is not None:
+            self._lanes.append(self._in_threads(carrier, carrier.direct, preamble))
         else:
-            self._lanes.append(self._in_threads(carrier, carrier.blocking, transcript, preamble))
+            self._lanes.append(self._on_loop(carrier, preamble))
         self._means.counters.lanes += 1
 
     def release(self) -> None:
@@ -387,9 +370,7 @@ class Lanes(Channel):
         means.spawn(self._run(lane.write()))
         return lane
 
-    def _in_threads(
-        self, carrier: Carrier, below: Blocking, transcript: bytes, preamble: bytes
-    ) -> SocketLane:
+    def _in_threads(self, carrier: Carrier, below: Direct, preamble: bytes) -> SocketLane:
         means = self._means
         lane = SocketLane(
             carrier,
@@ -398,7 +379,6 @@ class Lanes(Channel):
             means.bulk,
             means.counters,
             pace=self._pace,
-            seal=make_seal(self.way.secret, transcript, dialled=self.dialled),
             on_broken=lambda error: means.loop.call_soon(self._break, error),
             preamble=preamble,
         )
@@ -406,40 +386,17 @@ class Lanes(Channel):
         return lane
 
     async def _dial(self) -> None:
-        """Opens the lane over a socket of its own, if both ends have that; else those over gRPC."""
-        if self.way.bulk_endpoint:
-            self._at_socket = True
-            try:
-                await self._dial_at(self.way.bulk_endpoint)
-            except ConnectionError as error:
-                self._at_socket = False
-                if isinstance(error, RefusedError) and error.reason is Reason.UNKNOWN_STREAM:
-                    self._break(error)  # the stream has ended there, or belongs to another
-                    return
-                name, where = self._peer, self.way.bulk_endpoint
-                words = f"big arrays go to {name} over gRPC, not {where}: {error}"
-                self._means.bulk.run(logger.warning, words)  # a log handler may block
-            else:
-                return
-        for _ in range(LANES):
-            self._means.spawn(self._dial_grpc())
-
-    async def _dial_grpc(self) -> None:
         try:
-            await self._dial_at(self.way.endpoint)
+            carrier = await self._dial_lane(self.way)
         except ConnectionError as error:
             self._break(error)
-
-    async def _dial_at(self, endpoint: str) -> None:
-        carrier, transcript = await self._dial_lane(self.way, endpoint)
+            return
         if not self._open:
             await carrier.close()
             return
-        try:
-            self.take(carrier, transcript)
-        except CarrierClosedError:
-            await carrier.close()
-            raise
+        self.take(carrier)
+        if len(self._lanes) < LANES and not carrier.takes_over:
+            self._means.spawn(self._dial())
 
     async def _run(self, task: Coroutine[Any, Any, None]) -> None:
         try:

@@ -1,12 +1,12 @@
 """One bulk lane over a socket of its own, moved by two threads: no loop, no gRPC, few copies.
 
-        next_piece ─▶ [seal] ─▶ sendmsg ═══ TCP ═══▶ recv_into its final place, or
-                                                     a scratch buffer ─▶ open ─▶ its place
+        next_piece ─▶ sendmsg ═══ TCP, under TLS if the stream is ═══▶ recv_into its final place
 
 A chunk is the same as on a lane over gRPC, behind its size in four bytes. If it is plain, only the
 kernel copies its bytes: out of the value as it was at the time of the call, into the array in which
-it ends. If it is sealed (`seal`), each end copies once more. There are no credits here either: a
-reader that is behind stops reading, and TCP stops the sender.
+it ends. TLS decrypts into that array, too. Bytes that the peer has not sent end the lane before they
+count as placed. There are no credits here either: a reader that is behind stops reading, and TCP
+stops the sender.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from collections.abc import Callable
 from typing import final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.base import Blocking, Carrier, CarrierClosedError
+from telegrad.transport.base import Carrier, CarrierClosedError, Direct
 from telegrad.transport.channels.base import Counters
-from telegrad.transport.channels.bulk_thread import BulkThread, copy_into
+from telegrad.transport.channels.bulk_thread import BulkThread
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.channels.pace import Pace
-from telegrad.transport.security.seal import TAG_BYTES, Seal
-from telegrad.transport.sockets.message_socket import header_of
-from telegrad.transport.sockets.tcp import SIZE_BYTES
+from telegrad.transport.sockets.message_socket import HEADER_BYTES, header_of
 from telegrad.wire import (
     CHUNK_HEADER_BYTES,
-    PIECE_BYTES,
     Piece,
     Span,
     chunk_header,
@@ -54,7 +51,6 @@ class SocketLane:
         bulk: Starts the threads.
         counters: The counts of the worker.
         pace: Sets the size of chunks, and hears of chunks that are sent.
-        seal: Protects the chunks; None where they are plain.
         on_broken: Takes the reason, in one of the threads, why the lane ended, unless it was let
             go.
         preamble: The bytes to send before the first chunk: a listener's welcome.
@@ -63,13 +59,12 @@ class SocketLane:
     def __init__(
         self,
         carrier: Carrier,
-        below: Blocking,
+        below: Direct,
         cargo: Cargo,
         bulk: BulkThread,
         counters: Counters,
         *,
         pace: Pace,
-        seal: Seal | None,
         on_broken: Callable[[Exception], None],
         preamble: bytes = b"",
     ) -> None:
@@ -81,7 +76,6 @@ class SocketLane:
         self._bulk = bulk
         self._counters = counters
         self._pace = pace
-        self._seal = seal
         self._on_broken = on_broken
         self._preamble = preamble
         self._open = True
@@ -89,12 +83,7 @@ class SocketLane:
         self._news = threading.Event()  # there may be new announcements
 
     def start(self) -> None:
-        """Begins to read and write.
-
-        Raises:
-            CarrierClosedError: The socket ended already.
-        """
-        self._below.begin_blocking()
+        """Begins to read and write."""
         self._bulk.start(functools.partial(self._run, self._write))
         self._bulk.start(functools.partial(self._run, self._read))
 
@@ -128,7 +117,7 @@ class SocketLane:
 
     def _write(self) -> None:
         if self._preamble:
-            self._below.put(header_of(self._preamble), self._preamble)
+            self._below.send_all(header_of(self._preamble) + self._preamble)
         while self.is_open():
             self._work.clear()
             if (
@@ -148,36 +137,20 @@ class SocketLane:
         return True
 
     def _send(self, sequence: int, piece: Piece) -> int:
-        header, data = chunk_header(sequence, piece), piece.data
-        if self._seal is not None:
-            data = self._seal.seal(sequence, header, data)
-        size = len(header) + len(data)
-        self._below.put(size.to_bytes(SIZE_BYTES, "big"), header, data)
+        header = chunk_header(sequence, piece)
+        size = len(header) + len(piece.data)
+        self._below.send_all(size.to_bytes(HEADER_BYTES, "big") + header, piece.data)
         return size
 
     def _read(self) -> None:
-        overhead = SIZE_BYTES + CHUNK_HEADER_BYTES
-        beginning = memoryview(bytearray(overhead))
-        scratch = memoryview(bytearray(0))
+        beginning = memoryview(bytearray(HEADER_BYTES + CHUNK_HEADER_BYTES))
         while self.is_open():
             self._below.fill(beginning)
-            size = int.from_bytes(beginning[:SIZE_BYTES], "big")
-            plain = size if self._seal is None else size - TAG_BYTES
-            header = beginning[SIZE_BYTES:]
-            sequence, span = read_chunk_header(header, plain)
+            size = int.from_bytes(beginning[:HEADER_BYTES], "big")
+            sequence, span = read_chunk_header(beginning[HEADER_BYTES:], size)
             if sequence != self.taken:
                 raise CarrierClosedError(f"chunk {sequence} came in place of {self.taken}")
-            if self._seal is None:
-                self._take(span, size)
-            else:
-                if not scratch:
-                    scratch = memoryview(bytearray(PIECE_BYTES + TAG_BYTES))
-                sealed = scratch[: span.size + TAG_BYTES]
-                self._below.fill(sealed)
-                data = self._seal.open(sequence, header, sealed)
-                self._came(span, size)
-                self._store(span, data)
-                del data
+            self._take(span, size)
 
     def _came(self, span: Span, size: int) -> None:
         self.taken += 1
@@ -198,14 +171,6 @@ class SocketLane:
             raise
         self._came(span, size)
         self._cargo.place(span)
-
-    def _store(self, span: Span, data: bytes) -> None:
-        """Copies the data of a chunk to its place."""
-        self._await_announcement(span)
-        place = self._cargo.claim(span)
-        if place is not None:
-            copy_into(place, data)
-            self._cargo.place(span)
 
     def _await_announcement(self, span: Span) -> None:
         while self.is_open():

@@ -70,6 +70,11 @@ class GrpcTransport(Transport):
         return other
 
     @property
+    def tls(self) -> Tls | None:
+        """The certificate that it shows; None where it does not encrypt."""
+        return self._tls
+
+    @property
     def scheme(self) -> str:
         """Endpoints are `grpc://host:port`, or `grpcs://host:port` with encryption."""
         return SCHEME if self._tls is None else TLS_SCHEME

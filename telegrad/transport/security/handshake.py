@@ -34,7 +34,6 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from telegrad import pb
 from telegrad.transport.base import Carrier
-from telegrad.transport.security.seal import lane_secret
 from telegrad.transport.security.tags import (
     STREAM_ID_BYTES,
     UNTAGGED,
@@ -254,10 +253,6 @@ class DialHandshake:
         """Returns the id of this stream, which its lanes name."""
         return stream_id(self._token, self.transcript)
 
-    def lane_secret(self) -> bytes:
-        """Returns the secret that protects lanes of this stream without TLS; empty if none does."""
-        return lane_secret(self._token, self._underlay.binding, self.transcript)
-
     @property
     def _proved(self) -> bytes:
         return _bound(self._underlay.binding, self.transcript)
@@ -351,10 +346,6 @@ class AcceptHandshake:
     def stream_id(self) -> bytes:
         """Returns the id of this stream, which its lanes name."""
         return stream_id(self._token, self.transcript)
-
-    def lane_secret(self) -> bytes:
-        """Returns the secret that protects lanes of this stream without TLS; empty if none does."""
-        return lane_secret(self._token, self._underlay.binding, self.transcript)
 
     @property
     def _proved(self) -> bytes:

@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import ssl
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
@@ -102,6 +103,9 @@ class Tls:
         certificate: The facts in that certificate; None for a self-signed one.
         authorities: The trusted authorities in PEM form; empty if no certificate is demanded.
         dialling: The context that fetches and checks the listener's certificate.
+        direct: The context that dials past gRPC, and checks the listener's certificate: TLS 1.3
+            alone.
+        listening: The context that shows this certificate, past gRPC: TLS 1.3 alone.
     """
 
     pair: KeyPair
@@ -109,6 +113,8 @@ class Tls:
     certificate: Certificate | None
     authorities: bytes
     dialling: ssl.SSLContext
+    direct: ssl.SSLContext
+    listening: ssl.SSLContext
 
     @property
     def mutual(self) -> bool:
@@ -198,6 +204,8 @@ def self_signed_tls() -> Tls:
         certificate=None,
         authorities=b"",
         dialling=trusting_context(),
+        direct=trusting_context(direct=True),
+        listening=_showing_context(pair),
     )
 
 
@@ -225,26 +233,63 @@ def load_tls(options: TlsOptions, name: str) -> Tls:
             f"make one by: {issue_command(name)}"
         ) from error
     dialling = _context(ssl.PROTOCOL_TLS_CLIENT, paths, certificate)
-    _try_out(dialling, _context(ssl.PROTOCOL_TLS_SERVER, paths, certificate), paths, certificate)
+    listening = _direct(_context(ssl.PROTOCOL_TLS_SERVER, paths, certificate))
+    _try_out(dialling, listening, paths, certificate)
     tls = Tls(
         pair=pair,
         binding=binding,
         certificate=certificate,
         authorities=authorities,
         dialling=dialling,
+        direct=_direct(_context(ssl.PROTOCOL_TLS_CLIENT, paths, certificate)),
+        listening=listening,
     )
     if name:
         tls.check_name(name)
     return tls
 
 
-def trusting_context() -> ssl.SSLContext:
-    """Returns a context that fetches a certificate without checking it."""
+def trusting_context(*, direct: bool = False) -> ssl.SSLContext:
+    """Returns a context that fetches a certificate without checking it.
+
+    Args:
+        direct: True for a connection past gRPC: TLS 1.3 alone.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(ALPN)
+    return _direct(context) if direct else context
+
+
+def _showing_context(pair: KeyPair) -> ssl.SSLContext:
+    """Returns a context that shows a certificate which is in no file.
+
+    OpenSSL reads certificates and keys from files alone. This one has no name, or where the system
+    has no such files, a name for that moment; only this user may read it.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if hasattr(os, "memfd_create"):
+        with open(os.memfd_create("telegrad"), "wb", buffering=0) as file:
+            file.write(pair.certificate + pair.key)
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    else:
+        with tempfile.NamedTemporaryFile(prefix="telegrad-") as named:
+            named.write(pair.certificate + pair.key)
+            named.flush()
+            context.load_cert_chain(named.name)
+    return _direct(context)
+
+
+def _direct(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Sets what both ends past gRPC ask for: TLS 1.3, which knows no renegotiation, and no tickets.
+
+    Nobody resumes a session of TLS, and a ticket would be data that comes in a handshake's midst.
+    """
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if context.protocol is ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0
     return context
 
 

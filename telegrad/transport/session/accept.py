@@ -20,14 +20,12 @@ from telegrad.transport.security.handshake import (
     Underlay,
     refusal,
 )
-from telegrad.transport.session.ask import check_path, cut_off, receive_small
+from telegrad.transport.session.ask import cut_off, receive_small
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.guest_list import GuestList
-from telegrad.transport.session.moving import moved_stream
 from telegrad.transport.session.shared_port import LedOnError
 from telegrad.transport.session.stream import Stream
 from telegrad.transport.session.terms import Terms
-from telegrad.transport.sockets.tcp import BULK_SCHEME
 from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -171,15 +169,10 @@ class Door:
     async def _prove_each_other(self, carrier: Carrier) -> None:
         """Does the listener's half of a handshake; refuses a peer with words."""
         cut = cut_off(self._terms, carrier)
-        terms = self._terms
-        underlay = Underlay.of(carrier, terms.credentials.certified)
-        told = [each for transport in terms.transports.values() for each in transport.told]
-        identity = replace(
-            terms.credentials.identity,
-            capabilities=(*terms.credentials.identity.capabilities, *told),
-        )
-        handshake = AcceptHandshake(identity, terms.credentials.token, underlay=underlay)
+        handshake = self._handshake(carrier)  # for the record, if the carrier proves nothing
         try:
+            await carrier.secure()
+            handshake = self._handshake(carrier)
             await self._welcome(carrier, handshake)
         except LedOnError:
             pass  # the stream belongs to another exchange of this process, which has it now
@@ -194,6 +187,15 @@ class Door:
             self._record(CONNECTION_ADMITTED, carrier, handshake)
         finally:
             cut.cancel()
+
+    def _handshake(self, carrier: Carrier) -> AcceptHandshake:
+        """Returns a handshake over what a carrier proves."""
+        credentials, transports = self._terms.credentials, self._terms.transports.values()
+        told = [each for transport in dict.fromkeys(transports) for each in transport.told]
+        identity = credentials.identity
+        identity = replace(identity, capabilities=(*identity.capabilities, *told))
+        underlay = Underlay.of(carrier, credentials.certified)
+        return AcceptHandshake(identity, credentials.token, underlay=underlay)
 
     async def _refuse(self, carrier: Carrier, error: RefusedError) -> None:
         try:
@@ -211,8 +213,8 @@ class Door:
             if error.reason is Reason.AUTHENTICATION and handshake.claimed is not None:
                 self._on_refused(handshake.claimed, error.words)
             raise
-        if carrier.blocking is not None and not handshake.lane_of:
-            raise RefusedError(Reason.MALFORMED, "this port is for lanes alone")
+        if carrier.takes_over and not handshake.lane_of:
+            raise RefusedError(Reason.MALFORMED, "streams begin over gRPC, and move to this port")
         known = self._find(claimed, False)
         came_up = 0 if known is None else known.came_up
         await carrier.send(handshake.answer())
@@ -234,7 +236,7 @@ class Door:
         self._check_crossed(carriers, came_up)
         resumes = carriers.came_up > 0
         preamble = handshake.welcome(carriers.detach(), resumes=resumes)
-        lanes = carriers.lanes_of(Way(handshake.stream_id(), handshake.lane_secret()))
+        lanes = carriers.lanes_of(Way(handshake.stream_id()))
         lenders = self._terms.channels.open(carrier, handshake.capabilities)
         stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, lenders=lenders)
         carriers.adopt(stream, peer_received)
@@ -265,19 +267,18 @@ class Door:
         """Gives a lane to the stream that it names, which must be the one with that peer."""
         _, stream = self._named(carrier, peer, handshake)
         welcome = handshake.welcome(0, resumes=False)
-        stream.lanes.take(carrier, handshake.transcript, preamble=welcome)
+        stream.lanes.take(carrier, preamble=welcome)
 
     def _move(
         self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake, peer_received: int
     ) -> None:
         """Puts a socket in the place of the stream that it names."""
         carriers, stream = self._named(carrier, peer, handshake)
-        way = stream.lanes.way
-        check_path(way, self._terms, carrier)
         received_number = carriers.detach()
         try:
             preamble = handshake.welcome(received_number, resumes=True)
-            moved = moved_stream(carriers, way, carrier, handshake, preamble=preamble)
+            lanes = carriers.lanes_of(stream.lanes.way.moved(handshake.stream_id()))
+            moved = Stream(carrier, handshake.frames(), lanes, preamble=preamble)
             carriers.adopt(moved, peer_received)
         except BaseException:
             carriers.reach()
@@ -294,14 +295,14 @@ class Door:
                 Reason.UNKNOWN_STREAM,
                 f"{self._info.name} has no stream from {peer.name} that takes this lane",
             )
-        if carrier.blocking is not None and not stream.lanes.way.sockets:
+        if handshake.moves and not stream.lanes.way.may_move:
             broken = f"too many sockets between {self._info.name} and {peer.name} broke"
             raise RefusedError(Reason.NOT_ADMITTED, broken)
-        sockets = self._terms.transports.get(BULK_SCHEME)
-        takes = carrier.blocking is not None and sockets is not None and sockets.takes_frames
-        if handshake.moves and (not takes or stream.carrier.blocking is not None):
+        there = stream.carrier.takes_over
+        if carrier.takes_over is not (there or handshake.moves) or (there and handshake.moves):
             raise RefusedError(
-                Reason.MALFORMED, "streams move from gRPC to sockets for frames alone"
+                Reason.MALFORMED,
+                "a stream moves from gRPC to a socket, and its lanes are where it is",
             )
         return carriers, stream
 

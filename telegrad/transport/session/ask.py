@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from telegrad.transport.base import Carrier, CarrierClosedError, Transport
+from telegrad.transport.base import Carrier, Transport
 from telegrad.transport.channels.lanes import Way
 from telegrad.transport.security.audit import DIAL_REFUSED
 from telegrad.transport.security.handshake import DialHandshake, Reason, RefusedError, Underlay
-from telegrad.transport.security.seal import can_seal
 from telegrad.transport.session.terms import Terms
-from telegrad.transport.sockets.tcp import BULK_SCHEME, MOVES_TOLD, bulk_endpoint
+from telegrad.transport.sockets.tcp import TCP_SCHEME, direct_endpoint
 from telegrad.types import WorkerInfo
 
 __all__ = [
     "Answer",
     "ask",
-    "check_path",
     "cut_off",
     "dial_lane",
     "receive_small",
@@ -76,16 +74,17 @@ async def ask(
         known = ", ".join(sorted(terms.transports))
         raise ConnectionError(f"{endpoint} needs a transport {scheme!r}; this worker has {known}")
     carrier = await _dialled(terms, transport, endpoint, expected, lane=bool(lane_of) and not moves)
-    handshake = DialHandshake(
-        terms.credentials.identity,
-        terms.credentials.token,
-        expected=expected,
-        lane_of=lane_of,
-        moves=moves,
-        underlay=Underlay.of(carrier, terms.credentials.certified),
-    )
     cut = cut_off(terms, carrier)
     try:
+        await carrier.secure()
+        handshake = DialHandshake(
+            terms.credentials.identity,
+            terms.credentials.token,
+            expected=expected,
+            lane_of=lane_of,
+            moves=moves,
+            underlay=Underlay.of(carrier, terms.credentials.certified),
+        )
         await carrier.send(handshake.hello())
         peer = handshake.takes_answer(await receive_small(terms, carrier))
     except BaseException as error:
@@ -139,27 +138,23 @@ def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
     return loop.call_later(terms.credentials.seconds, lambda: terms.spawn(carrier.close()))
 
 
-# -- lanes: proved as their stream is, at the same endpoint or at a socket beside it ---------------
+# -- lanes: proved as their stream is, at the same endpoint ---------------------------------------
 
 
 def way_of(terms: Terms, answer: Answer) -> Way:
     """Returns the facts that lanes need about a stream that this side has dialled."""
-    shake, endpoint = answer.handshake, answer.endpoint
-    sockets = terms.transports.get(BULK_SCHEME)
-    socket = "" if sockets is None else bulk_endpoint(endpoint, shake.capabilities)
-    frames = sockets is not None and sockets.takes_frames and MOVES_TOLD in shake.capabilities
-    moves = bool(socket) and frames
-    return Way(shake.stream_id(), shake.lane_secret(), endpoint, socket, moves=moves)
+    shake, endpoint, encrypted = answer.handshake, answer.endpoint, bool(answer.carrier.binding)
+    if TCP_SCHEME not in terms.transports:
+        return Way(shake.stream_id(), endpoint)
+    direct = direct_endpoint(endpoint, shake.capabilities, encrypted=encrypted)
+    return Way(shake.stream_id(), endpoint, direct)
 
 
-async def dial_lane(
-    terms: Terms, peer: WorkerInfo, way: Way, endpoint: str
-) -> tuple[Carrier, bytes]:
+async def dial_lane(terms: Terms, peer: WorkerInfo, way: Way) -> Carrier:
     """Dials a lane and proves that it belongs to a stream; see `lanes.DialLane`."""
-    answer = await ask(terms, endpoint, peer, lane_of=way.stream_id)
+    answer = await ask(terms, way.endpoint, peer, lane_of=way.stream_id)
     cut = cut_off(terms, answer.carrier)
     try:
-        check_path(way, terms, answer.carrier)
         await answer.carrier.send(answer.handshake.prove(0, resumes=False))
         answer.handshake.takes_welcome(await receive_small(terms, answer.carrier))
     except BaseException as error:
@@ -168,19 +163,4 @@ async def dial_lane(
         raise
     finally:
         cut.cancel()
-    return answer.carrier, answer.handshake.transcript
-
-
-def check_path(way: Way, terms: Terms, carrier: Carrier) -> None:
-    """Checks that no plain bytes leave this machine by a socket, unless the job is insecure.
-
-    Raises:
-        CarrierClosedError: Plain bytes would leave it.
-    """
-    below = carrier.blocking
-    if below is None or terms.credentials.token is None:
-        return
-    if way.secret and not can_seal:
-        raise CarrierClosedError("pip install cryptography: its bytes have to be encrypted")
-    if not way.secret and not below.is_loopback:
-        raise CarrierClosedError("it is on another machine, and the stream is not encrypted")
+    return answer.carrier

@@ -43,6 +43,56 @@ MOST_PATIENCE = 16  # times that: lanes that stalled get twice the time on the n
 
 
 @final
+class DirectTries:
+    """Counts what became of the sockets past gRPC to one peer, and says why calls stay there.
+
+    Args:
+        peer: The name of the peer.
+        terms: The parts that all connections share.
+
+    Attributes:
+        kept: The reason why calls stay on gRPC, though both ends know of a socket; empty while they
+            have moved, or none has been tried.
+    """
+
+    def __init__(self, peer: str, terms: Terms) -> None:
+        self.kept = ""
+        self._peer = peer
+        self._terms = terms
+        self._broken = 0  # streams and lanes over sockets that broke
+
+    @property
+    def may_move(self) -> bool:
+        """True unless too many sockets broke."""
+        return self._broken < MOST_BROKEN_SOCKETS
+
+    def broke(self, *, given_up: bool = False, why: str = "too many sockets broke") -> None:
+        """Hears that a stream, or a lane, over a socket broke, or did not come up.
+
+        Args:
+            given_up: True if it will not get better: the lanes stood still, or one end refuses.
+            why: The reason to give up.
+        """
+        could = self.may_move
+        self._broken = MOST_BROKEN_SOCKETS if given_up else self._broken + 1
+        if could and not self.may_move:  # a log handler may block
+            self.kept = why
+            words = "all goes to %s over gRPC from now on: %s"
+            self._terms.bulk.run(logger.warning, words, self._peer, why)
+
+    def stays(self, where: str, why: str) -> None:
+        """Hears that a stream stays on gRPC, as a socket cannot be had; says so once a peer."""
+        known = self.kept
+        self.kept = f"{where} cannot be reached: {why.removeprefix(where).lstrip()}"
+        if known:
+            return
+        level = logging.INFO if self._terms.counters.kept_on_grpc else logging.WARNING
+        self._terms.counters.kept_on_grpc += 1
+        words = "calls to %s stay on gRPC: %s (telegrad doctor tells it of each pair)"
+        self._terms.bulk.run(logger.log, level, words, self._peer, self.kept)
+
+
+@final
 class Carriers:
     """Keeps a carrier up for one connection, until one of both ends leaves or is lost.
 
@@ -57,6 +107,7 @@ class Carriers:
         endpoints: The addresses where the peer listens, in the order to try.
         last_failure: The reason why the last dial failed, for the message of a loss by silence.
         last_break: The time and the reason of the last break of a carrier, for the same message.
+        direct: What became of the sockets past gRPC.
         came_up: The number of carriers that came up; tells a crossed dial from a redial.
         ended: Set once there will be no more carriers.
     """
@@ -67,6 +118,7 @@ class Carriers:
         self.endpoints: tuple[str, ...] = ()
         self.last_failure = ""
         self.last_break = 0.0, ""
+        self.direct = DirectTries(peer.name, terms)
         self.came_up = 0
         self.ended = asyncio.Event()
         self._terms = terms
@@ -76,7 +128,6 @@ class Carriers:
         self._patience = max(terms.lost_after, LEAST_PATIENCE)  # with lanes that move nothing
         self._fruitless = 0  # carriers in a row that brought no frame
         self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
-        self._broken_sockets = 0  # streams and lanes over sockets of their own that broke
 
     # From any thread.
 
@@ -113,7 +164,7 @@ class Carriers:
         Args:
             way: The two ends of the lanes, and the endpoints to dial.
         """
-        if self._broken_sockets >= MOST_BROKEN_SOCKETS:
+        if not self.direct.may_move:
             way = way.without_socket()
         return Lanes(
             self._terms.channels.means,
@@ -141,7 +192,11 @@ class Carriers:
             pump.let_go(None)
             raise
         self.came_up += 1
-        self._terms.counters.connections += stream.carrier.blocking is None  # else it moved
+        if stream.carrier.takes_over:
+            self.direct.kept = ""
+        self._terms.counters.connections += not stream.carrier.takes_over  # else it moved
+        if stream.carrier.direct is not None:
+            stream.carrier.direct.accept_all()
         logger.info("connected to %s by %s", self.peer.name, stream.carrier.description)
         pump.start(stream.preamble)
 
@@ -186,7 +241,8 @@ class Carriers:
             if stream.lanes.stand_still(now):  # the lanes of the next stream get twice the time
                 most = MOST_PATIENCE * max(self._terms.lost_after, LEAST_PATIENCE)
                 self._patience = min(2 * self._patience, most)
-                self.socket_broke(MOST_BROKEN_SOCKETS * stream.lanes.by_socket)
+                if stream.carrier.takes_over:
+                    self.direct.broke(given_up=True, why="its lanes stood still")
                 self._broke(stream, CarrierClosedError("its lanes stand still"))
 
     def spare(self, seconds: float) -> None:
@@ -269,13 +325,6 @@ class Carriers:
         else:
             connection.lose(escaped(goodbye.reason) or "it left", left=True)
 
-    def socket_broke(self, times: int = 1) -> None:
-        """Hears that a stream, or a lane, over a socket of its own broke, or did not come up."""
-        had, self._broken_sockets = self._broken_sockets, self._broken_sockets + times
-        if had < MOST_BROKEN_SOCKETS <= self._broken_sockets:  # a log handler may block
-            words = "too many sockets to %s broke: all goes over gRPC from now on"
-            self._terms.bulk.run(logger.warning, words, self.peer.name)
-
     def failed(self, stream: Stream, error: BaseException) -> None:
         """Hears that a stream can no longer be read or written."""
         if self.stream is not stream:
@@ -284,8 +333,8 @@ class Carriers:
             self.broke_protocol(error)
         elif isinstance(error, Exception):
             stream.record_cut_off(self._terms.audit, self.peer, error)
-            if stream.carrier.blocking is not None:
-                self.socket_broke()
+            if stream.carrier.takes_over:
+                self.direct.broke()
             self._broke(stream, error)
 
     def _pump_of(self, stream: Stream) -> Pump:
@@ -328,7 +377,8 @@ class Carriers:
         with self.connection.lock:
             done = self.connection.session.goodbye_written
         self._fruitless_lanes = 0 if lanes.moved else self._fruitless_lanes + 1
-        self.socket_broke(int(lanes.by_socket))
+        if stream.carrier.takes_over:
+            self.direct.broke()
         if isinstance(error, DecodeError):
             self.broke_protocol(error)
         elif done:

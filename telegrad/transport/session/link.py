@@ -18,10 +18,10 @@ from typing import Final, final
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.security.handshake import Reason, RefusedError
-from telegrad.transport.security.seal import SealedFrames
 from telegrad.transport.session.ask import ask
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.exchange import Exchange
+from telegrad.transport.session.stream import Stream
 from telegrad.types import WorkerInfo
 
 __all__ = ["Dial", "Link", "dial_peers", "own_endpoints"]
@@ -35,10 +35,12 @@ TURNED_AWAY: Final = "turned away"  # there is a listener, and one of the two en
 BROKE: Final = "broke"  # any other error
 NOT_TRIED: Final = "not tried"  # the peer does not listen
 
+NO_PORT: Final = "one of the two has no direct port"
 NOT_COME: Final = "it does not listen, and has not come by itself"
 
 LOOK_SECONDS = 0.02  # between checks if the dial of a peer that dials, too, has come through
 LOOKS = 250  # a handshake may take 5 s
+MOVE_LOOKS = 50  # a move takes milliseconds, or does not come about
 ROUTE_ERRORS: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 
 
@@ -50,19 +52,20 @@ class Link:
     Attributes:
         description: The address of the other end.
         dialled: True if this side opened it.
-        encrypted: True if its frames are encrypted: by TLS, or sealed on a socket that bypasses
-            gRPC.
+        encrypted: True if it is under TLS.
         peer_names: The names in the peer's certificate; None where none was asked for.
+        kept: The reason why it has not moved past gRPC, if this side has opened it; else empty.
     """
 
     description: str
     dialled: bool
     encrypted: bool
     peer_names: tuple[str, ...] | None
+    kept: str = ""
 
     @property
     def transport(self) -> str:
-        """The scheme: `grpc`, `grpcs`, `bulk` or `bulks` (past gRPC), `local`, `inproc`.
+        """The scheme: `grpc`, `grpcs`, `tcp` or `tcps` (past gRPC), `local`, `inproc`.
 
         >>> Link("grpcs ipv4:10.0.0.5:40231", False, True, None).transport
         'grpcs'
@@ -80,9 +83,16 @@ class Link:
         return cls(
             stream.carrier.description,
             stream.dialled,
-            bool(stream.carrier.binding) or isinstance(stream.frames, SealedFrames),
+            bool(stream.carrier.binding),
             None if names is None else tuple(sorted(names)),
+            carriers.direct.kept
+            or (NO_PORT if stream.carrier.direct is None and _stays(stream) else ""),
         )
+
+
+def _stays(stream: Stream) -> bool:
+    """Returns True if this side has opened a stream that has nowhere to move to."""
+    return stream.dialled and not stream.lanes.way.direct
 
 
 @final
@@ -178,7 +188,9 @@ async def _dial(
     exchange: Exchange, peer: WorkerInfo, found: dict[WorkerInfo, tuple[str, str]]
 ) -> None:
     try:
-        found[peer] = await _reached(exchange, peer)
+        reached = await _reached(exchange, peer)
+        await _moved(exchange, peer)
+        found[peer] = reached
     except ConnectionRefusedError as error:
         found[peer] = REFUSED, str(error)
     except RefusedError as error:
@@ -232,6 +244,15 @@ async def _up(carriers: Carriers) -> bool:
             return True
         await asyncio.sleep(LOOK_SECONDS)
     return False
+
+
+async def _moved(exchange: Exchange, peer: WorkerInfo) -> None:
+    """Waits a moment for a stream that is on its way from gRPC to a socket."""
+    carriers = exchange._peers.find(peer, False)
+    for _ in range(MOVE_LOOKS):
+        if carriers is None or carriers not in exchange._dialling:
+            return
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _open(exchange: Exchange, carriers: Carriers, endpoint: str) -> None:

@@ -1,4 +1,4 @@
-"""A stream of messages over a Unix or TCP socket, which any thread may use without a loop.
+"""A stream of messages over a Unix, TCP or TLS socket, which any thread may use without a loop.
 
 There are two roles, each held by one thread (or task) at a time: the writer's and the reader's.
 Nothing here waits. Bytes that do not fit into the socket are kept, and `flush` sends them. To end
@@ -7,6 +7,9 @@ closed when both roles are free: no thread ever uses a number that stands for an
 
 Over Unix sockets descriptors travel beside messages, and are there before the message beside which
 they were sent.
+
+A lane uses the same socket in another way: `send_all` and `fill` move bytes without messages, and
+block. One thread sends and one receives.
 """
 
 from __future__ import annotations
@@ -14,21 +17,32 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import select
 import socket
 import threading
 from collections import deque
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.limits import MAX_MESSAGE_BYTES
+from telegrad.wire import Buffer
 
 __all__ = [
+    "HEADER_BYTES",
     "LARGEST",
+    "ByteSocket",
     "DirectSocket",
     "MessageBuffer",
+    "can_read_directly",
     "header_of",
 ]
+
+
+def can_read_directly() -> bool:
+    """Returns True if threads can read sockets without the loop: on Linux (epoll and eventfd)."""
+    return hasattr(select, "epoll") and hasattr(os, "eventfd")
 
 
 # -- messages out of a stream of bytes: each is its length in four bytes, and then itself. Pure --
@@ -52,7 +66,11 @@ def header_of(message: bytes) -> bytes:
 class MessageBuffer:
     """The bytes of a stream that were read and not taken yet; one thread at a time.
 
+    Args:
+        largest: The most bytes of a message for which memory is set aside.
+
     Attributes:
+        largest: The same.
         start: The offset of the first byte, except for a big message under way.
         end: The offset of their end; equal to `start` when nothing is left.
 
@@ -63,8 +81,9 @@ class MessageBuffer:
     (b'hi', None)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = LARGEST) -> None:
         self._room = memoryview(bytearray(ROOM))
+        self.largest = largest
         self.start = self.end = 0
         self._big: bytearray | None = None  # the message under way that does not fit there
         self._come = 0  # the number of its bytes that came
@@ -103,13 +122,22 @@ class MessageBuffer:
         if behind == end:
             self.start = self.end = 0
             return bytes(room[start:behind])
-        if size > LARGEST:
-            raise CarrierClosedError(f"a message of {size} bytes, at most {LARGEST} may come")
+        if size > self.largest:
+            raise CarrierClosedError(f"a message of {size} bytes, at most {self.largest} may come")
         if HEADER_BYTES + size <= ROOM:
             self._make_room(HEADER_BYTES + size)
         else:
             self._begin_big(start, size)
         return None
+
+    def give(self, place: memoryview) -> int:
+        """Moves bytes that were read and are no message into a place; returns their number."""
+        size = min(len(place), self.end - self.start)
+        place[:size] = self._room[self.start : self.start + size]
+        self.start += size
+        if self.start == self.end:
+            self.start = self.end = 0
+        return size
 
     def _make_room(self, size: int) -> None:
         """Moves the bytes that are left to the front, if so many have no room behind them."""
@@ -138,23 +166,59 @@ TOGETHER = 16 * 2**10  # bytes of a message that is copied behind its header, as
 CLOSE_ON_EXEC, CUT_SHORT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
+class ByteSocket(Protocol):
+    """The methods of a connected socket that does not block; `socket.socket` has them."""
+
+    def fileno(self) -> int:
+        """Returns the descriptor."""
+
+    def send(self, data: Buffer, /) -> int:
+        """Sends bytes; returns how many."""
+
+    def sendmsg(self, parts: Sequence[Buffer], beside: Sequence[Any] = (), /) -> int:
+        """Sends bytes of several parts; returns how many."""
+
+    def recv_into(self, place: memoryview, /) -> int:
+        """Receives bytes; returns how many."""
+
+    def recvmsg_into(
+        self, places: Sequence[memoryview], beside: int = 0, flags: int = 0, /
+    ) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
+        """Receives bytes, and what came beside them."""
+
+    def shutdown(self, how: int, /) -> None:
+        """Ends the connection at both ends."""
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+
+
 @final
 class DirectSocket:
     """One connected socket.
 
     Args:
-        connected: The socket; this object closes it.
+        connected: The socket, which does not block; this object closes it.
+        largest: The most bytes of a message, until `accept_all`.
+        held: Returns the number of bytes that the socket has decrypted and that no poll tells of;
+            None if it never holds any.
 
     Attributes:
         holds_more: True if there may be a message that was read and not taken.
     """
 
-    def __init__(self, connected: socket.socket) -> None:
-        connected.setblocking(False)
+    def __init__(
+        self,
+        connected: ByteSocket,
+        *,
+        largest: int = LARGEST,
+        held: Callable[[], int] | None = None,
+    ) -> None:
         self._socket = connected
+        self._held = held
         self._reader = threading.Lock()  # these two locks are the roles
         self._writer = threading.Lock()
-        self._incoming = MessageBuffer()
+        self._incoming = MessageBuffer(largest)
         self.holds_more = False
         self._unsent: list[memoryview] = []
         self._attached: list[int] = []  # descriptors that leave next
@@ -262,7 +326,58 @@ class DirectSocket:
                 raise CarrierClosedError("the other end closed the socket")
             message = incoming.take(size)
         self.holds_more = incoming.start != incoming.end
+        if self._held is not None and not self.holds_more:
+            self.holds_more = self._held() > 0
         return message
+
+    def accept_all(self) -> None:
+        """Takes messages of any size that is allowed: the peer has proved itself."""
+        self._incoming.largest = LARGEST
+
+    def send_all(self, *parts: Buffer) -> None:
+        """Sends bytes; blocks until the system has taken all of them.
+
+        Raises:
+            CarrierClosedError: The stream ended.
+        """
+        if not self.begin_writing():
+            raise CarrierClosedError("the socket is closed")
+        try:
+            self._unsent += [memoryview(part).cast("B") for part in parts]
+            while not self.flush():
+                self._wait_for(select.POLLOUT)
+        finally:
+            self.end_writing()
+
+    def fill(self, place: memoryview) -> None:
+        """Fills a place with the next bytes; blocks until they are all there.
+
+        Raises:
+            CarrierClosedError: The stream ended before that.
+        """
+        if not self.begin_reading():
+            raise CarrierClosedError("the socket is closed")
+        try:
+            place = place[self._incoming.give(place) :]
+            while place:
+                try:
+                    came = self._socket.recv_into(place)
+                except BlockingIOError:
+                    self._wait_for(select.POLLIN)
+                    continue
+                except OSError as error:
+                    raise CarrierClosedError(f"the socket's stream ended: {error}") from error
+                if not came:
+                    raise CarrierClosedError("the other end closed the socket")
+                place = place[came:]
+        finally:
+            self.end_reading()
+
+    def _wait_for(self, event: int) -> None:
+        """Waits until the socket is ready, or has ended; in the thread that has the role."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), event)
+        poll.poll()
 
     def end(self) -> None:
         """Ends the stream at both ends, and wakes polling threads; idempotent, never raises."""

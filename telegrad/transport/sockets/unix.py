@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import select
 import shutil
 import socket
 import stat
@@ -23,13 +22,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import final
 
 from telegrad.arrays import can_share, gpu_identities
-from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
+from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.channels.device_memory import told_of
 from telegrad.transport.channels.shared_memory import SLABS
 from telegrad.transport.host import has_host_id, read_host_id
 from telegrad.transport.security.tags import UNTAGGED
 from telegrad.transport.security.tls import Tls
-from telegrad.transport.sockets.message_socket import DirectSocket
+from telegrad.transport.sockets.message_socket import can_read_directly
+from telegrad.transport.sockets.socket_carrier import SocketCarrier
 
 __all__ = [
     "LOCAL_SCHEME",
@@ -277,7 +277,7 @@ def _why_not(*, wanted: bool, certificates: bool) -> str | None:
         return "RpcOptions.local is False"
     if certificates:
         return "certificates prove who workers are, and a Unix socket shows none"
-    if not (hasattr(select, "epoll") and hasattr(os, "eventfd")):
+    if not can_read_directly():
         return "that needs Linux's epoll and eventfd"
     if not hasattr(socket, "SO_PEERCRED") or not has_host_id():
         return "the system does not tell who is at the other end of a socket"
@@ -341,7 +341,7 @@ class LocalTransport(Transport):
             raise
         except OSError as error:
             raise ConnectionError(f"{endpoint} cannot be reached: {error}") from error
-        return _LocalCarrier(DirectSocket(connected), endpoint, self._told)
+        return SocketCarrier(connected, endpoint, told=self._told, trusted=True)
 
 
 async def _connect(path: str) -> socket.socket:
@@ -437,76 +437,12 @@ class _LocalListener(Listener):
             logger.warning("another user dialled %s", self._path)
             connected.close()
             return
-        below, description = DirectSocket(connected), f"{LOCAL_SCHEME} {self._path}"
-        carrier = _LocalCarrier(below, description, self._told)
+        connected.setblocking(False)
+        described = f"{LOCAL_SCHEME} {self._path}"
+        carrier = SocketCarrier(connected, described, told=self._told, trusted=True)
         task = self._loop.create_task(self._run(carrier))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
 
     async def _run(self, carrier: Carrier) -> None:
         await self._accept(carrier)
-
-
-@final
-class _LocalCarrier(Carrier):
-    """A stream over a Unix socket; by the loop, or directly."""
-
-    def __init__(self, below: DirectSocket, description: str, told: tuple[str, ...]) -> None:
-        self._below = below
-        self._description = description
-        self._told = told
-
-    @property
-    def description(self) -> str:
-        return self._description
-
-    @property
-    def told(self) -> tuple[str, ...]:
-        return self._told
-
-    @property
-    def direct(self) -> Direct:
-        return self._below
-
-    async def send(self, message: bytes) -> None:
-        loop, below = asyncio.get_running_loop(), self._below
-        if not below.begin_writing(wait=False):  # the loop waits for nobody
-            raise CarrierClosedError(f"{self._description} is closed, or somebody else writes")
-        try:
-            left = below.put(message)
-            while not left:
-                await _ready(below, loop.add_writer, loop.remove_writer)
-                left = below.flush()
-        finally:
-            below.end_writing()
-
-    async def receive(self) -> bytes:
-        loop, below = asyncio.get_running_loop(), self._below
-        if not below.begin_reading():
-            raise CarrierClosedError(f"{self._description} is closed")
-        try:
-            while (message := below.take()) is None:
-                await _ready(below, loop.add_reader, loop.remove_reader)
-            return message
-        finally:
-            below.end_reading()
-
-    async def close(self) -> None:
-        self._below.end()
-
-
-async def _ready(
-    below: DirectSocket, watch: Callable[..., object], unwatch: Callable[[int], object]
-) -> None:
-    """Waits until a loop finds a socket ready."""
-    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def found() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    watch(below.fileno(), found)
-    try:
-        await ready
-    finally:
-        unwatch(below.fileno())

@@ -1,0 +1,404 @@
+"""Sockets of which two threads use one at once, under TLS and without: bytes arrive whole."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telegrad.testing import leaks
+from telegrad.transport import CarrierClosedError, shared_loop_thread
+from telegrad.transport.sockets.message_socket import (
+    ROOM,
+    TOGETHER,
+    ByteSocket,
+    DirectSocket,
+    header_of,
+)
+from telegrad.transport.sockets.socket_carrier import SocketCarrier
+from telegrad.transport.sockets.tls_socket import TlsSocket
+from tests.transport.socket_pairs import MemoryTls, certificate, tcp_pair, tls_pair
+from tests.transport.test_bulk_lanes import MIB, pattern
+from tests.transport.workers import SECONDS
+
+RECORD = 16 * 1024  # bytes of a record of TLS, at most
+SIZES = st.one_of(
+    st.integers(1, 100),
+    st.integers(RECORD - 30, RECORD + 30),
+    st.integers(ROOM - 12, ROOM + 12),
+    st.integers(1, 300_000),
+)
+KINDS = pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+
+
+def byte_pair(*, tls: bool) -> tuple[ByteSocket, ByteSocket]:
+    if tls:
+        return tls_pair()
+    pair = tcp_pair()
+    for end in pair:
+        end.setblocking(False)
+    return pair
+
+
+def direct(end: ByteSocket) -> DirectSocket:
+    return DirectSocket(end, held=end.held if isinstance(end, TlsSocket) else None)
+
+
+@contextlib.contextmanager
+def direct_pair(*, tls: bool) -> Iterator[tuple[DirectSocket, DirectSocket]]:
+    with leaks.no_leaked_descriptors():
+        pair = tuple(map(direct, byte_pair(tls=tls)))
+        yield pair[0], pair[1]
+        for end in pair:
+            end.end()
+
+
+class Meanwhile:
+    """Runs a function in a thread; what it returns or raises is the result."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+        self._result: object = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> object:
+        self._thread.join(SECONDS)
+        assert not self._thread.is_alive(), "it still waits"
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def wait_readable(end: ByteSocket) -> None:
+    assert select.select([end.fileno()], [], [], SECONDS)[0], "nothing came"
+
+
+def receive_all(end: ByteSocket, size: int) -> bytes:
+    """Receives so many bytes, as someone does who polls only when there is nothing."""
+    got = bytearray()
+    place = memoryview(bytearray(100_000))
+    while len(got) < size:
+        try:
+            came = end.recv_into(place[: size - len(got)])
+        except BlockingIOError:
+            wait_readable(end)
+            continue
+        assert came, "it ended"
+        got += place[:came]
+    return bytes(got)
+
+
+def send_whole(end: ByteSocket, data: bytes) -> None:
+    """Sends bytes, those for which there is no room once more."""
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[end.send(left) :]
+        except BlockingIOError:
+            assert select.select([], [end.fileno()], [], SECONDS)[1], "there is no room"
+
+
+# -- one socket under TLS ----------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(SIZES, min_size=1, max_size=6), st.lists(SIZES, min_size=1, max_size=6))
+def test_both_ends_send_and_receive_at_once(there: list[int], back: list[int]) -> None:
+    """Four threads: each end sends in one, and receives in the other."""
+    ends = tls_pair(room=100_000)
+    sent = [b"".join(pattern(size, i) for i, size in enumerate(sizes)) for sizes in (there, back)]
+
+    def send(end: TlsSocket, data: bytes, sizes: list[int]) -> None:
+        for size in sizes:
+            send_whole(end, data[:size])
+            data = data[size:]
+
+    sending = [
+        Meanwhile(lambda i=i: send(ends[i], sent[i], (there, back)[i]))  # type: ignore[misc]
+        for i in (0, 1)
+    ]
+    receiving = [
+        Meanwhile(lambda i=i: receive_all(ends[1 - i], len(sent[i])))  # type: ignore[misc]
+        for i in (0, 1)
+    ]
+    for each in sending:
+        each.result()
+    assert [each.result() for each in receiving] == sent
+    for end in ends:
+        end.close()
+
+
+def test_what_finds_no_room_goes_on_when_it_is_given_again() -> None:
+    here, there = tls_pair(room=100_000)
+    data, turns = pattern(MIB), 0
+    with pytest.raises(BlockingIOError):
+        here.send(data)
+    receiving = Meanwhile(lambda: receive_all(there, len(data)))
+    sent = None
+    while sent is None:
+        try:
+            sent = here.send(bytearray(data))  # the same bytes; they may be somewhere else
+        except BlockingIOError:
+            turns += 1
+            assert select.select([], [here.fileno()], [], SECONDS)[1]
+    assert sent == len(data)
+    assert turns > 0
+    assert receiving.result() == data
+    here.close()
+    there.close()
+
+
+def test_one_that_has_no_room_receives_meanwhile() -> None:
+    """Two that send to each other more than there is room for, with no thread beside."""
+    ends = tls_pair(room=100_000)
+    data = [pattern(MIB, 0), pattern(MIB, 1)]
+    got, left = [bytearray(), bytearray()], [True, True]
+    place = memoryview(bytearray(ROOM))
+    while any(left) or any(len(each) < MIB for each in got):
+        for i, end in enumerate(ends):
+            with contextlib.suppress(BlockingIOError):
+                if left[i]:
+                    end.send(data[i])
+                    left[i] = False
+            with contextlib.suppress(BlockingIOError):
+                got[i] += place[: end.recv_into(place)]
+    assert got == [data[1], data[0]]
+    for end in ends:
+        end.close()
+
+
+def test_held_tells_of_what_no_poll_tells_of() -> None:
+    here, there = tls_pair()
+    here.send(b"0123456789")
+    wait_readable(there)
+    assert there.held() == 0
+    assert there.recv_into(memoryview(bytearray(4))) == 4
+    assert there.held() == 6
+    assert not select.select([there.fileno()], [], [], 0)[0]
+    assert there.recv_into(memoryview(bytearray(9))) == 6
+    assert there.held() == 0
+    here.close()
+    there.close()
+
+
+def test_a_handshake_tells_which_certificate_was_shown() -> None:
+    here, there = tls_pair()
+    assert here.binding == there.binding == certificate().binding
+    assert here.peer_names is there.peer_names is None
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("at", ["before", "in the middle", "after"])
+def test_nothing_plain_leaves_whenever_it_is_shut_down(at: str) -> None:
+    """`SSLSocket.shutdown` would go on without TLS, and send what follows as it is."""
+    wire, accepted = tcp_pair()
+    end = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
+    client, secret = MemoryTls(wire), b"a secret of nobody else's"
+    if at == "in the middle":
+        wire.sendall(client.hello())
+        wait_readable(end)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.shake_hands()
+    elif at == "after":
+        shaking = Meanwhile(client.shake_hands)
+        shake_alone(end)
+        shaking.result()
+    end.shutdown(socket.SHUT_RDWR)
+    for _ in range(3):
+        with pytest.raises(OSError):
+            end.send(secret)
+    came = b""
+    while block := wire.recv(100_000):
+        came += block
+    assert secret not in came
+    end.close()
+    wire.close()
+
+
+# -- messages ----------------------------------------------------------------------------------------
+
+
+@KINDS
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(SIZES, max_size=8))
+def test_messages_of_every_size_come_in_order(tls: bool, sizes: list[int]) -> None:
+    with direct_pair(tls=tls) as (here, there):
+        sent = [pattern(size, i) for i, size in enumerate(sizes)]
+
+        def send() -> None:
+            for message in sent:
+                whole = here.put(message)
+                while not whole:
+                    select.select([], [here.fileno()], [], SECONDS)
+                    whole = here.flush()
+
+        sending, got = Meanwhile(send), list[bytes]()
+        while len(got) < len(sent):  # polls only when it is told that nothing was read
+            message = there.take()
+            if message is not None:
+                got.append(message)
+            elif not there.holds_more:
+                assert select.select([there.fileno()], [], [], SECONDS)[0], "a message is forgotten"
+        sending.result()
+        assert got == sent
+
+
+@pytest.mark.parametrize("big", [ROOM, 2 * ROOM, 3 * RECORD, 5 * RECORD - 4, MIB])
+def test_a_message_in_the_last_record_of_a_big_one_is_not_forgotten(big: int) -> None:
+    """It is decrypted with the end of that one, and no poll tells of it."""
+    wire, accepted = tcp_pair()
+    below = TlsSocket(accepted, certificate().listening, shown=certificate().binding)
+    client = MemoryTls(wire)
+    shaking = Meanwhile(client.shake_hands)
+    shake_alone(below)
+    shaking.result()
+    there = direct(below)
+    first, second = pattern(big), b"the next one"
+    stream = header_of(first) + first + header_of(second) + second
+    sending = Meanwhile(lambda: wire.sendall(client.encrypted(stream)))
+    got: list[bytes] = []
+    while not got:
+        message = there.take()
+        if message is None:
+            assert select.select([there.fileno()], [], [], SECONDS)[0]
+        else:
+            got.append(message)
+    sending.result()
+    assert there.holds_more or select.select([there.fileno()], [], [], SECONDS)[0]
+    while len(got) < 2:
+        message = there.take()
+        if message is None:
+            assert select.select([there.fileno()], [], [], SECONDS)[0]
+        else:
+            got.append(message)
+    assert got == [first, second]
+    assert not there.holds_more
+    there.end()
+    wire.close()
+
+
+def shake_alone(end: TlsSocket) -> None:
+    """Does one end's half of the handshake; the other one's is done somewhere else."""
+
+    async def secure() -> None:
+        await carrier.secure()
+
+    carrier = SocketCarrier(end, "here")
+    loop = shared_loop_thread().acquire()
+    try:
+        loop.run(secure(), SECONDS)
+    finally:
+        loop.release()
+
+
+# -- the bytes of a lane -----------------------------------------------------------------------------
+
+
+@KINDS
+@settings(max_examples=30, deadline=None)
+@given(
+    parts=st.lists(st.lists(SIZES, max_size=4), min_size=1, max_size=4),
+    portions=st.lists(SIZES, min_size=1, max_size=6),
+)
+def test_bytes_of_any_parts_fill_any_places(
+    tls: bool, parts: list[list[int]], portions: list[int]
+) -> None:
+    with direct_pair(tls=tls) as (here, there):
+        sent = [
+            [pattern(size, 7 * i + j) for j, size in enumerate(each)]
+            for i, each in enumerate(parts)
+        ]
+
+        def send() -> None:
+            for each in sent:
+                here.send_all(*each)
+
+        sending = Meanwhile(send)
+        left = sum(map(sum, parts))
+        got, turn = b"", 0
+        while left:
+            place = memoryview(bytearray(min(left, portions[turn % len(portions)])))
+            there.fill(place)
+            got += place
+            left -= len(place)
+            turn += 1
+        sending.result()
+        assert got == b"".join(b"".join(each) for each in sent)
+
+
+@KINDS
+@settings(max_examples=30, deadline=None)
+@given(message=SIZES, behind=st.integers(0, 3 * ROOM), portions=st.lists(SIZES, min_size=1))
+def test_what_was_read_behind_a_message_fills_first(
+    tls: bool, message: int, behind: int, portions: list[int]
+) -> None:
+    """The last message of a handshake, and the bytes of a lane that came together with it."""
+    with direct_pair(tls=tls) as (here, there):
+        first, rest = pattern(message, 1), pattern(behind, 2)
+        sending = Meanwhile(lambda: here.send_all(header_of(first) + first + rest))
+        while (taken := there.take()) is None:
+            select.select([there.fileno()], [], [], SECONDS)
+        assert taken == first
+        got, turn = b"", 0
+        while len(got) < behind:
+            place = memoryview(bytearray(min(behind - len(got), portions[turn % len(portions)])))
+            there.fill(place)
+            got += place
+            turn += 1
+        sending.result()
+        assert got == rest
+
+
+@KINDS
+@pytest.mark.parametrize("who", ["itself", "the other end"])
+def test_an_end_wakes_who_sends_and_who_receives(tls: bool, who: str) -> None:
+    with direct_pair(tls=tls) as (here, there):
+        sending = Meanwhile(lambda: here.send_all(bytes(64 * MIB)))
+        receiving = Meanwhile(lambda: here.fill(memoryview(bytearray(10))))
+        there.fill(memoryview(bytearray(1)))  # they have begun
+        (here if who == "itself" else there).end()
+        for waiting in (sending, receiving):
+            with pytest.raises(CarrierClosedError):
+                waiting.result()
+
+
+@KINDS
+def test_after_the_end_nothing_is_sent_and_nothing_comes(tls: bool) -> None:
+    with direct_pair(tls=tls) as (here, there):
+        here.send_all(b"0123456789")
+        there.fill(memoryview(bytearray(3)))
+        there.end()
+        with pytest.raises(CarrierClosedError, match="the socket is closed"):
+            there.fill(memoryview(bytearray(3)))
+        with pytest.raises(CarrierClosedError, match="the socket is closed"):
+            there.send_all(b"0")
+        with pytest.raises(CarrierClosedError):
+            while True:
+                here.send_all(bytes(TOGETHER))
+        with pytest.raises(CarrierClosedError):
+            here.fill(memoryview(bytearray(1)))
+
+
+@KINDS
+def test_a_place_that_is_not_filled_is_an_error(tls: bool) -> None:
+    with direct_pair(tls=tls) as (here, there):
+        here.send_all(b"01234")
+        here.end()
+        with pytest.raises(CarrierClosedError):
+            there.fill(memoryview(bytearray(10)))
