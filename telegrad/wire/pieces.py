@@ -180,11 +180,15 @@ class Assembly:
         awaited: The parts to come and their sizes, `frame.awaited[envelope.number]`.
         most: The most bytes that they may have together.
 
+    Attributes:
+        envelope: The envelope.
+        parts: The number of parts that were announced.
+
     Raises:
         DecodeError: The sizes are impossible.
     """
 
-    __slots__ = ("_claimed", "_left", "_parts", "envelope")
+    __slots__ = ("_claimed", "_left", "_parts", "envelope", "parts")
 
     def __init__(
         self,
@@ -196,13 +200,9 @@ class Assembly:
             raise DecodeError(f"parts of impossible sizes were announced: {dict(awaited)}")
         self.envelope = envelope
         self._parts = {part: _Part(size) for part, size in awaited.items()}
+        self.parts = len(awaited)
         self._left = sum(map(_blocks, awaited.values()))
         self._claimed = 0  # claims under way
-
-    @property
-    def parts(self) -> int:
-        """The number of parts that were announced."""
-        return len(self._parts)
 
     @property
     def left(self) -> int:
@@ -265,6 +265,7 @@ class Assembly:
             else:
                 buffers[number - 2] = part.view
         envelope.buffers = buffers
+        self._parts = {}  # what comes again is known as there; nothing else has the memory
         return envelope
 
     def _is_lent(self, part: int) -> bool:

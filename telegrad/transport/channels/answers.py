@@ -1,17 +1,20 @@
-"""A reply whose value lies in the memory of the request: that value is not copied.
+"""A reply whose value nobody else has: its bytes are not copied.
 
-This happens when a function returns one of its arguments, as it came or after it wrote there. Only
-when the value itself is gone is it known if anything else refers to that memory:
+The value lies in the memory of the request, when a function returns one of its arguments; or in
+memory of its own, when it returns a new array. Only when the value itself is gone is it known if
+anything else refers to that memory:
 
-    describe ──▶ kept, not copied ── the value ends ──▶ settle ──▶ taken over, if nothing else has
-    it
+    describe ──▶ kept, not copied ── the value ends ──▶ settle ──▶ taken over, if nothing else
+                                                           │       has it
                                                            └────▶ copied, if something has
 """
 
 from __future__ import annotations
 
+import sys
+import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import numpy as np
 
@@ -20,7 +23,7 @@ from telegrad.wire import Buffer, Envelope, Memory, copy_of
 if TYPE_CHECKING:
     from telegrad.arrays import SharedMemory
 
-__all__ = ["Answering", "Whole"]
+__all__ = ["OWN_MEMORY", "Answering", "Whole"]
 
 
 class Whole(Protocol):
@@ -40,6 +43,11 @@ class Whole(Protocol):
         """
 
 
+def octets_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns the bytes of a contiguous array, not copied."""
+    return array.reshape(-1, order="A").view(np.uint8)
+
+
 @final
 class Answering:
     """Memory for one reply; for one thread.
@@ -54,7 +62,7 @@ class Answering:
     def __init__(self, memory: Memory, loans: Whole) -> None:
         self._memory = memory
         self._loans = loans
-        self._kept: dict[int, np.ndarray[Any, Any]] = {}  # exporters, by their ids
+        self._kept: dict[int, np.ndarray[Any, Any]] = {}  # exporters, by the ids of their bytes
 
     def take(self, size: int) -> memoryview | None:
         """Returns memory for a buffer; see `SlabStream.take`."""
@@ -71,10 +79,11 @@ class Answering:
     def keep(self, array: np.ndarray[Any, Any]) -> Buffer | None:
         """Returns the bytes of an array that takes all of a part that came; keeps each once."""
         exporter = self._loans.whole(array)
-        if exporter is None or id(exporter) in self._kept:
+        if exporter is None or any(exporter is each for each in self._kept.values()):
             return None
-        self._kept[id(exporter)] = exporter
-        return exporter.data
+        octets = octets_of(exporter)
+        self._kept[id(octets)] = exporter
+        return octets.data
 
     def stage(self, envelope: Envelope) -> Envelope:
         """Puts a big document into that memory; the buffers are there already, or are kept."""
@@ -103,6 +112,65 @@ class Answering:
     def _copy(self, exporter: np.ndarray[Any, Any]) -> Buffer:
         room = self._memory.take(exporter.nbytes)
         if room is None:
-            return copy_of(exporter.data)
-        np.copyto(np.frombuffer(room, np.uint8), exporter)
+            return copy_of(octets_of(exporter).data)
+        np.copyto(np.frombuffer(room, np.uint8), octets_of(exporter))
         return room
+
+
+@final
+class _OwnMemory:
+    """The memory of this process alone, for what lanes carry: results that nobody has any more."""
+
+    __slots__ = ()
+
+    def take(self, size: int) -> None:
+        """Returns None: a copy takes memory of its own."""
+        del size
+
+    def lends(self, memory: SharedMemory) -> bool:
+        """Returns False: the peer maps none of it."""
+        del memory
+        return False
+
+    def keep(self, array: np.ndarray[Any, Any]) -> None:
+        """Returns None: only results are kept uncopied."""
+        del array
+
+    def stage(self, envelope: Envelope) -> Envelope:
+        """Returns the envelope itself."""
+        return envelope
+
+    def answering(self) -> Memory:
+        """Returns memory for one reply, which keeps results until they are settled."""
+        return Answering(self, self)
+
+    def settle(self, envelope: Envelope) -> None:
+        """Does nothing: nothing was kept."""
+        del envelope
+
+    def shadow(self, array: object) -> None:
+        """Returns None: the peer maps no memory of GPUs."""
+        del array
+
+    def whole(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """Returns the array that owns the memory of another one, if that takes all of it."""
+        owner = array if array.base is None else array.base
+        if type(owner) is not np.ndarray or not (owner.flags.owndata and owner.flags.forc):
+            return None
+        return owner if owner.nbytes == array.nbytes else None
+
+    def take_over(self, holders: list[np.ndarray[Any, Any]]) -> memoryview | None:
+        """Takes the bytes of an array over, if nothing else refers to it; see `Whole`."""
+        if _references(holders) > OWN_REFERENCES or weakref.getweakrefcount(holders[0]):
+            return None
+        return octets_of(holders.pop()).data
+
+
+def _references(holders: list[np.ndarray[Any, Any]]) -> int:
+    """Returns the number of references to the only item of a list."""
+    return sys.getrefcount(holders[0])
+
+
+OWN_MEMORY: Final = _OwnMemory()
+# Of an array in a list that nobody else has. Python 3.14 counts fewer than the versions before it.
+OWN_REFERENCES: Final = _references([np.empty(0)])

@@ -18,13 +18,14 @@ from typing import Any, Protocol, TypeAlias, final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct
+from telegrad.transport.channels.answers import OWN_MEMORY
 from telegrad.transport.channels.base import Channel, Counters, Means
 from telegrad.transport.channels.bulk_thread import BulkThread, make_chunk
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.channels.pace import Pace
 from telegrad.transport.channels.socket_lane import SocketLane
 from telegrad.transport.channels.standstill import Standstill
-from telegrad.wire import Frame, read_chunk
+from telegrad.wire import Frame, Memory, read_chunk
 
 __all__ = ["LANES", "DialLane", "Lane", "Lanes", "Way"]
 
@@ -295,6 +296,10 @@ class Lanes(Channel):
     def wake(self) -> None:
         """Hears that there are pieces to send."""
         self._means.loop.call(self._wake)
+
+    def memory(self) -> Memory:
+        """Returns the memory of results, which lanes send from where they lie."""
+        return OWN_MEMORY
 
     def heard(self, frame: Frame) -> None:
         """Hears if the peer announced big parts, and the number of chunks that it took."""

@@ -169,6 +169,7 @@ class SocketLane:
         except BaseException:
             self._cargo.give_back(span)
             raise
+        del place  # a function that returns the array may find that nobody else has it
         self._came(span, size)
         self._cargo.place(span)
 

@@ -14,7 +14,7 @@ from telegrad.transport.security.audit import PEER_CUT_OFF, Audit
 from telegrad.transport.security.tags import BadTagError, Frames
 from telegrad.transport.session.terms import Moved
 from telegrad.types import WorkerInfo
-from telegrad.wire import NO_MEMORY, Envelope, Frame, Lent, Memory
+from telegrad.wire import Envelope, Frame, Lent, Memory
 
 __all__ = [
     "Loss",
@@ -95,7 +95,7 @@ class Stream:
 
     def memory(self) -> Memory:
         """Returns the memory in which values that go to the peer next may be put."""
-        return self.lenders[0].memory() if self.lenders else NO_MEMORY
+        return self.channels[0].memory()
 
     def moved(self) -> Moved:
         """Returns the totals of its frames, and of the parts that its channels lent."""

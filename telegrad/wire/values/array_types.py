@@ -229,7 +229,7 @@ def rebuild_array(
         dtype, shape, size = form_of(*meta)
     except TypeError:  # an item without a hash, which is no number
         dtype, shape, size = _form(*meta)
-    memory = buffers[0]
+    memory: Any = buffers[0]
     if type(memory) is bytearray:  # as small ones are
         found = len(memory)
     else:
@@ -242,6 +242,9 @@ def rebuild_array(
             f"an array of dtype {dtype}, shape {shape} and order {str(meta[1])[:10]!r}"
             f" with {found} bytes"
         )
+    owner: object = memory.obj if type(memory) is memoryview else None
+    if type(owner) is np.ndarray and owner.nbytes == found:
+        memory = owner  # the base of the array is what owns the memory
     try:
         if meta[1] == "F":
             return np.ndarray(shape, dtype, memory, order="F")
