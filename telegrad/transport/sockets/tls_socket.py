@@ -121,13 +121,9 @@ class TlsSocket:
     def recvmsg_into(
         self, places: Sequence[memoryview], beside: int = 0, flags: int = 0, /
     ) -> tuple[int, list[tuple[int, int, bytes]], int, None]:
-        """Receives the bytes of one record into the first place; see `recv_into`."""
+        """Receives the bytes of all records that are there into the first place."""
         del beside, flags
-        try:
-            with self._tls_lock:
-                return self._socket.recv_into(places[0]), [], 0, None
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise BlockingIOError from None
+        return self.recv_into(places[0]), [], 0, None
 
     def shutdown(self, how: int, /) -> None:
         """Ends the connection at both ends; another thread may use it meanwhile."""
