@@ -552,6 +552,22 @@ def has_v6() -> bool:
     return True
 
 
+@pytest.mark.parametrize("n", [8, pytest.param(64, marks=pytest.mark.long)])
+def test_many_peers_move(encrypted: Floor, n: int) -> None:
+    host = encrypted.worker("host")
+    peers = [encrypted.worker(f"peer{k}").knows(host) for k in range(n)]
+    for peer in peers:
+        peer.post(host, 0, buffers=[pattern(MIB, 1)])
+    host.recorder.wait_envelopes(n)
+    for peer in peers:
+        wait_until_moved(peer, host)
+        host.post(peer, 1, buffers=[pattern(MIB, 2)])
+    for peer in peers:
+        (got,) = peer.recorder.wait_envelopes(1)
+        assert bytes(got.buffers[0]) == pattern(MIB, 2)
+    assert host.exchange.statistics().connections == n
+
+
 # -- what breaks ---------------------------------------------------------------------------------
 
 
