@@ -24,7 +24,7 @@ MUTATE_ARGS ?=
 CHAOS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz mutate chaos lint types unit protos protos-check size gpu bench bench-quick profile docs bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz mutate chaos chaos-hosts lint types unit protos protos-check size gpu bench bench-quick profile docs bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -59,6 +59,9 @@ mutate: env ## the share of 200 small changes that the tests notice: MUTATE_ARGS
 
 chaos: env ## jobs of real processes that are killed, stopped and cut, by seed: CHAOS_ARGS='--runs 200 --seed 1'
 	$(ONE_THREAD) $(BIN)/python scripts/chaos.py $(CHAOS_ARGS)
+
+chaos-hosts: env ## the same between hosts, which are network namespaces, while links are cut: CHAOS_ARGS as above
+	$(ONE_THREAD) $(BIN)/python scripts/chaos_hosts.py $(CHAOS_ARGS)
 
 lint: env ## ruff: rules and formatting
 	$(BIN)/ruff check .

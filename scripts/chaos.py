@@ -25,13 +25,14 @@ import sys
 import tempfile
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, final
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -57,16 +58,33 @@ NETWORKS: Final = ("unix", "grpc", "tcp", "faulty")
 
 @dataclass(frozen=True)
 class Event:
-    """A fault: what happens to which worker, after so many seconds, and for how many."""
+    """A fault: what happens to which worker or host, after so many seconds, and for how many."""
 
     at: float
     kind: str
     rank: int
     seconds: float = 0.0
+    whom: str = "worker"
 
     def __str__(self) -> str:
         lasting = f" for {self.seconds:.1f} s" if self.seconds else ""
-        return f"{self.kind} worker{self.rank} at {self.at:.1f} s{lasting}"
+        return f"{self.kind} {self.whom}{self.rank} at {self.at:.1f} s{lasting}"
+
+
+class AnyPlan(Protocol):
+    """The part of a plan that every kind of run needs."""
+
+    @property
+    def seed(self) -> int:
+        """The number from which all is drawn."""
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The faults."""
+
+    @property
+    def seconds(self) -> float:
+        """How long workers work."""
 
 
 @dataclass(frozen=True)
@@ -115,19 +133,35 @@ def options_of(network: str, seed: int) -> dict[str, Any]:
         common["direct"] = network == "tcp"
     found: dict[str, Any] = {"options": rpc.RpcOptions(**common), "limit": MOST_SECONDS}
     if network == "faulty":
-        faults = {"drop": 0.01, "delay": 0.05, "duplicate": 0.01, "reorder": 0.01, "kill": 0.01}
+        faults: dict[str, Any] = {
+            "drop": 0.01,
+            "delay": 0.05,
+            "duplicate": 0.01,
+            "reorder": 0.01,
+            "kill": 0.01,
+        }
         found["faults"] = FaultPlan(seed=seed, longest_delay=0.005, most=10, **faults)
     return found
 
 
-class Run:
-    """One run of a plan."""
+class Run(ABC):
+    """One run of a plan.
 
-    def __init__(self, plan: Plan) -> None:
+    Attributes:
+        findings: What was found that should not be.
+        outcomes: How many operations ended how.
+        killed: The ranks of the workers that were killed.
+    """
+
+    def __init__(self, plan: AnyPlan) -> None:
         self.plan = plan
         self.findings: list[str] = []
         self.outcomes: Counter[str] = Counter()
         self.killed: set[int] = set()
+
+    @abstractmethod
+    def run_job(self) -> None:
+        """Starts the workers, makes the faults, judges what the workers report."""
 
     def run(self) -> None:
         """Runs it; what was found stands in `findings`."""
@@ -138,7 +172,7 @@ class Run:
                 no_leaked_descriptors(),
                 self._directory(),
             ):
-                self._run_cluster()
+                self.run_job()
         except BaseException:
             self.findings.append(f"{traceback.format_exc()}connections: {work.connections()}")
 
@@ -152,8 +186,33 @@ class Run:
             if len(left) > len(self.killed):  # what is killed cannot take its socket away
                 self.findings.append(f"left in the directory of sockets: {left}")
 
-    def _run_cluster(self) -> None:
-        plan = self.plan
+    def judge(self, reports: dict[int, dict[str, Any]]) -> None:
+        """Adds up the reports; checks that each call ran once at most, and that it did run."""
+        for r, report in reports.items():
+            self.findings += report["findings"]
+            self.outcomes.update(report["outcomes"])
+            twice = [number for number, times in report["ran"].items() if times != 1]
+            if twice:
+                self.findings.append(f"worker{r}: calls ran more than once: {twice}")
+            for to, number in report["confirmed"]:
+                callee = reports.get(int(to.removeprefix("worker")))
+                if callee is not None and number not in callee["ran"]:
+                    self.findings.append(f"worker{r}: {to} answered {number}, which did not run")
+        if not self.outcomes["right"]:
+            self.findings.append("no operation had a result")
+
+
+@final
+class ClusterRun(Run):
+    """A run on one machine, with the transports and the faults that it has."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._plan = plan
+
+    def run_job(self) -> None:
+        """Runs the plan in a cluster of processes."""
+        plan = self._plan
         with (
             Cluster(plan.n, processes=True, **options_of(plan.network, plan.seed)) as cluster,
             ThreadPoolExecutor(plan.n) as pool,
@@ -169,10 +228,10 @@ class Run:
             self._make_faults(cluster, pids)
             for r, each in working.items():
                 self._wait(r, each)
-            self._judge({r: cluster.call(r, work.report) for r in cluster.living})
+            self.judge({r: cluster.call(r, work.report) for r in cluster.living})
             leaving = [pool.submit(cluster.call, r, work.leave) for r in cluster.living]
-            for each in leaving:
-                self.findings += each.result(3 * work.BOUND)
+            for left in leaving:
+                self.findings += left.result(3 * work.BOUND)
             began = time.monotonic()
             cluster.close()
             if (seconds := time.monotonic() - began) > EXIT_SECONDS:
@@ -214,21 +273,6 @@ class Run:
             if rank not in self.killed:
                 raise
 
-    def _judge(self, reports: dict[int, dict[str, Any]]) -> None:
-        """Adds up the reports; checks that each call ran once at most, and that it did run."""
-        for r, report in reports.items():
-            self.findings += report["findings"]
-            self.outcomes.update(report["outcomes"])
-            twice = [number for number, times in report["ran"].items() if times != 1]
-            if twice:
-                self.findings.append(f"worker{r}: calls ran more than once: {twice}")
-            for to, number in report["confirmed"]:
-                callee = reports.get(int(to.removeprefix("worker")))
-                if callee is not None and number not in callee["ran"]:
-                    self.findings.append(f"worker{r}: {to} answered {number}, which did not run")
-        if not self.outcomes["right"]:
-            self.findings.append("no operation had a result")
-
 
 def run_seeds(seeds: range) -> int:
     """Runs plans one after the other; returns how many have failed."""
@@ -236,12 +280,12 @@ def run_seeds(seeds: range) -> int:
     # and the last one, and would be taken for a leak of whichever run that happens in.
     with Cluster(1, processes=True, **options_of("grpc", 0)) as cluster:
         cluster.run(work.prepare)
-        return sum(fails(seed) for seed in seeds)
+        return sum(fails(ClusterRun(plan_of(seed))) for seed in seeds)
 
 
-def fails(seed: int) -> bool:
-    """Runs the plan of a seed and prints what became of it; returns whether it failed."""
-    began, run = time.monotonic(), Run(plan_of(seed))
+def fails(run: Run) -> bool:
+    """Runs a plan and prints what became of it; returns whether it failed."""
+    began, seed = time.monotonic(), run.plan.seed
     say(f"{run.plan} ...")
     faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
     run.run()
@@ -260,9 +304,15 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> int:
-    """Runs the command; returns its exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def main(words: str, program: str, run: Callable[[range], int]) -> int:
+    """Runs the command; returns its exit code.
+
+    Args:
+        words: What it does.
+        program: Its file.
+        run: Runs plans one after the other; returns how many have failed.
+    """
+    parser = argparse.ArgumentParser(description=words.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first run")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once")
@@ -273,17 +323,17 @@ def main() -> int:
         os.environ.pop("XDG_RUNTIME_DIR", None)  # where sockets would be made
         logging.disable(logging.CRITICAL)
         seeds = range(given.seed, given.seed + given.runs * given.step, given.step)
-        return int(run_seeds(seeds) > 0)
+        return int(run(seeds) > 0)
     lanes = []
     for lane in range(jobs):
         runs = len(range(lane, given.runs, jobs))
         numbers = {"--runs": runs, "--seed": given.seed + lane, "--jobs": 1, "--step": jobs}
-        words = [str(word) for pair in numbers.items() for word in pair]
-        lanes.append(subprocess.Popen([sys.executable, __file__, *words]))
+        arguments = [str(word) for pair in numbers.items() for word in pair]
+        lanes.append(subprocess.Popen([sys.executable, program, *arguments]))
     codes = [lane.wait() for lane in lanes]
     say(f"{given.runs} runs from seed {given.seed}: {'FAILED' if any(codes) else 'all passed'}")
     return int(any(codes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__ or "", __file__, run_seeds))

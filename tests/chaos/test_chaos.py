@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import chaos
+from scripts import chaos, chaos_hosts
 
 SCRIPT = Path(chaos.__file__)
 
@@ -22,6 +22,20 @@ def test_a_seed_is_a_plan() -> None:
         others = [event.rank for event in plan.events if event.kind != "kill"]
         assert len(kills) <= 1, plan
         assert set(kills).isdisjoint(others), plan
+        assert all(event.at + event.seconds < plan.seconds for event in plan.events)
+        assert str(plan).startswith(f"seed {plan.seed}: ")
+
+
+def test_a_seed_is_a_plan_of_hosts() -> None:
+    plans = [chaos_hosts.plan_of(seed) for seed in range(200)]
+    assert plans == [chaos_hosts.plan_of(seed) for seed in range(200)]
+    assert {len({*plan.places}) for plan in plans} == {2, 3}
+    assert {plan.insecure for plan in plans} == {False, True}
+    kinds = {event.kind for plan in plans for event in plan.events}
+    every = {*chaos_hosts.OF_WORKERS, *chaos_hosts.OF_HOSTS}
+    assert kinds == {kind.removeprefix("short ") for kind in every}
+    assert 50 < sum(plan.harmless for plan in plans) < 150
+    for plan in plans:
         assert all(event.at + event.seconds < plan.seconds for event in plan.events)
         assert str(plan).startswith(f"seed {plan.seed}: ")
 

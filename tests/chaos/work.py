@@ -45,6 +45,7 @@ __all__ = [
     "Fault",
     "begun",
     "connections",
+    "count_streams",
     "leave",
     "prepare",
     "report",
@@ -68,6 +69,8 @@ _findings: list[str] = []
 _me: list[str] = []  # this worker
 _others: list[str] = []  # the other workers, the lost ones included
 _begun = threading.Event()
+_losses: list[str] = []  # workers that were lost, before any of them left
+_streams: Counter[str] = Counter()  # that came up, by scheme
 
 
 class WrongValueError(AssertionError):
@@ -411,6 +414,26 @@ def prepare() -> int:
     return os.getpid()
 
 
+def count_streams() -> None:
+    """Counts the streams that come up from now on, by their schemes, and keeps the losses."""
+    logging.disable(logging.NOTSET)
+    logging.getLogger("telegrad").setLevel(logging.CRITICAL)
+    log = logging.getLogger("telegrad.transport.session.carriers")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.addHandler(_StreamCounter())
+    rpc.on_loss(lambda info, error: _losses.append(f"{info.name}: {error}"))
+
+
+class _StreamCounter(logging.Handler):
+    """Counts lines such as `connected to worker1 by tcps://10.0.0.5:41233`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == "connected to %s by %s":
+            where = record.getMessage().split(" by ")[1]
+            _streams[where.partition(" ")[0].partition(":")[0]] += 1
+
+
 def begun() -> None:
     """Waits until this worker works."""
     _begun.wait(BOUND)
@@ -450,6 +473,8 @@ def report() -> dict[str, Any]:
             "confirmed": _confirmed,
             "outcomes": dict(_outcomes),
             "findings": _findings,
+            "losses": _losses,
+            "streams": dict(_streams),
         }
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -71,9 +72,11 @@ class HostileJob:
         names: Of the workers, by rank.
         lost_after: For `RpcOptions`.
         bridge: Where each has a network namespace; None for loopback.
+        places: The host of each worker there; None for one host each.
         join: Whether they join before this returns.
         options: More for `RpcOptions`, by worker. Without it those that have a bridge are told their
-            address and do without a token; with it all have one, and choose their addresses.
+            address and do without a token; with it all that are not insecure have one, and choose
+            their addresses.
         host: Where they find the coordinator; None for the first one's address.
         port: Its port there; None for one that is free.
     """
@@ -85,6 +88,7 @@ class HostileJob:
         *,
         lost_after: float,
         bridge: Hosts | None = None,
+        places: Sequence[int] | None = None,
         join: bool = True,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         host: str | None = None,
@@ -93,6 +97,7 @@ class HostileJob:
         self.names = list(names)
         self.living = list(names)
         self._bridge = bridge
+        self._places = dict(zip(names, places or range(len(names)), strict=True))
         self._programs = programs
         self._struck: tuple[Fault, str] | None = None
         self._replaced: list[_Worker] = []
@@ -129,7 +134,7 @@ class HostileJob:
             worker.program.process.send_signal(signal.SIGSTOP)
         else:
             assert self._bridge is not None, "a cut needs network namespaces"
-            self._bridge.cut(self.names.index(victim))
+            self._bridge.cut(self._places[victim])
 
     def recover(self) -> None:
         """Wakes up who was stopped, or heals the cut."""
@@ -139,7 +144,7 @@ class HostileJob:
             self._workers[victim].program.process.send_signal(signal.SIGCONT)
         elif fault == "cut":
             assert self._bridge is not None
-            self._bridge.heal(self.names.index(victim))
+            self._bridge.heal(self._places[victim])
 
     def join(self, names: Sequence[str]) -> None:
         """Lets some call `init_rpc`; returns when it has returned on each."""
@@ -162,6 +167,31 @@ class HostileJob:
     def wait_for(self, name: str, words: str) -> None:
         """Waits until a worker has written something."""
         self._workers[name].program.wait_for(words)
+
+    def start(self, name: str, func: Callable[..., object], *args: Any) -> None:
+        """Tells one worker to run a function whose module it knows; `answer` waits for its end."""
+        self._workers[name].ask("call", name_of(func), args)
+
+    def answer(self, name: str) -> Any:
+        """Returns what the function has returned that `start` has started.
+
+        Raises:
+            AssertionError: The worker does not answer, or has ended.
+            Exception: What the function raised.
+        """
+        return self._workers[name].answer()
+
+    def signal(self, name: str, number: int) -> None:
+        """Sends a signal to a worker's process."""
+        self._workers[name].program.process.send_signal(number)
+
+    def wait_for_exit(self, name: str, seconds: float) -> bool:
+        """Waits until a worker's process has ended; returns False if it takes longer."""
+        try:
+            self._workers[name].program.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def refusal(self, name: str) -> BaseException:
         """Returns what a worker has raised in what `begin` has begun."""
@@ -209,11 +239,12 @@ class HostileJob:
         host = "127.0.0.1"
         python = [sys.executable]
         if self._bridge is not None:
-            host, python = self._bridge.address(0), self._bridge.python(rank)
+            host = self._bridge.address(self._places[self.names[0]])
+            python = self._bridge.python(self._places[name])
         if self._more is not None:
             options.update(self._more.get(name, {}))
         elif self._bridge is not None:
-            options.update(bind=self._bridge.address(rank), insecure=True)
+            options.update(bind=self._bridge.address(self._places[name]), insecure=True)
         env = {
             "RANK": str(rank),
             "WORLD_SIZE": str(len(self.names)),
@@ -221,7 +252,7 @@ class HostileJob:
             "MASTER_PORT": str(self._port),
             "TELEGRAD_NAME": name,
         }
-        if self._bridge is None or self._more is not None:
+        if not options.get("insecure"):
             env["TELEGRAD_TOKEN"] = "a token that only the tests use"
         here, there = multiprocessing.Pipe()
         descriptor = there.fileno()
