@@ -261,9 +261,11 @@ class HostsRun(Run):
     def _judge_losses(self, reports: dict[str, dict[str, Any]]) -> None:
         """Checks that nobody was lost by faults that are shorter than the bound."""
         for name, report in reports.items():
-            self.outcomes.update({f"{n} streams": x for n, x in report["streams"].items()})
             if self._plan.harmless:
                 self.findings += [f"{name} has lost {loss}" for loss in report["losses"]]
+                failed = {*report["outcomes"]} - {"right", "CallTimeoutError"}
+                self.findings += [f"{name} has had {failed}"] if failed else []
+            self.outcomes.update({f"{n} streams": x for n, x in report["streams"].items()})
 
     def _end(self, job: HostileJob) -> None:
         """Checks that processes end after shutdown."""

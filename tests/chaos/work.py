@@ -326,9 +326,12 @@ def explained(error: BaseException) -> bool:
     """Tells whether a fault explains an error.
 
     A third worker may ask the owner for a value before its creation arrives, which never comes if
-    the owner gives up the creator.
+    the owner gives up the creator; or after the owner has given up the worker that holds it.
     """
-    orphan = isinstance(error, ValueNotFoundError) and "gave up or was lost" in str(error)
+    said = str(error)
+    orphan = isinstance(error, ValueNotFoundError) and (
+        "gave up or was lost" in said or "let go or was lost" in said
+    )
     return orphan or isinstance(error, WorkerLostError | CallTimeoutError)
 
 

@@ -246,14 +246,21 @@ class Hosts:
 
     # -- slow, lossy and guarded links -----------------------------------------------------------
 
-    def limit(self, r: int, rate: str) -> None:
+    def limit(self, r: int, rate: str, *, burst: str = "16kb", queue: str = "64kb") -> None:
         """Has what a host sends and receives be no faster than a rate, such as `8mbit`.
 
         What waits takes 64 KiB at most, whatever the rate is: a queue of so many seconds would be too
         full once the rate falls, and drop all that comes until it has shrunk, which is a cut.
+
+        Args:
+            r: Which host.
+            rate: The rate.
+            burst: The most that leaves at once; a fast link needs more than a slow one.
+            queue: The most that waits.
         """
+        words = f"root tbf rate {rate} burst {burst} limit {queue}"
         for name, device in self._ends(r):
-            self.tc(name, f"qdisc replace dev {device} root tbf rate {rate} burst 16kb limit 64kb")
+            self.tc(name, f"qdisc replace dev {device} {words}")
 
     def unlimit(self, r: int) -> None:
         """Takes `limit` back."""
