@@ -612,7 +612,7 @@ def test_after_some_that_broke_it_stays(
     alice, bob, proxy = between(floor)
     proxy.cuts = [4000] * 100
     call = 0
-    while "over gRPC from now on: too many sockets broke" not in caplog.text:
+    while "over gRPC for 600 s: too many sockets broke" not in caplog.text:
         talk(alice, bob, range(call, call + 50))
         call += 50
     tries = proxy.connections

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, final
 
 from telegrad.errors import DecodeError
@@ -193,21 +193,15 @@ class Way:
         endpoint: The address at which this side dialled it, and dials its lanes; empty when the
             peer did, and does.
         direct: The address to which the stream is to move; empty for none.
-        may_move: True if the peer may move it to a TCP socket.
     """
 
     stream_id: bytes
     endpoint: str = ""
     direct: str = ""
-    may_move: bool = True
 
     def moved(self, stream_id: bytes) -> Way:
         """Returns the facts about a stream that has taken the place of this one."""
         return Way(stream_id, self.direct)
-
-    def without_socket(self) -> Way:
-        """Returns the same facts about a stream that stays where it is."""
-        return replace(self, direct="", may_move=False)
 
 
 class DialLane(Protocol):
@@ -233,6 +227,7 @@ class Lanes(Channel):
         way: The facts that lanes need about the control stream.
         cargo: The pieces that lanes load and unload.
         patience: Seconds without progress after which lanes count as stalled.
+        held: True if no lane is dialled until `release`.
         dial: Dials a lane.
         on_broken: Hears once that a lane broke; has to close all of them.
 
@@ -250,6 +245,7 @@ class Lanes(Channel):
         *,
         cargo: Cargo,
         patience: float,
+        held: bool,
         dial: DialLane,
         on_broken: Callable[[Lanes, Exception], None],
     ) -> None:
@@ -262,7 +258,7 @@ class Lanes(Channel):
         self._standstill = Standstill(means.clock(), patience=patience)
         self._pace = Pace(means.clock())
         self._lanes: list[Lane | SocketLane] = []
-        self.held = bool(way.direct)
+        self.held = held
         self._wanted = self._dialling = False
         self._open = True
 

@@ -295,7 +295,7 @@ class Door:
                 Reason.UNKNOWN_STREAM,
                 f"{self._info.name} has no stream from {peer.name} that takes this lane",
             )
-        if handshake.moves and not stream.lanes.way.may_move:
+        if handshake.moves and not carriers.direct.may_move:
             broken = f"too many sockets between {self._info.name} and {peer.name} broke"
             raise RefusedError(Reason.NOT_ADMITTED, broken)
         there = stream.carrier.takes_over

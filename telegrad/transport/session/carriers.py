@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
@@ -34,8 +35,13 @@ logger = logging.getLogger(__name__)
 # Carriers that come up and break before they bring one frame: an honest network does not do that
 # ten times in a row, and dialling for ever would keep a processor busy.
 FRUITLESS_CARRIERS = 10
-# Sockets that broke: something in between does not like them, or alters the bytes that they carry.
+# Sockets that broke soon: something in between does not like them, or alters the bytes that they
+# carry. Calls stay on gRPC for a while then; one that was calm for so long says that it is well.
 MOST_BROKEN_SOCKETS = 5
+CALM_SECONDS = 60.0
+BARRED_SECONDS = 600.0
+# Until the next dial of a port that could not be reached: a firewall may be opened meanwhile.
+RETRY_SECONDS = 60.0
 # Seconds that lanes may stall while the peer lives, if that is more than `lost_after`: at 512
 # kbit/s two chunks of 1 MiB take half of it, and to dial again on a link that is full takes long.
 LEAST_PATIENCE = 60.0
@@ -60,28 +66,42 @@ class DirectTries:
         self._peer = peer
         self._terms = terms
         self._broken = 0  # streams and lanes over sockets that broke
+        self._moved_at = self._barred_until = -math.inf  # by the clock
 
     @property
     def may_move(self) -> bool:
-        """True unless too many sockets broke."""
-        return self._broken < MOST_BROKEN_SOCKETS
+        """True unless sockets broke too often, or could not be reached just now."""
+        return self._terms.clock() >= self._barred_until
+
+    def due(self, stream: Stream) -> bool:
+        """Returns True if this side should dial the socket to which a stream may move."""
+        return bool(stream.lanes.way.direct) and self.may_move
+
+    def moved(self) -> None:
+        """Hears that a stream has moved to a socket."""
+        self.kept = ""
+        self._moved_at = self._terms.clock()
 
     def broke(self, *, given_up: bool = False, why: str = "too many sockets broke") -> None:
         """Hears that a stream, or a lane, over a socket broke, or did not come up.
 
         Args:
-            given_up: True if it will not get better: the lanes stood still, or one end refuses.
+            given_up: True if it will not get better soon: the lanes stood still, or one end
+                refuses.
             why: The reason to give up.
         """
-        could = self.may_move
-        self._broken = MOST_BROKEN_SOCKETS if given_up else self._broken + 1
-        if could and not self.may_move:  # a log handler may block
-            self.kept = why
-            words = "all goes to %s over gRPC from now on: %s"
-            self._terms.bulk.run(logger.warning, words, self._peer, why)
+        now = self._terms.clock()
+        calm = now - self._moved_at >= CALM_SECONDS
+        self._broken = 1 if calm else self._broken + 1
+        if given_up or self._broken >= MOST_BROKEN_SOCKETS:
+            self._broken, self._barred_until, self.kept = 0, now + BARRED_SECONDS, why
+            words = "all goes to %s over gRPC for %.0f s: %s"
+            # A log handler may block.
+            self._terms.bulk.run(logger.warning, words, self._peer, BARRED_SECONDS, why)
 
     def stays(self, where: str, why: str) -> None:
         """Hears that a stream stays on gRPC, as a socket cannot be had; says so once a peer."""
+        self._barred_until = max(self._barred_until, self._terms.clock() + RETRY_SECONDS)
         known = self.kept
         self.kept = f"{where} cannot be reached: {why.removeprefix(where).lstrip()}"
         if known:
@@ -164,14 +184,13 @@ class Carriers:
         Args:
             way: The two ends of the lanes, and the endpoints to dial.
         """
-        if not self.direct.may_move:
-            way = way.without_socket()
         return Lanes(
             self._terms.channels.means,
             self.peer.name,
             way,
             cargo=self.connection.cargo,
             patience=self._patience,
+            held=bool(way.direct) and self.direct.may_move,
             dial=partial(dial_lane, self._terms, self.peer),
             on_broken=self._lane_broke,
         )
@@ -193,7 +212,7 @@ class Carriers:
             raise
         self.came_up += 1
         if stream.carrier.takes_over:
-            self.direct.kept = ""
+            self.direct.moved()
         self._terms.counters.connections += not stream.carrier.takes_over  # else it moved
         if stream.carrier.direct is not None:
             stream.carrier.direct.accept_all()
@@ -238,6 +257,8 @@ class Carriers:
             connection.lose(self._silence_words(now))
         elif judging and stream is not None:
             connection.flush()
+            if self.direct.due(stream):
+                self._dial(self)
             if stream.lanes.stand_still(now):  # the lanes of the next stream get twice the time
                 most = MOST_PATIENCE * max(self._terms.lost_after, LEAST_PATIENCE)
                 self._patience = min(2 * self._patience, most)

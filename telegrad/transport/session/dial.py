@@ -74,7 +74,7 @@ class Reach:
             while carriers.wanted and not await self._round():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            if (stream := carriers.stream) is not None and stream.lanes.held:
+            if (stream := carriers.stream) is not None and carriers.direct.due(stream):
                 await move(carriers, self._terms, stream)
             elif not carriers.wanted:
                 return

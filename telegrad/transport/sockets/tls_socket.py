@@ -116,6 +116,9 @@ class TlsSocket:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 if not come:
                     raise BlockingIOError from None
+            except OSError:
+                if not come:  # else the next call raises it again
+                    raise
         return come
 
     def recvmsg_into(
