@@ -88,7 +88,8 @@ def main(told: measure.Plan) -> None:
     """Starts the callees, measures, and reports."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as directory:
-        options = rpc.RpcOptions(token=secrets.token_hex(16), local=not told.grpc)
+        by_grpc = {"local": False, "direct": False} if told.grpc else {}
+        options = rpc.RpcOptions(token=secrets.token_hex(16), **by_grpc)
         meet = f"file://{directory}/store"
         processes = [
             spawn.Process(target=serve, args=(rank, told.workers, meet, options), daemon=True)
