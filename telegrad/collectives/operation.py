@@ -48,7 +48,15 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import Future
-from telegrad.rpc.seams import AgentCore, current_served_call, new_future, seconds
+from telegrad.rpc.seams import (
+    AgentCore,
+    Driven,
+    Reads,
+    comes_from,
+    current_served_call,
+    new_future,
+    seconds,
+)
 from telegrad.types import Rank, Shape, WorkerInfo
 from telegrad.wire import Buffer
 
@@ -227,6 +235,9 @@ class Group(Protocol):
 class Operation(Link, Generic[T]):
     """The link of one operation, with its timers.
 
+    A thread that waits for its messages reads the sockets meanwhile, as one that waits for a reply
+    does.
+
     Args:
         group: The group of the operation; the group's lock guards the state of this too.
         call: The operation that the verb asked for.
@@ -353,6 +364,7 @@ class Operation(Link, Generic[T]):
             if found is not None:
                 return found
             wake: Future[None] = new_future(None, self.call.signature.operation)
+            comes_from(wake, self.group.cross_waits)
             self._awaited = find, wake
         await Arrival(wake)
         with self.group.state_lock:
@@ -499,15 +511,19 @@ def _nothing() -> None:
 
 
 @final
-class CrossWaits:
+class CrossWaits(Driven):
     """The operations in which this worker and others wait, as they have told each other.
 
     Args:
         agent: This worker's agent.
         find_group: Function that returns the group of a key; None if this worker has not made it.
+
+    Attributes:
+        reads: Lets a waiting thread read the sockets that messages of the members come by.
     """
 
     def __init__(self, agent: AgentCore, find_group: Callable[[GroupKey], Group | None]) -> None:
+        self.reads: Reads = agent.exchange.reader
         self._agent = agent
         self._find_group = find_group
         self._waits_lock = threading.Lock()  # guards all attributes below

@@ -37,7 +37,7 @@ from telegrad.rpc.call.serving import CALL, Serving
 from telegrad.rpc.call.user_call import MainStaysHere, UserCall, admit_call
 from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.future.future import new_future
-from telegrad.rpc.future.waits import Driven
+from telegrad.rpc.future.waits import Driven, Reads, comes_from
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
@@ -74,6 +74,7 @@ __all__ = [
     "Pool",
     "RRefCalls",
     "RRefServing",
+    "Reads",
     "Runner",
     "ServedCall",
     "Serving",
@@ -87,6 +88,7 @@ __all__ = [
     "call",
     "call_off_joins",
     "clear_process_agent",
+    "comes_from",
     "connection_limits",
     "core_of",
     "current_agent",
