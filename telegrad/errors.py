@@ -13,6 +13,7 @@
     ├─ UnknownWorkerError, FunctionNotFoundError, ValueNotFoundError   (LookupError)
     ├─ AuthenticationError, CallRefusedError                           (PermissionError)
     ├─ EncodeError                                                     (TypeError)
+    ├─ QueueEmptyError                                                 (queue.Empty)
     └─ DecodeError, DuplicateNameError, CollectiveMismatchError        (ValueError)
 
 Every error takes its message first. Further facts are keyword-only and kept as attributes.
@@ -20,6 +21,7 @@ Every error takes its message first. Further facts are keyword-only and kept as 
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 
@@ -46,6 +48,7 @@ __all__ = [
     "NotInitializedError",
     "OwnerLostError",
     "PoolExhaustedError",
+    "QueueEmptyError",
     "RemoteError",
     "RendezvousError",
     "RendezvousTimeoutError",
@@ -509,6 +512,17 @@ class ValueNotFoundError(TelegradError, LookupError):
         ...     rpc.unpublish("weights")
         Traceback (most recent call last):
         telegrad.errors.ValueNotFoundError: nothing is published as 'weights' on worker ...
+    """
+
+
+class QueueEmptyError(TelegradError, queue.Empty):
+    """A queue of a store is empty, and its reader did not want to wait.
+
+    Example:
+        >>> from telegrad.rendezvous import MemoryStore
+        >>> MemoryStore().queue_pop("tasks", block=False)
+        Traceback (most recent call last):
+        telegrad.errors.QueueEmptyError: the queue 'tasks' is empty; push a value, or wait for ...
     """
 
 

@@ -53,7 +53,7 @@ DOCUMENTED: dict[str, str] = {
         BlockingCallError CallCancelledError CallRefusedError CallTimeoutError CollectiveMismatchError ContextError
         ContextMismatchError DecodeError DuplicateNameError EncodeError EvictedError
         FunctionNotFoundError InvalidUseError JoinCancelledError NotEnoughResultsError NotInitializedError OwnerLostError
-        PoolExhaustedError RemoteError
+        PoolExhaustedError QueueEmptyError RemoteError
         RendezvousError RendezvousTimeoutError TelegradError UnknownWorkerError UnreachableWorkerError ValueNotFoundError
         WaitCycleError WorkerLostError""",
 }

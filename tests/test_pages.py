@@ -1,4 +1,4 @@
-"""The programs of docs/checkpoints.md and docs/web-service.md print what the pages show."""
+"""The programs of docs/checkpoints.md, docs/stores.md and docs/web-service.md print what the pages show."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def test_training_goes_on_from_a_checkpoint(programs: Programs) -> None:
     shown = re.findall(r"^    (\[0\] .*)$", (DOCS / "checkpoints.md").read_text(), re.MULTILINE)
     for output in ("".join(parts), whole):
         assert [line for line in output.splitlines() if line.startswith("[0]")] == shown
+
+
+def test_processes_take_tasks_from_a_store(programs: Programs) -> None:
+    (program,) = programs_of("stores.md")
+    output = programs.run(["python", programs.script(program, "tasks.py")])
+    assert output == "sum: 6\n"
+    assert f"    {output}" in (DOCS / "stores.md").read_text()
 
 
 def test_a_web_service_has_its_workers_compute(programs: Programs) -> None:

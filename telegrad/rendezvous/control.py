@@ -21,6 +21,7 @@ from telegrad.errors import (
     DecodeError,
     DuplicateNameError,
     EvictedError,
+    QueueEmptyError,
     RendezvousError,
     TelegradError,
     WorkerLostError,
@@ -64,8 +65,11 @@ __all__ = [
 #                                           if this coordinator cannot tell
 #                         member.gave_up    one-way: the sender has given up a member
 #                         member.knows      one-way: the sender knows a worker that joined
-#                         store.*           reply: the result; get and wait reply when set
-#                         store.forget      one-way: a waiting get or wait gave up
+#                         store.*           reply: the result; get, multi_get and wait reply when
+#                                           set, a queue_pop that blocks once it has a value
+#                         store.forget      one-way: a waiting get or wait gave up. As a request:
+#                                           true if the wait was cancelled, false if its reply has
+#                                           gone out already
 # coordinator -> worker   member.progress   one-way, before the worker is welcomed
 #                         member.joined     one-way. After the welcome: a replacement or a late
 #                                           worker joined. Before it: that worker was welcomed
@@ -100,10 +104,18 @@ RUNNING: Final = "member.running"
 STORE_SET: Final = "store.set"
 STORE_GET: Final = "store.get"
 STORE_ADD: Final = "store.add"
+STORE_APPEND: Final = "store.append"
 STORE_COMPARE_SET: Final = "store.compare_set"
-STORE_DELETE: Final = "store.delete"
+STORE_MULTI_SET: Final = "store.multi_set"
+STORE_MULTI_GET: Final = "store.multi_get"
+STORE_CHECK: Final = "store.check"
 STORE_WAIT: Final = "store.wait"
+STORE_DELETE: Final = "store.delete"
 STORE_NUM_KEYS: Final = "store.num_keys"
+STORE_LIST_KEYS: Final = "store.list_keys"
+STORE_QUEUE_PUSH: Final = "store.queue_push"
+STORE_QUEUE_POP: Final = "store.queue_pop"
+STORE_QUEUE_LEN: Final = "store.queue_len"
 STORE_FORGET: Final = "store.forget"
 
 # The only types that a control reply may raise at its receiver.
@@ -113,6 +125,7 @@ _ERROR_TYPES: Final[Mapping[str, type[Exception]]] = {
         AuthenticationError,
         DecodeError,
         DuplicateNameError,
+        QueueEmptyError,
         RendezvousError,
         TypeError,
         ValueError,
@@ -205,6 +218,8 @@ logger = logging.getLogger(__name__)
 
 LOST_AFTER = 10.0
 CLOSE_TIMEOUT = 2.0
+# Seconds for a request that waits for nothing: a round trip, or the loss of the coordinator.
+ANSWER_TIMEOUT = 60.0
 RENEW_TIMEOUT = 0.2
 DEFAULT_LIMITS = ConnectionLimits()
 
@@ -305,6 +320,7 @@ class ControlLine(Receiver):
         self._calls = itertools.count(1)
         self._pending: dict[int, Pending] = {}
         self._coordinator: WorkerInfo | None = None
+        self._endpoint = ""
         self._lost: WorkerLostError | None = None
         self._early_losses: dict[WorkerInfo, WorkerLostError] = {}
         self._closed = threading.Event()
@@ -363,6 +379,11 @@ class ControlLine(Receiver):
         return self._coordinator
 
     @property
+    def endpoint(self) -> str:
+        """The endpoint at which the coordinator was found; "" until then."""
+        return self._endpoint
+
+    @property
     def lost(self) -> WorkerLostError | None:
         """The error with which the coordinator was lost; None if it is not lost."""
         return self._lost
@@ -394,6 +415,7 @@ class ControlLine(Receiver):
                 loss = self._early_losses.get(coordinator)
                 if loss is None:
                     self._coordinator = coordinator
+                    self._endpoint = endpoint
                     self._guests.add([coordinator])
             if loss is not None:
                 raise loss
@@ -457,6 +479,38 @@ class ControlLine(Receiver):
                 self._drop(pending)
                 if forget:
                     self.tell(forget, {"call": pending.call})
+
+    def take(self, kind: str, body: object, *, timeout: float, forget: str) -> object:
+        """Posts a request whose reply hands over something that a timeout must not lose.
+
+        At the deadline it asks if the coordinator has cancelled the wait. If not, the reply has
+        gone out, and this waits for it.
+
+        Args:
+            kind: The request's kind.
+            body: The request's body.
+            timeout: Seconds to wait at most, before that question.
+            forget: The kind of the request that cancels the wait, and answers True if it has.
+
+        Raises:
+            TimeoutError: The reply has not come in time, and will not.
+            RendezvousError: The line is closed, or the coordinator is lost.
+            EvictedError: The coordinator has given up this worker.
+        """
+        refuse_on_loop(kind)
+        check_timeout(timeout)
+        pending = self.request(kind, body, time_left=timeout)
+        try:
+            try:
+                return pending.wait(timeout)
+            except TimeoutError:
+                if self.ask(forget, {"call": pending.call}, timeout=ANSWER_TIMEOUT):
+                    raise
+                return pending.wait(ANSWER_TIMEOUT)
+        finally:
+            if not pending.done():
+                self._drop(pending)
+                self.tell(forget, {"call": pending.call})
 
     def tell(self, kind: str, body: object = None) -> None:
         """Posts a message that has no reply; dropped if there is no coordinator to send it to."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, Final, final
 
 from telegrad.errors import (
     AuthenticationError,
@@ -36,7 +37,7 @@ from telegrad.rendezvous.membership import (
     Welcome,
     check_job,
 )
-from telegrad.rendezvous.memory import MemoryStore, StoreWaits
+from telegrad.rendezvous.memory import MemoryStore, StoreWaits, Wanted, listed
 from telegrad.transport import (
     ConnectionLimits,
     Credentials,
@@ -128,7 +129,8 @@ class Coordinator(Receiver):
             raise ValueError(f"world_size must be at least 1 (got {world_size})")
         self._on_session_lost = on_session_lost
         self._store = MemoryStore(limits.received.document_bytes)
-        self._waits = StoreWaits(self._store, self._answer)
+        self._most_bytes = limits.received.document_bytes
+        self._waits = StoreWaits(self._store, self._answer, self._answer_error, self._most_bytes)
         self._membership = Membership(world_size, host)
         self._lock = threading.Lock()  # guards the membership and the tables of calls
         self._joins: dict[WorkerInfo, int] = {}
@@ -161,14 +163,9 @@ class Coordinator(Receiver):
             messages.STANDING: self._on_standing,
             messages.GAVE_UP: self._on_gave_up,
             messages.KNOWS: self._on_knows,
-            messages.STORE_GET: self._on_store_wait,
-            messages.STORE_WAIT: self._on_store_wait,
             messages.STORE_FORGET: self._on_store_forget,
-            messages.STORE_SET: self._on_store_operation,
-            messages.STORE_ADD: self._on_store_operation,
-            messages.STORE_COMPARE_SET: self._on_store_operation,
-            messages.STORE_DELETE: self._on_store_operation,
-            messages.STORE_NUM_KEYS: self._on_store_operation,
+            **dict.fromkeys(_WAITS, self._on_store_wait),
+            **dict.fromkeys(_OPERATIONS, self._on_store_operation),
         }
 
     def start(self) -> tuple[str, ...]:
@@ -325,20 +322,28 @@ class Coordinator(Receiver):
         if fields.get("key") == messages.INCARNATION_KEY:
             base = INCARNATIONS_APART * (1 + secrets.randbelow(FIRST_INCARNATIONS - 1))
             self._store.compare_set(messages.INCARNATION_KEY, b"", b"%d" % base)
-        self._answer(peer, envelope.call, _operate(self._store, envelope.kind, fields))
+        answer = _OPERATIONS[envelope.kind](self._store, defaultdict(_absent, fields))
+        if isinstance(answer, list):
+            answer = listed(answer, self._most_bytes)
+        self._answer(peer, envelope.call, answer)
 
     def _on_store_wait(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         fields = _fields(body)
-        single = envelope.kind == messages.STORE_GET
+        wanted = _WAITS[envelope.kind]
+        if wanted is Wanted.QUEUED and fields.get("block") is False:
+            value = self._store.queue_pop(fields.get("key"), block=False)  # type: ignore[arg-type]
+            self._answer(peer, envelope.call, value)
+            return
+        single = wanted in (Wanted.VALUE, Wanted.QUEUED)
         keys = [fields.get("key")] if single else fields.get("keys")
         if not isinstance(keys, list):
             raise TypeError(f"keys must be a list of str (got {keys!r:.60})")
-        self._waits.wait(peer, envelope.call, keys, single=single)
+        self._waits.wait(peer, envelope.call, keys, wanted)
 
     def _on_store_forget(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         call = _fields(body).get("call")
-        if isinstance(call, int):
-            self._waits.forget(peer, call)
+        cancelled = isinstance(call, int) and self._waits.forget(peer, call)
+        self._answer(peer, envelope.call, cancelled)
 
     def _say_if_abandoned(self) -> None:
         """Logs once that workers go on without this coordinator. The caller holds the lock."""
@@ -483,18 +488,29 @@ def _start_when(value: object) -> StartWhen:
     raise TypeError(f"start_when must be an int, a list of str or None (got {value!r:.60})")
 
 
-def _operate(store: MemoryStore, kind: str, fields: Mapping[str, object]) -> object:
-    """Runs a store operation that never waits; the store checks the types."""
-    key = fields.get("key")
-    match kind:
-        case messages.STORE_SET:
-            store.set(key, fields.get("value"))  # type: ignore[arg-type]
-            return None
-        case messages.STORE_ADD:
-            return store.add(key, fields.get("amount"))  # type: ignore[arg-type]
-        case messages.STORE_COMPARE_SET:
-            return store.compare_set(key, fields.get("expected"), fields.get("desired"))  # type: ignore[arg-type]
-        case messages.STORE_DELETE:
-            return store.delete(key)  # type: ignore[arg-type]
-        case _:
-            return store.num_keys(fields.get("prefix", ""))  # type: ignore[arg-type]
+def _absent() -> None:
+    """Returns the value of a field that a request lacks."""
+
+
+# The requests to the store, and how they are served; the store checks the types of what was sent.
+_WAITS: Final[Mapping[str, Wanted]] = {
+    messages.STORE_GET: Wanted.VALUE,
+    messages.STORE_MULTI_GET: Wanted.VALUES,
+    messages.STORE_WAIT: Wanted.NOTHING,
+    messages.STORE_QUEUE_POP: Wanted.QUEUED,
+}
+_OPERATIONS: Final[Mapping[str, Callable[[MemoryStore, Mapping[str, Any]], object]]] = {
+    messages.STORE_SET: lambda store, it: store.set(it["key"], it["value"]),
+    messages.STORE_ADD: lambda store, it: store.add(it["key"], it["amount"]),
+    messages.STORE_APPEND: lambda store, it: store.append(it["key"], it["value"]),
+    messages.STORE_COMPARE_SET: lambda store, it: store.compare_set(
+        it["key"], it["expected"], it["desired"]
+    ),
+    messages.STORE_MULTI_SET: lambda store, it: store.multi_set(it["keys"], it["values"]),
+    messages.STORE_CHECK: lambda store, it: store.check(it["keys"]),
+    messages.STORE_DELETE: lambda store, it: store.delete_key(it["key"]),
+    messages.STORE_NUM_KEYS: lambda store, it: store.num_keys(it["prefix"] or ""),
+    messages.STORE_LIST_KEYS: lambda store, it: store.list_keys(it["prefix"] or ""),
+    messages.STORE_QUEUE_PUSH: lambda store, it: store.queue_push(it["key"], it["value"]),
+    messages.STORE_QUEUE_LEN: lambda store, it: store.queue_len(it["key"]),
+}

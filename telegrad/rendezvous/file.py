@@ -3,7 +3,8 @@ r"""Two files that all workers see: a store, and the coordinator's endpoint.
 The store is a log of changes, from which every reader builds a table:
 
     telegrad store 1\n | 16 random bytes
-    [crc32 of the body | its length | body] [...] ...      body: action, key length, key, value
+    [crc32 of the body | its length | body] [...] ...
+    body: one change, or several that are made at once: [action, key length, value length, key, value]
 
 A writer appends a change under an exclusive lock of the file. A reader takes no lock and stops at
 the first record that is not whole. If a writer is killed in the middle of a record, the next writer
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import secrets
 import socket
@@ -23,6 +25,7 @@ import struct
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,13 +37,16 @@ from telegrad.rendezvous.store import (
     STORE_TIMEOUT,
     Store,
     addition,
+    check_entries,
     check_key,
     check_keys,
     check_prefix,
     check_timeout,
     check_value,
     closed_error,
+    empty_error,
     replacement,
+    unfilled_error,
     unset_error,
 )
 from telegrad.transport import fault_of_file
@@ -55,12 +61,181 @@ __all__ = [
 MAGIC = b"telegrad store 1\n"
 BEGINNING_BYTES = len(MAGIC) + 16
 HEAD = struct.Struct(">II")  # crc32 and length of the body
-KEY = struct.Struct(">cI")  # action of the record, length of the key
-SET, DELETE = b"s", b"d"
+KEY = struct.Struct(">cII")  # action, length of the key, length of the value
+SET, APPEND, DELETE, PUSH, POP = b"s", b"a", b"d", b"q", b"p"
 
 LOCK_TIMEOUT = 60.0  # a change takes well under a millisecond; a stopped writer may hold the lock
 LOCK_PAUSE = 0.001
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # a look costs about 10 us, or a network trip
+
+
+@final
+class _Log:
+    """The file with its changes, and the table and queues that they make.
+
+    Args:
+        path: The absolute path of the file.
+
+    Attributes:
+        path: The argument of that name.
+        closed: An event, set when the store is closed.
+        values: The value of each key.
+        queues: The values of each queue that is not empty.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.closed = threading.Event()
+        self.values: dict[str, bytes] = {}
+        self.queues: dict[str, deque[bytes]] = {}
+        self._lock = threading.Lock()  # guards the tables and the position in the file
+        self._beginning = b""  # of the file that was read
+        self._position = 0
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Reads the records appended since the last look; the body may look at the tables."""
+        self._check_usable()
+        with self._words():
+            try:
+                descriptor = open_own_file(self.path, os.O_RDONLY)
+            except FileNotFoundError:
+                self._forget()  # deleted: the next change makes it anew
+            else:
+                try:
+                    self._read(descriptor)
+                finally:
+                    os.close(descriptor)
+        with self._lock:
+            yield
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Callable[[bytes], None]]:
+        """Holds the file's lock, with the tables up to date; the body may look and append."""
+        self._check_usable()
+        with self._words():
+            descriptor = self._open_locked()
+        try:
+            with self._words():
+                end = self._read(descriptor)
+                if end < os.fstat(descriptor).st_size:
+                    os.ftruncate(descriptor, end)  # half a record of a killed writer
+                if end == 0:
+                    self._append(descriptor, MAGIC + os.urandom(BEGINNING_BYTES - len(MAGIC)))
+            yield functools.partial(self._append, descriptor)
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile holds it too
+            os.close(descriptor)
+
+    def _open_locked(self) -> int:
+        """Opens the file at the path, and locks it against other processes and threads."""
+        deadline = time.monotonic() + LOCK_TIMEOUT
+        while True:
+            descriptor = open_own_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), os.lstat(self.path)):
+                    return descriptor
+            except FileNotFoundError:
+                pass  # deleted while it was opened
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EINTR):
+                    os.close(descriptor)
+                    raise
+            os.close(descriptor)
+            self._check_usable()
+            if time.monotonic() >= deadline:
+                raise RendezvousTimeoutError(
+                    f"{self.path!r} is locked by another process for {LOCK_TIMEOUT:g} s; "
+                    "end the one that was stopped in the middle of a change"
+                )
+            self.closed.wait(LOCK_PAUSE)
+
+    def _read(self, descriptor: int) -> int:
+        """Takes over the whole records that follow; returns the position behind them."""
+        with self._lock:
+            size = os.fstat(descriptor).st_size
+            beginning = os.pread(descriptor, min(BEGINNING_BYTES, size), 0)
+            if beginning != self._beginning or size < self._position:
+                self._clear()
+                self._beginning, self._position = beginning, BEGINNING_BYTES
+            if len(beginning) < BEGINNING_BYTES or not beginning.startswith(MAGIC):
+                return self._not_begun(beginning)
+            data = os.pread(descriptor, size - self._position, self._position)
+            self._position += self._take_records(data)
+            return self._position
+
+    def _not_begun(self, data: bytes) -> int:
+        if MAGIC.startswith(data[: len(MAGIC)]):  # new, or its first writer was killed
+            return 0
+        raise RendezvousError(
+            f"{self.path!r} is not a store (it begins with {data[:16]!r}); name another file"
+        )
+
+    def _take_records(self, data: bytes) -> int:
+        start = 0
+        while (body := _whole_body(data, start)) is not None:
+            start += HEAD.size + len(body)
+            for action, key, value in _changes(body):
+                self._take_change(action, key, value)
+        return start
+
+    def _take_change(self, action: bytes, key: str, value: bytes) -> None:
+        match action:
+            case b"s":
+                self.values[key] = value
+            case b"a":
+                self.values[key] = self.values.get(key, b"") + value
+            case b"d":
+                self.values.pop(key, None)
+            case b"q":
+                self.queues.setdefault(key, deque()).append(value)
+            case b"p":
+                self.queues[key].popleft()
+                if not self.queues[key]:
+                    del self.queues[key]
+            case _:
+                raise RendezvousError(
+                    f"{self.path!r} was written by a newer telegrad (it has {action!r}); use one "
+                    "version on all workers"
+                )
+
+    def _append(self, descriptor: int, data: bytes) -> None:
+        """Writes a whole record and takes it over; removes it again if the disk is full."""
+        end = os.fstat(descriptor).st_size
+        with self._words():
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+            except OSError:
+                os.ftruncate(descriptor, end)
+                raise
+            self._read(descriptor)
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._clear()
+            self._beginning, self._position = b"", 0
+
+    def _clear(self) -> None:
+        self.values.clear()
+        self.queues.clear()
+
+    def _check_usable(self) -> None:
+        refuse_on_loop("a FileStore")
+        if self.closed.is_set():
+            raise closed_error("the store")
+
+    @contextlib.contextmanager
+    def _words(self) -> Iterator[None]:
+        """Turns errors of the file system into RendezvousError."""
+        try:
+            yield
+        except RendezvousError:
+            raise
+        except OSError as error:
+            raise RendezvousError(_explain(self.path, error)) from error
 
 
 @final
@@ -90,12 +265,8 @@ class FileStore(Store):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._closed = threading.Event()
-        self._lock = threading.Lock()  # guards the table and the position in the file
-        self._table: dict[str, bytes] = {}
-        self._beginning = b""  # of the file that was read
-        self._position = 0
-        with self._writing():
+        self._log = _Log(self.path)
+        with self._log.writing():
             pass
 
     def __repr__(self) -> str:
@@ -108,187 +279,126 @@ class FileStore(Store):
 
     def get(self, key: str, timeout: float = STORE_TIMEOUT) -> bytes:
         """Waits for a value; see `Store.get`."""
-        return self._await_values([check_key(key)], timeout)[0]
+        return self.multi_get([key], timeout)[0]
 
     def add(self, key: str, amount: int) -> int:
         """Adds to a counter; see `Store.add`."""
         return int(self._change(check_key(key), addition(key, amount)))
 
+    def append(self, key: str, value: bytes) -> None:
+        """Writes behind a value; see `Store.append`."""
+        record = _record((APPEND, check_key(key), check_value(value)))
+        with self._log.writing() as append:
+            append(record)
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Writes if the value is the expected one; see `Store.compare_set`."""
         return self._change(check_key(key), replacement(expected, desired))
 
-    def delete(self, key: str) -> bool:
-        """Removes a key; see `Store.delete`."""
-        check_key(key)
-        with self._writing() as descriptor:
-            if self._held(key) is None:
-                return False
-            self._append(descriptor, _record(DELETE, key))
-            return True
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        """Writes several values at once; see `Store.multi_set`."""
+        entries = check_entries(keys, values)
+        with self._log.writing() as append:
+            if entries:
+                append(_record(*((SET, key, value) for key, value in entries.items())))
+
+    def multi_get(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> list[bytes]:
+        """Waits for several values; see `Store.multi_get`."""
+        wanted = check_keys(keys)
+        for left in self._looks(timeout):
+            with self._log.reading():
+                missing = [key for key in wanted if key not in self._log.values]
+                if not missing:
+                    return [self._log.values[key] for key in wanted]
+            if left <= 0:
+                break
+        raise unset_error(missing, timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tells if keys are set; see `Store.check`."""
+        wanted = check_keys(keys)
+        with self._log.reading():
+            return all(key in self._log.values for key in wanted)
 
     def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
         """Waits for keys; see `Store.wait`."""
-        self._await_values(check_keys(keys), timeout)
+        self.multi_get(keys, timeout)
+
+    def delete_key(self, key: str) -> bool:
+        """Removes a key; see `Store.delete_key`."""
+        check_key(key)
+        with self._log.writing() as append:
+            there = key in self._log.values
+            if there:
+                append(_record((DELETE, key, b"")))
+            return there
 
     def num_keys(self, prefix: str = "") -> int:
         """Counts the keys; see `Store.num_keys`."""
+        return len(self.list_keys(prefix))
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        """Lists the keys; see `Store.list_keys`."""
         check_prefix(prefix)
-        self._refresh()
-        with self._lock:
-            return sum(key.startswith(prefix) for key in self._table)
+        with self._log.reading():
+            return sorted(key for key in self._log.values if key.startswith(prefix))
+
+    def queue_push(self, key: str, value: bytes) -> None:
+        """Puts a value at the end of a queue; see `Store.queue_push`."""
+        record = _record((PUSH, check_key(key), check_value(value)))
+        with self._log.writing() as append:
+            append(record)
+
+    def queue_pop(self, key: str, block: bool = True, timeout: float = STORE_TIMEOUT) -> bytes:
+        """Takes the first value of a queue; see `Store.queue_pop`."""
+        check_key(key)
+        for left in self._looks(timeout):
+            if self.queue_len(key):
+                with self._log.writing() as append:
+                    waiting = self._log.queues.get(key)
+                    if waiting:  # nobody else was faster
+                        value = waiting[0]
+                        append(_record((POP, key, b"")))
+                        return value
+            if not block:
+                raise empty_error(key)
+            if left <= 0:
+                break
+        raise unfilled_error(key, timeout)
+
+    def queue_len(self, key: str) -> int:
+        """Counts the values of a queue; see `Store.queue_len`."""
+        check_key(key)
+        with self._log.reading():
+            return len(self._log.queues.get(key, ()))
+
+    def clone(self) -> FileStore:
+        """Opens the file once more; see `Store.clone`."""
+        with self._log.reading():
+            pass  # this one is open
+        return FileStore(self.path)
 
     def close(self) -> None:
         """Ends every wait in this object with RendezvousError; idempotent. The file stays."""
-        self._closed.set()
+        self._log.closed.set()
 
     def _change(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bytes:
-        with self._writing() as descriptor:
-            held = self._held(key)
+        with self._log.writing() as append:
+            held = self._log.values.get(key)
             value = change(held)
             if value is not None and value != held:
-                self._append(descriptor, _record(SET, key, value))
+                append(_record((SET, key, value)))
             return value or b""
 
-    def _held(self, key: str) -> bytes | None:
-        with self._lock:
-            return self._table.get(key)
-
-    def _await_values(self, keys: Sequence[str], timeout: float) -> list[bytes]:
+    def _looks(self, timeout: float) -> Iterator[float]:
+        """Yields the seconds left for each look at the file, with growing pauses between them."""
         deadline = time.monotonic() + check_timeout(timeout)
         pause = FIRST_PAUSE
         while True:
-            self._refresh()
-            with self._lock:
-                missing = [key for key in keys if key not in self._table]
-                if not missing:
-                    return [self._table[key] for key in keys]
             left = deadline - time.monotonic()
-            if left <= 0:
-                raise unset_error(missing, timeout)
-            self._closed.wait(min(pause, left))
+            yield left
+            self._log.closed.wait(max(min(pause, left), 0.0))
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _refresh(self) -> None:
-        """Reads the records appended since the last look, without a lock."""
-        self._check_usable()
-        with self._words():
-            try:
-                descriptor = open_own_file(self.path, os.O_RDONLY)
-            except FileNotFoundError:
-                return self._forget()  # deleted: the next change makes it anew
-            try:
-                self._read(descriptor)
-            finally:
-                os.close(descriptor)
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[int]:
-        """Holds the file's lock, with the table up to date; the body may append."""
-        self._check_usable()
-        with self._words():
-            descriptor = self._open_locked()
-        try:
-            with self._words():
-                end = self._read(descriptor)
-                if end < os.fstat(descriptor).st_size:
-                    os.ftruncate(descriptor, end)  # half a record of a killed writer
-                if end == 0:
-                    self._append(descriptor, MAGIC + os.urandom(BEGINNING_BYTES - len(MAGIC)))
-            yield descriptor
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile holds it too
-            os.close(descriptor)
-
-    def _open_locked(self) -> int:
-        """Opens the file at the path, and locks it against other processes and threads."""
-        deadline = time.monotonic() + LOCK_TIMEOUT
-        while True:
-            descriptor = open_own_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(descriptor), os.lstat(self.path)):
-                    return descriptor
-            except FileNotFoundError:
-                pass  # deleted while it was opened
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EINTR):
-                    os.close(descriptor)
-                    raise
-            os.close(descriptor)
-            self._check_usable()
-            if time.monotonic() >= deadline:
-                raise RendezvousTimeoutError(
-                    f"{self.path!r} is locked by another process for {LOCK_TIMEOUT:g} s; "
-                    "end the one that was stopped in the middle of a change"
-                )
-            self._closed.wait(LOCK_PAUSE)
-
-    def _read(self, descriptor: int) -> int:
-        """Takes over the whole records that follow; returns the position behind them."""
-        with self._lock:
-            size = os.fstat(descriptor).st_size
-            beginning = os.pread(descriptor, min(BEGINNING_BYTES, size), 0)
-            if beginning != self._beginning or size < self._position:
-                self._table.clear()
-                self._beginning, self._position = beginning, BEGINNING_BYTES
-            if len(beginning) < BEGINNING_BYTES or not beginning.startswith(MAGIC):
-                return self._not_begun(beginning)
-            data = os.pread(descriptor, size - self._position, self._position)
-            self._position += self._take_records(data)
-            return self._position
-
-    def _not_begun(self, data: bytes) -> int:
-        if MAGIC.startswith(data[: len(MAGIC)]):  # new, or its first writer was killed
-            return 0
-        raise RendezvousError(
-            f"{self.path!r} is not a store (it begins with {data[:16]!r}); name another file"
-        )
-
-    def _take_records(self, data: bytes) -> int:
-        start = 0
-        while (body := _whole_body(data, start)) is not None:
-            start += HEAD.size + len(body)
-            what, size = KEY.unpack_from(body)
-            key = body[KEY.size : KEY.size + size].decode()
-            if what == SET:
-                self._table[key] = body[KEY.size + size :]
-            else:
-                self._table.pop(key, None)
-        return start
-
-    def _append(self, descriptor: int, data: bytes) -> None:
-        """Writes a whole record and takes it over; removes it again if the disk is full."""
-        end = os.fstat(descriptor).st_size
-        with self._words():
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(descriptor, view) :]
-            except OSError:
-                os.ftruncate(descriptor, end)
-                raise
-            self._read(descriptor)
-
-    def _forget(self) -> None:
-        with self._lock:
-            self._table.clear()
-            self._beginning, self._position = b"", 0
-
-    def _check_usable(self) -> None:
-        refuse_on_loop("a FileStore")
-        if self._closed.is_set():
-            raise closed_error("the store")
-
-    @contextlib.contextmanager
-    def _words(self) -> Iterator[None]:
-        """Turns errors of the file system into RendezvousError."""
-        try:
-            yield
-        except RendezvousError:
-            raise
-        except OSError as error:
-            raise RendezvousError(_explain(self.path, error)) from error
 
 
 def open_own_file(path: str, flags: int) -> int:
@@ -311,10 +421,25 @@ def open_own_file(path: str, flags: int) -> int:
     return descriptor
 
 
-def _record(what: bytes, key: str, value: bytes = b"") -> bytes:
-    name = key.encode()
-    body = KEY.pack(what, len(name)) + name + value
+def _record(*changes: tuple[bytes, str, bytes]) -> bytes:
+    """Returns the record of changes that are made together: action, key and value of each."""
+    parts = []
+    for action, key, value in changes:
+        name = key.encode()
+        parts += [KEY.pack(action, len(name), len(value)), name, value]
+    body = b"".join(parts)
     return HEAD.pack(zlib.crc32(body), len(body)) + body
+
+
+def _changes(body: bytes) -> Iterator[tuple[bytes, str, bytes]]:
+    """Yields the changes of a record."""
+    start = 0
+    while start < len(body):
+        action, key_size, size = KEY.unpack_from(body, start)
+        start += KEY.size
+        end = start + key_size + size
+        yield action, body[start : start + key_size].decode(), body[start + key_size : end]
+        start = end
 
 
 def _whole_body(data: bytes, start: int) -> bytes | None:
@@ -323,7 +448,7 @@ def _whole_body(data: bytes, start: int) -> bytes | None:
         return None
     checksum, length = HEAD.unpack_from(data, start)
     body = data[start + HEAD.size : start + HEAD.size + length]
-    whole = len(body) == length >= KEY.size and zlib.crc32(body) == checksum
+    whole = len(body) == length and zlib.crc32(body) == checksum
     return body if whole else None
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Self, final
 
-from telegrad.errors import RendezvousError, RendezvousTimeoutError
+from telegrad.errors import QueueEmptyError, RendezvousError, RendezvousTimeoutError
 
 __all__ = [
     "MOST_KEY",
@@ -22,11 +22,17 @@ MOST_KEY = 1000  # characters; for waiting clients, keys that nobody has set are
 
 
 class Store(ABC):
-    """Keys and values, for a few small things: addresses, counters, names.
+    """Keys and values, and queues, for a few small things: addresses, counters, names, tasks.
 
     All methods may be called from any thread and block until the answer is there. Each is atomic.
-    A wait ends at its deadline at the latest. The store of a job raises EvictedError at a worker
-    that the coordinator has given up.
+    A wait ends at its deadline at the latest; `queue_pop` may take one more round trip. The store
+    of a job raises EvictedError at a worker that the coordinator has given up.
+
+    Values and queues are apart: a value and a queue may have the same key, and only the methods
+    that begin with `queue` see a queue. A queue whose last value was taken is gone.
+
+    Every method raises RendezvousError if the store is closed or its host is lost, and those that
+    write also if the store is full.
 
     Example:
         >>> from telegrad.rendezvous import MemoryStore
@@ -34,6 +40,9 @@ class Store(ABC):
         >>> store.set("address", b"10.0.0.1")
         >>> store.get("address", timeout=1.0), store.add("workers", 1)
         (b'10.0.0.1', 1)
+        >>> store.queue_push("tasks", b"first")
+        >>> store.queue_pop("tasks")
+        b'first'
     """
 
     @abstractmethod
@@ -65,7 +74,15 @@ class Store(ABC):
 
         Raises:
             ValueError: The key holds something other than a number.
-            RendezvousError: The store is closed or its host is lost.
+            RendezvousError: The store is closed, it is full, or its host is lost.
+        """
+
+    @abstractmethod
+    def append(self, key: str, value: bytes) -> None:
+        """Writes a value behind the one that the key holds; an absent key holds `b""`.
+
+        Raises:
+            RendezvousError: The store is closed, it is full, or its host is lost.
         """
 
     @abstractmethod
@@ -75,12 +92,36 @@ class Store(ABC):
         An absent key counts as holding `b""`.
 
         Raises:
-            RendezvousError: The store is closed or its host is lost.
+            RendezvousError: The store is closed, it is full, or its host is lost.
         """
 
     @abstractmethod
-    def delete(self, key: str) -> bool:
-        """Removes a key; returns True if it was there.
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        """Writes a value for each key, all at once: no reader sees only some of them.
+
+        Raises:
+            ValueError: There are more keys than values, or fewer.
+            RendezvousError: The store is closed, it is full, or its host is lost. Nothing is
+                written.
+        """
+
+    @abstractmethod
+    def multi_get(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> list[bytes]:
+        """Returns the values of all the keys at one moment, waiting until all are set at once.
+
+        Args:
+            keys: The keys; a key may be named twice.
+            timeout: Seconds to wait at most, above 0; `math.inf` waits without a limit.
+
+        Raises:
+            RendezvousTimeoutError: Some were not set in time.
+            RendezvousError: The store is closed or its host is lost; or the values are too large
+                for one message.
+        """
+
+    @abstractmethod
+    def check(self, keys: Sequence[str]) -> bool:
+        """Returns True if all the keys are set now, and for no keys; never waits.
 
         Raises:
             RendezvousError: The store is closed or its host is lost.
@@ -96,6 +137,14 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def delete_key(self, key: str) -> bool:
+        """Removes a key and its value; returns True if it was there.
+
+        Raises:
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
     def num_keys(self, prefix: str = "") -> int:
         """Returns the number of keys that begin with `prefix`.
 
@@ -104,8 +153,65 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def list_keys(self, prefix: str = "") -> list[str]:
+        """Returns the keys that begin with `prefix`, sorted.
+
+        Raises:
+            RendezvousError: The store is closed or its host is lost; or the keys are too many for
+                one message.
+        """
+
+    @abstractmethod
+    def queue_push(self, key: str, value: bytes) -> None:
+        """Puts a value at the end of a queue; never waits.
+
+        Raises:
+            RendezvousError: The store is closed, it is full, or its host is lost.
+        """
+
+    @abstractmethod
+    def queue_pop(self, key: str, block: bool = True, timeout: float = STORE_TIMEOUT) -> bytes:
+        """Takes the first value of a queue, waiting for one if it is empty.
+
+        Each value goes to one caller. It is lost only with that caller: a wait that ends at its
+        deadline takes nothing.
+
+        Args:
+            key: The queue's key.
+            block: False to raise at once if the queue is empty.
+            timeout: Seconds to wait at most, above 0; `math.inf` waits without a limit.
+
+        Raises:
+            QueueEmptyError: The queue is empty, and `block` is False.
+            RendezvousTimeoutError: No value came in time.
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def queue_len(self, key: str) -> int:
+        """Returns the number of values in a queue.
+
+        Raises:
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def clone(self) -> Store:
+        """Returns another handle of the same keys and queues; closing one leaves the other open.
+
+        Raises:
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Ends every wait in it with RendezvousError; idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def check_key(key: object) -> str:
@@ -145,6 +251,19 @@ def check_value(value: object) -> bytes:
     return bytes(value)
 
 
+def check_entries(keys: Sequence[str], values: Sequence[bytes]) -> dict[str, bytes]:
+    """Returns what `Store.multi_set` writes; of a key that is named twice, the last value."""
+    names = check_keys(keys)
+    if isinstance(values, bytes | bytearray | memoryview | str):
+        raise TypeError(f"values must be a list of bytes (got {type(values).__name__})")
+    contents = [check_value(value) for value in values]
+    if len(names) != len(contents):
+        raise ValueError(
+            f"multi_set takes one value for each key (keys: {len(names)}, values: {len(contents)})"
+        )
+    return dict(zip(names, contents, strict=True))
+
+
 def check_amount(amount: object) -> int:
     """Returns the amount to add; raises TypeError with the reason if it is no int."""
     if not isinstance(amount, int) or isinstance(amount, bool):
@@ -175,6 +294,12 @@ def replacement(expected: bytes, desired: bytes) -> Callable[[bytes | None], byt
     return chosen
 
 
+def extension(value: bytes) -> Callable[[bytes | None], bytes]:
+    """Returns a function that computes `Store.append` of a held value."""
+    tail = check_value(value)
+    return lambda held: (held or b"") + tail
+
+
 def check_timeout(timeout: float) -> float:
     """Returns a timeout in seconds; raises ValueError for 0, negatives and NaN."""
     if math.isnan(timeout) or timeout <= 0:
@@ -196,6 +321,22 @@ def unset_error(keys: Sequence[str], timeout: float) -> RendezvousTimeoutError:
         else f"the store keys {named} were not all set within {timeout:g} s; check that the "
         "workers that set them run, or wait longer with timeout=",
         missing=keys,
+    )
+
+
+def empty_error(key: str) -> QueueEmptyError:
+    """Returns the error of `Store.queue_pop` for a queue without values."""
+    return QueueEmptyError(
+        f"the queue {key!r} is empty; push a value, or wait for one with block=True"
+    )
+
+
+def unfilled_error(key: str, timeout: float) -> RendezvousTimeoutError:
+    """Returns the error of a `Store.queue_pop` that reached its deadline."""
+    return RendezvousTimeoutError(
+        f"no value came into the queue {key!r} within {timeout:g} s; check that the worker that "
+        "pushes them runs, or wait longer with timeout=",
+        missing=[key],
     )
 
 
@@ -255,21 +396,58 @@ class PrefixStore(Store):
         """Adds to a counter; see `Store.add`."""
         return self._store.add(self._full(key), amount)
 
+    def append(self, key: str, value: bytes) -> None:
+        """Writes behind a value; see `Store.append`."""
+        self._store.append(self._full(key), value)
+
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Writes if the value is the expected one; see `Store.compare_set`."""
         return self._store.compare_set(self._full(key), expected, desired)
 
-    def delete(self, key: str) -> bool:
-        """Removes a key; see `Store.delete`."""
-        return self._store.delete(self._full(key))
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        """Writes several values at once; see `Store.multi_set`."""
+        self._store.multi_set(self._all_full(keys), values)
+
+    def multi_get(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> list[bytes]:
+        """Waits for several values; see `Store.multi_get`."""
+        return self._store.multi_get(self._all_full(keys), timeout)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Tells if keys are set; see `Store.check`."""
+        return self._store.check(self._all_full(keys))
 
     def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
         """Waits for keys; see `Store.wait`."""
-        self._store.wait([self._full(key) for key in check_keys(keys)], timeout)
+        self._store.wait(self._all_full(keys), timeout)
+
+    def delete_key(self, key: str) -> bool:
+        """Removes a key; see `Store.delete_key`."""
+        return self._store.delete_key(self._full(key))
 
     def num_keys(self, prefix: str = "") -> int:
         """Counts only the keys of this prefix; see `Store.num_keys`."""
         return self._store.num_keys(self._prefix + check_prefix(prefix))
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        """Lists only the keys of this prefix, without it; see `Store.list_keys`."""
+        found = self._store.list_keys(self._prefix + check_prefix(prefix))
+        return [key.removeprefix(self._prefix) for key in found]
+
+    def queue_push(self, key: str, value: bytes) -> None:
+        """Puts a value at the end of a queue; see `Store.queue_push`."""
+        self._store.queue_push(self._full(key), value)
+
+    def queue_pop(self, key: str, block: bool = True, timeout: float = STORE_TIMEOUT) -> bytes:
+        """Takes the first value of a queue; see `Store.queue_pop`."""
+        return self._store.queue_pop(self._full(key), block, timeout)
+
+    def queue_len(self, key: str) -> int:
+        """Counts the values of a queue; see `Store.queue_len`."""
+        return self._store.queue_len(self._full(key))
+
+    def clone(self) -> PrefixStore:
+        """Returns the same prefix of a clone of the store underneath; see `Store.clone`."""
+        return PrefixStore(self._prefix[:-1], self._store.clone())
 
     def close(self) -> None:
         """Closes the store underneath; idempotent."""
@@ -277,3 +455,6 @@ class PrefixStore(Store):
 
     def _full(self, key: str) -> str:
         return self._prefix + check_key(key)
+
+    def _all_full(self, keys: Sequence[str]) -> list[str]:
+        return [self._prefix + key for key in check_keys(keys)]

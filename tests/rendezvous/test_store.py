@@ -6,12 +6,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from telegrad.errors import RendezvousError, RendezvousTimeoutError
+from telegrad.errors import QueueEmptyError, RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous import (
     Coordinator,
     FileStore,
@@ -25,41 +25,50 @@ from telegrad.transport import GrpcTransport, InprocNetwork, InprocTransport, Tr
 TOKEN = b"a token that only the tests use"
 
 
-@pytest.fixture(params=["memory", "inproc", "grpc", "file", "prefix of memory", "prefix of file"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Store]]:
-    """Opens one more handle of one and the same table."""
+KINDS = ["memory", "inproc", "grpc", "served", "file", "prefix of memory", "prefix of file"]
+KINDS += ["prefix of inproc"]
+
+
+@contextmanager
+def opened(kind: str, directory: Path) -> Iterator[Callable[[], Store]]:
+    """Yields a function that opens one more handle of one and the same table."""
     with ExitStack() as stack:
-        if request.param.endswith("memory"):
-            store = MemoryStore()
-            stack.callback(store.close)
-            yield lambda: PrefixStore("p", store) if "prefix" in request.param else store
-            return
-        if request.param.endswith("file"):
-
-            def open_file() -> Store:
-                found = FileStore(tmp_path / "store")
-                stack.callback(found.close)
-                return PrefixStore("p", found) if "prefix" in request.param else found
-
-            yield open_file
-            return
+        plain, prefix = kind.removeprefix("prefix of "), kind.startswith("prefix")
         network = InprocNetwork()
 
         def transports() -> list[Transport]:
-            return [InprocTransport(network) if request.param == "inproc" else GrpcTransport()]
+            return [InprocTransport(network) if plain == "inproc" else GrpcTransport()]
 
-        coordinator = Coordinator(transports(), job="test", token=TOKEN)
-        endpoint = coordinator.start()[0]
-        stack.callback(coordinator.close)
+        memory, endpoint = MemoryStore(), ""
+        if plain == "served":
+            endpoint = stack.enter_context(TCPStore.serve(token=TOKEN, job="test")).endpoint
+        elif plain in ("inproc", "grpc"):
+            coordinator = Coordinator(transports(), job="test", token=TOKEN)
+            endpoint = coordinator.start()[0]
+            stack.callback(coordinator.close)
 
-        def connect() -> Store:
-            client = TCPStore.connect(
-                endpoint, job="test", token=TOKEN, transports=transports(), timeout=10.0
-            )
-            stack.callback(client.close)
-            return client
+        def open_plain() -> Store:
+            match plain:
+                case "memory":
+                    return memory.clone()
+                case "file":
+                    return FileStore(directory / "store")
+                case "served":
+                    return TCPStore.connect(endpoint, token=TOKEN, job="test")
+            return TCPStore.connect(endpoint, job="test", token=TOKEN, transports=transports())
 
-        yield connect
+        def open_() -> Store:
+            found = stack.enter_context(open_plain())
+            return PrefixStore("p", found) if prefix else found
+
+        yield open_
+
+
+@pytest.fixture(params=KINDS)
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Store]]:
+    """Opens one more handle of one and the same table."""
+    with opened(request.param, tmp_path) as open_:
+        yield open_
 
 
 @pytest.fixture
@@ -156,11 +165,153 @@ def test_delete_and_count(store: Store) -> None:
     store.set("a", b"1")
     store.add("b", 1)
     assert store.num_keys() == 2
-    assert store.delete("a")
-    assert not store.delete("a")
+    assert store.delete_key("a")
+    assert not store.delete_key("a")
     assert store.num_keys() == 1
     assert store.num_keys("b") == 1
     assert store.num_keys("a") == 0
+
+
+def test_append(store: Store) -> None:
+    store.append("k", b"a")
+    store.append("k", b"")
+    store.append("k", b"bc")
+    assert store.get("k") == b"abc"
+    assert store.add("n", 4) == 4
+    store.append("n", b"2")
+    assert store.add("n", 0) == 42
+
+
+def test_appending_is_atomic(open_store: Callable[[], Store], pool: ThreadPoolExecutor) -> None:
+    stores = [open_store() for _ in range(4)]
+    list(pool.map(lambda i: stores[i % 4].append("k", b"%02d" % i), range(40)))
+    value = stores[0].get("k")
+    assert sorted(value[i : i + 2] for i in range(0, 80, 2)) == [b"%02d" % i for i in range(40)]
+
+
+def test_several_values_at_once(open_store: Callable[[], Store], pool: ThreadPoolExecutor) -> None:
+    store = open_store()
+    waiting = pool.submit(open_store().multi_get, ["a", "b", "a"], 30.0)
+    store.multi_set(["b", "a"], [b"2", b"1"])
+    assert waiting.result(10) == [b"1", b"2", b"1"]
+    store.multi_set(["a", "a"], [b"3", b"4"])
+    assert store.multi_get(["a", "b"]) == [b"4", b"2"]
+    store.multi_set([], [])
+    assert store.multi_get([]) == []
+    with pytest.raises(RendezvousTimeoutError, match="never.* not (all )?set within"):
+        store.multi_get(["a", "never"], timeout=0.02)
+
+
+def test_nobody_reads_a_part_of_several_values(
+    open_store: Callable[[], Store], pool: ThreadPoolExecutor
+) -> None:
+    writer, reader = open_store(), open_store()
+    writer.multi_set(["a", "b"], [b"0", b"0"])
+
+    def write() -> None:
+        for i in range(1, 40):
+            writer.multi_set(["a", "b"], [b"%d" % i] * 2)
+
+    writing = pool.submit(write)
+    while not writing.done():
+        first, second = reader.multi_get(["a", "b"])
+        assert first == second
+    writing.result()
+
+
+def test_check_and_list(store: Store) -> None:
+    assert store.check([])
+    assert not store.check(["x/a"])
+    store.multi_set(["x/b", "x/a", "y", "\u00fc\U0001f40d"], [b""] * 4)
+    assert store.check(["y", "x/a"])
+    assert not store.check(["y", "z"])
+    assert store.list_keys() == ["x/a", "x/b", "y", "\u00fc\U0001f40d"]
+    assert store.list_keys("x/") == ["x/a", "x/b"]
+    assert store.list_keys("z") == []
+    assert (store.num_keys(), store.num_keys("x/")) == (4, 2)
+
+
+def test_queues_keep_the_order(open_store: Callable[[], Store]) -> None:
+    store, other = open_store(), open_store()
+    assert store.queue_len("q") == 0
+    for value in (b"1", b"", b"3"):
+        store.queue_push("q", value)
+    other.queue_push("r", b"4")
+    assert (store.queue_len("q"), store.queue_len("r")) == (3, 1)
+    assert [other.queue_pop("q"), store.queue_pop("q", True, 5.0)] == [b"1", b""]
+    assert other.queue_pop("q", False) == b"3"
+    with pytest.raises(QueueEmptyError, match="the queue '(p/)?q' is empty; push"):
+        store.queue_pop("q", block=False)
+    assert store.queue_pop("r") == b"4"
+
+
+def test_queues_and_values_are_apart(store: Store) -> None:
+    store.queue_push("k", b"queued")
+    assert (store.num_keys(), store.check(["k"]), store.delete_key("k")) == (0, False, False)
+    store.set("k", b"set")
+    assert (store.queue_len("k"), store.get("k")) == (1, b"set")
+    assert store.queue_pop("k") == b"queued"
+    assert store.get("k") == b"set"
+
+
+def test_each_value_of_a_queue_goes_to_one_caller(
+    open_store: Callable[[], Store], pool: ThreadPoolExecutor
+) -> None:
+    stores = [open_store() for _ in range(3)]
+    taken = [pool.submit(stores[i % 3].queue_pop, "q", True, 30.0) for i in range(6)]
+    for i in range(12):
+        stores[i % 3].queue_push("q", b"%d" % i)
+    taken += [pool.submit(stores[i % 3].queue_pop, "q", True, 30.0) for i in range(6)]
+    assert sorted(int(future.result(30)) for future in taken) == list(range(12))
+    assert stores[0].queue_len("q") == 0
+
+
+def test_a_wait_for_a_queue_that_ends_takes_nothing(
+    open_store: Callable[[], Store], pool: ThreadPoolExecutor
+) -> None:
+    store, other = open_store(), open_store()
+    with pytest.raises(RendezvousTimeoutError, match="no value came into the queue '(p/)?q' withi"):
+        store.queue_pop("q", timeout=0.02)
+    other.queue_push("q", b"v")
+    assert other.queue_len("q") == 1
+
+    def take() -> list[bytes]:
+        """Takes as long as it gets something; most waits end just when a value comes."""
+        taken, last = list[bytes](), b""
+        while last != b"end":
+            with suppress(RendezvousTimeoutError):
+                last = store.queue_pop("race", timeout=0.001)
+                taken.append(last)
+        return taken
+
+    taking = pool.submit(take)
+    values = [*(b"%d" % i for i in range(60)), b"end"]
+    for value in values:
+        other.queue_push("race", value)
+        while other.queue_len("race") and not taking.done():
+            pass
+    assert taking.result(30) == values
+
+
+def test_a_clone_is_another_handle(store: Store, pool: ThreadPoolExecutor) -> None:
+    store.set("k", b"v")
+    with store.clone() as clone:
+        assert type(clone) is type(store)
+        assert clone.get("k", timeout=5.0) == b"v"
+        waiting = pool.submit(clone.get, "never", math.inf)
+        popping = pool.submit(clone.queue_pop, "never", True, math.inf)
+        clone.set("k", b"w")
+    for future in (waiting, popping):
+        with pytest.raises(RendezvousError, match="closed"):
+            future.result(10)
+    assert store.get("k", timeout=5.0) == b"w"
+    second = store.clone()
+    store.close()
+    second.set("k", b"x")
+    assert second.get("k", timeout=5.0) == b"x"
+    second.close()
+    with pytest.raises(RendezvousError, match="closed"):
+        store.clone()
 
 
 @pytest.mark.parametrize(
@@ -175,6 +326,19 @@ def test_delete_and_count(store: Store) -> None:
         (lambda s: s.wait("k"), r"write \['k'\]"),
         (lambda s: s.compare_set("k", None, b""), "value must be bytes"),
         (lambda s: s.num_keys(3), r"prefix must be a str \(got int\)"),
+        (lambda s: s.list_keys(3), r"prefix must be a str \(got int\)"),
+        (lambda s: s.append("k", "text"), "value must be bytes"),
+        (lambda s: s.multi_set(["a", "b"], [b""]), r"\(keys: 2, values: 1\)"),
+        (lambda s: s.multi_set(["a"], b"v"), r"values must be a list of bytes \(got bytes\)"),
+        (lambda s: s.multi_set("a", [b"v"]), r"write \['a'\]"),
+        (lambda s: s.multi_get(["a", 3]), "key must be a str"),
+        (lambda s: s.multi_get(["a"], 0), "timeout must be above 0"),
+        (lambda s: s.check("a"), r"write \['a'\]"),
+        (lambda s: s.queue_push("q", 3), "value must be bytes"),
+        (lambda s: s.queue_push("", b""), "must not be empty"),
+        (lambda s: s.queue_pop("q", True, 0), "timeout must be above 0"),
+        (lambda s: s.queue_pop(3), "key must be a str"),
+        (lambda s: s.queue_len(""), "must not be empty"),
     ],
 )
 def test_bad_arguments(store: Store, call: Callable[[object], object], words: str) -> None:
@@ -184,6 +348,7 @@ def test_bad_arguments(store: Store, call: Callable[[object], object], words: st
 
 def test_close_ends_waits(store: Store, pool: ThreadPoolExecutor) -> None:
     waiting = [pool.submit(store.get, f"never{i}", math.inf) for i in range(3)]
+    waiting += [pool.submit(store.queue_pop, "never", True, math.inf)]
     store.close()
     for future in waiting:
         with pytest.raises(RendezvousError, match="closed"):
@@ -203,11 +368,16 @@ def test_the_loss_of_the_host_ends_waits(kind: str, pool: ThreadPoolExecutor) ->
     coordinator = Coordinator(transports(), job="test", token=TOKEN)
     endpoint = coordinator.start()[0]
     store = TCPStore.connect(endpoint, job="test", token=TOKEN, transports=transports())
-    waiting = pool.submit(store.get, "never", math.inf)
+    waiting: list[Future[object]] = [
+        pool.submit(store.get, "never", math.inf),
+        pool.submit(store.multi_get, ["k", "never"], math.inf),
+        pool.submit(store.queue_pop, "never", True, math.inf),
+    ]
     store.set("k", b"v")
     coordinator.close()
-    with pytest.raises(RendezvousError, match="the coordinator is lost"):
-        waiting.result(10)
+    for future in waiting:
+        with pytest.raises(RendezvousError, match="the coordinator is lost"):
+            future.result(10)
     with pytest.raises(RendezvousError, match="the coordinator is lost"):
         store.num_keys()
     store.close()

@@ -24,7 +24,7 @@ from telegrad.rendezvous import (
     memory as waits,
 )
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rendezvous.memory import StoreWaits
+from telegrad.rendezvous.memory import StoreWaits, Wanted
 from telegrad.transport import ConnectionLimits, InprocNetwork, InprocTransport
 from telegrad.types import WorkerInfo
 from telegrad.wire import DecodeLimits
@@ -44,18 +44,23 @@ class Answers:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.waits = StoreWaits(self.store, lambda *answer: self.answers.append(answer))
         self.answers: list[tuple[WorkerInfo, int, object]] = []
+        self.waits = StoreWaits(self.store, self.take, self.take, 1000)
 
-    def wait(self, call: int, *keys: str, peer: WorkerInfo = ONE, single: bool = False) -> None:
-        self.waits.wait(peer, call, list(keys), single=single)
+    def take(self, *answer: Any) -> None:
+        self.answers.append(answer)
+
+    def wait(
+        self, call: int, *keys: str, peer: WorkerInfo = ONE, wanted: Wanted = Wanted.NOTHING
+    ) -> None:
+        self.waits.wait(peer, call, list(keys), wanted)
 
 
 @pytest.mark.usefixtures("few")
 def test_a_line_waits_for_so_many_keys_and_no_more() -> None:
     it = Answers()
     it.wait(1, "a", "b")
-    it.wait(2, "c", single=True)
+    it.wait(2, "c", wanted=Wanted.VALUE)
     for keys in (["d"], ["d", "e"], ["a"]):
         with pytest.raises(RendezvousError, match=r"one waits for 3 keys .* wait for fewer"):
             it.wait(3, *keys)
@@ -101,7 +106,7 @@ def test_what_is_not_waiting_holds_nothing() -> None:
         it.wait(1, "b")
     it.wait(0, "b")
     with pytest.raises(TypeError):
-        it.waits.wait(ONE, 2, ["a", 3], single=False)  # type: ignore[list-item]
+        it.waits.wait(ONE, 2, ["a", 3], Wanted.NOTHING)  # type: ignore[list-item]
     assert len(it.waits) == 1
     it.waits.forget(ONE, 2)
     it.waits.forget(OTHER, 1)
@@ -149,7 +154,7 @@ def test_keys_with_a_prefix_are_counted_without_a_look_at_all() -> None:
     for i in range(1000):
         store.set(Counted(f"{i % 7}/{i}"), b"")
     for i in range(0, 1000, 3):
-        store.delete(f"{i % 7}/{i}")
+        store.delete_key(f"{i % 7}/{i}")
     left = [f"{i % 7}/{i}" for i in range(1000) if i % 3]
     for prefix in ("", "0", "3/", "3/1", "3/17", "7", "~", "3/1\U0010ffff"):
         Counted.looked = 0
@@ -164,14 +169,14 @@ def test_who_waits_for_several_keys_is_told_when_all_are_set_at_once() -> None:
     unwatch = store.watch(["a", "b"], told.append)
     store.set("a", b"1")
     store.set("c", b"3")
-    store.delete("a")
+    store.delete_key("a")
     unwatch()
     store.set("b", b"2")
     assert not told
     store.set("a", b"4")
     assert told == [[b"4", b"2", b"3", b"4"]]
     for key in "abc":
-        store.delete(key)
+        store.delete_key(key)
     assert size_of(store) == before
 
 
@@ -183,7 +188,7 @@ def largest(store: MemoryStore) -> int:
             store.set("a", bytes(size))
         except RendezvousError:
             return False
-        store.delete("a")
+        store.delete_key("a")
         return True
 
     return bisect_left(range(10_000), 1, key=lambda size: not takes(size)) - 1
@@ -202,13 +207,94 @@ def test_a_table_holds_so_many_bytes_and_no_more() -> None:
             store.add(f"counter {i}", 1)
     assert 3 < store.num_keys() < 20
     for i in range(100):
-        store.delete(f"counter {i}")
-    store.delete("never")
-    store.delete("a")
+        store.delete_key(f"counter {i}")
+    store.delete_key("never")
+    store.delete_key("a")
     most = largest(MemoryStore(2000))
     assert 1000 < largest(store) == most  # as if nothing had ever been in it
     store.set("b", bytes(1000))
     assert store.get("b") == bytes(1000)
+
+
+def test_appended_and_queued_values_count_as_well() -> None:
+    store = MemoryStore(4000)
+    with pytest.raises(RendezvousError, match="the store is full"):
+        for _ in range(100):
+            store.append("k", bytes(100))
+    assert 20 < len(store.get("k")) / 100 < 40
+    store.delete_key("k")
+    with pytest.raises(RendezvousError, match="the store is full"):
+        for _ in range(1000):
+            store.queue_push("q", b"")
+    assert 40 < store.queue_len("q") < 100
+    while store.queue_len("q"):
+        store.queue_pop("q")
+    with pytest.raises(RendezvousError, match="the store is full"):
+        for i in range(100):
+            store.queue_push(f"q{i}", b"")
+    assert store.queue_len("q1") == 1
+    assert store.queue_len("q4") == 0
+    for i in range(4):
+        if store.queue_len(f"q{i}"):
+            store.queue_pop(f"q{i}")
+    assert largest(store) == largest(MemoryStore(4000))  # as if nothing had ever been in it
+
+
+def test_several_values_are_written_all_or_none() -> None:
+    store = MemoryStore(2000)
+    store.set("a", b"1")
+    with pytest.raises(RendezvousError, match="the store is full"):
+        store.multi_set(["a", "b", "c"], [b"2", bytes(1000), bytes(1000)])
+    assert store.list_keys() == ["a"]
+    assert store.get("a") == b"1"
+
+
+def test_one_request_gets_no_more_than_one_message_of_values() -> None:
+    """A request that names one large key ten thousand times made an answer of that many copies."""
+    it = Answers()
+    it.store.set("k", bytes(400))
+    it.wait(1, "k", "k", wanted=Wanted.VALUES)
+    it.wait(2, "k", "k", "k", wanted=Wanted.VALUES)
+    assert it.answers[0] == (ONE, 1, [bytes(400)] * 2)
+    error = it.answers[1][2]
+    assert isinstance(error, RendezvousError)
+    assert "would have 1248 bytes" in str(error)
+    with pytest.raises(RendezvousError, match="list them by a longer prefix"):
+        waits.listed(["k" * 500] * 2, 1000)
+
+
+def test_a_value_for_a_client_that_has_gone_stays_in_the_queue() -> None:
+    it = Answers()
+    it.wait(1, "q", wanted=Wanted.QUEUED)
+    it.wait(2, "q", peer=OTHER, wanted=Wanted.QUEUED)
+    assert it.waits.forget(ONE, 1)
+    assert not it.waits.forget(ONE, 1)
+    it.store.queue_push("q", b"v")
+    assert it.answers == [(OTHER, 2, b"v")]
+    it.wait(3, "q", wanted=Wanted.QUEUED)
+    it.waits.lose(ONE)
+    it.store.queue_push("q", b"w")
+    assert it.store.queue_pop("q", block=False) == b"w"
+    assert len(it.waits) == 0
+
+
+def test_a_value_that_was_taken_for_a_wait_that_ended_meanwhile_is_put_back() -> None:
+    """The push had chosen the client, and the client gave up before it was told."""
+    it = Answers()
+    take = it.store.take
+
+    def take_late(key: str, watcher: waits.Watcher) -> waits.Cancel:
+        def late(values: list[bytes] | None) -> None:
+            assert it.waits.forget(ONE, 1)
+            watcher(values)
+
+        return take(key, late)
+
+    it.store.take = take_late  # type: ignore[method-assign]
+    it.wait(1, "q", wanted=Wanted.QUEUED)
+    it.store.queue_push("q", b"v")
+    assert it.answers == []
+    assert it.store.queue_pop("q", block=False) == b"v"
 
 
 @pytest.fixture
@@ -246,7 +332,7 @@ def test_whoever_takes_too_much_hears_of_it_and_others_are_served(
     with pytest.raises(RendezvousError, match="the store is full"):
         greedy.ask(messages.STORE_SET, {**big, "key": "more"}, timeout=SECONDS)
     store = TCPStore(honest)
-    store.delete("big")
+    store.delete_key("big")
     store.set("more", bytes(40_000))
     assert len(store.get("more", timeout=SECONDS)) == 40_000
 
