@@ -48,7 +48,7 @@ DOCUMENTED: dict[str, str] = {
         FaultyTransport Injected LeakError faulty_network held_references no_leaked_children
         no_leaked_descriptors no_leaked_references no_leaked_tasks no_leaked_threads""",
     "telegrad.launch": "LocalWorkers",
-    "telegrad.rendezvous": "FileStore MemoryStore PrefixStore Store TCPStore",
+    "telegrad.rendezvous": "FileStore InitMethod JobAddress MemoryStore PrefixStore Store TCPStore",
     "telegrad.errors": """AgentForkedError AlreadyInitializedError AuthenticationError AutogradError
         BlockingCallError CallCancelledError CallRefusedError CallTimeoutError CollectiveMismatchError ContextError
         ContextMismatchError DecodeError DuplicateNameError EncodeError EvictedError

@@ -38,7 +38,9 @@ class Face:
     numpy: str = ""
 
 
-STORES = frozenset({"FileStore", "MemoryStore", "PrefixStore", "Store", "TCPStore"})
+STORES = frozenset(
+    {"FileStore", "InitMethod", "JobAddress", "MemoryStore", "PrefixStore", "Store", "TCPStore"}
+)
 
 FACES = (
     Face("telegrad"),

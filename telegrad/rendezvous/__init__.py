@@ -5,7 +5,9 @@ from __future__ import annotations
 from telegrad.rendezvous.control import COORDINATOR_NAME, Reminder
 from telegrad.rendezvous.coordinator import Coordinator, CoordinatorStatistics
 from telegrad.rendezvous.file import FileStore
-from telegrad.rendezvous.init_method import JobAddress, parse_init_method, secured
+from telegrad.rendezvous.init_method import parse_init_method, secured
+from telegrad.rendezvous.init_plugins import InitMethod
+from telegrad.rendezvous.job_address import JobAddress
 from telegrad.rendezvous.join import CallOff, join_job
 from telegrad.rendezvous.joined_job import JobListener, JoinedJob, JoinProgress
 from telegrad.rendezvous.listening import JobPort
@@ -21,6 +23,7 @@ __all__ = [
     "Coordinator",
     "CoordinatorStatistics",
     "FileStore",
+    "InitMethod",
     "JobAddress",
     "JobListener",
     "JobPort",

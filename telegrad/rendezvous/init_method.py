@@ -3,7 +3,9 @@
     env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB, TELEGRAD_NAME
     tcp://host:port?rank=&world_size=   the host and port of rank 0
     file:///path?rank=&world_size=      a file that all workers see, with the address of rank 0
-    ...?late=1                          either of them, for a worker that joins a started job, which
+    slurm://                            what Slurm says (`slurm.py`)
+    name://...                          what a plug-in of that name says (`init_plugins.py`)
+    ...?late=1                          an address or a file, for a worker that joins a started job, which
                                         gives it its rank
     None                                env:// if RANK is set, else a job of one on loopback
 
@@ -16,24 +18,31 @@ import dataclasses
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, final
+from types import MappingProxyType
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from telegrad.rendezvous.membership import check_job
+from telegrad.rendezvous.init_plugins import InitMethod, find_plugin, plugin_schemes
+from telegrad.rendezvous.job_address import (
+    DEFAULT_JOB,
+    JobAddress,
+    SettingsReader,
+    read_place,
+)
+from telegrad.rendezvous.slurm import read_slurm
 from telegrad.transport import address_of, is_loopback_address
 
 __all__ = [
-    "JobAddress",
     "parse_init_method",
     "secured",
 ]
 
 
-DEFAULT_JOB = "default"
 LOOPBACK = "127.0.0.1"
 _ALONE = ((None, 1), (0, 1))  # rank and world size that mean a job of one
-KNOWN = "'env://', 'tcp://host:port' or 'file:///path'"
+KNOWN = "'env://', 'tcp://host:port', 'file:///path' or 'slurm://'"
+# Init methods with the interface of a plug-in. They are no entry points, so that they are there
+# without an installation, and no other package can replace them.
+_BUILT_IN: Mapping[str, InitMethod] = MappingProxyType({"slurm": read_slurm})
 # Where other launchers tell a process its rank and the number of processes. Of two names for the
 # number the first that is set holds: `srun -n 1` inside a job of four tasks starts one process.
 # PMIx tells the rank alone (Open MPI and Slurm set it beside their own): only a rank above 0 shows
@@ -48,55 +57,6 @@ _OTHER_LAUNCHERS = (
 )
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobAddress:
-    """The address of a job, and this worker's place in it.
-
-    Attributes:
-        host: The coordinator's host.
-        port: The coordinator's port; 0 for a job of one, whose port the kernel chooses.
-        rank: This worker's place, from 0.
-        world_size: The number of workers in the job.
-        job: The job's name; workers of another job are refused.
-        hosts_store: True if this worker runs the coordinator.
-        name: The name that the environment gives this worker, if any.
-        endpoint: The endpoint to dial if it is not `grpc://host:port`, as with the in-process
-            transport.
-        file: The file in which rank 0 writes the endpoint; "" if host and port are known.
-        late: True if this worker joins a job that has already started. The coordinator then gives
-            it its rank, the world size and, if it has none, its name.
-    """
-
-    host: str
-    port: int
-    rank: int
-    world_size: int
-    job: str
-    hosts_store: bool
-    name: str | None = None
-    endpoint: str = ""
-    file: str = ""
-    late: bool = False
-
-    def __post_init__(self) -> None:
-        check_job(self.job)
-        if not self.late:
-            check_place(self.rank, self.world_size)
-
-    @property
-    def coordinator_endpoint(self) -> str:
-        """The endpoint to dial; "" if a file contains it.
-
-        >>> parse_init_method("tcp://[::1]:29500", rank=0, world_size=2).coordinator_endpoint
-        'grpc://[::1]:29500'
-        """
-        if self.endpoint or self.file:
-            return self.endpoint
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"grpc://{host}:{self.port}"
-
-
 def parse_init_method(
     init_method: str | None,
     *,
@@ -107,13 +67,15 @@ def parse_init_method(
     """Parses an init method into the address of the job.
 
     Args:
-        init_method: `env://`, `tcp://host:port`, `file:///path` or None.
+        init_method: `env://`, `tcp://host:port`, `file:///path`, `slurm://`, the address of a
+            plug-in, or None.
         rank: This worker's rank; overrides the environment and the address.
         world_size: The job's size; overrides the environment and the address.
         environ: The environment to read; empty when not given.
 
     Raises:
         ValueError: Something is missing or malformed; the message names each such thing.
+        RendezvousError: A plug-in cannot be used, or has failed; the message names it.
 
     >>> parse_init_method("tcp://10.0.0.1:29500", rank=1, world_size=2).hosts_store
     False
@@ -145,21 +107,13 @@ def parse_init_method(
         return _from_url(init_method, rank, world_size, environment)
     if scheme == "file":
         return _from_file(init_method, rank, world_size)
-    raise ValueError(f"init_method {init_method!r} is not known; write {KNOWN}")
-
-
-def check_place(rank: int, world_size: int) -> None:
-    """Checks rank and world size; raises ValueError with the reason."""
-    for what, value in (("rank", rank), ("world_size", world_size)):
-        if type(value) is not int:  # a bool is no rank
-            raise ValueError(f"{what} must be an int (got {value!r})")
-    if world_size < 1:
-        raise ValueError(f"world_size must be at least 1 (got {world_size})")
-    if not 0 <= rank < world_size:
-        raise ValueError(
-            f"rank {rank} is out of range for a world size of {world_size}; "
-            f"ranks go from 0 to {world_size - 1}"
-        )
+    named = "://" in init_method
+    read = _BUILT_IN.get(scheme) or find_plugin(scheme) if named else None
+    if read is None:
+        others = [f"'{each}://'" for each in plugin_schemes()]
+        more = f"; installed packages add {', '.join(others)}" if others else ""
+        raise ValueError(f"init_method {init_method!r} is not known; write {KNOWN}{more}")
+    return read(init_method, rank=rank, world_size=world_size, environ=environment)
 
 
 def _is_of_several(environ: Mapping[str, str]) -> bool:
@@ -194,9 +148,10 @@ def _check_started_alone(environ: Mapping[str, str]) -> None:
         if size is not None:
             many, world_size = environ[size], f"${size}"
             there += f", {size}={many}"
+        of_slurm = "give init_method='slurm://', or " if launcher == "Slurm" else ""
         raise ValueError(
             f"{launcher} started this process as one of {many} ({there}), and RANK is not set, so "
-            f"that each would be a job of its own; start sh -c 'RANK=${rank} "
+            f"that each would be a job of its own; {of_slurm}start sh -c 'RANK=${rank} "
             f"WORLD_SIZE={world_size} MASTER_ADDR=HOST MASTER_PORT=29500 exec python SCRIPT' "
             "instead, where HOST is the host of rank 0"
             f"{' and SIZE the number of processes' if size is None else ''}; "
@@ -219,7 +174,7 @@ def _alone(rank: int | None, world_size: int | None) -> JobAddress:
 def _from_environment(
     environ: Mapping[str, str], rank: int | None, world_size: int | None
 ) -> JobAddress:
-    reader = _Reader(environ)
+    reader = SettingsReader(environ)
     found_rank = reader.integer("RANK") if rank is None else rank
     found_size = reader.integer("WORLD_SIZE") if world_size is None else world_size
     host = reader.text("MASTER_ADDR")
@@ -241,7 +196,7 @@ def _from_url(
     url: str, rank: int | None, world_size: int | None, environ: Mapping[str, str]
 ) -> JobAddress:
     host, port, query = _split(url)
-    place = _place(url, query, rank, world_size)
+    place = read_place(url, query, rank, world_size)
     launched = (
         "TELEGRAD_JOB" in environ
         and environ.get("MASTER_ADDR") == host
@@ -272,7 +227,7 @@ def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress
     if not os.path.basename(path):
         raise ValueError(f"init_method {url!r} names no file; {example}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    place = _place(url, query, rank, world_size)
+    place = read_place(url, query, rank, world_size)
     return JobAddress(
         host=LOOPBACK,
         port=0,
@@ -283,31 +238,6 @@ def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress
         file=os.path.normpath(path),
         late=place.late,
     )
-
-
-class _Place(NamedTuple):
-    """The place in its job that a worker claims."""
-
-    rank: int
-    world_size: int
-    late: bool = False
-
-
-def _place(url: str, query: Mapping[str, str], rank: int | None, world_size: int | None) -> _Place:
-    """Reads the place from an address; arguments take precedence."""
-    reader = _Reader(query, what="parameter ", where=f" of init_method {url!r}")
-    reader.refuse_unknown({"rank", "world_size", "job", "late"})
-    if reader.flag("late"):
-        if rank is not None or world_size is not None or {"rank", "world_size"} & set(query):
-            reader.problem(
-                "who comes late gives no rank and no world_size, since the job does that"
-            )
-        reader.finish()
-        return _Place(-1, 0, late=True)
-    found_rank = reader.integer("rank") if rank is None else rank
-    found_size = reader.integer("world_size") if world_size is None else world_size
-    reader.finish()
-    return _Place(found_rank, found_size)
 
 
 def _split(url: str) -> tuple[str, int, dict[str, str]]:
@@ -328,67 +258,6 @@ def _split(url: str) -> tuple[str, int, dict[str, str]]:
     if port == 0:
         raise ValueError(f"the port in init_method {url!r} is 0, which no other worker can dial")
     return parts.hostname, port, dict(parse_qsl(parts.query, keep_blank_values=True))
-
-
-@final
-class _Reader:
-    """A reader of settings that collects all problems, to report them in one error."""
-
-    def __init__(
-        self, settings: Mapping[str, str], *, what: str = "", where: str = " in the environment"
-    ) -> None:
-        self._settings = settings
-        self._what = what
-        self._where = where
-        self._missing: list[str] = []
-        self._problems: list[str] = []
-
-    def text(self, name: str) -> str:
-        value = self._settings.get(name, "").strip()
-        if not value:
-            self._missing.append(name)
-        return value
-
-    def integer(self, name: str) -> int:
-        value = self.text(name)
-        if not value:
-            return 0
-        try:
-            return int(value)
-        except ValueError:
-            self._problems.append(f"{name} must be an integer (got {value!r})")
-            return 0
-
-    def port(self, name: str) -> int:
-        problems = len(self._problems)
-        port = self.integer(name)
-        malformed = name in self._missing or len(self._problems) > problems
-        if not malformed and not 1 <= port <= 65535:
-            self._problems.append(f"{name} must be from 1 to 65535 (got {port})")
-        return port
-
-    def flag(self, name: str) -> bool:
-        value = self._settings.get(name, "0")
-        if value not in ("0", "1"):
-            self.problem(f"{name} must be 0 or 1 (got {value!r})")
-        return value == "1"
-
-    def problem(self, words: str) -> None:
-        self._problems.append(words)
-
-    def refuse_unknown(self, known: set[str]) -> None:
-        for name in sorted(set(self._settings) - known):
-            self._problems.append(f"{name!r} is not known, known are {', '.join(sorted(known))}")
-
-    def finish(self) -> None:
-        found = list(self._problems)
-        if self._missing:
-            found.insert(0, f"{self._what}{', '.join(self._missing)} not set")
-        if found:
-            remedy = "start the workers with `telegrad run`, or set what is missing"
-            if self._what:
-                remedy = "give them to init_rpc or write '?rank=0&world_size=2'"
-            raise ValueError(f"{'; '.join(found)}{self._where}; {remedy}")
 
 
 # -- encryption of the line to the coordinator, which the address of a job does not state --------

@@ -33,7 +33,7 @@ from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import ControlLine, Pending, refuse_on_loop
 from telegrad.rendezvous.coordinator import LOST_AFTER, Coordinator
 from telegrad.rendezvous.file import EndpointFile, Published
-from telegrad.rendezvous.init_method import JobAddress
+from telegrad.rendezvous.job_address import JobAddress
 from telegrad.rendezvous.joined_job import (
     JobListener,
     JoinedJob,

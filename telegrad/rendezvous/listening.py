@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, final
 
 from telegrad.errors import RendezvousError
-from telegrad.rendezvous.init_method import JobAddress
+from telegrad.rendezvous.job_address import JobAddress
 from telegrad.transport import (
     GrpcTransport,
     SharedPort,

@@ -169,7 +169,7 @@ def test_address_of_the_launcher_does_not_host() -> None:
         ("tcp://a:1/path", "more than a host and a port"),
         ("tcp://a:1", "rank, world_size not set.*init_rpc"),
         ("tcp://a:1?rank=0&world_size=1&size=3", "'size' is not known"),
-        ("https://x", "is not known; write 'env://', 'tcp://host:port' or 'file:///path'"),
+        ("https://x", "is not known; write 'env://', 'tcp://host:port', 'file:///path'"),
         ("file://run1/x?rank=0&world_size=1", "is relative; write it in full.*file:///.../run1/x'"),
         ("file:///?rank=0&world_size=1", "names no file"),
         ("file:///runs/?rank=0&world_size=1", "names no file; write 'file:///path', for instance"),
