@@ -27,12 +27,12 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import final
 
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous.control import refuse_on_loop
+from telegrad.rendezvous.endpoint_source import EndpointSource, Published
 from telegrad.rendezvous.store import (
     STORE_TIMEOUT,
     Store,
@@ -54,7 +54,6 @@ from telegrad.transport import fault_of_file
 __all__ = [
     "EndpointFile",
     "FileStore",
-    "Published",
 ]
 
 
@@ -482,37 +481,22 @@ JOB_MAGIC = "telegrad job 1"
 LONGEST = 4096  # bytes; an address and some words
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The content of the endpoint file.
+def published_text(published: Published) -> str:
+    """Returns the text of the endpoint file."""
+    return f"{JOB_MAGIC}\nendpoint {published.endpoint}\njob {published.job}\nby {published.by}\n"
 
-    Attributes:
-        endpoint: The endpoint at which the coordinator listens, or once did.
-        job: The name of its job.
-        by: The writer and the time, in words.
-    """
 
-    endpoint: str
-    job: str
-    by: str
-
-    def text(self) -> str:
-        """Returns the file's text."""
-        return f"{JOB_MAGIC}\nendpoint {self.endpoint}\njob {self.job}\nby {self.by}\n"
-
-    @classmethod
-    def of(cls, text: str) -> Published | None:
-        """Reads a file's text; returns None if it is something else."""
-        first, *lines = text.splitlines() or [""]
-        fields = dict(line.split(" ", 1) for line in lines if " " in line)
-        if first != JOB_MAGIC or not {"endpoint", "job", "by"} <= set(fields):
-            return None
-        return cls(fields["endpoint"], fields["job"], fields["by"])
+def read_published(text: str) -> Published | None:
+    """Reads the text of an endpoint file; returns None if it is something else."""
+    first, *lines = text.splitlines() or [""]
+    fields = dict(line.split(" ", 1) for line in lines if " " in line)
+    if first != JOB_MAGIC or not {"endpoint", "job", "by"} <= set(fields):
+        return None
+    return Published(fields["endpoint"], fields["job"], fields["by"])
 
 
 @final
-class EndpointFile:
+class EndpointFile(EndpointSource):
     """The endpoint file, for the worker that writes it and for those that read it.
 
     Args:
@@ -538,7 +522,7 @@ class EndpointFile:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 with open(descriptor, "w") as file:
-                    file.write(self._mine.text())
+                    file.write(published_text(self._mine))
                 os.replace(draft, self.path)
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
@@ -573,7 +557,7 @@ class EndpointFile:
         except OSError as error:
             remedy = "name a file that all workers may read, and only this user may write"
             raise self._error(error, remedy) from error
-        published = Published.of(text)
+        published = read_published(text)
         if published is None and text:
             raise RendezvousError(
                 f"init_method names {self.path!r}, which is something else than what rank 0 "
@@ -589,12 +573,40 @@ class EndpointFile:
         with contextlib.suppress(OSError):
             os.rename(self.path, aside)
             with open(aside) as file:
-                mine = Published.of(file.read()) == self._mine
+                mine = read_published(file.read()) == self._mine
             if not mine:
                 with contextlib.suppress(FileExistsError):
                     os.link(aside, self.path)
             os.unlink(aside)
         self._mine = None
+
+    @property
+    def name(self) -> str:
+        """The source, in words."""
+        return repr(self.path)
+
+    @property
+    def waiting(self) -> str:
+        """The event that a worker waits for which has read nothing, in words."""
+        return f"rank 0 to write {self.path!r}"
+
+    @property
+    def unread(self) -> str:
+        """What rank 0 has not done, for a worker that has read nothing in all its time."""
+        return f"has not written {self.path!r}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do then."""
+        return "start it, and check that all workers see the same file"
+
+    def unreached(self, published: Published, problem: str) -> str:
+        """Returns what to say of an endpoint from here that has a problem, and the remedy."""
+        return (
+            f"{self.path!r} says {published.endpoint} (written by {published.by}), last error "
+            f"there: {problem}; if an earlier job has left it, start rank 0 of this one, which "
+            "writes it anew"
+        )
 
     def _error(self, error: OSError, remedy: str) -> RendezvousError:
         reason = error.strerror or str(error)

@@ -3,9 +3,10 @@
     env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB, TELEGRAD_NAME
     tcp://host:port?rank=&world_size=   the host and port of rank 0
     file:///path?rank=&world_size=      a file that all workers see, with the address of rank 0
+    multicast://group:port?...          a multicast group, in which rank 0 answers the others
     slurm://                            what Slurm says (`slurm.py`)
     name://...                          what a plug-in of that name says (`init_plugins.py`)
-    ...?late=1                          an address or a file, for a worker that joins a started job, which
+    ...?late=1                          any of these three, for a worker that joins a started job, which
                                         gives it its rank
     None                                env:// if RANK is set, else a job of one on loopback
 
@@ -28,6 +29,7 @@ from telegrad.rendezvous.job_address import (
     SettingsReader,
     read_place,
 )
+from telegrad.rendezvous.multicast import MulticastGroup, check_group
 from telegrad.rendezvous.slurm import read_slurm
 from telegrad.transport import address_of, is_loopback_address
 
@@ -39,7 +41,7 @@ __all__ = [
 
 LOOPBACK = "127.0.0.1"
 _ALONE = ((None, 1), (0, 1))  # rank and world size that mean a job of one
-KNOWN = "'env://', 'tcp://host:port', 'file:///path' or 'slurm://'"
+KNOWN = "'env://', 'tcp://host:port', 'file:///path', 'multicast://group:port' or 'slurm://'"
 # Init methods with the interface of a plug-in. They are no entry points, so that they are there
 # without an installation, and no other package can replace them.
 _BUILT_IN: Mapping[str, InitMethod] = MappingProxyType({"slurm": read_slurm})
@@ -67,8 +69,8 @@ def parse_init_method(
     """Parses an init method into the address of the job.
 
     Args:
-        init_method: `env://`, `tcp://host:port`, `file:///path`, `slurm://`, the address of a
-            plug-in, or None.
+        init_method: `env://`, `tcp://host:port`, `file:///path`, `multicast://group:port`,
+            `slurm://`, the address of a plug-in, or None.
         rank: This worker's rank; overrides the environment and the address.
         world_size: The job's size; overrides the environment and the address.
         environ: The environment to read; empty when not given.
@@ -107,6 +109,8 @@ def parse_init_method(
         return _from_url(init_method, rank, world_size, environment)
     if scheme == "file":
         return _from_file(init_method, rank, world_size)
+    if scheme == "multicast":
+        return _from_multicast(init_method, rank, world_size)
     named = "://" in init_method
     read = _BUILT_IN.get(scheme) or find_plugin(scheme) if named else None
     if read is None:
@@ -240,8 +244,28 @@ def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress
     )
 
 
-def _split(url: str) -> tuple[str, int, dict[str, str]]:
-    example = "write 'tcp://host:port', for instance 'tcp://10.0.0.1:29500'"
+def _from_multicast(url: str, rank: int | None, world_size: int | None) -> JobAddress:
+    host, port, query = _split(url, "multicast://239.255.0.1:29500")
+    try:
+        group = MulticastGroup(check_group(host), port, query.get("interface", ""))
+    except ValueError as error:
+        raise ValueError(f"init_method {url!r}: {error}") from error
+    place = read_place(url, query, rank, world_size, known=frozenset({"interface"}))
+    return JobAddress(
+        host="",
+        port=0,
+        rank=place.rank,
+        world_size=place.world_size,
+        job=query.get("job", DEFAULT_JOB),
+        hosts_store=place.rank == 0,
+        multicast=group,
+        late=place.late,
+    )
+
+
+def _split(url: str, shown: str = "tcp://10.0.0.1:29500") -> tuple[str, int, dict[str, str]]:
+    scheme = shown.partition("://")[0]
+    example = f"write '{scheme}://host:port', for instance {shown!r}"
     parts = urlsplit(url)
     if parts.path not in ("", "/") or parts.fragment or parts.username is not None:
         raise ValueError(f"init_method {url!r} has more than a host and a port; {example}")
@@ -282,7 +306,7 @@ def secured(address: JobAddress, *, mutual: bool, insecure: bool) -> JobAddress:
     >>> secured(job, mutual=True, insecure=False).coordinator_endpoint
     'grpcs://127.0.0.1:29500'
     """
-    if address.endpoint or address.file or insecure:
+    if address.endpoint or address.file or address.multicast or insecure:
         return address
     if not mutual and _is_here(address.host):
         return address

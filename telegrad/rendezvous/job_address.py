@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from telegrad.rendezvous.membership import check_job
+from telegrad.rendezvous.multicast import MulticastGroup
 
 __all__ = ["DEFAULT_JOB", "JobAddress", "Place", "SettingsReader", "check_place", "read_place"]
 
@@ -29,6 +30,7 @@ class JobAddress:
         endpoint: The endpoint to dial if it is not `grpc://host:port`, as with the in-process
             transport.
         file: The file in which rank 0 writes the endpoint; "" if host and port are known.
+        multicast: The group in which rank 0 makes the endpoint known; None for none.
         late: True if this worker joins a job that has already started. The coordinator then gives
             it its rank, the world size and, if it has none, its name.
 
@@ -48,6 +50,7 @@ class JobAddress:
     name: str | None = None
     endpoint: str = ""
     file: str = ""
+    multicast: MulticastGroup | None = None
     late: bool = False
 
     @classmethod
@@ -96,12 +99,12 @@ class JobAddress:
 
     @property
     def coordinator_endpoint(self) -> str:
-        """The endpoint to dial; "" if a file contains it.
+        """The endpoint to dial; "" if a file or group has it.
 
         >>> JobAddress.at("::1", 29500, rank=0, world_size=2).coordinator_endpoint
         'grpc://[::1]:29500'
         """
-        if self.endpoint or self.file:
+        if self.endpoint or self.file or self.multicast:
             return self.endpoint
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"grpc://{host}:{self.port}"

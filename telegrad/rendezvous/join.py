@@ -1,6 +1,6 @@
 """Joining a job: a worker finds the coordinator and becomes a member. Blocking, with a deadline.
 
-host the coordinator if this is the worker for it; write its endpoint into the file, if there is one
+host the coordinator if this is the worker for it; make its endpoint known, by a file or multicast
 dial it, again and again, until it listens
 choose an address to listen on, now that the coordinator's is known
 reserve a place, if this worker joins a job that has already started
@@ -32,7 +32,8 @@ from telegrad.errors import (
 from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import ControlLine, Pending, refuse_on_loop
 from telegrad.rendezvous.coordinator import LOST_AFTER, Coordinator
-from telegrad.rendezvous.file import EndpointFile, Published
+from telegrad.rendezvous.endpoint_source import EndpointSource, Published
+from telegrad.rendezvous.file import EndpointFile
 from telegrad.rendezvous.job_address import JobAddress
 from telegrad.rendezvous.joined_job import (
     JobListener,
@@ -40,11 +41,12 @@ from telegrad.rendezvous.joined_job import (
     JoinProgress,
     MemberEvents,
     as_member,
+    unpublished_line,
     unreached_line,
-    unwritten_line,
 )
 from telegrad.rendezvous.listening import address_words, loopback_words
 from telegrad.rendezvous.membership import Member, StartWhen, check_name
+from telegrad.rendezvous.multicast import MulticastSource
 from telegrad.rendezvous.store import check_timeout
 from telegrad.rendezvous.tcp import TCPStore
 from telegrad.transport import ConnectionLimits, GuestList, LoopThread, Transport
@@ -195,7 +197,7 @@ def join_job(
         DuplicateNameError: Another living worker has the name or the rank.
         AuthenticationError: One side does not hold the other's token.
         RendezvousError: The coordinator belongs to another job, expects another world size, or was
-            lost; or the file with its endpoint cannot be used.
+            lost; or the file or group with its endpoint cannot be used.
         EvictedError: The coordinator gave this worker up before it was welcomed.
         ValueError: The name or the timeout is invalid, or a host of the coordinator must not
             listen.
@@ -210,13 +212,13 @@ def join_job(
         )
     if name or not address.late:
         check_name(name)
-    file = EndpointFile(address.file) if address.file else None
     waits_for = 1 if address.late else start_when
     deadline = Deadline(check_timeout(timeout))
+    source = _source(address)
     found = None if address.hosts_store else on_found
     call_off = CallOff() if call_off is None else call_off
     attempt = _Attempt(
-        address, name, deadline, file, waits_for, lost_after, found, listens, call_off
+        address, name, deadline, source, waits_for, lost_after, found, listens, call_off
     )
     coordinator: Coordinator | None = None
     line: ControlLine | None = None
@@ -234,8 +236,8 @@ def join_job(
                 loop=loop,
             )
             endpoint = coordinator.start()[0]
-            if file is not None:
-                file.publish(endpoint, address.job)
+            if source is not None:
+                source.publish(endpoint, address.job)
         events = MemberEvents(listener, guests)
         line = ControlLine(
             job=address.job,
@@ -251,13 +253,20 @@ def join_job(
         )
         job = attempt.run(line, events, endpoint, publish)
     except BaseException as error:
-        if file is not None:
-            file.withdraw()
+        if source is not None:
+            source.withdraw()
         _clean_up(line, coordinator, f"{name!r} (rank {address.rank})", _why(error, timeout))
         if isinstance(error, Exception):
             call_off.check()  # a cancelled join raises its own error, whatever this one is
         raise
-    return job.with_coordinator(coordinator, file)
+    return job.with_coordinator(coordinator, source)
+
+
+def _source(address: JobAddress) -> EndpointSource | None:
+    """Returns the place where rank 0 makes its endpoint known; None if the address has it."""
+    if address.multicast is not None:
+        return MulticastSource(address.multicast, address.job)
+    return EndpointFile(address.file) if address.file else None
 
 
 @final
@@ -282,7 +291,7 @@ class _Attempt:
     address: JobAddress
     name: str
     deadline: Deadline
-    file: EndpointFile | None = None
+    source: EndpointSource | None = None
     start_when: StartWhen = None
     lost_after: float = LOST_AFTER
     on_found: Found | None = None
@@ -292,7 +301,7 @@ class _Attempt:
     def run(
         self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
     ) -> JoinedJob:
-        """Finds the coordinator, at the endpoint or through the file, and becomes a member."""
+        """Finds the coordinator, at the endpoint or through the source, and becomes a member."""
         self.call_off.wakes(events.changed.set)
         found = self._find_coordinator(line, endpoint)
         self.call_off.check()
@@ -302,10 +311,10 @@ class _Attempt:
         try:
             return placed._join(line, events, found, publish)
         except DuplicateNameError as error:
-            if self.file is not None and not endpoint:
+            if self.source is not None and not endpoint:
                 error.add_note(
-                    f"the coordinator was found through {self.file.path!r}; if it is of an earlier "
-                    "job that still runs, end that one, or name another file"
+                    f"the coordinator was found through {self.source.name}; if it is of an earlier "
+                    "job that still runs, end that one, or name another"
                 )
             raise
 
@@ -341,8 +350,8 @@ class _Attempt:
         """Dials the coordinator until it answers; the pauses end when the line is closed.
 
         Returns:
-            Its endpoint: the given one, or else the one in the file. A file of an earlier job may
-            lead anywhere, so any failure with an endpoint from a file is tried again.
+            Its endpoint: the given one, or else one from the source. That may lead anywhere, so any
+            failure with an endpoint from a source is tried again.
         """
         report = _Report(self.deadline)
         backoff = FIRST_BACKOFF
@@ -350,13 +359,15 @@ class _Attempt:
         while True:
             self.call_off.check()
             allowed = min(ATTEMPT_TIMEOUT, max(self.deadline.left, 0.001))
-            published = self.file.read() if self.file is not None and not endpoint else None
+            published = self.source.read() if self.source is not None and not endpoint else None
             where = published.endpoint if published is not None else endpoint
             seen = published or seen  # when rank 0 gives up, it removes the file
             cause: Exception | None = None
             try:
                 if where:
                     line.connect(where, allowed)
+                    if published is not None and self.source is not None:
+                        self.source.withdraw()  # nothing more is read from it
                     return where
             except (AuthenticationError, RendezvousError) as error:
                 if published is None or line.closed.is_set():
@@ -378,9 +389,9 @@ class _Attempt:
             backoff = min(2 * backoff, LONGEST_BACKOFF)
 
     def _waiting_line(self, endpoint: str, problem: str, left: float) -> str:
-        if endpoint or self.file is None:
+        if endpoint or self.source is None:
             return unreached_line(endpoint, problem, left)
-        return unwritten_line(self.file.path, left)
+        return unpublished_line(self.source.waiting, left)
 
     def _reserve(self, line: ControlLine, endpoint: str) -> _Attempt:
         """Asks the coordinator for the name and rank that this worker will have."""
@@ -455,7 +466,7 @@ class _Attempt:
         self, endpoint: str, problem: str, published: Published | None = None
     ) -> RendezvousTimeoutError:
         where = f"the coordinator at {endpoint}: {problem}"
-        if self.file is None:
+        if self.source is None:
             what = "" if "://" not in endpoint else " (`telegrad run`, or rank 0)"
             why = (
                 f"last error: {problem}; start the coordinator{what} at {endpoint}, or check "
@@ -463,15 +474,11 @@ class _Attempt:
             )
             why += address_words(problem)
         elif published is not None:
-            why = (
-                f"{self.file.path!r} says {endpoint} (written by {published.by}), last error "
-                f"there: {problem}; if an earlier job has left it, start rank 0 of this one, which "
-                "writes it anew"
-            )
+            why = self.source.unreached(published, problem)
             why += loopback_words(endpoint) or address_words(problem)
         else:
-            where = f"has not written {self.file.path!r}"
-            why = f"rank 0 {where}; start it, and check that all workers see the same file"
+            where = self.source.unread
+            why = f"rank 0 {where}; {self.source.remedy}"
         return RendezvousTimeoutError(
             f"{self.name!r} (rank {self.address.rank}) did not reach the coordinator of job "
             f"{self.address.job!r} within {self.deadline.timeout:g} s; {why}",

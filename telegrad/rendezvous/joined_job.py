@@ -23,7 +23,7 @@ from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import CLOSE_TIMEOUT, ControlLine, refuse_on_loop
 from telegrad.rendezvous.coordinator import CLOSE_TIMEOUT as COORDINATOR_CLOSE_TIMEOUT
 from telegrad.rendezvous.coordinator import Coordinator
-from telegrad.rendezvous.file import EndpointFile
+from telegrad.rendezvous.endpoint_source import EndpointSource
 from telegrad.rendezvous.membership import Member, Roster, StartWhen
 from telegrad.rendezvous.store import Store, check_timeout
 from telegrad.transport import GuestList
@@ -298,9 +298,9 @@ def unreached_line(endpoint: str, problem: str, seconds: float) -> str:
     return f"waiting for the coordinator at {endpoint} ({problem}); {time_left(seconds)}"
 
 
-def unwritten_line(path: str, seconds: float) -> str:
+def unpublished_line(event: str, seconds: float) -> str:
     """Returns the progress line of a worker that does not know its coordinator's address yet."""
-    return f"waiting for rank 0 to write {path!r}; {time_left(seconds)}"
+    return f"waiting for {event}; {time_left(seconds)}"
 
 
 # -- the joined job ------------------------------------------------------------------------------
@@ -526,21 +526,21 @@ class JoinedJob:
         self._line = line
         self._events = events
         self._coordinator: Coordinator | None = None
-        self._file: EndpointFile | None = None
+        self._source: EndpointSource | None = None
         self._standing_lock = threading.Lock()  # guards the next two
         self._standing: Standing | None = None
         self._closed = False
         events.when_lost(self._ask_standing)
 
     def with_coordinator(
-        self, coordinator: Coordinator | None, file: EndpointFile | None = None
+        self, coordinator: Coordinator | None, source: EndpointSource | None = None
     ) -> JoinedJob:
-        """Takes over a coordinator that runs here, and its endpoint file; returns itself.
+        """Takes over a coordinator that runs here, and the source of its endpoint; returns itself.
 
-        Closing this job closes the coordinator and removes the file.
+        Closing this job closes the coordinator and withdraws its endpoint.
         """
         self._coordinator = coordinator
-        self._file = file
+        self._source = source
         return self
 
     @property
@@ -634,8 +634,8 @@ class JoinedJob:
         ends = time.monotonic() + timeout
         with self._standing_lock:
             self._closed, standing = True, self._standing
-        if self._file is not None:
-            self._file.withdraw()
+        if self._source is not None:
+            self._source.withdraw()
         if standing is not None:
             standing.close(timeout)
         self._line.close(min(max(ends - time.monotonic(), LEAST_TIMEOUT), CLOSE_TIMEOUT))

@@ -108,10 +108,11 @@ class JobPort:
         self._listens_at: tuple[str, Tls | None] | None = None
         self._local = local
         self.transport = SharedPort(make(LOOPBACK, 0, None), *local)
-        if is_unix(bind) and address.hosts_store and address.port:
+        if is_unix(bind) and address.hosts_store and (address.port or address.multicast):
+            where = f"at {address.host}:{address.port}" if address.port else "on a network"
             raise ValueError(
-                f"bind={bind!r} opens no TCP port, and this worker is to host the coordinator at "
-                f"{address.host}:{address.port}; write init_method='file:///path' on all workers"
+                f"bind={bind!r} opens no TCP port, and this worker is to host the coordinator "
+                f"{where}; write init_method='file:///path' on all workers"
             )
         if is_unix(bind):
             self.transport.place(local)
@@ -177,6 +178,8 @@ def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> 
         RendezvousError: The job names a host that is not this one, or no address can be chosen.
         OSError: A host name is not known.
     """
+    if address.multicast is not None:
+        return choose_place(bind, advertise, address.multicast.own_address())
     if address.file or not address.port:  # workers that need the address are told it
         return choose_place(bind, advertise, None)
     own = address_of(address.host)

@@ -12,7 +12,8 @@ import pytest
 
 from telegrad.errors import DuplicateNameError, RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous import Coordinator, JoinedJob, join_job, parse_init_method
-from telegrad.rendezvous.file import EndpointFile, Published
+from telegrad.rendezvous.endpoint_source import Published
+from telegrad.rendezvous.file import EndpointFile, published_text
 from telegrad.transport import Credentials, Exchange, GrpcTransport, Identity
 from telegrad.types import WorkerInfo
 from tests.conftest import Programs
@@ -72,7 +73,7 @@ def dead_endpoint() -> str:
 
 
 def leave_stale(path: Path, endpoint: str, job: str = "default") -> None:
-    path.write_text(Published(endpoint, job, "process 1 on h at noon").text())
+    path.write_text(published_text(Published(endpoint, job, "process 1 on h at noon")))
 
 
 @pytest.fixture
