@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from telegrad.arrays import device_of
-from telegrad.autograd import Completion, Tensor
+from telegrad.autograd import Completion, Tensor, is_grad_enabled
 from telegrad.collectives import (
     ProcessGroup,
     ReduceOp,
@@ -21,12 +21,13 @@ from telegrad.collectives import (
     broadcast,
     world_group,
 )
-from telegrad.errors import CollectiveMismatchError
+from telegrad.errors import BlockingCallError, CollectiveMismatchError
 from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Module
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.reducer import Reducer
 from telegrad.rpc import expose
+from telegrad.rpc.seams import on_own_loop
 from telegrad.types import Array, Rank
 
 __all__ = [
@@ -66,6 +67,7 @@ class Description:
 
     entries: tuple[Entry, ...]
     bucket_bytes: int
+    broadcast_buffers: bool
 
     def to_array(self) -> Array:
         """Returns the description as bytes, of shape (length,)."""
@@ -76,14 +78,14 @@ class Description:
         """Returns the description that `to_array` turned into bytes."""
         found: dict[str, Any] = json.loads(array.tobytes())
         entries = (Entry(**{**entry, "shape": tuple(entry["shape"])}) for entry in found["entries"])
-        return cls(tuple(entries), found["bucket_bytes"])
+        return cls(tuple(entries), found["bucket_bytes"], found["broadcast_buffers"])
 
 
-def describe(module: Module, bucket_bytes: int) -> Description:
-    """Returns the description of this rank's module."""
+def describe(module: Module, bucket_bytes: int, *, broadcast_buffers: bool = True) -> Description:
+    """Returns the description of this rank's module and of the options of its wrapper."""
     entries = [_entry("parameter", name, value) for name, value in module.named_parameters()]
     entries += [_entry("buffer", name, value) for name, value in module.named_buffers()]
-    return Description(tuple(entries), bucket_bytes)
+    return Description(tuple(entries), bucket_bytes, broadcast_buffers)
 
 
 def _entry(kind: str, name: str, value: Tensor) -> Entry:
@@ -100,7 +102,7 @@ def first_difference(descriptions: Sequence[Description], ranks: Sequence[Rank])
 
     >>> weight = Entry("parameter", "weight", (2, 3), "float32", True)
     >>> other = Entry("parameter", "weight", (2, 4), "float32", True)
-    >>> first_difference([Description((weight,), 8), Description((other,), 8)], [0, 1])
+    >>> first_difference([Description((x,), 8, True) for x in (weight, other)], [0, 1])
     "parameter 'weight' has shape (2, 3) on rank 0 and (2, 4) on rank 1"
     """
     first = descriptions[0]
@@ -127,9 +129,8 @@ def _difference(left: Description, right: Description, r: Rank, other: Rank) -> 
         ):
             if x != y:
                 return f"{a.kind} {a.name!r} has {what} {x} on rank {r} and {y} on rank {other}"
-    return (
-        f"bucket_bytes is {left.bucket_bytes} on rank {r} and {right.bucket_bytes} on rank {other}"
-    )
+    name = "bucket_bytes" if left.bucket_bytes != right.bucket_bytes else "broadcast_buffers"
+    return f"{name} is {getattr(left, name)} on rank {r} and {getattr(right, name)} on rank {other}"
 
 
 # -- the wrapper ---------------------------------------------------------------------------------
@@ -153,10 +154,15 @@ class DistributedDataParallel(Module):
         rank 1   images[1::2] ─ module ─ loss ─ backward ─┘ gradients └─ optimizer.step
 
     Construction checks that parameters and buffers are the same everywhere, by name, shape, dtype
-    and `requires_grad`, and takes their values from the first rank of the group. From then on
-    buffers are each rank's own. Every rank must run the same number of backwards. The parameters
-    that a backward reaches may differ: a rank without a gradient for a parameter contributes zeros.
-    If no rank has a gradient for a parameter, its gradient is left as it is.
+    and `requires_grad`, and takes their values from the first rank of the group. Every rank must
+    run the same number of backwards. The parameters that a backward reaches may differ: a rank
+    without a gradient for a parameter contributes zeros. If no rank has a gradient for a parameter,
+    its gradient is left as it is.
+
+    If the module has buffers, every rank takes them from the first rank before each forward, so
+    that the running statistics of BatchNorm do not drift apart. That applies in training mode,
+    while gradients are recorded, outside `no_sync()`; every rank must run the same number of such
+    forwards. `forward` then returns only once every rank has called it.
 
     If anything fails during a backward, a rule here or another rank, every rank raises, and the
     gradients of all parameters are None afterwards: never are some averaged and some not. The
@@ -168,9 +174,10 @@ class DistributedDataParallel(Module):
         module: A module with at least one parameter that needs a gradient; all on one device.
         process_group: The group whose ranks have a copy; None for all ranks of the job.
         bucket_bytes: The bytes that are reduced at once; gradients of one dtype share buckets.
+        broadcast_buffers: False to leave buffers to each rank after construction.
 
     Raises:
-        TypeError: `module` is no Module.
+        TypeError: `module` is no Module, or `broadcast_buffers` is no bool.
         ValueError: No parameter needs a gradient, they are on several devices, or `bucket_bytes`
             is not positive.
         CollectiveMismatchError: The ranks' modules differ; raised on every rank with the
@@ -204,19 +211,51 @@ class DistributedDataParallel(Module):
         *,
         process_group: ProcessGroup | None = None,
         bucket_bytes: int = BUCKET_BYTES,
+        broadcast_buffers: bool = True,
     ) -> None:
         super().__init__()
-        _check(module, bucket_bytes)
+        _check(module, bucket_bytes, broadcast_buffers)
         object.__setattr__(self, "module", module)  # not a child: see `_walk`
         group = _Group(world_group() if process_group is None else process_group)
-        group.check(describe(module, bucket_bytes))
-        group.take_from_first([*module.parameters(), *module.buffers()], bucket_bytes)
+        group.check(describe(module, bucket_bytes, broadcast_buffers=broadcast_buffers))
+        state = [*module.parameters(), *module.buffers()]
+        group.copy_from(0, state, bucket_bytes, "construction")
         trained = [p for p in module.parameters() if p.requires_grad]
         self._reducer = Reducer(trained, assign_buckets(_slots(trained), bucket_bytes), group)
+        self._group = group
+        self._bucket_bytes = bucket_bytes
+        self._broadcast_buffers = broadcast_buffers
+        self._forwards = 0  # those that shared buffers
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result of the module's forward."""
+        """Returns the result of the module's forward, computed with the first rank's buffers.
+
+        Raises:
+            AutogradError: An earlier backward failed, if buffers are shared.
+            CollectiveMismatchError: A rank did something else than a forward that shares buffers.
+            WorkerLostError: A rank is lost.
+            BlockingCallError: It would wait for the other ranks on a loop that telegrad runs.
+        """
+        self._share_buffers()
         return self.module(*args, **kwargs)
+
+    def _share_buffers(self) -> None:
+        """Takes the first rank's buffers, in a forward that is followed by a synchronised pass."""
+        shared = self._broadcast_buffers and self.training and self._reducer.synchronised
+        if not (shared and is_grad_enabled()) or self._group.size == 1:
+            return
+        buffers = list(self.module.buffers())
+        if not buffers:
+            return
+        if on_own_loop():
+            raise BlockingCallError(
+                "the forward of DistributedDataParallel would block a loop of telegrad's while it "
+                "takes the first rank's buffers; in an async def function write "
+                "`await rpc.to_thread(model, inputs)`, or pass broadcast_buffers=False"
+            )
+        self._reducer.check_usable()
+        self._forwards += 1
+        self._group.copy_from(0, buffers, self._bucket_bytes, f"forward {self._forwards}")
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Returns a context manager in which backwards add up this rank's own gradients.
@@ -287,26 +326,36 @@ class _Group:
                 f"DistributedDataParallel needs the same module on every rank, but {difference}"
             )
 
-    def take_from_first(self, tensors: list[Tensor], bucket_bytes: int) -> None:
-        """Replaces the arrays by those of the first rank."""
+    def copy_from(self, r: int, tensors: list[Tensor], bucket_bytes: int, what: str) -> None:
+        """Replaces the arrays by those of rank `r` of the group, in few messages.
+
+        Arrays of one dtype share buckets. `what` names the occasion in errors.
+        """
+        started = []
         for b, bucket in enumerate(assign_buckets(_slots(tensors), bucket_bytes)):
             members = [tensors[i] for i in bucket.members]
             buffer = flatten([member.data for member in members])
-            label = f"DistributedDataParallel construction, bucket {b}"
-            broadcast(buffer, self._group.ranks[0], self._group, label=label)
-            for member, array in zip(
-                members, unflatten(buffer, [member.shape for member in members]), strict=True
-            ):
-                member.data = array
+            label = f"DistributedDataParallel {what}, bucket {b}"
+            src = self._group.ranks[r]
+            work = broadcast(buffer, src, self._group, async_op=True, label=label)
+            started.append((members, buffer, work))
+        for members, buffer, work in started:
+            work.wait()
+            if r != self._group.rank:
+                arrays = unflatten(buffer, [member.shape for member in members])
+                for member, array in zip(members, arrays, strict=True):
+                    member.data = array
 
 
-def _check(module: object, bucket_bytes: object) -> None:
+def _check(module: object, bucket_bytes: object, broadcast_buffers: object) -> None:
     if not isinstance(module, Module):
         raise TypeError(
             f"DistributedDataParallel wraps a Module of this process, not {type(module).__name__}"
         )
     if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes <= 0:
         raise ValueError(f"bucket_bytes must be a positive number of bytes, not {bucket_bytes!r}")
+    if not isinstance(broadcast_buffers, bool):
+        raise TypeError(f"broadcast_buffers must be True or False, not {broadcast_buffers!r}")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(
             f"no parameter of {type(module).__name__} needs a gradient, so there is nothing to "

@@ -80,6 +80,7 @@ class Reducer:
 
     Attributes:
         passes: The number of backward passes that were, or are being, averaged.
+        synchronised: False inside `no_sync()`.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Reducer:
         self.group = group
         self.passes = 0
         self._bucket_of = {i: b for b, bucket in enumerate(self.buckets) for i in bucket.members}
-        self._synchronised = True
+        self.synchronised = True
         self._lock = threading.Lock()  # guards the two below
         self._active: tuple[GradientTarget, Reduction] | None = None
         self._broken: str | None = None
@@ -100,11 +101,11 @@ class Reducer:
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Lets backwards inside the block keep this rank's own gradients."""
-        before, self._synchronised = self._synchronised, False
+        before, self.synchronised = self.synchronised, False
         try:
             yield
         finally:
-            self._synchronised = before
+            self.synchronised = before
 
     def arrived(self, i: int, target: Accumulate) -> None:
         """Records, from a hook, that parameter `i` has its whole gradient of this pass.
@@ -128,6 +129,12 @@ class Reducer:
             reduction = active[1]
         reduction.arrived(self._bucket_of[i])
 
+    def check_usable(self) -> None:
+        """Raises AutogradError if a pass has failed, so that the ranks are out of step."""
+        with self._lock:
+            if self._broken is not None:
+                raise AutogradError(self._broken)
+
     def over(self, reduction: Reduction, broken: str | None = None) -> None:
         """Records that a pass has ended; `broken` is the reason to refuse further ones."""
         with self._lock:
@@ -136,11 +143,10 @@ class Reducer:
             self._broken = self._broken or broken
 
     def _begin(self, target: GradientTarget) -> Reduction | None:
-        if not self._synchronised:
+        if not self.synchronised:
             return None
+        self.check_usable()
         with self._lock:
-            if self._broken is not None:
-                raise AutogradError(self._broken)
             if self._active is not None:
                 raise AutogradError(
                     f"a backward reached parameters of DistributedDataParallel while its backward "

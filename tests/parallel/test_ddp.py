@@ -14,14 +14,14 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Tensor, tensor
+from telegrad.autograd import Tensor, no_grad, tensor
 from telegrad.errors import (
     AutogradError,
     BlockingCallError,
     CollectiveMismatchError,
     WorkerLostError,
 )
-from telegrad.nn import Linear, Module, Parameter, Sequential
+from telegrad.nn import BatchNorm1d, Linear, Module, Parameter, Sequential
 from telegrad.optim import SGD
 from telegrad.parallel import DistributedDataParallel
 from telegrad.testing import Cluster
@@ -85,11 +85,16 @@ def alone(seed: int = 0) -> dict[str, Array | None]:
     return gradients(net)
 
 
-def wrap(bucket_bytes: int = 200) -> tuple[DistributedDataParallel, int]:
+def wrap(
+    bucket_bytes: int = 200, *, broadcast_buffers: bool = True
+) -> tuple[DistributedDataParallel, int]:
     """Returns a module that starts differently on each rank, and the rank."""
     dist.init_process_group()
     rank = dist.get_rank()
-    return DistributedDataParallel(Net(rank), bucket_bytes=bucket_bytes), rank
+    model = DistributedDataParallel(
+        Net(rank), bucket_bytes=bucket_bytes, broadcast_buffers=broadcast_buffers
+    )
+    return model, rank
 
 
 # -- equality ----------------------------------------------------------------------------------
@@ -344,10 +349,129 @@ def bad_arguments() -> None:
     for bucket_bytes in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="bucket_bytes must be a positive number of bytes"):
             DistributedDataParallel(Linear(2, 2), bucket_bytes=cast("int", bucket_bytes))
+    with pytest.raises(TypeError, match="broadcast_buffers must be True or False, not 1"):
+        DistributedDataParallel(Linear(2, 2), broadcast_buffers=cast("bool", 1))
 
 
 def test_arguments_are_checked_before_anything_is_sent(cluster: Cluster) -> None:
     cluster.call(0, bad_arguments)
+
+
+# -- buffers -----------------------------------------------------------------------------------
+
+
+class Normalised(Module):
+    """A layer behind a BatchNorm, whose running statistics depend on the rank's own inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = BatchNorm1d(4, dtype=np.float64)
+        self.layer = Linear(4, 4, dtype=np.float64, rng=np.random.default_rng(0))
+
+    def forward(self, x: Any) -> Tensor:
+        return self.layer(self.norm(x))
+
+
+def statistics_of(model: Module) -> bytes:
+    return b"".join(buffer.data.tobytes() for buffer in model.buffers())
+
+
+def normalised(broadcast_buffers: bool) -> tuple[bytes, bytes]:
+    """Returns the running statistics before and after the module has shared them."""
+    dist.init_process_group()
+    rank = dist.get_rank()
+    model = DistributedDataParallel(Normalised(), broadcast_buffers=broadcast_buffers)
+    for _ in range(3):
+        loss_of(model(part(rank))).backward()
+    own = statistics_of(model)
+    with model.no_sync():
+        model(part(rank) * 2.0)  # changes nobody else's
+    with no_grad():
+        model(part(rank))
+    model.eval()
+    model(part(rank))
+    model.train()
+    before = dist.world_group().statistics().operations
+    loss_of(model(part(0))).backward()  # all see the same batch, after they share rank 0's
+    buffers, gradients = 2, 1  # messages: one of each dtype of a buffer, and one bucket
+    used = dist.world_group().statistics().operations - before
+    assert used == gradients + buffers * broadcast_buffers
+    return own, statistics_of(model)
+
+
+def test_running_statistics_are_those_of_the_first_rank(cluster: Cluster) -> None:
+    own, shared = zip(*cluster.run(normalised, True), strict=True)
+    assert len(set(own)) == N  # each has added its own last batch
+    assert len(set(shared)) == 1
+
+
+def test_buffers_may_be_left_to_each_rank(cluster: Cluster) -> None:
+    _, kept = zip(*cluster.run(normalised, False), strict=True)
+    assert len(set(kept)) == N
+
+
+def alone_in_a_forward() -> str:
+    """Rank 2 runs one forward less, and is named."""
+    model, rank = wrap()
+    model(part(rank))
+    if rank == 2:
+        dist.destroy_process_group()
+        return "left"
+    with pytest.raises(CollectiveMismatchError) as caught:
+        model(part(rank))
+    return str(caught.value)
+
+
+def test_a_rank_with_one_forward_less_is_named(cluster: Cluster) -> None:
+    for error in cluster.run(alone_in_a_forward)[:2]:
+        assert "DistributedDataParallel forward 2, bucket 0" in error
+        assert "rank 2 ('worker2') left the group" in error
+
+
+class OnTheLoop:
+    def __init__(self) -> None:
+        self.model, self.rank = wrap()
+
+    async def forward(self) -> None:
+        self.model(part(self.rank))
+
+    async def forward_in_a_thread(self) -> None:
+        await rpc.to_thread(self.model, part(self.rank))
+
+
+def forward_on_the_loop() -> None:
+    there = [rpc.remote(r, OnTheLoop) for r in range(N)]
+    with pytest.raises(BlockingCallError, match=r"await rpc.to_thread\(model, inputs\)"):
+        there[1].rpc_async().forward().wait()
+    rpc.wait_all([each.rpc_async().forward_in_a_thread() for each in there])
+
+
+def test_a_forward_that_shares_buffers_on_a_loop_is_refused(cluster: Cluster) -> None:
+    cluster.call(0, forward_on_the_loop)
+
+
+def losing_a_rank_before_a_forward(gate: threading.Barrier) -> str:
+    model, rank = wrap()
+    gate.wait(30.0)
+    if rank == 2:
+        return "killed"
+    with pytest.raises(WorkerLostError) as caught:
+        model(part(rank))
+    return str(caught.value)
+
+
+def test_a_rank_that_is_lost_before_a_forward(cluster: Cluster) -> None:
+    gate = threading.Barrier(N + 1)
+
+    def kill() -> None:
+        gate.wait(30.0)
+        cluster.kill(2)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    for error in cluster.run(losing_a_rank_before_a_forward, gate)[:2]:
+        assert "worker2" in error
+    thread.join()
 
 
 # -- ranks that differ -------------------------------------------------------------------------
@@ -422,9 +546,21 @@ def test_bucket_sizes_that_differ(cluster: Cluster) -> None:
     cluster.run(another_bucket_size)
 
 
+def buffers_shared_by_some() -> None:
+    dist.init_process_group()
+    with pytest.raises(
+        CollectiveMismatchError, match="broadcast_buffers is True on rank 0 and False on rank 1"
+    ):
+        DistributedDataParallel(linear(), broadcast_buffers=dist.get_rank() != 1)
+
+
+def test_options_for_buffers_that_differ(cluster: Cluster) -> None:
+    cluster.run(buffers_shared_by_some)
+
+
 def uneven(after: Callable[[], object]) -> str:
     """Rank 2 has one batch less, and goes on to what comes after training."""
-    model, rank = wrap()
+    model, rank = wrap(broadcast_buffers=False)
     try:
         for _ in range(3 if rank == 2 else 4):
             model.zero_grad()
@@ -571,7 +707,7 @@ def test_a_failure_in_a_context_leaves_no_gradients(cluster: Cluster) -> None:
 
 def losing_a_rank(in_context: bool, gate: threading.Barrier) -> str:
     """Rank 2 never comes to its second backward."""
-    model, rank = wrap(1)
+    model, rank = wrap(1, broadcast_buffers=False)
     loss_of(model(part(rank))).backward()
     model.zero_grad()
     gate.wait(30.0)  # all have ended the first
@@ -648,7 +784,7 @@ class Trainer:
     """Serves, and trains when it is told."""
 
     def __init__(self) -> None:
-        self.model, self.rank = wrap()
+        self.model, self.rank = wrap(broadcast_buffers=False)
 
     async def on_the_loop(self) -> None:
         loss_of(self.model(part(self.rank))).backward()
