@@ -1,10 +1,12 @@
 """Buckets of parameters that are reduced together: a pure assignment, the same on every rank.
 
-Backward reaches the last parameters first, so buckets are filled from the end:
+Backward usually reaches the last parameters first, so buckets are filled from the end at first:
 
     parameters   0   1   2   3   4   5          bucket 0: 5 4       reduced while backward
     bytes        4   4   2   6   3   3          bucket 1: 3 2       still computes bucket 1, ...
     limit 8    [0 1][2  3][ 4   5 ]             bucket 2: 1 0
+
+After the first backward they are filled in the order in which its gradients were complete.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 
 from telegrad.types import Shape
 
-__all__ = ["Bucket", "Slot", "assign_buckets"]
+__all__ = ["Bucket", "Slot", "assign_buckets", "completed_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +46,44 @@ class Bucket:
 
     Attributes:
         dtype: The dtype of the arrays.
-        members: The indices of the arrays, descending.
+        members: The indices of the arrays, in the order in which backward completes them.
     """
 
     dtype: np.dtype[np.generic]
     members: tuple[int, ...]
 
 
-def assign_buckets(slots: Sequence[Slot], limit: int) -> tuple[Bucket, ...]:
+def assign_buckets(
+    slots: Sequence[Slot], limit: int, order: Sequence[int] | None = None
+) -> tuple[Bucket, ...]:
     """Distributes arrays over buckets of up to `limit` bytes; a larger array gets a bucket alone.
 
-    Going from the last array to the first, each array goes into the open bucket of its dtype. If it
-    does not fit, that bucket is closed and the next one is opened.
+    In the given order, each array goes into the open bucket of its dtype. If it does not fit, that
+    bucket is closed and the next one is opened.
 
     Args:
         slots: The arrays, in the order in which forward uses them.
         limit: The most bytes of a bucket.
+        order: The index of each array once, in the order in which backward completes them; None
+            for the last array first.
 
     Returns:
-        The buckets in the order in which backward should complete them: descending by their lowest
-        index, which backward reaches last. Every index is in exactly one bucket.
+        The buckets in the order in which backward should complete them: each comes before those
+        whose last member is completed later. Every index is in exactly one bucket.
 
     >>> slots = [Slot((n,), np.dtype(np.int8)) for n in (4, 4, 2, 6, 3, 3)]
     >>> [bucket.members for bucket in assign_buckets(slots, 8)]
     [(5, 4), (3, 2), (1, 0)]
+    >>> [bucket.members for bucket in assign_buckets(slots, 8, [0, 5, 1, 4, 2, 3])]
+    [(0, 5), (1, 4), (2, 3)]
     """
+    reached = range(len(slots))[::-1] if order is None else order
+    position = {i: place for place, i in enumerate(reached)}
     closed: list[Bucket] = []
     filling: dict[np.dtype[np.generic], list[int]] = {}
     room: dict[np.dtype[np.generic], int] = {}
-    for i, slot in reversed(list(enumerate(slots))):
+    for i in reached:
+        slot = slots[i]
         members = filling.setdefault(slot.dtype, [])
         if members and slot.nbytes > room[slot.dtype]:
             closed.append(Bucket(slot.dtype, tuple(members)))
@@ -82,4 +93,13 @@ def assign_buckets(slots: Sequence[Slot], limit: int) -> tuple[Bucket, ...]:
         members.append(i)
         room[slot.dtype] -= slot.nbytes
     closed += [Bucket(dtype, tuple(members)) for dtype, members in filling.items()]
-    return tuple(sorted(closed, key=lambda bucket: -bucket.members[-1]))
+    return tuple(sorted(closed, key=lambda bucket: position[bucket.members[-1]]))
+
+
+def completed_order(seen: Sequence[int], n: int) -> list[int]:
+    """Returns all indices below `n`: those seen, in their order, then the others, the last first.
+
+    >>> completed_order([2, 0], 5)
+    [2, 0, 4, 3, 1]
+    """
+    return [*seen, *sorted(set(range(n)) - set(seen), reverse=True)]

@@ -25,7 +25,7 @@ from telegrad.errors import BlockingCallError, CollectiveMismatchError
 from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Module
 from telegrad.parallel.bucket import Slot, assign_buckets
-from telegrad.parallel.reducer import Reducer
+from telegrad.parallel.reducer import Gathered, Reducer
 from telegrad.rpc import expose
 from telegrad.rpc.seams import on_own_loop
 from telegrad.types import Array, Rank
@@ -221,7 +221,7 @@ class DistributedDataParallel(Module):
         state = [*module.parameters(), *module.buffers()]
         group.copy_from(0, state, bucket_bytes, "construction")
         trained = [p for p in module.parameters() if p.requires_grad]
-        self._reducer = Reducer(trained, assign_buckets(_slots(trained), bucket_bytes), group)
+        self._reducer = Reducer(trained, bucket_bytes, group)
         self._group = group
         self._bucket_bytes = bucket_bytes
         self._broadcast_buffers = broadcast_buffers
@@ -308,6 +308,9 @@ class _Group:
 
     def start(self, array: Array, label: str) -> Completion:
         return all_reduce(array, ReduceOp.AVG, self._group, async_op=True, label=label)
+
+    def gather(self, array: Array, label: str) -> Gathered:
+        return all_gather(array, group=self._group, async_op=True, label=label)
 
     def abort(self, cause: BaseException) -> None:
         self._group.abort(cause)

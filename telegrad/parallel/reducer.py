@@ -10,10 +10,15 @@ Buckets are reduced in the same order on every rank: a bucket that is filled ear
 before it. A bucket's buffer ends with one item per parameter, which is 1 if this rank has a
 gradient. If no rank has a gradient for a parameter, its gradient is left as it is, as on a single
 process.
+
+The averaged gradients are views of the buffer, which belongs to its pass and is not written again.
+With the first pass the ranks exchange the order in which gradients were complete. Further passes
+fill their buckets in the order of the first rank.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -36,30 +41,42 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import post_accumulate_hooks
 from telegrad.errors import AutogradError, BlockingCallError
-from telegrad.kernels import flatten, unflatten
-from telegrad.parallel.bucket import Bucket
+from telegrad.parallel.bucket import Bucket, Slot, assign_buckets, completed_order
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future, on_own_loop
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 
-__all__ = ["Averaging", "Reducer", "ReducerHook"]
+__all__ = ["Gathered", "Group", "Reducer", "ReducerHook"]
 
 _OVER = "the backward pass that this gradient belongs to is over"
 
 
-class Averaging(Protocol):
-    """The functions of a process group that a reducer needs."""
+class Gathered(Completion, Protocol):
+    """The arrays of all ranks, by rank, when they are there."""
+
+    def wait(self) -> list[Array]:
+        """Blocks until the arrays are there and returns them."""
+
+
+class Group(Protocol):
+    """The functions of a process group that a reducer needs; none of them waits."""
 
     @property
     def size(self) -> int:
         """The number of ranks in the group."""
 
     def start(self, array: Array, label: str) -> Completion:
-        """Starts to replace `array` by its mean over all ranks; never waits.
+        """Starts to replace `array` by its mean over all ranks.
 
         Args:
             array: The array; the caller must not touch it until the mean is there.
             label: The name of the operation in errors, on every rank.
+        """
+
+    def gather(self, array: Array, label: str) -> Gathered:
+        """Starts to send `array` to every rank; the result has the arrays of all ranks.
+
+        The arrays have the same dtype and any shapes.
         """
 
     def abort(self, cause: BaseException) -> None:
@@ -75,23 +92,24 @@ class Reducer:
 
     Args:
         parameters: Leaves that need a gradient; the same, in the same order, on every rank.
-        buckets: The parameters that are reduced together, as indices.
+        limit: The most bytes of a bucket.
         group: The group that averages over the ranks.
 
     Attributes:
+        buckets: The parameters that are reduced together, as indices.
         passes: The number of backward passes that were, or are being, averaged.
         synchronised: False inside `no_sync()`.
     """
 
-    def __init__(
-        self, parameters: Sequence[Tensor], buckets: Sequence[Bucket], group: Averaging
-    ) -> None:
+    def __init__(self, parameters: Sequence[Tensor], limit: int, group: Group) -> None:
         self.parameters = tuple(parameters)
-        self.buckets = tuple(buckets)
         self.group = group
         self.passes = 0
-        self._bucket_of = {i: b for b, bucket in enumerate(self.buckets) for i in bucket.members}
         self.synchronised = True
+        self._slots = [Slot(each.shape, each.dtype) for each in self.parameters]
+        self._limit = limit
+        self.buckets = assign_buckets(self._slots, limit)
+        self.order_known = len(self.buckets) == 1  # of one bucket, the order does not matter
         self._lock = threading.Lock()  # guards the two below
         self._active: tuple[GradientTarget, Reduction] | None = None
         self._broken: str | None = None
@@ -127,7 +145,7 @@ class Reducer:
                 return
         else:
             reduction = active[1]
-        reduction.arrived(self._bucket_of[i])
+        reduction.arrived(i)
 
     def check_usable(self) -> None:
         """Raises AutogradError if a pass has failed, so that the ranks are out of step."""
@@ -141,6 +159,14 @@ class Reducer:
             if self._active is not None and self._active[1] is reduction:
                 self._active = None
             self._broken = self._broken or broken
+
+    def rebuild(self, order: Sequence[int]) -> None:
+        """Fills the buckets of further passes in the given order; every rank calls it with the same.
+
+        No pass is under way.
+        """
+        self.buckets = assign_buckets(self._slots, self._limit, order)
+        self.order_known = True
 
     def _begin(self, target: GradientTarget) -> Reduction | None:
         if not self.synchronised:
@@ -207,26 +233,29 @@ class Reduction(PassEnd):
         # Each pass in a distributed context keeps its gradients apart. Gradients that earlier
         # passes kept under no_sync are averaged together with this one's, as in `tensor.grad`.
         self._earlier = list(target.earlier())
-        self._group_is_over = False  # a reduction has failed, so every rank gets an error
-        self._waits_for = [len(bucket.members) for bucket in reducer.buckets]
-        self._next = 0
+        self._group_is_over = False  # an operation has failed, so every rank gets an error
+        self._plan = _Plan(reducer.buckets)
         self._averaged: dict[int, Array] = {}
-        self._unreduced = len(reducer.buckets)
-        self._lock = threading.Lock()  # guards the two above and if _target is None
+        self._order: list[int] | None = None  # of the first rank, if this pass asks for it
+        self._unfinished = len(reducer.buckets) + (not reducer.order_known)
+        self._lock = threading.Lock()  # guards the three above and if _target is None
         self._done: Future[None] = new_future(
             reducer.group.submit, f"DistributedDataParallel backward {number}"
         )
 
-    def arrived(self, b: int) -> None:
+    def arrived(self, i: int) -> None:
         """Counts a gradient; starts the reduction of each bucket whose turn it is."""
-        self._waits_for[b] -= 1
-        while self._next < len(self._waits_for) and self._waits_for[self._next] == 0:
+        self._plan.arrived(i)
+        while self._plan.next_is_filled():
             self._start_next()
 
     def finish(self) -> Completion:
-        """Starts the remaining buckets, with zeros for the gradients that did not come."""
-        while self._next < len(self._waits_for):
+        """Starts what remains, with zeros for the gradients that did not come."""
+        while self._plan.has_next():
             self._start_next()
+        if not self._reducer.order_known:
+            order = completed_order(self._plan.order, len(self._reducer.parameters))
+            self._gather(np.array(order, np.int32), "order of gradients", self._take_order)
         return self._done
 
     def abandon(self, cause: BaseException) -> None:
@@ -253,23 +282,46 @@ class Reduction(PassEnd):
     def _start_next(self) -> None:
         if self._done.done():  # a reduction failed: raises its error, starts no further one
             self._done.value()
-        b, self._next = self._next, self._next + 1
-        buffer = self._fill(self._reducer.buckets[b])
-        label = f"DistributedDataParallel backward {self.number}, bucket {b}"
-        work = self._reducer.group.start(buffer, label)
-        work.then(partial(self._reduced, b, buffer))
+        b, bucket = self._plan.take_next()
+        buffer, views = self._fill(bucket)
+        work = self._reducer.group.start(buffer, self._label(f"bucket {b}"))
+        self._when_done(work, partial(self._take, bucket, views))
 
-    def _fill(self, bucket: Bucket) -> Array:
-        found = [self._gradient(self._reducer.parameters[i]) for i in bucket.members]
-        xp = namespace(self._reducer.parameters[bucket.members[0]].data)
-        present = xp.asarray([gradient is not None for gradient in found], dtype=bucket.dtype)
-        parts = [
-            xp.zeros(self._reducer.parameters[i].shape, bucket.dtype)
-            if gradient is None
-            else gradient
-            for i, gradient in zip(bucket.members, found, strict=True)
-        ]
-        return flatten([*parts, present])
+    def _gather(self, array: Array, what: str, take: Callable[[list[Array]], None]) -> None:
+        work = self._reducer.group.gather(array, self._label(what))
+        self._when_done(work, lambda: take(work.wait()))
+
+    def _label(self, what: str) -> str:
+        return f"DistributedDataParallel backward {self.number}, {what}"
+
+    def _when_done(self, work: Completion, take: Callable[[], None]) -> None:
+        """Calls `take` when an operation of the group is done; its failure ends the pass."""
+
+        def settle(done: Completion) -> None:
+            error = done.exception()
+            if error is not None:
+                self._group_is_over = True
+                self._done.try_set_exception(error)
+                return
+            try:
+                take()
+            except Exception as failure:  # the top of a callback: backward must not wait for ever
+                self._done.try_set_exception(failure)
+
+        work.then(settle)
+
+    def _fill(self, bucket: Bucket) -> tuple[Array, list[Array]]:
+        """Returns a new buffer with this rank's gradients, and its parts."""
+        parameters = [self._reducer.parameters[i] for i in bucket.members]
+        shapes = [parameter.shape for parameter in parameters]
+        size = sum(parameter.size for parameter in parameters) + len(shapes)
+        buffer = namespace(parameters[0].data).empty(size, dtype=bucket.dtype)
+        views = views_of(buffer, [*shapes, (len(shapes),)])
+        for k, parameter in enumerate(parameters):
+            gradient = self._gradient(parameter)
+            views[k][...] = 0 if gradient is None else gradient
+            views[-1][k] = gradient is not None
+        return buffer, views
 
     def _gradient(self, parameter: Tensor) -> Array | None:
         """Returns this rank's gradient of a parameter, accumulated before or in this pass."""
@@ -285,36 +337,75 @@ class Reduction(PassEnd):
         found: Array | None = total
         return found
 
-    def _reduced(self, b: int, buffer: Array, work: Completion) -> None:
-        error = work.exception()
-        if error is not None:
-            self._group_is_over = True
-            self._done.try_set_exception(error)
-            return
-        try:
-            self._take(b, buffer)
-        except Exception as failure:  # the top of a callback: backward must not wait for ever
-            self._done.try_set_exception(failure)
-
-    def _take(self, b: int, buffer: Array) -> None:
-        bucket, parameters = self._reducer.buckets[b], self._reducer.parameters
-        shapes = [parameters[i].shape for i in bucket.members]
-        *gradients, present = unflatten(buffer, [*shapes, (len(shapes),)])
-        used = np.flatnonzero(to_host(present))
+    def _take(self, bucket: Bucket, views: list[Array]) -> None:
+        used = np.flatnonzero(to_host(views[-1]))
         with self._lock:
-            self._averaged |= {bucket.members[k]: gradients[k] for k in used}
-            self._unreduced -= 1
-            if self._unreduced or self._target is None:
+            self._averaged |= {bucket.members[k]: views[k] for k in used}
+        self._finish_one()
+
+    def _take_order(self, orders: list[Array]) -> None:
+        self._order = [int(i) for i in to_host(orders[0])]
+        self._finish_one()
+
+    def _finish_one(self) -> None:
+        """Counts an operation; after the last one, replaces all gradients and ends the pass."""
+        with self._lock:
+            self._unfinished -= 1
+            if self._unfinished or self._target is None:
                 return
             target, self._target = self._target, None
             for i, gradient in self._averaged.items():
-                target.replace(parameters[i], Tensor(gradient))
+                parameter = self._reducer.parameters[i]
+                target.replace(parameter, Tensor(gradient))
                 for kept in self._earlier:
-                    kept.replace(parameters[i], None)
+                    kept.replace(parameter, None)
             self._averaged.clear()
             self._earlier.clear()
+        if self._order is not None:
+            self._reducer.rebuild(self._order)
         self._reducer.over(self)
         self._done.try_set_result(None)
+
+
+@final
+class _Plan:
+    """The buckets of a pass in their order, and the gradients that each still waits for."""
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self._buckets = buckets
+        self._bucket_of = {i: b for b, bucket in enumerate(buckets) for i in bucket.members}
+        self._waits_for = [len(bucket.members) for bucket in buckets]
+        self._next = 0
+        self.order: list[int] = []
+
+    def arrived(self, i: int) -> None:
+        self.order.append(i)
+        self._waits_for[self._bucket_of[i]] -= 1
+
+    def has_next(self) -> bool:
+        return self._next < len(self._buckets)
+
+    def next_is_filled(self) -> bool:
+        return self.has_next() and self._waits_for[self._next] == 0
+
+    def take_next(self) -> tuple[int, Bucket]:
+        b, self._next = self._next, self._next + 1
+        return b, self._buckets[b]
+
+
+def views_of(buffer: Array, shapes: Sequence[Shape]) -> list[Array]:
+    """Returns arrays of `shapes`, one after the other, that share the memory of `buffer`.
+
+    >>> [view.tolist() for view in views_of(np.arange(5), [(2, 2), (1,)])]
+    [[[0, 1], [2, 3]], [4]]
+    """
+    views: list[Array] = []
+    offset = 0
+    for shape in shapes:
+        size = math.prod(shape)
+        views.append(buffer[offset : offset + size].reshape(shape))
+        offset += size
+    return views
 
 
 @final

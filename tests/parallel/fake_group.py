@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from telegrad.autograd import Completion
+from telegrad.parallel.reducer import Gathered
 from telegrad.rpc import Future
 from telegrad.types import Array
+
+GATHER = "gather: "
 
 
 class FakeGroup:
@@ -19,17 +22,28 @@ class FakeGroup:
         self.job = job
         self.rank = rank
         self.labels: list[str] = []
-        self.started: list[tuple[Array, Future[None]]] = []
+        self.started: list[tuple[Array, Future[Any]]] = []
         self.sizes: list[int] = []
+
+    @property
+    def reductions(self) -> list[str]:
+        """The labels of its reductions."""
+        return [label for label in self.labels if not label.startswith(GATHER)]
 
     @property
     def size(self) -> int:
         return len(self.job.groups)
 
     def start(self, array: Array, label: str) -> Completion:
+        return self._begin(array, label)
+
+    def gather(self, array: Array, label: str) -> Gathered:
+        return self._begin(array, f"{GATHER}{label}")
+
+    def _begin(self, array: Array, label: str) -> Future[Any]:
         if self.job.aborted is not None:
             raise self.job.aborted
-        future: Future[None] = Future()
+        future: Future[Any] = Future()
         self.labels.append(label)
         self.sizes.append(array.size)
         self.started.append((array, future))
@@ -53,19 +67,22 @@ class FakeJob:
         self.reduced = 0
 
     def reduce(self) -> None:
-        """Averages what every rank has started."""
+        """Averages or gathers what every rank has started."""
         while all(len(group.started) > self.reduced for group in self.groups):
             entries = [group.started[self.reduced] for group in self.groups]
             labels = {group.labels[self.reduced] for group in self.groups}
             assert len(labels) == 1, labels
             self.reduced += 1
-            mean = sum(array for array, _ in entries) / np.asarray(
-                len(entries), entries[0][0].dtype
-            )
-            for array, _ in entries:
-                array[...] = mean
+            arrays = [array for array, _ in entries]
+            result = None
+            if labels.pop().startswith(GATHER):
+                result = [array.copy() for array in arrays]
+            else:
+                mean = sum(arrays) / np.asarray(len(entries), arrays[0].dtype)
+                for array in arrays:
+                    array[...] = mean
             for _, future in entries:
-                future.set_result(None)
+                future.set_result(result)
 
     def fail(self, cause: BaseException) -> None:
         """Ends what is under way, as the loss of a rank does."""

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.parallel.bucket import Slot, assign_buckets
+from telegrad.parallel.bucket import Slot, assign_buckets, completed_order
 
 DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.int8)]
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -45,6 +45,38 @@ def test_a_bucket_is_closed_only_by_what_does_not_fit(slots: list[Slot], limit: 
         for members, following in itertools.pairwise(filled):
             size = sum(slots[i].nbytes for i in members)
             assert size + slots[following[0]].nbytes > limit
+
+
+@st.composite
+def slots_and_order(draw: st.DrawFn) -> tuple[list[Slot], list[int]]:
+    slots = draw(SLOTS)
+    return slots, draw(st.permutations(range(len(slots))))
+
+
+@given(slots_and_order(), st.integers(1, 200))
+def test_buckets_follow_the_order_in_which_gradients_came(
+    given: tuple[list[Slot], list[int]], limit: int
+) -> None:
+    slots, order = given
+    buckets = assign_buckets(slots, limit, order)
+    assert sorted(i for bucket in buckets for i in bucket.members) == list(range(len(slots)))
+    last = []
+    for bucket in buckets:
+        places = [order.index(i) for i in bucket.members]
+        assert places == sorted(places)
+        assert len(places) == 1 or sum(slots[i].nbytes for i in bucket.members) <= limit
+        last.append(places[-1])
+    assert last == sorted(last)
+
+
+@given(st.integers(0, 20), st.data())
+def test_an_order_is_completed_by_what_was_not_seen(n: int, data: st.DataObject) -> None:
+    everything = data.draw(st.permutations(range(n)))
+    seen = everything[: data.draw(st.integers(0, n))]
+    order = completed_order(seen, n)
+    assert order[: len(seen)] == seen
+    assert sorted(order) == list(range(n))
+    assert order[len(seen) :] == sorted(order[len(seen) :], reverse=True)
 
 
 def test_the_drawing() -> None:

@@ -24,7 +24,6 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import graph_root
 from telegrad.errors import AutogradError, WorkerLostError
-from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.reducer import Reducer
 from telegrad.types import Array, DTypeLike
 from tests.parallel.fake_group import FakeGroup, FakeJob
@@ -42,8 +41,7 @@ class Rank:
         self.reducer = self.reduce()
 
     def reduce(self, limit: int = 32) -> Reducer:
-        slots = [Slot(p.shape, p.dtype) for p in self.parameters]
-        return Reducer(self.parameters, assign_buckets(slots, limit), self.group)
+        return Reducer(self.parameters, limit, self.group)
 
     def loss(self, *used: int) -> Tensor:
         """A sum in which parameter i has the gradient 10 i + rank."""
@@ -85,11 +83,11 @@ def test_gradients_are_averaged_on_every_rank() -> None:
     job, ranks = make()
     backward_on(ranks, everything)
     assert [rank.gradients() for rank in ranks] == [[1.0, 11.0, 21.0, 31.0]] * N
-    assert job.groups[0].labels == [
+    assert job.groups[0].reductions == [
         "DistributedDataParallel backward 1, bucket 0",
         "DistributedDataParallel backward 1, bucket 1",
     ]
-    assert job.groups[0].sizes == [2 * 2 + 2, 2 * 2 + 2]  # with one more item per parameter
+    assert job.groups[0].sizes[:2] == [2 * 2 + 2, 2 * 2 + 2]  # with one more item per parameter
 
 
 def test_a_bucket_is_reduced_while_backward_computes_what_is_before_it() -> None:
@@ -107,7 +105,7 @@ def test_a_bucket_is_reduced_while_backward_computes_what_is_before_it() -> None
         parameter.register_hook(partial(note, i))
     begin(x.sum(), LocalGradients())
     assert seen == [(3, 0), (2, 0), (1, 1), (0, 1)]
-    assert len(job.groups[0].labels) == 2
+    assert len(job.groups[0].reductions) == 2
 
 
 def test_buckets_are_started_in_their_order_whichever_is_filled_first() -> None:
@@ -123,7 +121,60 @@ def test_buckets_are_started_in_their_order_whichever_is_filled_first() -> None:
         )
     begin(x.sum(), LocalGradients())
     assert started == [0, 0, 0, 2]
-    assert [label[-1] for label in job.groups[0].labels] == ["0", "1"]
+    assert [label[-1] for label in job.groups[0].reductions] == ["0", "1"]
+
+
+def chain(rank: Rank, *used: int) -> Any:
+    """A product in which the last parameter has its gradient first."""
+    x: Any = tensor([1.0, 1.0])
+    for i in used:
+        x = x * rank.parameters[i]
+    return x.sum()
+
+
+def test_buckets_are_filled_in_the_order_of_the_first_rank_after_the_first_backward() -> None:
+    job, ranks = make(2)
+    used = (2, 0, 3), (0, 1, 2, 3)  # the first rank: 3, then 0, then 2; it has no 1
+    for rank, parameters in zip(ranks, used, strict=True):
+        begin(chain(rank, *parameters), LocalGradients())
+    for rank in ranks:
+        assert [bucket.members for bucket in rank.reducer.buckets] == [(3, 0), (2, 1)]
+    backward_on(ranks, everything)
+    assert [label[-8:] for label in job.groups[0].reductions] == ["bucket 0", "bucket 1"] * 2
+    # All ranks asked for the order once.
+    assert [len(set(group.labels)) for group in job.groups] == [5, 5]
+
+
+def test_one_bucket_needs_no_order() -> None:
+    job = FakeJob(1)
+    rank = Rank(job.groups[0])
+    rank.reducer = rank.reduce(limit=1000)
+    begin(chain(rank, 0, 1, 2, 3), LocalGradients())
+    assert len(job.groups[0].labels) == 1
+
+
+def test_a_failed_pass_changes_no_order() -> None:
+    job, ranks = make(2)
+    target, _ = begin(chain(ranks[0], 2, 0, 3), LocalGradients())
+    loss = WorkerLostError("lost", worker="worker1", incarnation=1, last_seen=0.0, reason="gone")
+    job.fail(loss)
+    target.abandon(loss)
+    assert [bucket.members for bucket in ranks[0].reducer.buckets] == [(3, 2), (1, 0)]
+
+
+def test_gradients_are_views_of_the_buffers_of_their_pass() -> None:
+    job, ranks = make(2)
+    backward_on(ranks, everything)
+    first = [p.grad.data for p in ranks[0].parameters if p.grad is not None]
+    buffers = [array for array, _ in job.groups[0].started[:2]]
+    for gradient in first:
+        assert sum(np.shares_memory(gradient, buffer) for buffer in buffers) == 1
+    for rank in ranks:
+        for parameter in rank.parameters:
+            parameter.grad = None
+    backward_on(ranks, everything)
+    assert [gradient[0] for gradient in first] == [0.5, 10.5, 20.5, 30.5]  # not written again
+    assert not any(np.shares_memory(array, first[0]) for array, _ in job.groups[0].started[3:])
 
 
 def test_a_parameter_without_a_gradient_contributes_zeros() -> None:
@@ -290,7 +341,7 @@ def test_a_pass_that_fails_when_all_is_averaged_is_heard_of_by_the_other_ranks()
     """They stepped, this rank did not, and all went on with parameters that differ."""
     job, ranks = make()
     targets = [rank.begin(*range(4))[0] for rank in ranks]
-    assert job.reduced == 2
+    assert job.reduced == 3  # two buckets, and the order for further passes
     targets[1].abandon(ArithmeticError("in a part of the pass elsewhere"))
     assert isinstance(job.aborted, ArithmeticError)
     with pytest.raises(AutogradError, match="since its backward 1 failed"):
@@ -356,7 +407,7 @@ def test_a_new_reducer_takes_the_place_of_the_old_one() -> None:
     job, ranks = make(1)
     old, ranks[0].reducer = ranks[0].reducer, ranks[0].reduce(limit=1)
     ranks[0].begin(*range(4))
-    assert len(job.groups[0].labels) == 4
+    assert len(job.groups[0].reductions) == 4
     assert old.passes == 0
 
 
