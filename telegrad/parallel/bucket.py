@@ -24,10 +24,17 @@ __all__ = ["Bucket", "Slot", "assign_buckets", "completed_order"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The shape and dtype of an array that goes into a bucket."""
+    """The shape and dtype of an array that goes into a bucket.
+
+    Attributes:
+        shape: The lengths of its axes.
+        dtype: The dtype of its items.
+        sparse: True if only some of its rows travel; its bucket then has no other member.
+    """
 
     shape: Shape
     dtype: np.dtype[np.generic]
+    sparse: bool = False
 
     @property
     def size(self) -> int:
@@ -47,10 +54,12 @@ class Bucket:
     Attributes:
         dtype: The dtype of the arrays.
         members: The indices of the arrays, in the order in which backward completes them.
+        sparse: True if its only member is sparse.
     """
 
     dtype: np.dtype[np.generic]
     members: tuple[int, ...]
+    sparse: bool = False
 
 
 def assign_buckets(
@@ -59,7 +68,7 @@ def assign_buckets(
     """Distributes arrays over buckets of up to `limit` bytes; a larger array gets a bucket alone.
 
     In the given order, each array goes into the open bucket of its dtype. If it does not fit, that
-    bucket is closed and the next one is opened.
+    bucket is closed and the next one is opened. A sparse array gets a bucket alone.
 
     Args:
         slots: The arrays, in the order in which forward uses them.
@@ -84,6 +93,9 @@ def assign_buckets(
     room: dict[np.dtype[np.generic], int] = {}
     for i in reached:
         slot = slots[i]
+        if slot.sparse:
+            closed.append(Bucket(slot.dtype, (i,), sparse=True))
+            continue
         members = filling.setdefault(slot.dtype, [])
         if members and slot.nbytes > room[slot.dtype]:
             closed.append(Bucket(slot.dtype, tuple(members)))

@@ -23,7 +23,7 @@ from telegrad.collectives import (
 )
 from telegrad.errors import BlockingCallError, CollectiveMismatchError
 from telegrad.kernels import flatten, unflatten
-from telegrad.nn import Module
+from telegrad.nn import Embedding, Module
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.reducer import Gathered, Reducer
 from telegrad.rpc import expose
@@ -52,6 +52,7 @@ class Entry:
         shape: The shape of its array.
         dtype: The name of its dtype.
         requires_grad: True if it is trained.
+        sparse: True if it is the table of an `Embedding(sparse=True)`.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Entry:
     shape: tuple[int, ...]
     dtype: str
     requires_grad: bool
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,21 @@ class Description:
 
 def describe(module: Module, bucket_bytes: int, *, broadcast_buffers: bool = True) -> Description:
     """Returns the description of this rank's module and of the options of its wrapper."""
-    entries = [_entry("parameter", name, value) for name, value in module.named_parameters()]
-    entries += [_entry("buffer", name, value) for name, value in module.named_buffers()]
+    sparse = sparse_parameters(module)
+    parameters, buffers = module.named_parameters(), module.named_buffers()
+    entries = [_entry("parameter", name, x, id(x) in sparse) for name, x in parameters]
+    entries += [_entry("buffer", name, x) for name, x in buffers]
     return Description(tuple(entries), bucket_bytes, broadcast_buffers)
 
 
-def _entry(kind: str, name: str, value: Tensor) -> Entry:
-    return Entry(kind, name, value.shape, str(value.dtype), value.requires_grad)
+def sparse_parameters(module: Module) -> set[int]:
+    """Returns the ids of the tables of which a backward yields only the used rows."""
+    tables = [each for each in module.modules() if isinstance(each, Embedding) and each.sparse]
+    return {id(table.weight) for table in tables}
+
+
+def _entry(kind: str, name: str, value: Tensor, sparse: bool = False) -> Entry:
+    return Entry(kind, name, value.shape, str(value.dtype), value.requires_grad, sparse)
 
 
 def first_difference(descriptions: Sequence[Description], ranks: Sequence[Rank]) -> str | None:
@@ -126,6 +136,7 @@ def _difference(left: Description, right: Description, r: Rank, other: Rank) -> 
             ("shape", a.shape, b.shape),
             ("dtype", a.dtype, b.dtype),
             ("requires_grad", a.requires_grad, b.requires_grad),
+            ("sparse", a.sparse, b.sparse),
         ):
             if x != y:
                 return f"{a.kind} {a.name!r} has {what} {x} on rank {r} and {y} on rank {other}"
@@ -163,6 +174,9 @@ class DistributedDataParallel(Module):
     that the running statistics of BatchNorm do not drift apart. That applies in training mode,
     while gradients are recorded, outside `no_sync()`; every rank must run the same number of such
     forwards. `forward` then returns only once every rank has called it.
+
+    The gradient of an `nn.Embedding(sparse=True)` stays a RowSparse: the ranks exchange only the
+    rows that they used. All other gradients are averaged as arrays.
 
     If anything fails during a backward, a rule here or another rank, every rank raises, and the
     gradients of all parameters are None afterwards: never are some averaged and some not. The
@@ -221,7 +235,9 @@ class DistributedDataParallel(Module):
         state = [*module.parameters(), *module.buffers()]
         group.copy_from(0, state, bucket_bytes, "construction")
         trained = [p for p in module.parameters() if p.requires_grad]
-        self._reducer = Reducer(trained, bucket_bytes, group)
+        tables = sparse_parameters(module)
+        sparse = [i for i, parameter in enumerate(trained) if id(parameter) in tables]
+        self._reducer = Reducer(trained, bucket_bytes, group, sparse)
         self._group = group
         self._bucket_bytes = bucket_bytes
         self._broadcast_buffers = broadcast_buffers

@@ -11,6 +11,8 @@ before it. A bucket's buffer ends with one item per parameter, which is 1 if thi
 gradient. If no rank has a gradient for a parameter, its gradient is left as it is, as on a single
 process.
 
+A parameter whose gradient is row-sparse has a bucket alone: its rows are gathered, not reduced.
+
 The averaged gradients are views of the buffer, which belongs to its pass and is not written again.
 With the first pass the ranks exchange the order in which gradients were complete. Further passes
 fill their buckets in the order of the first rank.
@@ -21,9 +23,8 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -42,6 +43,7 @@ from telegrad.autograd import (
 from telegrad.autograd.seams import post_accumulate_hooks
 from telegrad.errors import AutogradError, BlockingCallError
 from telegrad.parallel.bucket import Bucket, Slot, assign_buckets, completed_order
+from telegrad.parallel.sparse_rows import mean_of_rows, pack_rows
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future, on_own_loop
 from telegrad.types import Array, Shape
@@ -94,6 +96,7 @@ class Reducer:
         parameters: Leaves that need a gradient; the same, in the same order, on every rank.
         limit: The most bytes of a bucket.
         group: The group that averages over the ranks.
+        sparse: The indices of parameters whose gradients are row-sparse; the same on every rank.
 
     Attributes:
         buckets: The parameters that are reduced together, as indices.
@@ -101,12 +104,20 @@ class Reducer:
         synchronised: False inside `no_sync()`.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], limit: int, group: Group) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        limit: int,
+        group: Group,
+        sparse: Collection[int] = (),
+    ) -> None:
         self.parameters = tuple(parameters)
         self.group = group
         self.passes = 0
         self.synchronised = True
-        self._slots = [Slot(each.shape, each.dtype) for each in self.parameters]
+        self._slots = [
+            Slot(each.shape, each.dtype, i in sparse) for i, each in enumerate(self.parameters)
+        ]
         self._limit = limit
         self.buckets = assign_buckets(self._slots, limit)
         self.order_known = len(self.buckets) == 1  # of one bucket, the order does not matter
@@ -235,7 +246,7 @@ class Reduction(PassEnd):
         self._earlier = list(target.earlier())
         self._group_is_over = False  # an operation has failed, so every rank gets an error
         self._plan = _Plan(reducer.buckets)
-        self._averaged: dict[int, Array] = {}
+        self._averaged: dict[int, Any] = {}  # arrays and RowSparse
         self._order: list[int] | None = None  # of the first rank, if this pass asks for it
         self._unfinished = len(reducer.buckets) + (not reducer.order_known)
         self._lock = threading.Lock()  # guards the three above and if _target is None
@@ -283,28 +294,45 @@ class Reduction(PassEnd):
         if self._done.done():  # a reduction failed: raises its error, starts no further one
             self._done.value()
         b, bucket = self._plan.take_next()
+        if bucket.sparse:
+            self._start_rows(b, bucket.members[0])
+            return
         buffer, views = self._fill(bucket)
         work = self._reducer.group.start(buffer, self._label(f"bucket {b}"))
-        self._when_done(work, partial(self._take, bucket, views))
+        self._when_done(work, lambda _: self._take(bucket, views))
+
+    def _start_rows(self, b: int, i: int) -> None:
+        parameter = self._reducer.parameters[i]
+        xp = namespace(parameter.data)
+        found = self._gradient(parameter)
+        rows, values = pack_rows(found, parameter.shape, parameter.dtype, xp)
+        group = self._reducer.group
+        of_rows = group.gather(rows, self._label(f"bucket {b}, rows"))
+        of_values = group.gather(values, self._label(f"bucket {b}, values"))
+
+        def take(found: list[Array]) -> None:  # with the rows; the values may still be on their way
+            self._when_done(of_values, lambda values: self._take_rows(i, found, values))
+
+        self._when_done(of_rows, take)
 
     def _gather(self, array: Array, what: str, take: Callable[[list[Array]], None]) -> None:
         work = self._reducer.group.gather(array, self._label(what))
-        self._when_done(work, lambda: take(work.wait()))
+        self._when_done(work, take)
 
     def _label(self, what: str) -> str:
         return f"DistributedDataParallel backward {self.number}, {what}"
 
-    def _when_done(self, work: Completion, take: Callable[[], None]) -> None:
-        """Calls `take` when an operation of the group is done; its failure ends the pass."""
+    def _when_done(self, work: Completion, take: Callable[[Any], None]) -> None:
+        """Calls `take(value)` when an operation of the group is done; a failure ends the pass."""
 
-        def settle(done: Completion) -> None:
+        def settle(done: Future[Any]) -> None:
             error = done.exception()
             if error is not None:
                 self._group_is_over = True
                 self._done.try_set_exception(error)
                 return
             try:
-                take()
+                take(done.value())
             except Exception as failure:  # the top of a callback: backward must not wait for ever
                 self._done.try_set_exception(failure)
 
@@ -319,12 +347,17 @@ class Reduction(PassEnd):
         views = views_of(buffer, [*shapes, (len(shapes),)])
         for k, parameter in enumerate(parameters):
             gradient = self._gradient(parameter)
+            if gradient is not None and is_row_sparse(gradient):
+                gradient = gradient.to_dense()
             views[k][...] = 0 if gradient is None else gradient
             views[-1][k] = gradient is not None
         return buffer, views
 
-    def _gradient(self, parameter: Tensor) -> Array | None:
-        """Returns this rank's gradient of a parameter, accumulated before or in this pass."""
+    def _gradient(self, parameter: Tensor) -> Any:
+        """Returns this rank's gradient of a parameter, accumulated before or in this pass.
+
+        It is an array, a RowSparse, or None.
+        """
         if self._target is None:
             raise AutogradError(_OVER)
         total: Any = None
@@ -332,15 +365,21 @@ class Reduction(PassEnd):
             gradient = kept.get(parameter)
             if gradient is None:
                 continue
-            array = gradient.to_dense() if is_row_sparse(gradient) else gradient.data
-            total = array if total is None else total + array
-        found: Array | None = total
-        return found
+            part = gradient if is_row_sparse(gradient) else gradient.data
+            total = part if total is None else total + part
+        return total
 
     def _take(self, bucket: Bucket, views: list[Array]) -> None:
         used = np.flatnonzero(to_host(views[-1]))
         with self._lock:
             self._averaged |= {bucket.members[k]: views[k] for k in used}
+        self._finish_one()
+
+    def _take_rows(self, i: int, rows: list[Array], values: list[Array]) -> None:
+        mean = mean_of_rows(rows, values, self._reducer.parameters[i].shape)
+        if mean is not None:
+            with self._lock:
+                self._averaged[i] = mean
         self._finish_one()
 
     def _take_order(self, orders: list[Array]) -> None:
@@ -356,7 +395,7 @@ class Reduction(PassEnd):
             target, self._target = self._target, None
             for i, gradient in self._averaged.items():
                 parameter = self._reducer.parameters[i]
-                target.replace(parameter, Tensor(gradient))
+                target.replace(parameter, _as_kept(gradient))
                 for kept in self._earlier:
                     kept.replace(parameter, None)
             self._averaged.clear()
@@ -365,6 +404,11 @@ class Reduction(PassEnd):
             self._reducer.rebuild(self._order)
         self._reducer.over(self)
         self._done.try_set_result(None)
+
+
+def _as_kept(gradient: Any) -> Any:
+    """Returns a gradient as targets keep it: a RowSparse as it is, an array as a Tensor."""
+    return gradient if is_row_sparse(gradient) else Tensor(gradient)
 
 
 @final

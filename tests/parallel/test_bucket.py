@@ -14,6 +14,7 @@ from telegrad.parallel.bucket import Slot, assign_buckets, completed_order
 DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.int8)]
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 SLOTS = st.lists(st.builds(Slot, SHAPES, st.sampled_from(DTYPES)), max_size=20)
+SOME_SPARSE = st.lists(st.builds(Slot, SHAPES, st.sampled_from(DTYPES), st.booleans()), max_size=20)
 
 
 @given(SLOTS, st.integers(1, 200))
@@ -67,6 +68,14 @@ def test_buckets_follow_the_order_in_which_gradients_came(
         assert len(places) == 1 or sum(slots[i].nbytes for i in bucket.members) <= limit
         last.append(places[-1])
     assert last == sorted(last)
+
+
+@given(SOME_SPARSE, st.integers(1, 200))
+def test_a_sparse_array_has_a_bucket_alone(slots: list[Slot], limit: int) -> None:
+    buckets = assign_buckets(slots, limit)
+    alone = [bucket.members for bucket in buckets if bucket.sparse]
+    assert sorted(alone) == [(i,) for i, slot in enumerate(slots) if slot.sparse]
+    assert sorted(i for b in buckets for i in b.members) == list(range(len(slots)))
 
 
 @given(st.integers(0, 20), st.data())

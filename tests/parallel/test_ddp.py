@@ -14,14 +14,14 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Tensor, no_grad, tensor
+from telegrad.autograd import Tensor, is_row_sparse, no_grad, tensor
 from telegrad.errors import (
     AutogradError,
     BlockingCallError,
     CollectiveMismatchError,
     WorkerLostError,
 )
-from telegrad.nn import BatchNorm1d, Linear, Module, Parameter, Sequential
+from telegrad.nn import BatchNorm1d, Embedding, Linear, Module, Parameter, Sequential
 from telegrad.optim import SGD
 from telegrad.parallel import DistributedDataParallel
 from telegrad.testing import Cluster
@@ -357,6 +357,62 @@ def test_arguments_are_checked_before_anything_is_sent(cluster: Cluster) -> None
     cluster.call(0, bad_arguments)
 
 
+# -- sparse gradients --------------------------------------------------------------------------
+
+
+class Words(Module):
+    """A large table, of which a batch uses few rows, below a layer."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        rng = np.random.default_rng(0)
+        self.table = Embedding(2000, 4, sparse=sparse, dtype=np.float64, rng=rng)
+        self.layer = Linear(4, 4, dtype=np.float64, rng=rng)
+
+    def forward(self, words: Array) -> Tensor:
+        return self.layer(self.table(words))
+
+
+WORDS = np.random.default_rng(1).integers(0, 50, size=(12, 3))
+
+
+def tables(sparse: bool) -> tuple[Array, int]:
+    """Returns the table after five steps, and the bytes that this rank sent for one."""
+    dist.init_process_group()
+    model = DistributedDataParallel(Words(sparse))
+    optimizer = SGD(model.parameters(), lr=0.5)
+    for _ in range(5):
+        optimizer.zero_grad()
+        before = dist.world_group().statistics().bytes_sent
+        loss_of(model(WORDS[dist.get_rank() :: N])).backward()
+        sent = dist.world_group().statistics().bytes_sent - before
+        table = cast("Words", model.module).table.weight
+        assert is_row_sparse(table.grad) == sparse
+        optimizer.step()
+    return table.data, sent
+
+
+def test_sparse_gradients_travel_as_rows(cluster: Cluster) -> None:
+    alone = Words(sparse=True)
+    optimizer = SGD(alone.parameters(), lr=0.5)
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss_of(alone(WORDS)).backward()
+        optimizer.step()
+    found = cluster.run(tables, True)
+    assert len({table.tobytes() for table, _ in found}) == 1
+    np.testing.assert_allclose(found[0][0], alone.table.weight.data, RELATIVE)
+    rows = 12 * 3  # at most, for a batch; the layer has 20 parameters
+    assert all(sent <= (N - 1) * (rows * (4 + 1) + 40) * 8 for _, sent in found)
+
+
+@pytest.mark.long
+def test_dense_gradients_of_tables_are_the_same(cluster: Cluster) -> None:
+    dense = cluster.run(tables, False)[0][0]
+    with Cluster(N) as other:
+        np.testing.assert_allclose(other.run(tables, True)[0][0], dense, RELATIVE)
+
+
 # -- buffers -----------------------------------------------------------------------------------
 
 
@@ -511,12 +567,17 @@ def another_buffer(rank: int) -> Module:
     return module
 
 
+def sparse_on_one(rank: int) -> Module:
+    return Words(sparse=rank == 1)
+
+
 DIFFERENCES: dict[Callable[[int], Module], str] = {
     another_shape: r"parameter '1.weight' has shape \(4, 4\) on rank 0 and \(5, 4\) on rank 2",
     another_dtype: "parameter '1.weight' has dtype float32 on rank 0 and float64 on rank 2",
     another_length: "parameter '1.weight' is on rank 1 and not on rank 0",
     another_name: "number 0 is parameter 'left.weight' on rank 0 and parameter 'right.weight' on",
     one_frozen: "parameter '1.bias' has requires_grad True on rank 0 and False on rank 1",
+    sparse_on_one: "parameter 'table.weight' has sparse False on rank 0 and True on rank 1",
     another_buffer: r"buffer 'mean' has shape \(1,\) on rank 0 and \(2,\) on rank 2",
 }
 

@@ -19,6 +19,7 @@ from telegrad.autograd import (
     Tensor,
     backward,
     grad,
+    is_row_sparse,
     rules,
     tensor,
 )
@@ -219,7 +220,7 @@ def test_two_backwards_add_up() -> None:
     assert ranks[0].reducer.passes == 2
 
 
-def test_gradients_of_some_rows_are_averaged_as_arrays() -> None:
+def test_rows_of_a_table_that_was_not_declared_are_averaged_as_an_array() -> None:
     _, ranks = make()
     for rank in ranks:
         rows = rules.layers.embedding(rank.parameters[0], [1, 1], sparse=True)
@@ -228,6 +229,61 @@ def test_gradients_of_some_rows_are_averaged_as_arrays() -> None:
         found = rank.parameters[0].grad
         assert isinstance(found, Tensor)
         assert found.data.tolist() == [0.0, 2.0]
+
+
+def lookup(rank: Rank, words: Sequence[int]) -> Any:
+    """A sum over rows of parameter 0, whose gradient at each looked-up row is rank + 1."""
+    rows = rules.layers.embedding(rank.parameters[0], words, sparse=True)
+    return (rows * (rank.group.rank + 1.0)).sum()
+
+
+def make_sparse(n: int = 2) -> list[Rank]:
+    ranks = make(n)[1]
+    for rank in ranks:
+        slots = rank.parameters, 32, rank.group
+        rank.reducer = Reducer(*slots, sparse=[0])
+    return ranks
+
+
+def test_rows_are_averaged_as_rows() -> None:
+    ranks = make_sparse(3)
+    for rank, words in zip(ranks, ([1, 1], [], [1, 0]), strict=True):
+        loss = lookup(rank, words) if words else rank.loss(1)  # rank 1 looks nothing up
+        begin(loss, LocalGradients())
+    for rank in ranks:
+        found: Any = rank.parameters[0].grad
+        assert is_row_sparse(found)
+        assert found.rows.tolist() == [0, 1]
+        assert found.values.tolist() == [1.0, pytest.approx(5 / 3)]
+
+
+def test_rows_of_no_sync_are_added_before_they_are_averaged() -> None:
+    ranks = make_sparse()
+    for rank in ranks:
+        with rank.reducer.no_sync():
+            backward([lookup(rank, [0])])
+    for rank in ranks:
+        begin(lookup(rank, [0, 1]), LocalGradients())
+    for rank in ranks:
+        found: Any = rank.parameters[0].grad
+        assert found.to_dense().tolist() == [3.0, 1.5]
+
+
+def test_a_table_with_a_dense_gradient_on_one_rank_has_one_on_all() -> None:
+    ranks = make_sparse()
+    begin(lookup(ranks[0], [1]), LocalGradients())
+    begin(ranks[1].loss(0), LocalGradients())
+    for rank in ranks:
+        found = rank.parameters[0].grad
+        assert isinstance(found, Tensor)
+        assert found.data.tolist() == [0.5, 1.0]
+
+
+def test_a_table_that_no_rank_uses_is_left_alone() -> None:
+    ranks = make_sparse()
+    for rank in ranks:
+        begin(rank.loss(1, 2), LocalGradients())
+    assert [rank.parameters[0].grad for rank in ranks] == [None, None]
 
 
 def test_grad_is_not_averaged() -> None:
