@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from telegrad.parallel.ddp import DistributedDataParallel
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
+from telegrad.parallel.hooks import (
+    CommHook,
+    GradientBucket,
+    allreduce_hook,
+    bfloat16_compress_hook,
+    float16_compress_hook,
+)
 from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.owners import StepFailure, StepResult, step_failure
 from telegrad.parallel.remote_module import RemoteModule, parameter_rrefs
 
 __all__ = [
+    "CommHook",
     "DistributedDataParallel",
     "DistributedOptimizer",
+    "GradientBucket",
     "LossScale",
     "RemoteModule",
     "StepFailure",
     "StepResult",
+    "allreduce_hook",
+    "bfloat16_compress_hook",
+    "float16_compress_hook",
     "parameter_rrefs",
     "step_failure",
 ]

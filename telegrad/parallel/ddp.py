@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Any, final
 
@@ -21,10 +22,11 @@ from telegrad.collectives import (
     broadcast,
     world_group,
 )
-from telegrad.errors import BlockingCallError, CollectiveMismatchError
+from telegrad.errors import BlockingCallError, CollectiveMismatchError, InvalidUseError
 from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Embedding, Module
 from telegrad.parallel.bucket import Slot, assign_buckets
+from telegrad.parallel.hooks import CommHook
 from telegrad.parallel.reducer import Gathered, Reducer
 from telegrad.rpc import expose
 from telegrad.rpc.seams import on_own_loop
@@ -285,6 +287,41 @@ class DistributedDataParallel(Module):
         """
         return self._reducer.no_sync()
 
+    def register_comm_hook(self, state: object, hook: CommHook) -> None:
+        """Averages the buckets of further backwards by `hook(state, bucket)`, to compress them.
+
+        Every rank registers the same hook before its first backward. The hook is called as soon as
+        the bucket is filled, in the thread that computes, and must not wait. It returns a Future
+        of the average: an array in the shape and dtype of `bucket.buffer`, the same on every rank.
+        If the hook or its Future raises on any rank, backward fails on every rank. The gradients
+        of `nn.Embedding(sparse=True)` are averaged without the hook.
+
+            model.register_comm_hook(None, parallel.float16_compress_hook)
+
+        Args:
+            state: The first argument of each call.
+            hook: The function.
+
+        Raises:
+            TypeError: `hook` cannot be called.
+            InvalidUseError: There is a hook already, or a backward has been averaged.
+        """
+        if not callable(hook):
+            raise TypeError(
+                f"a communication hook is a function of a state and a bucket, not {hook!r}"
+            )
+        if self._reducer.hook is not None:
+            raise InvalidUseError(
+                "this DistributedDataParallel has a communication hook already; wrap the module "
+                "again to use another one"
+            )
+        if self._reducer.passes:
+            raise InvalidUseError(
+                f"this DistributedDataParallel has averaged {self._reducer.passes} backwards; "
+                "register the communication hook before the first one, on every rank"
+            )
+        self._reducer.hook = partial(hook, state)
+
     @property
     def training(self) -> bool:
         """True if the module is in training mode."""
@@ -321,6 +358,10 @@ class _Group:
     @property
     def size(self) -> int:
         return self._group.size
+
+    @property
+    def process_group(self) -> ProcessGroup:
+        return self._group
 
     def start(self, array: Array, label: str) -> Completion:
         return all_reduce(array, ReduceOp.AVG, self._group, async_op=True, label=label)

@@ -11,6 +11,9 @@ before it. A bucket's buffer ends with one item per parameter, which is 1 if thi
 gradient. If no rank has a gradient for a parameter, its gradient is left as it is, as on a single
 process.
 
+If there is a hook, it gets the gradients of each bucket alone, and the items that tell who has a
+gradient are gathered at the end of the pass. A last operation says that no rank's hook has failed.
+
 A parameter whose gradient is row-sparse has a bucket alone: its rows are gathered, not reduced.
 
 The averaged gradients are views of the buffer, which belongs to its pass and is not written again.
@@ -29,7 +32,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from telegrad.arrays import namespace, to_host
+from telegrad.arrays import is_array, namespace, to_host
 from telegrad.autograd import (
     Accumulate,
     Completion,
@@ -41,12 +44,14 @@ from telegrad.autograd import (
     is_row_sparse,
 )
 from telegrad.autograd.seams import post_accumulate_hooks
+from telegrad.collectives import ProcessGroup, Work
 from telegrad.errors import AutogradError, BlockingCallError
-from telegrad.parallel.bucket import Bucket, Slot, assign_buckets, completed_order
+from telegrad.parallel.bucket import Bucket, Slot, assign_buckets, completed_order, views_of
+from telegrad.parallel.hooks import GradientBucket
 from telegrad.parallel.sparse_rows import mean_of_rows, pack_rows
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future, on_own_loop
-from telegrad.types import Array, Shape
+from telegrad.types import Array
 
 __all__ = ["Gathered", "Group", "Reducer", "ReducerHook"]
 
@@ -66,6 +71,10 @@ class Group(Protocol):
     @property
     def size(self) -> int:
         """The number of ranks in the group."""
+
+    @property
+    def process_group(self) -> ProcessGroup:
+        """The group itself, for hooks."""
 
     def start(self, array: Array, label: str) -> Completion:
         """Starts to replace `array` by its mean over all ranks.
@@ -102,6 +111,7 @@ class Reducer:
         buckets: The parameters that are reduced together, as indices.
         passes: The number of backward passes that were, or are being, averaged.
         synchronised: False inside `no_sync()`.
+        hook: The function that averages a bucket; None for an `all_reduce`.
     """
 
     def __init__(
@@ -115,6 +125,7 @@ class Reducer:
         self.group = group
         self.passes = 0
         self.synchronised = True
+        self.hook: Callable[[GradientBucket], Any] | None = None
         self._slots = [
             Slot(each.shape, each.dtype, i in sparse) for i, each in enumerate(self.parameters)
         ]
@@ -248,8 +259,11 @@ class Reduction(PassEnd):
         self._plan = _Plan(reducer.buckets)
         self._averaged: dict[int, Any] = {}  # arrays and RowSparse
         self._order: list[int] | None = None  # of the first rank, if this pass asks for it
-        self._unfinished = len(reducer.buckets) + (not reducer.order_known)
-        self._lock = threading.Lock()  # guards the three above and if _target is None
+        self._present = np.zeros(len(reducer.parameters), np.uint8)  # 1: this rank has a gradient
+        self._used: Array | None = None  # those of any rank, if a hook averages
+        self._votes = reducer.hook is not None
+        self._unfinished = len(reducer.buckets) + (not reducer.order_known) + 2 * self._votes
+        self._lock = threading.Lock()  # guards _averaged, _unfinished and if _target is None
         self._done: Future[None] = new_future(
             reducer.group.submit, f"DistributedDataParallel backward {number}"
         )
@@ -264,6 +278,8 @@ class Reduction(PassEnd):
         """Starts what remains, with zeros for the gradients that did not come."""
         while self._plan.has_next():
             self._start_next()
+        if self._reducer.hook is not None:
+            self._gather(self._present, "parameters with a gradient", self._take_used)
         if not self._reducer.order_known:
             order = completed_order(self._plan.order, len(self._reducer.parameters))
             self._gather(np.array(order, np.int32), "order of gradients", self._take_order)
@@ -297,14 +313,37 @@ class Reduction(PassEnd):
         if bucket.sparse:
             self._start_rows(b, bucket.members[0])
             return
-        buffer, views = self._fill(bucket)
+        hook = self._reducer.hook
+        buffer, views = self._fill(bucket, with_present=hook is None)
+        if hook is not None:
+            self._start_hook(hook, b, bucket, buffer)
+            return
         work = self._reducer.group.start(buffer, self._label(f"bucket {b}"))
         self._when_done(work, lambda _: self._take(bucket, views))
+
+    def _start_hook(
+        self, hook: Callable[[GradientBucket], Any], b: int, bucket: Bucket, buffer: Array
+    ) -> None:
+        given = GradientBucket(
+            index=b,
+            buffer=buffer,
+            parameters=tuple(self._reducer.parameters[i] for i in bucket.members),
+            is_last=not self._plan.has_next_dense(),
+            process_group=self._reducer.group.process_group,
+            label=self._label(f"bucket {b}"),
+        )
+        work = hook(given)
+        if not isinstance(work, Future | Work):
+            raise TypeError(
+                f"a communication hook must return a Future of the averaged bucket, not {work!r}"
+            )
+        self._when_done(work, lambda found: self._take_hooked(bucket, given, found), own=False)
 
     def _start_rows(self, b: int, i: int) -> None:
         parameter = self._reducer.parameters[i]
         xp = namespace(parameter.data)
         found = self._gradient(parameter)
+        self._present[i] = found is not None
         rows, values = pack_rows(found, parameter.shape, parameter.dtype, xp)
         group = self._reducer.group
         of_rows = group.gather(rows, self._label(f"bucket {b}, rows"))
@@ -322,13 +361,18 @@ class Reduction(PassEnd):
     def _label(self, what: str) -> str:
         return f"DistributedDataParallel backward {self.number}, {what}"
 
-    def _when_done(self, work: Completion, take: Callable[[Any], None]) -> None:
-        """Calls `take(value)` when an operation of the group is done; a failure ends the pass."""
+    def _when_done(
+        self, work: Completion, take: Callable[[Any], None], *, own: bool = True
+    ) -> None:
+        """Calls `take(value)` when an operation is done; a failure ends the pass.
+
+        `own` is True for an operation of the group, whose failure all ranks see.
+        """
 
         def settle(done: Future[Any]) -> None:
             error = done.exception()
             if error is not None:
-                self._group_is_over = True
+                self._group_is_over |= own
                 self._done.try_set_exception(error)
                 return
             try:
@@ -338,19 +382,26 @@ class Reduction(PassEnd):
 
         work.then(settle)
 
-    def _fill(self, bucket: Bucket) -> tuple[Array, list[Array]]:
-        """Returns a new buffer with this rank's gradients, and its parts."""
+    def _fill(self, bucket: Bucket, *, with_present: bool) -> tuple[Array, list[Array]]:
+        """Returns a new buffer with this rank's gradients, and its parts.
+
+        `with_present` adds an item for each parameter that tells if this rank has a gradient.
+        """
         parameters = [self._reducer.parameters[i] for i in bucket.members]
         shapes = [parameter.shape for parameter in parameters]
-        size = sum(parameter.size for parameter in parameters) + len(shapes)
+        if with_present:
+            shapes.append((len(parameters),))
+        size = sum(math.prod(shape) for shape in shapes)
         buffer = namespace(parameters[0].data).empty(size, dtype=bucket.dtype)
-        views = views_of(buffer, [*shapes, (len(shapes),)])
-        for k, parameter in enumerate(parameters):
+        views = views_of(buffer, shapes)
+        for i, parameter, view in zip(bucket.members, parameters, views, strict=False):
             gradient = self._gradient(parameter)
             if gradient is not None and is_row_sparse(gradient):
                 gradient = gradient.to_dense()
-            views[k][...] = 0 if gradient is None else gradient
-            views[-1][k] = gradient is not None
+            view[...] = 0 if gradient is None else gradient
+            self._present[i] = gradient is not None
+        if with_present:
+            views[-1][...] = namespace(buffer).asarray(self._present[list(bucket.members)])
         return buffer, views
 
     def _gradient(self, parameter: Tensor) -> Any:
@@ -375,6 +426,27 @@ class Reduction(PassEnd):
             self._averaged |= {bucket.members[k]: views[k] for k in used}
         self._finish_one()
 
+    def _take_hooked(self, bucket: Bucket, given: GradientBucket, found: object) -> None:
+        own = given.buffer
+        if not is_array(found) or found.shape != own.shape or found.dtype != own.dtype:
+            what = (
+                f"shape {found.shape} and dtype {found.dtype}"
+                if is_array(found)
+                else type(found).__name__
+            )
+            raise ValueError(
+                f"a communication hook must return a bucket's average as an array of shape "
+                f"{own.shape} and dtype {own.dtype}, not {what}"
+            )
+        views = views_of(found, [parameter.shape for parameter in given.parameters])
+        with self._lock:
+            self._averaged |= dict(zip(bucket.members, views, strict=True))
+        self._finish_one()
+
+    def _take_used(self, present: list[Array]) -> None:
+        self._used = np.logical_or.reduce(present)
+        self._finish_one()
+
     def _take_rows(self, i: int, rows: list[Array], values: list[Array]) -> None:
         mean = mean_of_rows(rows, values, self._reducer.parameters[i].shape)
         if mean is not None:
@@ -390,10 +462,19 @@ class Reduction(PassEnd):
         """Counts an operation; after the last one, replaces all gradients and ends the pass."""
         with self._lock:
             self._unfinished -= 1
+            votes = self._votes and self._unfinished == 1 and self._target is not None
+        if votes:
+            # A hook of another rank may still fail although its operations succeeded. So no rank
+            # replaces gradients before each one has said that all its hooks are done.
+            self._gather(np.zeros(0, np.uint8), "hooks are done", lambda _: self._finish_one())
+            return
+        with self._lock:
             if self._unfinished or self._target is None:
                 return
             target, self._target = self._target, None
             for i, gradient in self._averaged.items():
+                if self._used is not None and not self._used[i]:
+                    continue  # no rank has a gradient
                 parameter = self._reducer.parameters[i]
                 target.replace(parameter, _as_kept(gradient))
                 for kept in self._earlier:
@@ -432,24 +513,12 @@ class _Plan:
     def next_is_filled(self) -> bool:
         return self.has_next() and self._waits_for[self._next] == 0
 
+    def has_next_dense(self) -> bool:
+        return any(not bucket.sparse for bucket in self._buckets[self._next :])
+
     def take_next(self) -> tuple[int, Bucket]:
         b, self._next = self._next, self._next + 1
         return b, self._buckets[b]
-
-
-def views_of(buffer: Array, shapes: Sequence[Shape]) -> list[Array]:
-    """Returns arrays of `shapes`, one after the other, that share the memory of `buffer`.
-
-    >>> [view.tolist() for view in views_of(np.arange(5), [(2, 2), (1,)])]
-    [[[0, 1], [2, 3]], [4]]
-    """
-    views: list[Array] = []
-    offset = 0
-    for shape in shapes:
-        size = math.prod(shape)
-        views.append(buffer[offset : offset + size].reshape(shape))
-        offset += size
-    return views
 
 
 @final

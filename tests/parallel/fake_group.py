@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.autograd import Completion
 from telegrad.parallel.reducer import Gathered
 from telegrad.rpc import Future
 from telegrad.types import Array
@@ -31,10 +30,14 @@ class FakeGroup:
         return [label for label in self.labels if not label.startswith(GATHER)]
 
     @property
+    def process_group(self) -> Any:
+        return self
+
+    @property
     def size(self) -> int:
         return len(self.job.groups)
 
-    def start(self, array: Array, label: str) -> Completion:
+    def start(self, array: Array, label: str) -> Future[None]:
         return self._begin(array, label)
 
     def gather(self, array: Array, label: str) -> Gathered:

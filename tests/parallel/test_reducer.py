@@ -25,7 +25,9 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import graph_root
 from telegrad.errors import AutogradError, WorkerLostError
+from telegrad.parallel.hooks import GradientBucket
 from telegrad.parallel.reducer import Reducer
+from telegrad.rpc import Future
 from telegrad.types import Array, DTypeLike
 from tests.parallel.fake_group import FakeGroup, FakeJob
 
@@ -284,6 +286,112 @@ def test_a_table_that_no_rank_uses_is_left_alone() -> None:
     for rank in ranks:
         begin(rank.loss(1, 2), LocalGradients())
     assert [rank.parameters[0].grad for rank in ranks] == [None, None]
+
+
+# -- hooks ---------------------------------------------------------------------------------------
+
+
+def mean_through(group: FakeGroup, seen: list[GradientBucket], bucket: GradientBucket) -> Any:
+    """A hook that averages as is done without one."""
+    seen.append(bucket)
+    return group.start(bucket.buffer, bucket.label).then(lambda _: bucket.buffer)
+
+
+def make_hooked(n: int = N) -> tuple[FakeJob, list[Rank], list[GradientBucket]]:
+    job, ranks = make(n)
+    seen: list[GradientBucket] = []
+    for rank in ranks:
+        rank.reducer.hook = partial(mean_through, rank.group, seen)
+    return job, ranks, seen
+
+
+def test_a_hook_averages_the_gradients_alone() -> None:
+    job, ranks, seen = make_hooked(2)
+    backward_on(ranks, everything)
+    assert [rank.gradients() for rank in ranks] == [[0.5, 10.5, 20.5, 30.5]] * 2
+    assert job.groups[0].sizes[:2] == [4, 4]  # without an item per parameter
+    own = seen[:2]
+    assert [(b.index, b.is_last, len(b.parameters)) for b in own] == [(0, False, 2), (1, True, 2)]
+    assert own[0].parameters == (ranks[0].parameters[3], ranks[0].parameters[2])
+    assert all(np.shares_memory(each, own[0].buffer) for each in own[0].gradients())
+
+
+def test_with_a_hook_ranks_may_use_different_parameters() -> None:
+    _, ranks, _ = make_hooked()
+    backward_on(ranks, lambda r: (r,))
+    expected = [0.0, pytest.approx(11 / 3), pytest.approx(22 / 3), None]
+    assert [rank.gradients() for rank in ranks] == [expected] * N
+
+
+def test_a_hook_may_return_another_array() -> None:
+    _, ranks = make(1)
+
+    def twice(bucket: GradientBucket) -> Future[Array]:
+        future: Future[Array] = Future()
+        future.set_result(bucket.buffer * 2)
+        return future
+
+    ranks[0].reducer.hook = twice
+    begin(ranks[0].loss(*range(4)), LocalGradients())
+    assert ranks[0].gradients() == [0.0, 20.0, 40.0, 60.0]
+
+
+def test_a_hook_does_not_get_rows() -> None:
+    ranks = make_sparse()
+    seen: list[GradientBucket] = []
+    for rank in ranks:
+        rank.reducer.hook = partial(mean_through, rank.group, seen)
+        begin(lookup(rank, [1]) + rank.loss(1, 3), LocalGradients())
+    found: list[Any] = [parameter.grad for parameter in ranks[0].parameters]
+    assert found[0].to_dense().tolist() == [0.0, 1.5]
+    assert (found[1].data[0], found[2], found[3].data[0]) == (10.5, None, 30.5)
+    # The bucket of rows is the last one: the hook does not wait for it.
+    assert [bucket.is_last for bucket in seen if bucket.index == 1] == [True, True]
+    assert {bucket.index for bucket in seen} == {0, 1}
+
+
+def failing(_: GradientBucket) -> Any:
+    raise ArithmeticError("no average today")
+
+
+def failing_later(_: GradientBucket) -> Any:
+    future: Future[Array] = Future()
+    future.set_exception(ArithmeticError("no average today"))
+    return future
+
+
+def of(value: Any) -> Callable[[GradientBucket], Any]:
+    def hook(_: GradientBucket) -> Any:
+        future: Future[Any] = Future()
+        future.set_result(value)
+        return future
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    ("hook", "error", "words"),
+    [
+        (failing, ArithmeticError, "no average today"),
+        (failing_later, ArithmeticError, "no average today"),
+        (lambda bucket: bucket.buffer, TypeError, "must return a Future of the averaged bucket"),
+        (of(None), ValueError, "must return a bucket's average as an array of .*, not NoneType"),
+        (of(np.zeros(3)), ValueError, r"of shape \(4,\) and dtype float64, not shape \(3,\) and"),
+        (of(np.zeros(4, np.float32)), ValueError, "not shape .4,. and dtype float32"),
+    ],
+)
+def test_a_hook_that_fails_ends_the_pass_on_every_rank(
+    hook: Callable[[GradientBucket], Any], error: type[Exception], words: str
+) -> None:
+    job, ranks, _ = make_hooked(2)
+    ranks[1].reducer.hook = hook
+    waiting = ranks[0].begin(*range(4))[1]
+    with pytest.raises(error, match=words):
+        backward([ranks[1].loss(*range(4))])
+    assert isinstance(job.aborted, error)
+    assert ranks[1].gradients() == [None] * 4
+    with pytest.raises(error):
+        waiting[0].wait()
 
 
 def test_grad_is_not_averaged() -> None:
