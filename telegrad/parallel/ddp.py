@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
@@ -27,6 +27,7 @@ from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Embedding, Module
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.hooks import CommHook
+from telegrad.parallel.join import Turn, Turns
 from telegrad.parallel.reducer import Gathered, Reducer
 from telegrad.rpc import expose
 from telegrad.rpc.seams import on_own_loop
@@ -272,8 +273,13 @@ class DistributedDataParallel(Module):
                 "`await rpc.to_thread(model, inputs)`, or pass broadcast_buffers=False"
             )
         self._reducer.check_usable()
+        turns = self._reducer.turns
+        source = 0 if turns is None else turns.take(Turn.FORWARD).active[0]
+        self._take_buffers(source, buffers)
+
+    def _take_buffers(self, source: int, buffers: list[Tensor]) -> None:
         self._forwards += 1
-        self._group.copy_from(0, buffers, self._bucket_bytes, f"forward {self._forwards}")
+        self._group.copy_from(source, buffers, self._bucket_bytes, f"forward {self._forwards}")
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Returns a context manager in which backwards add up this rank's own gradients.
@@ -286,6 +292,93 @@ class DistributedDataParallel(Module):
             loss(second_half).backward()
         """
         return self._reducer.no_sync()
+
+    @contextmanager
+    def join(
+        self, *, divide_by_initial_world_size: bool = True, enable: bool = True
+    ) -> Iterator[None]:
+        """Returns a context manager in which ranks may have different numbers of inputs.
+
+        A rank that reaches the end of the block waits there until all ranks have. Until then it
+        takes part in the operations of the others: with the buffers of the first rank that has
+        inputs, and without gradients. At the end every rank has the parameters and buffers of the
+        lowest rank of those that had inputs longest. Optimizers keep their own state.
+
+        For each input, every rank runs the same forwards and backwards. Other operations of the
+        group are not shadowed; do not call them inside the block. If the block raises on one rank,
+        the group is over and the other ranks raise, too.
+
+            with model.join():
+                for images, labels in own_part:
+                    optimizer.zero_grad()
+                    loss(model(images), labels).backward()
+                    optimizer.step()
+
+        Args:
+            divide_by_initial_world_size: True to divide sums of gradients by the number of all
+                ranks, so that each input has the same weight in all steps. False to divide by the
+                number of ranks that still have inputs.
+            enable: False for a block that does nothing.
+
+        Raises:
+            InvalidUseError: This module is in such a block already.
+            CollectiveMismatchError: A rank runs something else than the others, or passed other
+                arguments.
+            WorkerLostError: A rank is lost.
+            BlockingCallError: It was called on a loop that telegrad runs.
+
+        Example:
+            >>> import numpy as np
+            >>> from telegrad import collectives, nn, optim, parallel
+            >>> from telegrad.testing import Cluster
+            >>> def train() -> float:  # runs on every worker
+            ...     rank = collectives.init_process_group().rank
+            ...     model = parallel.DistributedDataParallel(nn.Linear(1, 1))
+            ...     optimizer = optim.SGD(model.parameters(), lr=0.1)
+            ...     with model.join():
+            ...         for _ in range(1 + 2 * rank):  # rank 1 has more inputs
+            ...             optimizer.zero_grad()
+            ...             model(np.ones((4, 1), np.float32)).mean().backward()
+            ...             optimizer.step()
+            ...     return model.module.weight.data.item()
+            >>> with Cluster(2) as cluster:
+            ...     one, other = cluster.run(train)
+            >>> one == other
+            True
+        """
+        if not enable:
+            yield
+            return
+        if self._reducer.turns is not None:
+            raise InvalidUseError("this DistributedDataParallel is inside a join() block already")
+        if on_own_loop():
+            raise BlockingCallError(
+                "the end of join() would block a loop of telegrad's; train in a thread: "
+                "`await rpc.to_thread(train)`"
+            )
+        turns = Turns(self._group, keep_divisor=divide_by_initial_world_size)
+        self._reducer.turns = turns
+        try:
+            yield
+            self._shadow(turns)
+        except BaseException as error:
+            if self._group.size > 1:
+                self._group.abort(error)  # the other ranks wait for this one's turn
+            raise
+        finally:
+            self._reducer.turns = None
+
+    def _shadow(self, turns: Turns) -> None:
+        """Takes part in what ranks with inputs do, until there are none; then takes their model."""
+        self._reducer.check_usable()
+        buffers = list(self.module.buffers())
+        while (roll := turns.take(Turn.OUT)).active:
+            if roll.turn is Turn.FORWARD:
+                self._take_buffers(roll.active[0], buffers)
+            else:
+                self._reducer.shadow()
+        state = [*self.module.parameters(), *buffers]
+        self._group.copy_from(turns.last[0], state, self._bucket_bytes, "join, last model")
 
     def register_comm_hook(self, state: object, hook: CommHook) -> None:
         """Averages the buckets of further backwards by `hook(state, bucket)`, to compress them.
@@ -358,6 +451,10 @@ class _Group:
     @property
     def size(self) -> int:
         return self._group.size
+
+    @property
+    def ranks(self) -> Sequence[Rank]:
+        return self._group.ranks
 
     @property
     def process_group(self) -> ProcessGroup:

@@ -28,6 +28,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -48,6 +49,7 @@ from telegrad.collectives import ProcessGroup, Work
 from telegrad.errors import AutogradError, BlockingCallError
 from telegrad.parallel.bucket import Bucket, Slot, assign_buckets, completed_order, views_of
 from telegrad.parallel.hooks import GradientBucket
+from telegrad.parallel.join import Turn, Turns
 from telegrad.parallel.sparse_rows import mean_of_rows, pack_rows
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future, on_own_loop
@@ -112,6 +114,7 @@ class Reducer:
         passes: The number of backward passes that were, or are being, averaged.
         synchronised: False inside `no_sync()`.
         hook: The function that averages a bucket; None for an `all_reduce`.
+        turns: The turns of the `join()` block that is open; None outside of one.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class Reducer:
         self.passes = 0
         self.synchronised = True
         self.hook: Callable[[GradientBucket], Any] | None = None
+        self.turns: Turns | None = None
         self._slots = [
             Slot(each.shape, each.dtype, i in sparse) for i, each in enumerate(self.parameters)
         ]
@@ -169,6 +173,23 @@ class Reducer:
             reduction = active[1]
         reduction.arrived(i)
 
+    def shadow(self) -> None:
+        """Takes part in a pass of the other ranks without gradients; waits for its end.
+
+        The turn that announced the pass has been taken.
+        """
+        self.check_usable()
+        target = _Nothing()
+        self.passes += 1
+        reduction = Reduction(self, target, self.passes)
+        with self._lock:
+            self._active = (target, reduction)
+        try:
+            reduction.finish().wait()
+        except BaseException as error:
+            reduction.abandon(error)
+            raise
+
     def check_usable(self) -> None:
         """Raises AutogradError if a pass has failed, so that the ranks are out of step."""
         with self._lock:
@@ -207,7 +228,7 @@ class Reducer:
                     "in an async def function write `await rpc.to_thread(loss.backward)`"
                 )
             self._refuse_recorded(target)
-            reduction = Reduction(self, target, self.passes + 1)
+            reduction = Reduction(self, target, self.passes + 1, self.turns)
             target.at_end(reduction)
             self.passes += 1
             self._active = (target, reduction)
@@ -229,6 +250,20 @@ class Reducer:
             )
 
 
+@final
+class _Nothing(GradientTarget):
+    """The target of a pass in which this rank has no inputs; keeps no gradients."""
+
+    def __call__(self, tensor: Tensor, gradient: object) -> None:
+        raise AssertionError("a pass without inputs has no gradients")
+
+    def get(self, tensor: Tensor) -> None:
+        return None
+
+    def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
+        return
+
+
 def discard_gradients(parameters: Sequence[Tensor], targets: Sequence[GradientTarget]) -> None:
     """Sets the gradients of all parameters to None, wherever passes keep them."""
     for parameter in parameters:
@@ -246,9 +281,12 @@ class Reduction(PassEnd):
         reducer: The reducer of this pass.
         target: The place where this pass keeps its gradients.
         number: The number of the pass, from 1.
+        turns: The turns to announce the pass in; None if it needs no announcement.
     """
 
-    def __init__(self, reducer: Reducer, target: GradientTarget, number: int) -> None:
+    def __init__(
+        self, reducer: Reducer, target: GradientTarget, number: int, turns: Turns | None = None
+    ) -> None:
         self.number = number
         self._reducer = reducer
         self._target: GradientTarget | None = target
@@ -263,10 +301,14 @@ class Reduction(PassEnd):
         self._used: Array | None = None  # those of any rank, if a hook averages
         self._votes = reducer.hook is not None
         self._unfinished = len(reducer.buckets) + (not reducer.order_known) + 2 * self._votes
+        self._factor = 1.0
         self._lock = threading.Lock()  # guards _averaged, _unfinished and if _target is None
         self._done: Future[None] = new_future(
             reducer.group.submit, f"DistributedDataParallel backward {number}"
         )
+        if turns is not None:
+            self._unfinished += 1
+            self._when_done(turns.start(Turn.BACKWARD), partial(self._take_turn, turns))
 
     def arrived(self, i: int) -> None:
         """Counts a gradient; starts the reduction of each bucket whose turn it is."""
@@ -454,6 +496,10 @@ class Reduction(PassEnd):
                 self._averaged[i] = mean
         self._finish_one()
 
+    def _take_turn(self, turns: Turns, found: list[Array]) -> None:
+        self._factor = turns.factor(turns.read(found))
+        self._finish_one()
+
     def _take_order(self, orders: list[Array]) -> None:
         self._order = [int(i) for i in to_host(orders[0])]
         self._finish_one()
@@ -476,7 +522,7 @@ class Reduction(PassEnd):
                 if self._used is not None and not self._used[i]:
                     continue  # no rank has a gradient
                 parameter = self._reducer.parameters[i]
-                target.replace(parameter, _as_kept(gradient))
+                target.replace(parameter, _as_kept(gradient, self._factor))
                 for kept in self._earlier:
                     kept.replace(parameter, None)
             self._averaged.clear()
@@ -487,8 +533,10 @@ class Reduction(PassEnd):
         self._done.try_set_result(None)
 
 
-def _as_kept(gradient: Any) -> Any:
-    """Returns a gradient as targets keep it: a RowSparse as it is, an array as a Tensor."""
+def _as_kept(gradient: Any, factor: float) -> Any:
+    """Returns `factor` times a gradient as targets keep it: a RowSparse, or an array's Tensor."""
+    if factor != 1.0:
+        gradient = (gradient * factor).astype(gradient.dtype, copy=False)
     return gradient if is_row_sparse(gradient) else Tensor(gradient)
 
 
