@@ -43,8 +43,9 @@ DOCUMENTED: dict[str, str] = {
         broadcast destroy_process_group get_rank get_world_size init_process_group new_group recv
         send world_group""",
     "telegrad.parallel": """CommHook DistributedDataParallel DistributedOptimizer GradientBucket LossScale
-        RemoteModule StepFailure StepResult allreduce_hook bfloat16_compress_hook float16_compress_hook
-        parameter_rrefs step_failure""",
+        RemoteModule StepFailure StepResult allreduce_hook bfloat16_compress_hook distributed_sampler
+        float16_compress_hook parameter_rrefs step_failure""",
+    "telegrad.data": "DistributedSampler",
     "telegrad.testing": """Cluster Fault FaultPlan FaultRule FaultStatistics FaultyNetwork
         FaultyTransport Injected LeakError faulty_network held_references no_leaked_children
         no_leaked_descriptors no_leaked_references no_leaked_tasks no_leaked_threads""",

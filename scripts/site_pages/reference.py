@@ -54,6 +54,7 @@ FACES = (
     Face("telegrad.nn.init"),
     Face("telegrad.nn.utils"),
     Face("telegrad.optim"),
+    Face("telegrad.data"),
     Face("telegrad.autograd.extend"),
     Face("telegrad.numpy", numpy="numpy"),
     Face("telegrad.numpy.linalg", numpy="numpy.linalg"),

@@ -14,6 +14,7 @@ from telegrad.parallel.hooks import (
 from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.owners import StepFailure, StepResult, step_failure
 from telegrad.parallel.remote_module import RemoteModule, parameter_rrefs
+from telegrad.parallel.sampling import distributed_sampler
 
 __all__ = [
     "CommHook",
@@ -26,6 +27,7 @@ __all__ = [
     "StepResult",
     "allreduce_hook",
     "bfloat16_compress_hook",
+    "distributed_sampler",
     "float16_compress_hook",
     "parameter_rrefs",
     "step_failure",
