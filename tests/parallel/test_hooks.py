@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import ml_dtypes
@@ -110,6 +112,25 @@ def test_a_large_gradient_overflows_in_float16_alone(cluster: Cluster) -> None:
     assert cluster.run(average, float16_compress_hook) == [np.inf] * N
     with Cluster(1) as one:
         assert one.run(average, bfloat16_compress_hook) == [pytest.approx(1e6, rel=1e-2)]
+
+
+def hook_of_the_document() -> CommHook:
+    text = (Path(__file__).parents[2] / "docs" / "data-parallel.md").read_text()
+    (program,) = [
+        each
+        for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        if "def average_in" in each
+    ]
+    names: dict[str, Any] = {"np": np, "dist": dist}
+    exec(program, names)
+    return cast("CommHook", names["average_in_float32"])
+
+
+def test_the_hook_of_the_document_averages(cluster: Cluster) -> None:
+    expected = backward(net(), X)
+    for gradients, _ in cluster.run(hooked, hook_of_the_document()):
+        for value, exact in zip(gradients, expected, strict=True):
+            np.testing.assert_allclose(value, exact, 1e-4, 1e-6)
 
 
 def fail_at_once(_: object, bucket: GradientBucket) -> Future[Array]:
