@@ -2,37 +2,100 @@
 
 from __future__ import annotations
 
-from telegrad.collectives.api.barriers import barrier
-from telegrad.collectives.api.exchanges import all_gather, broadcast
+from telegrad.collectives.api.barriers import barrier, monitored_barrier
+from telegrad.collectives.api.exchanges import (
+    all_gather,
+    all_gather_single,
+    all_to_all,
+    all_to_all_single,
+    broadcast,
+    gather,
+    scatter,
+)
 from telegrad.collectives.api.groups import (
     destroy_process_group,
+    get_global_rank,
+    get_group_rank,
+    get_node_local_rank,
+    get_process_group_ranks,
     get_rank,
     get_world_size,
     init_process_group,
+    is_initialized,
     new_group,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    split_group,
     world_group,
 )
-from telegrad.collectives.api.point_to_point import recv, send
-from telegrad.collectives.api.reductions import all_reduce
+from telegrad.collectives.api.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from telegrad.collectives.api.point_to_point import (
+    P2POp,
+    batch_isend_irecv,
+    irecv,
+    isend,
+    recv,
+    send,
+)
+from telegrad.collectives.api.reductions import (
+    all_reduce,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_single,
+)
 from telegrad.collectives.process_group import GroupStatistics, ProcessGroup, Work
 from telegrad.collectives.reduction import ReduceOp
 
 __all__ = [
     "GroupStatistics",
+    "P2POp",
     "ProcessGroup",
     "ReduceOp",
     "Work",
     "all_gather",
+    "all_gather_object",
+    "all_gather_single",
     "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
+    "broadcast_object_list",
     "destroy_process_group",
+    "gather",
+    "gather_object",
+    "get_global_rank",
+    "get_group_rank",
+    "get_node_local_rank",
+    "get_process_group_ranks",
     "get_rank",
     "get_world_size",
     "init_process_group",
+    "irecv",
+    "is_initialized",
+    "isend",
+    "monitored_barrier",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
     "recv",
+    "recv_object_list",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "scatter",
+    "scatter_object_list",
     "send",
+    "send_object_list",
+    "split_group",
     "world_group",
 ]
 

@@ -268,22 +268,30 @@ MOST_MEMBERSHIPS: Final = 4096
 class GoneGroups:
     """The groups that were left, as one range of epochs for each digest of members.
 
-    Epochs of `new_group` count up from 0, those of the world count down. A worker leaves all of
-    its groups at once. So every epoch between 0 and one that it has left is left too.
+    Epochs of `new_group` count up from 0, those of the world count down. A worker mostly leaves all
+    of its groups at once. Then every epoch between 0 and one that it has left is left too. A group
+    that is left alone is an entry of its own: another thread may be making an earlier one.
     """
 
     def __init__(self) -> None:
         self._epochs: dict[str, tuple[int, int]] = {}  # in the order in which they were left
+        self._alone: dict[GroupKey, None] = {}
 
     def __len__(self) -> int:
         return len(self._epochs)
 
     def __contains__(self, key: GroupKey) -> bool:
         lowest, highest = self._epochs.get(key.members, (0, -1))
-        return lowest <= key.epoch <= highest
+        return lowest <= key.epoch <= highest or key in self._alone
+
+    def add_alone(self, key: GroupKey) -> None:
+        """Adds a group that is left while others stay."""
+        self._alone[key] = None
+        if len(self._alone) > MOST_MEMBERSHIPS:
+            del self._alone[next(iter(self._alone))]
 
     def add(self, keys: Iterable[GroupKey]) -> None:
-        """Adds groups that are left now."""
+        """Adds all groups of a worker, which are left now."""
         for key in keys:
             lowest, highest = self._epochs.pop(key.members, (0, 0))
             self._epochs[key.members] = min(lowest, key.epoch), max(highest, key.epoch)
@@ -435,6 +443,14 @@ class Groups:
         self.formations.close()
         for group in self._forget_all():
             group.leave()
+
+    def leave_alone(self, group: ProcessGroup) -> None:
+        """Leaves one group and tells its members; idempotent."""
+        with self._table_lock:
+            if self._groups.pop(group.key, None) is None:
+                return
+            self._gone.add_alone(group.key)
+        group.leave()
 
     def close(self) -> None:
         """Ends all waits, as the agent was shut down."""

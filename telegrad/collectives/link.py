@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TypeAlias, TypeVar, final
 
+from telegrad.collectives.messages import Signature
+from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc import Future
-from telegrad.types import Shape
 from telegrad.wire import Buffer
 
 __all__ = ["Arrival", "Link", "Steps", "run_here", "run_in_pool"]
@@ -51,6 +52,10 @@ class Link(ABC):
         """Waits for the next bytes from a rank; they belong to the receiver."""
 
     @abstractmethod
+    async def sender(self) -> int:
+        """Waits until it is known which rank sends, for a receive from any rank."""
+
+    @abstractmethod
     def signal(self, to: int) -> None:
         """Sends a rank a signal, which tells it that this rank is here."""
 
@@ -59,8 +64,12 @@ class Link(ABC):
         """Waits for the next signal from a rank."""
 
     @abstractmethod
-    def shape(self, source: int) -> Shape:
-        """Returns the shape of a rank's array, once something was received from that rank."""
+    def call_of(self, source: int) -> Signature:
+        """Returns the call of this rank, or of a rank from which something was received."""
+
+    @abstractmethod
+    def mismatch(self, ranks: Sequence[int]) -> CollectiveMismatchError:
+        """Returns the error that the calls of some ranks, each heard, do not fit."""
 
 
 @final

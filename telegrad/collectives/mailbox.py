@@ -14,7 +14,7 @@ compared with this member's own call, even if nothing waits for the message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, final
 
 from telegrad.collectives.messages import (
@@ -28,10 +28,9 @@ from telegrad.collectives.messages import (
     Signature,
 )
 from telegrad.errors import CollectiveMismatchError
-from telegrad.types import Shape
 from telegrad.wire import Buffer
 
-__all__ = ["Mailbox", "Slot"]
+__all__ = ["Mailbox", "Slot", "mismatch_of"]
 
 _Kept: TypeAlias = tuple[int, str, OperationMessage, Buffer]
 
@@ -48,10 +47,10 @@ class Slot:
         ready: The ranks to which all data may be sent.
         wanting: The ranks that hold their data back until this one tells them that it is ready.
         asked: True if another rank asked which ranks have entered.
-        shapes: The array shapes of the ranks that were heard, as they state them.
+        calls: The calls of the ranks that were heard, as they state them.
     """
 
-    __slots__ = ("arrived", "asked", "heard", "id", "ready", "shapes", "signature", "wanting")
+    __slots__ = ("arrived", "asked", "calls", "heard", "id", "ready", "signature", "wanting")
 
     def __init__(self, operation_id: OperationId, signature: Signature) -> None:
         self.id = operation_id
@@ -61,7 +60,7 @@ class Slot:
         self.ready: set[int] = set()
         self.wanting: set[int] = set()
         self.asked = False
-        self.shapes: dict[int, Shape | None] = {}
+        self.calls: dict[int, Signature] = {}
 
     def take(self, source: int, step: int) -> Buffer | None:
         """Returns data that has arrived, once; None if it has not arrived."""
@@ -146,6 +145,14 @@ class Mailbox:
             kept.append((source, kind, message, data))
         return None
 
+    def sender(self, tag: int) -> int | None:
+        """Returns the rank whose message with a tag came first and was not received, else None."""
+        for operation_id, kept in self._early.items():
+            channel = operation_id.channel
+            if channel is not None and channel == (kept[0][0], self._rank, tag):
+                return channel[0]
+        return None
+
     def leave(self, slot: Slot) -> None:
         """Forgets an operation that has ended here."""
         self._slots.pop(slot.id, None)
@@ -158,9 +165,10 @@ class Mailbox:
         self, slot: Slot, source: int, kind: str, message: OperationMessage, data: Buffer
     ) -> None:
         if not slot.signature.fits(message.signature):
-            raise self._mismatch(slot, source, message.signature)
+            calls = {self._rank: slot.signature, source: message.signature}
+            raise mismatch_of(self._group, slot.id, calls, self._describe)
         slot.heard.add(source)
-        slot.shapes[source] = message.signature.shape
+        slot.calls[source] = message.signature
         if kind == PUSH:
             slot.arrived[source, message.number] = data
         elif kind == READY:
@@ -170,10 +178,23 @@ class Mailbox:
         else:
             slot.asked = True
 
-    def _mismatch(self, slot: Slot, source: int, theirs: Signature) -> CollectiveMismatchError:
-        calls = sorted([(self._rank, slot.signature), (source, theirs)], key=lambda call: call[0])
-        said = ", but ".join(f"{self._describe(r)} called {called}" for r, called in calls)
-        return CollectiveMismatchError(
-            f"operation {slot.id.sequence} of group {self._group!r}: {said}; all ranks must call "
-            "the same operations in the same order, with the same op, src, dtype and shape"
-        )
+
+def mismatch_of(
+    group: str,
+    operation_id: OperationId,
+    calls: Mapping[int, Signature],
+    describe: Callable[[int], str],
+) -> CollectiveMismatchError:
+    """Returns the error that the calls of some ranks do not fit.
+
+    Args:
+        group: The group's name.
+        operation_id: The operation.
+        calls: The calls, by rank in the group.
+        describe: Names a member by its rank in the group.
+    """
+    said = ", but ".join(f"{describe(r)} called {calls[r]}" for r in sorted(calls))
+    return CollectiveMismatchError(
+        f"operation {operation_id.sequence} of group {group!r}: {said}; all ranks must call the "
+        "same operations in the same order, with the same op, src, dst, dtype and shape"
+    )

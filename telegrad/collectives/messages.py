@@ -25,6 +25,7 @@ from telegrad.wire import decode_exception, encode_exception
 
 __all__ = [
     "ABORT",
+    "ANY",
     "BLOCKED",
     "DATA_WAITS",
     "ENTERED",
@@ -49,8 +50,13 @@ __all__ = [
 
 # -- signatures: the calls of two ranks, in a form that can be compared --------------------------
 
-_FREE_SHAPE = frozenset({"all_gather"})  # operations for which shapes may differ between ranks
-_TWINS = {"recv": "send"}
+# Operations for which all shapes may differ between ranks; of `scatter` each receiver compares its
+# own part.
+_FREE_SHAPE = frozenset({"all_gather", "all_to_all", "gather", "scatter"})
+# Operations for which the lengths of the first axis may differ.
+_FREE_LENGTH = frozenset({"all_gather_single", "all_to_all_single"})
+_TWINS = {"recv": "send", "recv_object_list": "send_object_list"}
+_TO_ROOT = frozenset({"gather", "gather_object", "reduce"})  # for them the root is called dst
 
 
 @final
@@ -61,9 +67,12 @@ class Signature:
     Attributes:
         operation: The name of the function.
         op: The name of the ReduceOp; empty if there is none.
-        root: The rank in the job that the data comes from; -1 if there is none.
+        root: The rank in the job that the data comes from or goes to; -1 if there is none.
         dtype: The label of the dtype; empty if there is no array.
         shape: The shape of the array; None if there is none.
+        parts: The shapes of the arrays for each rank, or that each rank gets; empty if the
+            operation has none.
+        wanted: The shapes that the caller expects from each rank; empty if it states none.
         label: The caller's name for the operation; empty if it gave none.
     """
 
@@ -72,6 +81,8 @@ class Signature:
     root: int = -1
     dtype: str = ""
     shape: Shape | None = None
+    parts: tuple[Shape, ...] = ()
+    wanted: tuple[Shape, ...] = ()
     label: str = ""
 
     def fits(self, other: Signature) -> bool:
@@ -88,7 +99,14 @@ class Signature:
             other.dtype,
             other.label,
         )
-        return same and (self.shape == other.shape or self.operation in _FREE_SHAPE)
+        return same and self._fits_shape(other)
+
+    def _fits_shape(self, other: Signature) -> bool:
+        if self.operation in _FREE_SHAPE:
+            return True
+        if self.operation in _FREE_LENGTH and self.shape and other.shape:
+            return self.shape[1:] == other.shape[1:]
+        return self.shape == other.shape and self.parts == other.parts
 
     @property
     def _verb(self) -> str:
@@ -101,8 +119,12 @@ class Signature:
         broadcast(src=1, dtype=float32, shape=(3,))
         """
         parts = [f"op={self.op}"] if self.op else []
-        parts += [f"src={self.root}"] if self.root >= 0 else []
-        parts += [f"dtype={self.dtype}", f"shape={self.shape}"] if self.shape is not None else []
+        root = "dst" if self.operation in _TO_ROOT else "src"
+        parts += [f"{root}={self.root}"] if self.root >= 0 else []
+        parts += [f"dtype={self.dtype}"] if self.dtype else []
+        parts += [f"shape={self.shape}"] if self.shape is not None else []
+        parts += [f"parts={list(self.parts)}"] if self.parts else []
+        parts += [f"wanted={list(self.wanted)}"] if self.wanted else []
         call = f"{self.operation}({', '.join(parts)})"
         return f"{call} for {self.label!r}" if self.label else call
 
@@ -135,6 +157,8 @@ BLOCKED = 2
 # Sender, receiver (ranks in the group) and tag of point-to-point messages; None for operations of
 # all members.
 Channel: TypeAlias = tuple[int, int, int] | None
+# The sender in the channel of a receive from any rank, until one has sent. It is in no message.
+ANY = -1
 
 
 @final
@@ -201,6 +225,7 @@ class OperationMessage:
             [called.operation, called.op, called.root, called.dtype, called.label],
             None if called.shape is None else list(called.shape),
             self.number,
+            None if not called.parts else [_lists(called.parts), _lists(called.wanted)],
         ]
 
     @staticmethod
@@ -215,13 +240,17 @@ class OperationMessage:
                 [str(operation), str(op), int(root), str(dtype), str(label)],
                 shape,
                 int(number),
+                shapes,
             ]:
+                parts, wanted = ([], []) if shapes is None else _two(shapes)
                 signature = Signature(
                     operation=operation,
                     op=op,
                     root=root,
                     dtype=dtype,
                     shape=None if shape is None else _integers(shape),
+                    parts=tuple(map(_integers, parts)),
+                    wanted=tuple(map(_integers, wanted)),
                     label=label,
                 )
                 operation_id = OperationId(sequence, _channel(channel))
@@ -366,6 +395,17 @@ def _integers(value: object) -> tuple[int, ...]:
     if isinstance(value, list) and all(type(item) is int for item in value):
         return tuple(value)
     raise DecodeError("a list of integers was expected")
+
+
+def _lists(shapes: tuple[Shape, ...]) -> list[list[int]]:
+    return [list(shape) for shape in shapes]
+
+
+def _two(value: object) -> tuple[list[object], list[object]]:
+    match value:
+        case [list(first), list(second)]:
+            return first, second
+    raise DecodeError("two lists were expected")
 
 
 def _channel(value: object) -> Channel:

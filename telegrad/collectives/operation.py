@@ -18,16 +18,17 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, final
 
 from telegrad.collectives.link import Arrival, Link
-from telegrad.collectives.mailbox import Slot
+from telegrad.collectives.mailbox import Slot, mismatch_of
 from telegrad.collectives.messages import (
     ABORT,
+    ANY,
     BLOCKED,
     DATA_WAITS,
     ENTERED,
@@ -57,7 +58,7 @@ from telegrad.rpc.seams import (
     new_future,
     seconds,
 )
-from telegrad.types import Rank, Shape, WorkerInfo
+from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Buffer
 
 __all__ = [
@@ -161,14 +162,14 @@ class Call(Generic[T]):
         run: The algorithm; the verb returns its value.
         eager_bytes: The bytes it may send to one rank before that rank has entered.
         channel: The channel that counts it; None for an operation of all members.
-        partner: The other rank in the group, if only two take part.
+        names_all: True if the error of its deadline names all missing ranks, not one alone.
     """
 
     signature: Signature
     run: Callable[[Link], Coroutine[Future[None], None, T]]
     eager_bytes: int = 0
     channel: Channel = None
-    partner: int | None = None
+    names_all: bool = True
 
 
 class Group(Protocol):
@@ -248,7 +249,8 @@ class Operation(Link, Generic[T]):
     Attributes:
         group: The group of the operation.
         call: The operation that the verb asked for.
-        slot: The mailbox slot that receives its messages.
+        slot: The mailbox slot that receives its messages. For a receive from any rank, the group
+            replaces it under the lock once a rank has sent.
         began: True if it may send; the group sets it under the lock.
         over: True if it has ended; the group sets it under the lock.
         unasked: The cost of received messages that this rank had not requested.
@@ -316,6 +318,15 @@ class Operation(Link, Generic[T]):
         """The number of members of the group."""
         return self.group.size
 
+    @property
+    def partner(self) -> int | None:
+        """The other rank if only two take part; None while it is not known."""
+        if self.slot.id.channel is None:
+            return None
+        source, to, _ = self.slot.id.channel
+        other = to if source == self.rank else source
+        return None if other == ANY else other
+
     def send(self, to: int, data: Buffer) -> None:
         """Sends small data at once, large data when the receiver is ready; never waits."""
         step = self._sent[to]
@@ -341,6 +352,10 @@ class Operation(Link, Generic[T]):
             self.unasked += memoryview(data).nbytes + MESSAGE_BYTES
         return data
 
+    async def sender(self) -> int:
+        """Waits until it is known which rank sends, for a receive from any rank."""
+        return await self._until(lambda: self.partner)
+
     def signal(self, to: int) -> None:
         """Sends a push without data; signals are numbered apart from data."""
         self._signals_sent[to] += 1
@@ -352,9 +367,14 @@ class Operation(Link, Generic[T]):
         step = -self._signals_received[source]
         await self._until(lambda: self.slot.take(source, step))
 
-    def shape(self, source: int) -> Shape:
-        """Returns the shape of the array of a rank from which a message has come."""
-        return self.slot.shapes[source] or ()
+    def call_of(self, source: int) -> Signature:
+        """Returns the call of this rank, or of a rank from which a message has come."""
+        return self.slot.signature if source == self.rank else self.slot.calls[source]
+
+    def mismatch(self, ranks: Sequence[int]) -> CollectiveMismatchError:
+        """Returns the error that the calls of some ranks, each heard, do not fit."""
+        calls = {r: self.call_of(r) for r in ranks}
+        return mismatch_of(self.group.name, self.slot.id, calls, self.group.describe)
 
     async def _until(self, find: Callable[[], R | None]) -> R:
         """Waits until `find`, called with the lock held, returns a value other than None."""
@@ -424,9 +444,9 @@ class Operation(Link, Generic[T]):
             self.group.post(r, ENTERED, self.slot, number)
 
     def _others(self) -> list[int]:
-        if self.call.partner is not None:
-            return [self.call.partner]
-        return [r for r in range(self.size) if r != self.rank]
+        if self.slot.id.channel is None:
+            return [r for r in range(self.size) if r != self.rank]
+        return [] if self.partner is None else [self.partner]
 
     @property
     def _stands(self) -> bool:
@@ -467,8 +487,10 @@ class Operation(Link, Generic[T]):
     def _who(self, missing: list[int]) -> str:
         if missing:
             return f"not entered by {', '.join(self._whereabouts(r) for r in missing)}"
-        if self.call.partner is not None:
-            return f"entered by {self.group.describe(self.call.partner)} too, data under way"
+        if self.partner is not None:
+            return f"entered by {self.group.describe(self.partner)} too, data under way"
+        if self.slot.id.channel is not None:
+            return "no rank has sent a message with its tag"
         return "entered by all ranks, data under way"
 
     def _whereabouts(self, r: int) -> str:
@@ -477,6 +499,7 @@ class Operation(Link, Generic[T]):
 
     def _expired(self, missing: list[int]) -> CallTimeoutError:
         elapsed = self._clock.elapsed
+        missing = missing if self.call.names_all else missing[:1]
         return CallTimeoutError(
             f"{self} took longer than {self._clock.limit:.3g} s: {self._who(missing)}; "
             "give a longer timeout=, or math.inf",

@@ -26,9 +26,11 @@ from telegrad.collectives.link import run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, Slot
 from telegrad.collectives.messages import (
     ABORT,
+    ANY,
     LEFT,
     READY,
     AbortMessage,
+    Channel,
     GroupKey,
     LeftMessage,
     OperationId,
@@ -188,7 +190,7 @@ class Work(Generic[T]):
                 operation ends, at its own deadline at the latest.
 
         Returns:
-            The arrays of all ranks for `all_gather`, else None.
+            The value that the verb returns without `async_op`.
 
         Raises:
             CallTimeoutError: The operation was not done within `timeout`, and goes on; or its own
@@ -244,7 +246,22 @@ ALLOWANCE_BYTES = 4 * 2**20
 REMEDY = "make a new group with new_group()"
 FOR_GOOD = "this incarnation of the worker takes part in no other group either"
 
-_WITH_ASYNC_OP = frozenset({"all_reduce", "broadcast", "all_gather"})
+_WITH_ASYNC_OP = frozenset(
+    {
+        "all_gather",
+        "all_gather_single",
+        "all_reduce",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "broadcast",
+        "gather",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_single",
+        "scatter",
+    }
+)
 
 
 @final
@@ -460,10 +477,11 @@ class ProcessGroup:
         self.cross_waits.note_caller()
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
-            operation_id = self._mailbox.next(call.channel)
+            channel = self._known(call.channel)
+            operation_id = self._mailbox.next(channel)
             self._check_open(call, operation_id)
             try:
-                slot = self._mailbox.enter(call.channel, call.signature)
+                slot = self._mailbox.enter(channel, call.signature)
             except CollectiveMismatchError as mismatch:
                 cause = mismatch
             else:
@@ -488,13 +506,38 @@ class ProcessGroup:
             self._operations.pop(operation.slot, None)
             if operation in self._turns:
                 self._turns.remove(operation)
-            elif operation.call.partner is None:
+            elif operation.slot.id.channel is None:
                 self._eager_bytes -= operation.call.eager_bytes
-            else:
-                self._taken[operation.call.partner] += operation.unasked
+            elif operation.partner is not None:
+                self._taken[operation.partner] += operation.unasked
             operation.end()
             actions = self._take_turns()
         _perform(actions)
+
+    def _known(self, channel: Channel) -> Channel:
+        """Returns the channel of a receive from any rank, if one has sent; others as they are."""
+        if channel is None or channel[0] != ANY:
+            return channel
+        source = self._mailbox.sender(channel[2])
+        return channel if source is None else (source, *channel[1:])
+
+    def _find_senders(self) -> list[Callable[[], None]]:
+        """Lets receives from any rank, in their order, take messages that have come.
+
+        Raises:
+            CollectiveMismatchError: A message does not fit the receive that takes it.
+        """
+        actions: list[Callable[[], None]] = []
+        for operation in list(self._operations.values()):
+            waiting, channel = operation.slot, self._known(operation.slot.id.channel)
+            if channel == waiting.id.channel:
+                continue
+            operation.slot = self._mailbox.enter(channel, waiting.signature)
+            self._mailbox.leave(waiting)
+            del self._operations[waiting]
+            self._operations[operation.slot] = operation
+            actions += operation.noticed()
+        return actions
 
     def _take_turns(self) -> list[Callable[[], None]]:
         """Lets operations begin in order, as long as their unrequested data is in the allowance."""
@@ -532,6 +575,9 @@ class ProcessGroup:
 
     def _absence(self, operation: Operation[Any]) -> CollectiveMismatchError | None:
         """Returns an error if a member has left that must take part in an operation, else None."""
+        channel = operation.slot.id.channel
+        if channel is not None and channel[0] == ANY:
+            return self._no_sender(operation, channel[2])
         for r, left in self._left.items():
             if self._takes_part(r, left, operation):
                 continue
@@ -542,11 +588,22 @@ class ProcessGroup:
             )
         return None
 
+    def _no_sender(self, operation: Operation[Any], tag: int) -> CollectiveMismatchError | None:
+        for r in range(self.size):
+            left = self._left.get(r)
+            taken = self._mailbox.entered((r, self.rank, tag))
+            if r != self.rank and (left is None or left.sent.get(tag, 0) > taken):
+                return None  # it may still send, or its message is under way
+        return CollectiveMismatchError(
+            f"{operation}: all other ranks have left the group, and every message with tag {tag} "
+            "was received; each recv needs a send"
+        )
+
     def _takes_part(self, r: int, left: LeftMessage, operation: Operation[Any]) -> bool:
         channel, sequence = operation.slot.id.channel, operation.slot.id.sequence
         if channel is None:
             return sequence <= left.sequence
-        if r != operation.call.partner:
+        if r != operation.partner:
             return True
         source, _, tag = channel
         # A message that the peer took is sent here, even if this thread has not noticed yet.
@@ -624,12 +681,13 @@ class ProcessGroup:
                 self._confirmed[source] = max(self._confirmed[source], message.number)
             try:
                 slot = self._mailbox.deliver(source, kind, message, data)
-            except CollectiveMismatchError as mismatch:
-                cause = mismatch
-            else:
                 operation = None if slot is None else self._operations.get(slot)
                 if operation is not None:
                     actions = operation.noticed()
+                elif slot is None and message.id.channel is not None:
+                    actions = self._find_senders()
+            except CollectiveMismatchError as mismatch:
+                cause = mismatch
         if cause is not None:
             self.fail(cause, since=message.id.since)
         _perform(actions)
@@ -673,7 +731,7 @@ class ProcessGroup:
             sent = [self._mailbox.counts(self.rank, r) for r in range(self.size)]
             taken = [self._mailbox.counts(r, self.rank) for r in range(self.size)]
             for i in waiting:
-                if i.channel is not None:
+                if i.channel is not None and i.channel[0] != ANY:
                     source, to, tag = i.channel
                     counts = sent[to] if source == self.rank else taken[source]
                     counts[tag] = min(counts[tag], i.sequence - 1)

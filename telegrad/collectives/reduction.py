@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import copy_into, is_array, is_cupy, to_host
+from telegrad.arrays import copy_into, device_of, is_array, is_cupy, to_device, to_host
 from telegrad.errors import DecodeError
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer, copy_of
 
 __all__ = [
+    "PremulSum",
     "ReduceOp",
+    "Reduction",
     "Staged",
     "as_bytes",
     "check_array",
@@ -21,14 +24,68 @@ __all__ = [
     "combine",
     "finish",
     "from_bytes",
+    "prepare",
 ]
+
+
+@final
+class PremulSum:
+    """The sum of the arrays of all ranks, each multiplied by its rank's factor first.
+
+    Args:
+        factor: A number or an array of numbers.
+
+    Attributes:
+        name: The name of the operation; factors may differ between ranks and are no part of it.
+        factor: The factor, on the host.
+    """
+
+    name: Final = "PREMUL_SUM"
+
+    def __init__(self, factor: object) -> None:
+        host: Any = to_host(factor) if is_array(factor) else factor
+        self.factor: Array = np.array(host)
+        if not _is_number(self.factor.dtype, "iufc"):
+            raise TypeError(f"factor must be a number or an array of numbers, not {factor!r}")
+
+    def times(self, array: Array) -> Array:
+        """Returns a new array: `array` times the factor, in the dtype of `array`.
+
+        Raises:
+            ValueError: The factor has no exact value in an integer dtype, is complex and the array
+                is not, or has a shape that does not fit.
+
+        >>> PremulSum(2).times(np.array([1, 2], np.int8))
+        array([2, 4], dtype=int8)
+        """
+        kind, dtype = array.dtype.kind, array.dtype
+        if self.factor.dtype.kind == "c" and kind != "c":
+            raise ValueError(f"a complex factor needs complex arrays, not those of dtype {dtype}")
+        with np.errstate(all="ignore"):
+            factor = self.factor.astype(dtype)
+            if kind in "iu" and not np.array_equal(factor, self.factor):
+                raise ValueError(
+                    f"PREMUL_SUM of {dtype} would have to be rounded, since the factor has no exact "
+                    "value in that dtype; reduce array.astype(np.float64)"
+                )
+            if np.broadcast_shapes(factor.shape, array.shape) != array.shape:
+                raise ValueError(
+                    f"a factor of shape {factor.shape} does not fit an array of shape {array.shape}"
+                )
+            return np.asarray(np.multiply(array, factor)).astype(dtype, copy=False)
+
+
+def _is_number(dtype: np.dtype[Any], kinds: str) -> bool:
+    return dtype.kind in kinds or (dtype.names is None and dtype.type.__module__ == "ml_dtypes")
 
 
 class ReduceOp(enum.Enum):
     """The operation that combines the arrays of all ranks, item by item, in the arrays' dtype.
 
     AVG is the sum divided by the number of ranks, for floating-point and complex dtypes. MIN and
-    MAX propagate a NaN; for booleans they mean "all" and "any".
+    MAX propagate a NaN; for booleans they mean "all" and "any". BAND, BOR and BXOR combine the bits
+    of integers, or booleans. `ReduceOp.PREMUL_SUM(factor)` is the sum of arrays that are multiplied
+    by a factor first.
 
     Example:
         >>> import numpy as np
@@ -49,6 +106,26 @@ class ReduceOp(enum.Enum):
     PRODUCT = "product"
     MIN = "min"
     MAX = "max"
+    BAND = "band"
+    BOR = "bor"
+    BXOR = "bxor"
+
+    @staticmethod
+    def PREMUL_SUM(factor: object) -> PremulSum:
+        """Returns the operation that sums arrays, each multiplied by its rank's factor first.
+
+        Args:
+            factor: A number, or an array that fits the reduced array by NumPy's rules for shapes.
+                It is used in the dtype of the array, and may differ between ranks. Integer arrays
+                need a factor that is exact in their dtype.
+
+        Raises:
+            TypeError: The factor is no number.
+        """
+        return PremulSum(factor)
+
+
+Reduction: TypeAlias = ReduceOp | PremulSum
 
 
 _UFUNCS: dict[ReduceOp, np.ufunc] = {
@@ -57,14 +134,18 @@ _UFUNCS: dict[ReduceOp, np.ufunc] = {
     ReduceOp.PRODUCT: np.multiply,
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
 }
 _ORDERED = frozenset({ReduceOp.MIN, ReduceOp.MAX})
+_BITWISE = frozenset({ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR})
 
 # With fewer bytes an item, the dtype may have no exact value for the number of ranks.
 _EXACT_COUNT_BYTES = 4
 
 
-def check_reducible(op: object, dtype: np.dtype[Any]) -> ReduceOp:
+def check_reducible(op: object, dtype: np.dtype[Any]) -> Reduction:
     """Returns `op` if it has a meaning for items of `dtype`.
 
     Raises:
@@ -74,14 +155,14 @@ def check_reducible(op: object, dtype: np.dtype[Any]) -> ReduceOp:
     >>> check_reducible(ReduceOp.SUM, np.dtype("float32"))
     <ReduceOp.SUM: 'sum'>
     """
-    if not isinstance(op, ReduceOp):
+    if not isinstance(op, ReduceOp | PremulSum):
         raise TypeError(f"op must be a ReduceOp, for instance ReduceOp.SUM, not {op!r}")
     kind = dtype.kind
-    if kind == "V" and dtype.names is None and dtype.type.__module__ == "ml_dtypes":
-        kind = "f"
-    if kind not in "biufc":
+    if not _is_number(dtype, "biufc"):
         raise TypeError(f"arrays of numbers can be reduced, not those of dtype {dtype}")
-    if kind == "b" and op not in _ORDERED:
+    if op in _BITWISE and kind not in "biu":
+        raise ValueError(f"{op.name} has no meaning for {dtype}; it combines the bits of integers")
+    if kind == "b" and op not in _ORDERED | _BITWISE:
         raise ValueError(
             f"{op.name} has no meaning for booleans; write MAX for any, MIN for all, or count "
             "with array.astype(np.int64)"
@@ -94,6 +175,15 @@ def check_reducible(op: object, dtype: np.dtype[Any]) -> ReduceOp:
             "SUM and divide"
         )
     return op
+
+
+def prepare(op: Reduction, staged: Sequence[Staged]) -> ReduceOp:
+    """Multiplies arrays by the factor of PREMUL_SUM; returns the operation that combines them."""
+    if isinstance(op, ReduceOp):
+        return op
+    for each in staged:
+        each.replace(op.times(each.shaped))
+    return ReduceOp.SUM
 
 
 def combine(op: ReduceOp, into: Array, other: Array) -> None:
@@ -158,10 +248,24 @@ class Staged:
         self._shared = host is array and bool(host.flags.c_contiguous)
         self.flat: Array = np.ascontiguousarray(host).reshape(-1)
 
+    @property
+    def shaped(self) -> Array:
+        """`flat` in the shape of the user's array."""
+        return self.flat.reshape(self._array.shape)
+
+    def replace(self, array: Array) -> None:
+        """Replaces the values by those of a new array of the same shape and dtype."""
+        self._shared = False
+        self.flat = np.ascontiguousarray(array).reshape(-1)
+
+    def to_user(self, array: Array) -> Array:
+        """Returns a host array on the device of the user's array."""
+        return to_device(array, device_of(self._array))
+
     def write_back(self) -> None:
         """Copies the values of `flat` into the user's array, unless they share memory."""
         if not self._shared:
-            copy_into(self._array, self.flat.reshape(self._array.shape))
+            copy_into(self._array, self.shaped)
 
 
 def as_bytes(flat: Array) -> Buffer:

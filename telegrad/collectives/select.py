@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from telegrad.collectives.algorithms import direct, ring
+from telegrad.collectives.algorithms import direct, ring, star
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.types import Array
 
-__all__ = ["AllReduce", "select_all_reduce"]
+__all__ = ["AllReduce", "Reduce", "select_all_reduce", "select_reduce"]
 
 AllReduce: TypeAlias = Callable[[Link, Array, ReduceOp], Steps[None]]
+Reduce: TypeAlias = Callable[[Link, Array, ReduceOp, int], Steps[None]]
 
 # Up to this size, one step in which each rank sends to all others takes no longer than the 2 (n -
 # 1) steps of a ring. Milliseconds direct and ring, processes on two busy cores: n = 2: 256 KiB 3.5
@@ -30,3 +31,16 @@ def select_all_reduce(nbytes: int, n: int) -> AllReduce:
     if n > 1 and nbytes > DIRECT_UP_TO_BYTES:
         return ring.all_reduce
     return direct.all_reduce
+
+
+def select_reduce(nbytes: int, n: int) -> Reduce:
+    """Returns the algorithm for an array of this many bytes on n ranks.
+
+    Two ranks send the same bytes either way, and the root has half of the work in blocks.
+
+    >>> select_reduce(2**20, 4) is star.reduce_in_blocks
+    True
+    """
+    if n > 1 and nbytes > DIRECT_UP_TO_BYTES:
+        return star.reduce_in_blocks
+    return star.reduce

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 import numpy as np
 
 from telegrad.collectives.link import Link, Steps
-from telegrad.types import Array, Shape
+from telegrad.collectives.messages import Signature
+from telegrad.errors import CollectiveMismatchError
+from telegrad.types import Array
 from telegrad.wire import Buffer
 
 
@@ -31,10 +33,10 @@ class FakeLink(Link):
         signals: How many it has sent without.
     """
 
-    def __init__(self, job: FakeJob, rank: int, shape: Shape) -> None:
+    def __init__(self, job: FakeJob, rank: int, call: Signature) -> None:
         self._job = job
         self._rank = rank
-        self.own_shape = shape
+        self.own_call = call
         self.clock = 0
         self.messages = 0
         self.nbytes = 0
@@ -57,6 +59,9 @@ class FakeLink(Link):
     async def receive(self, source: int) -> Buffer:
         return await self._take(self._job.data[source, self._rank])
 
+    async def sender(self) -> int:
+        raise NotImplementedError  # there are no messages between two ranks
+
     def signal(self, to: int) -> None:
         assert to != self._rank
         self.signals += 1
@@ -65,8 +70,11 @@ class FakeLink(Link):
     async def signalled(self, source: int) -> None:
         await self._take(self._job.signals[source, self._rank])
 
-    def shape(self, source: int) -> Shape:
-        return self._job.links[source].own_shape
+    def call_of(self, source: int) -> Signature:
+        return self._job.links[source].own_call
+
+    def mismatch(self, ranks: Sequence[int]) -> CollectiveMismatchError:
+        return CollectiveMismatchError(f"the calls of ranks {list(ranks)} do not fit")
 
     async def _take(self, queue: deque[tuple[int, Buffer]]) -> Buffer:
         while not queue:
@@ -82,10 +90,15 @@ class FakeJob:
     Args:
         arrays: Of each rank.
         seed: Of the drawing.
+        calls: Of each rank; by default of an operation with its array alone.
     """
 
-    def __init__(self, arrays: list[Array], seed: int = 0) -> None:
-        self.links = [FakeLink(self, r, array.shape) for r, array in enumerate(arrays)]
+    def __init__(
+        self, arrays: list[Array], seed: int = 0, calls: Sequence[Signature] | None = None
+    ) -> None:
+        if calls is None:
+            calls = [Signature(operation="fake", shape=array.shape) for array in arrays]
+        self.links = [FakeLink(self, r, call) for r, call in enumerate(calls)]
         self.data: dict[tuple[int, int], deque[tuple[int, Buffer]]] = defaultdict(deque)
         self.signals: dict[tuple[int, int], deque[tuple[int, Buffer]]] = defaultdict(deque)
         self._arrays = arrays

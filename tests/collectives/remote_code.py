@@ -20,6 +20,10 @@ from telegrad.types import Array
 LARGE = 40_001
 
 
+# The operations that floating-point numbers have.
+FLOAT_OPS = [op for op in ReduceOp if op.name not in ("BAND", "BOR", "BXOR")]
+
+
 def begin(timeout: float = 30.0) -> int:
     """Makes the group of all, unless an earlier program has; returns the rank."""
     if current_agent().attachments[Groups].world is None:
@@ -33,7 +37,7 @@ def everything(sizes: Sequence[int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for size in sizes:
         base = np.arange(size, dtype=np.float64)
-        for op in ReduceOp:
+        for op in FLOAT_OPS:
             array = base + r + 1
             dist.all_reduce(array, op)
             found[f"{op.name} {size}"] = array
@@ -43,7 +47,27 @@ def everything(sizes: Sequence[int]) -> dict[str, Any]:
         found[f"all_gather {size}"] = dist.all_gather(np.full((size, r), r, np.int32))
         dist.barrier()
         found[f"ring {size}"] = pass_round(base + r, r, n)
+        found |= {f"{verb} {size}": value for verb, value in in_parts(base, r, n).items()}
     return found
+
+
+def in_parts(base: Array, r: int, n: int) -> dict[str, Any]:
+    """Every operation with one root or a part for each rank."""
+    reduced, part = base + r, np.zeros_like(base)
+    dist.reduce(reduced, n - 1)
+    parts = [base + 10 * r + q for q in range(n)]
+    dist.scatter(part, parts if r == 0 else None)
+    return {
+        "reduce": reduced,
+        "scatter": part,
+        "reduce_scatter": dist.reduce_scatter(parts),
+        "reduce_scatter_single": dist.reduce_scatter_single(np.concatenate(parts)),
+        "gather": dist.gather(base + r, n - 1),
+        "all_to_all": dist.all_to_all(parts),
+        "all_to_all_single": dist.all_to_all_single(np.concatenate(parts)),
+        "all_gather_single": dist.all_gather_single(base + r),
+        "object": dist.all_gather_object({"base": base + r}),
+    }
 
 
 def pass_round(array: Array, r: int, n: int) -> Array:
@@ -191,8 +215,60 @@ def refusal(call: Callable[[], object]) -> str:
 # -- ranks that do not agree -----------------------------------------------------------------
 
 
+def of_each(size: int = 2) -> list[Array]:
+    """An array for each rank."""
+    return [np.ones(size) for _ in range(dist.get_world_size())]
+
+
+def scatter(src: int, part: int, group: ProcessGroup | None) -> None:
+    """Scatters arrays of two items; the part for rank 2 has another size."""
+    parts = of_each()
+    parts[2 % len(parts)] = np.ones(part)
+    dist.scatter(np.ones(2), parts if dist.get_rank() == src else None, src, group)
+
+
+NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
+    "reduce to 0": lambda group: dist.reduce(np.ones(3), 0, group=group),
+    "reduce to 1": lambda group: dist.reduce(np.ones(3), 1, group=group),
+    "reduce MAX": lambda group: dist.reduce(np.ones(3), 0, ReduceOp.MAX, group),
+    "reduce much": lambda group: dist.reduce(np.ones(10 * LARGE), 0, group=group),
+    "reduce more": lambda group: dist.reduce(np.ones(11 * LARGE), 0, group=group),
+    "gather to 0": lambda group: dist.gather(np.ones(3), 0, group),
+    "gather to 1": lambda group: dist.gather(np.ones(3), 1, group),
+    "gather float32": lambda group: dist.gather(np.ones(3, np.float32), 0, group),
+    "scatter from 0": lambda group: scatter(0, 2, group),
+    "scatter from 1": lambda group: scatter(1, 2, group),
+    "scatter from 0, one too long": lambda group: scatter(0, 3, group),
+    "scatter into int64": lambda group: dist.scatter(np.ones(2, np.int64), None, 0, group),
+    "reduce_scatter": lambda group: dist.reduce_scatter(of_each(), group=group),
+    "reduce_scatter longer": lambda group: dist.reduce_scatter(of_each(3), group=group),
+    "reduce_scatter MIN": lambda group: dist.reduce_scatter(of_each(), ReduceOp.MIN, group),
+    "reduce_scatter_single": lambda group: dist.reduce_scatter_single(np.ones(6), group=group),
+    "reduce_scatter_single split": lambda group: dist.reduce_scatter_single(
+        np.ones(6), group=group, split_sizes=[1, 2, 3]
+    ),
+    "all_to_all": lambda group: dist.all_to_all(of_each(), group),
+    "all_to_all float32": lambda group: dist.all_to_all(
+        [np.ones(1, np.float32)] * dist.get_world_size(), group
+    ),
+    "all_to_all_single": lambda group: dist.all_to_all_single(np.ones((6, 2)), group=group),
+    "all_to_all_single wide": lambda group: dist.all_to_all_single(np.ones((6, 3)), group=group),
+    "all_to_all_single wants": lambda group: dist.all_to_all_single(
+        np.ones((6, 2)), [2, 2, 3], group=group
+    ),
+    "all_gather_single": lambda group: dist.all_gather_single(np.ones((2, 2)), group=group),
+    "all_gather_single wide": lambda group: dist.all_gather_single(np.ones((2, 3)), group=group),
+    "all_gather_object": lambda group: dist.all_gather_object("a", group=group),
+    "broadcast_object_list 1": lambda group: dist.broadcast_object_list(["a"], 1, group),
+    "PREMUL_SUM": lambda group: dist.all_reduce(np.ones(3), ReduceOp.PREMUL_SUM(2.0), group),
+}
+
+
 def do(what: str, group: ProcessGroup | None = None) -> None:
     """Runs one operation that a test names."""
+    if what in NAMED:
+        NAMED[what](group)
+        return
     verb, _, rest = what.partition(" ")
     size = int(rest) if rest.isdigit() else 3
     array = np.ones(size)

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.collectives import ReduceOp
-from telegrad.collectives.algorithms import direct, dissemination, ring, tree
-from telegrad.collectives.reduction import check_reducible, finish
-from telegrad.collectives.select import DIRECT_UP_TO_BYTES, select_all_reduce
+from telegrad.collectives.algorithms import direct, dissemination, ring, star, tree
+from telegrad.collectives.messages import Signature
+from telegrad.collectives.reduction import PremulSum, check_reducible, finish
+from telegrad.collectives.select import DIRECT_UP_TO_BYTES, select_all_reduce, select_reduce
+from telegrad.errors import CollectiveMismatchError
 from telegrad.types import Array
 from tests.collectives.fake_link import FakeJob, arrays_for
 
@@ -50,6 +52,9 @@ UFUNCS: dict[ReduceOp, Any] = {
     ReduceOp.PRODUCT: np.multiply,
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
 }
 
 
@@ -195,7 +200,188 @@ def test_all_gather(n: int, seed: int) -> None:
         assert (link.messages, link.nbytes) == (n - 1, (n - 1) * array.nbytes)
 
 
+# -- one root, and parts for each rank -------------------------------------------------------
+
+
+def is_rounded_by_place(op: ReduceOp, dtype: str) -> bool:
+    """NumPy's vector instructions fuse the sums of a complex product, its code for the rest not."""
+    return op is ReduceOp.PRODUCT and np.dtype(dtype).kind == "c"
+
+
+def rounds_of(n: int) -> int:
+    return math.ceil(math.log2(n))
+
+
+@pytest.mark.parametrize("algorithm", [star.reduce, star.reduce_in_blocks])
+@given(
+    st.sampled_from(CASES),
+    st.integers(1, 6),
+    st.integers(0, 5),
+    st.sampled_from([0, 1, 3, 7, 16]),
+    st.integers(0, 2**16),
+)
+def test_reduce(
+    algorithm: Any, case: tuple[ReduceOp, str], n: int, root: int, size: int, seed: int
+) -> None:
+    (op, dtype), root = case, root % n
+    arrays = arrays_for(n, size, dtype, seed)
+    before = [array.copy() for array in arrays]
+    job = FakeJob(arrays, seed)
+    job.run(lambda link, flat: algorithm(link, flat, op, root))
+    same = [array.copy() for array in before]
+    FakeJob(same).run(lambda link, flat: direct.all_reduce(link, flat, op))
+    if is_rounded_by_place(op, dtype):
+        np.testing.assert_allclose(arrays[root], same[0], rtol=1e-5)
+    else:
+        assert arrays[root].tobytes() == same[0].tobytes(), "the bits of all_reduce"
+    for r in range(n):
+        if r != root:
+            np.testing.assert_array_equal(arrays[r], before[r])
+    nbytes = before[0].nbytes
+    if algorithm is star.reduce:
+        assert job.steps == rounds_of(n)
+        for r, link in enumerate(job.links):
+            assert (link.messages, link.nbytes) == ((0, 0) if r == root else (1, nbytes))
+            assert link.signals == rounds_of(n)
+    else:
+        assert job.steps == (2 if n > 1 else 0)
+        bounds = ring.block_bounds(size, n)
+        own = (bounds[root + 1] - bounds[root]) * before[0].itemsize
+        for r, link in enumerate(job.links):
+            assert link.signals == 0
+            assert (link.messages, link.nbytes) == (
+                (n - 1, nbytes - own) if r == root else (n, nbytes)
+            )
+
+
+@given(st.sampled_from(CASES), st.integers(1, 6), st.data())
+def test_reduce_scatter(case: tuple[ReduceOp, str], n: int, data: st.DataObject) -> None:
+    op, dtype = case
+    sizes = data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n))
+    seed = data.draw(st.integers(0, 2**16))
+    arrays = arrays_for(n, sum(sizes), dtype, seed)
+    ends = np.cumsum(sizes)[:-1]
+    job = FakeJob(arrays, seed)
+    reduced = job.run(lambda link, flat: direct.reduce_scatter(link, np.split(flat, ends), op))
+    FakeJob(arrays).run(lambda link, flat: direct.all_reduce(link, flat, op))
+    for r, part in enumerate(np.split(arrays[0], ends)):
+        if is_rounded_by_place(op, dtype):
+            np.testing.assert_allclose(reduced[r], part, rtol=1e-5)
+        else:
+            assert reduced[r].tobytes() == part.tobytes()
+        assert reduced[r].dtype == part.dtype
+    assert job.steps == min(n - 1, 1)
+    for r, link in enumerate(job.links):
+        others = (sum(sizes) - sizes[r]) * arrays[0].itemsize
+        assert (link.messages, link.nbytes, link.signals) == (n - 1, others, 0)
+
+
+SHAPES = [(), (0,), (3,), (2, 2), (1, 0, 4), (5, 1)]
+
+
+@given(st.integers(1, 6), st.integers(0, 5), st.integers(0, 2**16))
+def test_gather(n: int, root: int, seed: int) -> None:
+    root %= n
+    arrays = [np.full(SHAPES[r], r, np.int16) for r in range(n)]
+    job = FakeJob(arrays, seed)
+    found = job.run(lambda link, array: star.gather(link, array, root))
+    for r, gathered in enumerate(found):
+        if r != root:
+            assert gathered is None
+            continue
+        for mine, theirs in zip(gathered, arrays, strict=True):
+            assert mine.shape == theirs.shape
+            assert not np.shares_memory(mine, theirs)
+            np.testing.assert_array_equal(mine, theirs)
+    assert job.steps == rounds_of(n)
+    for r, link in enumerate(job.links):
+        assert (link.messages, link.nbytes) == ((0, 0) if r == root else (1, arrays[r].nbytes))
+        assert link.signals == rounds_of(n)
+
+
+def scatter_calls(shapes: list[Any], parts: list[Array], root: int) -> list[Signature]:
+    stated = tuple(part.shape for part in parts)
+    return [
+        Signature(operation="scatter", root=root, shape=shape, parts=stated if r == root else ())
+        for r, shape in enumerate(shapes)
+    ]
+
+
+@given(st.integers(1, 6), st.integers(0, 5), st.integers(0, 2**16))
+def test_scatter(n: int, root: int, seed: int) -> None:
+    root %= n
+    parts = [np.full(SHAPES[r], r, np.int16) for r in range(n)]
+    arrays = [np.full_like(part, -1).reshape(-1) for part in parts]
+    job = FakeJob(arrays, seed, scatter_calls([part.shape for part in parts], parts, root))
+    flat = [part.reshape(-1) for part in parts]
+    job.run(lambda link, array: star.scatter(link, array, flat if link.rank == root else [], root))
+    for r in range(n):
+        np.testing.assert_array_equal(arrays[r], flat[r])
+    assert job.steps == (1 + rounds_of(n) if n > 1 else 0)
+    for r, link in enumerate(job.links):
+        sent = (n - 1, sum(part.nbytes for part in parts) - parts[r].nbytes)
+        assert (link.messages, link.nbytes) == (sent if r == root else (0, 0))
+        assert link.signals == rounds_of(n)
+
+
+def test_no_rank_leaves_a_scatter_of_which_one_part_does_not_fit() -> None:
+    parts = [np.zeros(2), np.zeros(3), np.zeros(2)]
+    job = FakeJob([np.zeros(2)] * 3, 0, scatter_calls([(2,)] * 3, parts, 0))
+    running = [
+        star.scatter(link, np.zeros(2), parts if link.rank == 0 else [], 0) for link in job.links
+    ]
+    running[0].send(None)
+    with pytest.raises(CollectiveMismatchError, match=r"ranks \[0, 1\]"):
+        running[1].send(None)
+    for _ in range(5):
+        running[0].send(None)  # would raise StopIteration
+        running[2].send(None)
+    running[0].close()
+    running[2].close()
+
+
+@given(st.integers(1, 6), st.integers(0, 2**16))
+def test_all_to_all(n: int, seed: int) -> None:
+    parts = [
+        [np.full(SHAPES[(r + q) % 6], 10 * r + q, np.int16) for q in range(n)] for r in range(n)
+    ]
+    calls = [
+        Signature(operation="all_to_all", parts=tuple(part.shape for part in mine))
+        for mine in parts
+    ]
+    job = FakeJob([np.zeros(0)] * n, seed, calls)
+    for r, received in enumerate(
+        job.run(lambda link, _: direct.all_to_all(link, parts[link.rank]))
+    ):
+        for q, part in enumerate(received):
+            assert part.shape == parts[q][r].shape
+            assert not np.shares_memory(part, parts[q][r])
+            np.testing.assert_array_equal(part, parts[q][r])
+    assert job.steps == min(n - 1, 1)
+    for r, link in enumerate(job.links):
+        others = sum(part.nbytes for part in parts[r]) - parts[r][r].nbytes
+        assert (link.messages, link.nbytes, link.signals) == (n - 1, others, 0)
+
+
+def test_all_ranks_see_that_two_of_them_disagree() -> None:
+    parts = [np.zeros(1)] * 3
+    calls = [
+        Signature(operation="all_to_all_single", parts=((1,),) * 3, wanted=wanted)
+        for wanted in ((), ((1,), (1,), (2,)), ())
+    ]
+    job = FakeJob([np.zeros(0)] * 3, 0, calls)
+    running = [direct.all_to_all(link, parts) for link in job.links]
+    for steps in running[:2]:
+        steps.send(None)
+    for steps in reversed(running):
+        with pytest.raises(CollectiveMismatchError, match=r"ranks \[1, 2\]"):
+            steps.send(None)
+
+
 def test_which_algorithm() -> None:
+    assert select_reduce(DIRECT_UP_TO_BYTES, 4) is star.reduce
+    assert select_reduce(DIRECT_UP_TO_BYTES + 1, 2) is star.reduce_in_blocks
+    assert select_reduce(2**30, 1) is star.reduce
     assert select_all_reduce(DIRECT_UP_TO_BYTES, 4) is direct.all_reduce
     assert select_all_reduce(DIRECT_UP_TO_BYTES + 1, 2) is ring.all_reduce
     assert select_all_reduce(2**30, 1) is direct.all_reduce
@@ -233,11 +419,50 @@ def test_overflow_is_silent_and_nan_goes_through(algorithm: Any) -> None:
         (ReduceOp.SUM, "bool", ValueError, "MAX for any"),
         (ReduceOp.MIN, "complex64", ValueError, "no order"),
         (ReduceOp.AVG, "int32", ValueError, "rounded"),
+        (ReduceOp.BAND, "float32", ValueError, "bits of integers"),
+        (ReduceOp.BXOR, ml_dtypes.bfloat16, ValueError, "bits of integers"),
+        (ReduceOp.PREMUL_SUM(2), "bool", ValueError, "PREMUL_SUM has no meaning for booleans"),
         (ReduceOp.SUM, "datetime64[s]", TypeError, "datetime64"),
         (ReduceOp.SUM, "U3", TypeError, "<U3"),
         ("sum", "float32", TypeError, "ReduceOp.SUM"),
     ],
 )
-def test_what_has_no_meaning(op: Any, dtype: str, error: type[Exception], words: str) -> None:
+def test_what_has_no_meaning(op: Any, dtype: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         check_reducible(op, np.dtype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES[:-3], "complex64", ">f4", ml_dtypes.bfloat16])
+def test_a_factor(dtype: Any) -> None:
+    array = np.array([[1, 2, 3], [4, 5, 6]]).astype(dtype)
+    for factor in (3, 3.0, np.int8(3), np.array([1, 2, 3]), np.array([[2], [3]], np.float32)):
+        product = PremulSum(factor).times(array)
+        assert product.dtype == array.dtype
+        assert product.shape == array.shape
+        np.testing.assert_array_equal(
+            product.astype(complex), np.multiply(array.astype(complex), factor)
+        )
+
+
+@pytest.mark.parametrize(
+    ("factor", "dtype", "error", "words"),
+    [
+        (0.5, "int32", ValueError, "would have to be rounded"),
+        (300, "int8", ValueError, "no exact value"),
+        (-1, "uint8", ValueError, "no exact value"),
+        (float("nan"), "int64", ValueError, "no exact value"),
+        (2.0**63, "int64", ValueError, "no exact value"),
+        (1j, "float64", ValueError, "complex"),
+        (np.ones(2), "float64", ValueError, "shape"),
+        (np.ones((2, 3)), "float64", ValueError, r"\(2, 3\)"),
+        ("2", "float64", TypeError, "'2'"),
+        (True, "float64", TypeError, "True"),
+        (None, "float64", TypeError, "None"),
+        (2**70, "float64", TypeError, "factor"),
+    ],
+)
+def test_a_factor_that_does_not_fit(
+    factor: Any, dtype: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        PremulSum(factor).times(np.ones(3, dtype))

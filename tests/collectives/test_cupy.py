@@ -10,6 +10,7 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad.arrays import copy_into
+from telegrad.collectives import ReduceOp
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.fake_cupy import FakeCupyArray, make_module
@@ -45,6 +46,47 @@ def on_a_gpu(size: int) -> None:
         received: Any = FakeCupyArray(np.zeros(size))
         dist.recv(received, 0)
         assert (received.inside == 1.0).all()
+
+
+def in_parts_on_a_gpu(size: int) -> None:
+    r = remote_code.begin()
+
+    def on_gpu(value: float) -> Any:
+        return FakeCupyArray(np.full(size, float(value)))
+
+    def values(found: Any) -> list[float]:
+        assert all(isinstance(each, FakeCupyArray) for each in found)
+        return [float(each.inside[-1]) for each in found]
+
+    reduced = on_gpu(r + 1)
+    dist.reduce(reduced, 1)
+    assert values([reduced]) == [3.0 if r else 1.0]
+    part = on_gpu(0)
+    dist.scatter(part, [on_gpu(5), on_gpu(6)] if r == 0 else None)
+    assert values([part]) == [5.0 + r]
+    gathered = dist.gather(on_gpu(r), 1)
+    assert gathered is None if r == 0 else values(gathered) == [0.0, 1.0]
+    assert values(dist.all_to_all([on_gpu(10 * r), on_gpu(10 * r + 1)])) == [r, 10.0 + r]
+    own: Any = dist.reduce_scatter([on_gpu(1), on_gpu(2)], ReduceOp.PREMUL_SUM(on_gpu(2)))
+    assert values([own]) == [4.0 + 4 * r]
+    singles: list[Any] = [
+        dist.all_gather_single(on_gpu(r)),
+        dist.reduce_scatter_single(on_gpu(1), split_sizes=[1, size - 1]),
+        dist.all_to_all_single(on_gpu(r), input_split_sizes=[size - 1, 1]),
+    ]
+    assert values(singles) == [1.0, 2.0, 1.0]
+    assert [each.shape for each in singles] == [
+        (2 * size,),
+        (size - 1 if r else 1,),
+        (2 if r else 2 * size - 2,),
+    ]
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+@pytest.mark.usefixtures("cupy")
+def test_parts_on_a_gpu(size: int) -> None:
+    with Cluster(2) as cluster:
+        cluster.run(in_parts_on_a_gpu, size)
 
 
 @pytest.mark.parametrize("size", [3, LARGE])

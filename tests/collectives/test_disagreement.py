@@ -57,6 +57,73 @@ DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
         [["broadcast 1"], ["broadcast 2"], ["broadcast 0"]],
         ["broadcast(src="],
     ),
+    "root of reduce": ([["reduce to 0"], ["reduce to 0"], ["reduce to 1"]], ["dst=0", "dst=1"]),
+    "op of reduce": (
+        [["reduce to 0"], ["reduce to 0"], ["reduce MAX"]],
+        ["reduce(op=SUM, dst=0, dtype=float64, shape=(3,))", "op=MAX"],
+    ),
+    "size of reduce": (
+        [["reduce much"], ["reduce much"], ["reduce more"]],
+        [f"shape=({10 * LARGE},)", f"shape=({11 * LARGE},)"],
+    ),
+    "root of gather": ([["gather to 0"], ["gather to 1"], ["gather to 1"]], ["dst=0", "dst=1"]),
+    "dtype of gather": (
+        [["gather to 0"], ["gather to 0"], ["gather float32"]],
+        ["dtype=float64", "dtype=float32"],
+    ),
+    "root of scatter": (
+        [["scatter from 0"], ["scatter from 0"], ["scatter from 1"]],
+        ["src=0", "src=1"],
+    ),
+    "dtype of scatter": (
+        [["scatter from 0"], ["scatter from 0"], ["scatter into int64"]],
+        ["dtype=float64", "dtype=int64"],
+    ),
+    "a part of scatter": (
+        [["scatter from 0, one too long"], ["scatter from 0"], ["scatter from 0"]],
+        [
+            "scatter(src=0, dtype=float64, shape=(2,), parts=[(2,), (2,), (3,)])",
+            "rank 2 ('worker2') called scatter(src=0, dtype=float64, shape=(2,))",
+        ],
+    ),
+    "parts of reduce_scatter": (
+        [["reduce_scatter"], ["reduce_scatter"], ["reduce_scatter longer"]],
+        ["parts=[(2,), (2,), (2,)]", "parts=[(3,), (3,), (3,)]"],
+    ),
+    "op of reduce_scatter": (
+        [["reduce_scatter"], ["reduce_scatter MIN"], ["reduce_scatter"]],
+        ["reduce_scatter(op=SUM", "reduce_scatter(op=MIN"],
+    ),
+    "splits of reduce_scatter_single": (
+        [
+            ["reduce_scatter_single"],
+            ["reduce_scatter_single split"],
+            ["reduce_scatter_single"],
+        ],
+        ["shape=(6,), parts=[(2,), (2,), (2,)]", "shape=(6,), parts=[(1,), (2,), (3,)]"],
+    ),
+    "dtype of all_to_all": (
+        [["all_to_all"], ["all_to_all"], ["all_to_all float32"]],
+        ["all_to_all(dtype=float64, parts=[(2,)", "all_to_all(dtype=float32, parts=[(1,)"],
+    ),
+    "width of all_to_all_single": (
+        [["all_to_all_single"], ["all_to_all_single"], ["all_to_all_single wide"]],
+        ["shape=(6, 2)", "shape=(6, 3)"],
+    ),
+    "splits of all_to_all_single": (
+        [["all_to_all_single"], ["all_to_all_single wants"], ["all_to_all_single"]],
+        [
+            "rank 1 ('worker1') called",
+            "wanted=[(2, 2), (2, 2), (3, 2)]",
+            "rank 2 ('worker2') called",
+            "parts=[(2, 2), (2, 2), (2, 2)]",
+        ],
+    ),
+    "width of all_gather_single": (
+        [["all_gather_single"], ["all_gather_single"], ["all_gather_single wide"]],
+        ["shape=(2, 2)", "shape=(2, 3)"],
+    ),
+    "PREMUL_SUM": ([["all_reduce"], ["PREMUL_SUM"], ["all_reduce"]], ["op=SUM", "op=PREMUL_SUM"]),
     "label": (
         [
             ["all_reduce label=bucket 1"],

@@ -42,7 +42,24 @@ def start(pool: ThreadPoolExecutor, cluster: Cluster, what: str) -> dict[int, Fu
     return waiting
 
 
-@pytest.mark.parametrize("what", ["all_reduce", f"all_reduce {LARGE * 10}", "broadcast 1"])
+KILLED_IN = [
+    "all_reduce",
+    f"all_reduce {LARGE * 10}",
+    "broadcast 1",
+    "reduce to 0",
+    "reduce much",
+    "gather to 1",
+    "scatter from 0",
+    "scatter from 1",
+    "reduce_scatter",
+    "all_to_all",
+    "all_gather_single",
+    "all_gather_object",
+    "broadcast_object_list 1",
+]
+
+
+@pytest.mark.parametrize("what", KILLED_IN)
 def test_an_agent_that_is_killed(pool: ThreadPoolExecutor, what: str) -> None:
     with Cluster(3) as cluster:
         cluster.run(remote_code.meet)

@@ -44,6 +44,29 @@ def check_everything(results: list[dict[str, Any]], n: int, sizes: tuple[int, ..
             assert [each.shape for each in gathered] == [(size, q) for q in range(n)]
             assert all((each == q).all() for q, each in enumerate(gathered))
             np.testing.assert_array_equal(found[f"ring {size}"], base + (r - 1) % n)
+            check_parts(found, size, r, n)
+
+
+def check_parts(found: dict[str, Any], size: int, r: int, n: int) -> None:
+    base = np.arange(size, dtype=np.float64)
+    from_each = [base + 10 * q + r for q in range(n)]
+    wanted = {
+        "reduce": sum(base + q for q in range(n)) if r == n - 1 else base + r,
+        "scatter": base + r,
+        "reduce_scatter": sum(from_each),
+        "reduce_scatter_single": sum(from_each),
+        "gather": [base + q for q in range(n)] if r == n - 1 else None,
+        "all_to_all": from_each,
+        "all_to_all_single": np.concatenate(from_each),
+        "all_gather_single": np.concatenate([base + q for q in range(n)]),
+    }
+    for verb, value in wanted.items():
+        if value is None:
+            assert found[f"{verb} {size}"] is None
+        else:
+            np.testing.assert_array_equal(found[f"{verb} {size}"], value, verb)
+    for q, each in enumerate(found[f"object {size}"]):
+        np.testing.assert_array_equal(each["base"], base + q)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 7))])
@@ -62,9 +85,20 @@ def test_alone() -> None:
 def alone_in_the_job() -> Any:
     remote_code.begin()
     array = np.arange(3.0)
-    for op in ReduceOp:
+    for op in remote_code.FLOAT_OPS:
         dist.all_reduce(array, op)
+        dist.reduce(array, 0, op)
+        np.testing.assert_array_equal(dist.reduce_scatter([array], op), array)
+        np.testing.assert_array_equal(dist.reduce_scatter_single(array, op), array)
     dist.broadcast(array, 0)
+    dist.scatter(array, [np.arange(3.0)])
+    for copies in (dist.gather(array), dist.all_to_all([array])):
+        assert copies is not None
+        np.testing.assert_array_equal(copies[0], array)
+        assert not np.shares_memory(copies[0], array)
+    for copy in (dist.all_gather_single(array), dist.all_to_all_single(array, [3])):
+        np.testing.assert_array_equal(copy, array)
+        assert not np.shares_memory(copy, array)
     dist.barrier()
     (gathered,) = dist.all_gather(array)
     assert not np.shares_memory(gathered, array)
@@ -148,7 +182,7 @@ def test_on_the_user_loop() -> None:
         for words in cluster.run(remote_code.calls_blocks_the_user_loop):
             assert words.startswith("BlockingCallError: barrier() would block")
             assert "`await rpc.to_thread(barrier, ...)`" in words
-            assert "async_op" not in words, "which barrier() does not take"
+            assert "or async_op=True and await the Work" in words
             assert words.endswith("2.0")
 
 
@@ -266,6 +300,45 @@ def with_wrong_arguments() -> None:
         (lambda: verbs.send(array, dist.get_rank()), ValueError, "is this one"),
         (lambda: verbs.send(array, 1 - dist.get_rank(), tag=-1), ValueError, "-1"),
         (lambda: verbs.recv(array, 1 - dist.get_rank(), tag="a"), TypeError, "tag"),
+        (lambda: verbs.all_reduce(array, ReduceOp.PREMUL_SUM(1j)), ValueError, "complex"),
+        (lambda: verbs.all_reduce(array, ReduceOp.BOR), ValueError, "bits of integers"),
+        (lambda: verbs.reduce(read_only, dist.get_rank()), ValueError, "read-only"),
+        (lambda: verbs.reduce(array, 2), ValueError, "dst 2 is no member"),
+        (lambda: verbs.reduce(np.array(["a"])), TypeError, "numbers"),
+        (lambda: verbs.gather(array, -1), ValueError, "dst -1 is no member"),
+        (lambda: verbs.scatter(read_only), ValueError, "read-only"),
+        (lambda: verbs.scatter(array, None, dist.get_rank()), TypeError, "not NoneType"),
+        (lambda: verbs.scatter(array, [array], dist.get_rank()), ValueError, "got 1"),
+        (
+            lambda: verbs.scatter(array, [array, array], 1 - dist.get_rank()),
+            ValueError,
+            "the source, alone; pass None here",
+        ),
+        (
+            lambda: verbs.scatter(array, [np.ones(2)] * 2, dist.get_rank()),
+            ValueError,
+            r"own part has shape \(2,\)",
+        ),
+        (lambda: verbs.reduce_scatter(np.ones((2, 3))), TypeError, "list of arrays.*not ndarray"),
+        (lambda: verbs.reduce_scatter([array] * 3), ValueError, "each of the 2 ranks.*got 3"),
+        (lambda: verbs.reduce_scatter([array, np.ones(3, int)]), ValueError, "float64 and int64"),
+        (lambda: verbs.reduce_scatter([array, 1.0]), TypeError, "not float"),
+        (lambda: verbs.reduce_scatter_single(array), ValueError, "state split_sizes"),
+        (lambda: verbs.reduce_scatter_single(np.array(1.0)), ValueError, "without axes"),
+        (
+            lambda: verbs.reduce_scatter_single(array, split_sizes=[1, 1]),
+            ValueError,
+            r"split_sizes \[1, 1\] must add up to 3",
+        ),
+        (lambda: verbs.all_to_all([tensor([1.0])] * 2), TypeError, r"tensor\.data"),
+        (lambda: verbs.all_to_all_single(array), ValueError, "state input_split_sizes"),
+        (
+            lambda: verbs.all_to_all_single(array, [1], [1, 2]),
+            ValueError,
+            r"output_split_sizes.*2 ranks \(got \[1\]\)",
+        ),
+        (lambda: verbs.all_to_all_single(array, None, [4, -1]), ValueError, "from 0"),
+        (lambda: verbs.all_to_all_single(array, None, [1.5, 1.5]), TypeError, "integers"),
         (lambda: dist.barrier(timeout=0), ValueError, "above 0"),
         (lambda: verbs.all_reduce(array, group=[0, 1]), TypeError, "ProcessGroup"),
         (lambda: verbs.all_reduce(array, label=5), TypeError, "label must be a str, not 5"),
@@ -286,6 +359,31 @@ def with_wrong_arguments() -> None:
 def test_wrong_arguments() -> None:
     with Cluster(2) as cluster:
         cluster.run(with_wrong_arguments)
+
+
+def weighted() -> list[Any]:
+    """Each rank has a factor of its own; the arrays that are only read keep their values."""
+    r = remote_code.begin()
+    of_rank = ReduceOp.PREMUL_SUM(r + 1)
+    counts = np.array([1, 10], np.int32)
+    dist.all_reduce(counts, of_rank)
+    rows = ReduceOp.PREMUL_SUM(np.array([[1.0], [0.5]]))
+    array = np.ones((2, 2), np.float32).T
+    dist.reduce(array, 0, rows)
+    own = np.full(3, 2.0)
+    parts = [
+        dist.reduce_scatter_single(own, of_rank),
+        dist.reduce_scatter([own, own, own], of_rank),
+    ]
+    assert (own == 2.0).all()
+    return [counts.tolist(), array.tolist(), *(part.tolist() for part in parts)]
+
+
+def test_factors(cluster: Cluster) -> None:
+    ones = [[1.0, 1.0], [1.0, 1.0]]
+    for r, found in enumerate(cluster.run(weighted)):
+        reduced = ones if r else [[3.0, 3.0], [1.5, 1.5]]
+        assert found == [[6, 60], reduced, [12.0], [12.0] * 3]
 
 
 # -- what is counted and shown -----------------------------------------------------------------

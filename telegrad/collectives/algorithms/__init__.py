@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from telegrad.collectives.algorithms import direct, dissemination, ring, tree
+from telegrad.collectives.algorithms import direct, dissemination, objects, ring, star, tree
 
-__all__ = ["direct", "dissemination", "ring", "tree"]
+__all__ = ["direct", "dissemination", "objects", "ring", "star", "tree"]

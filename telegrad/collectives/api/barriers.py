@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 from telegrad.collectives.algorithms import dissemination
-from telegrad.collectives.api.calls import group_of
+from telegrad.collectives.api.calls import group_of, run_call
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup
+from telegrad.collectives.process_group import ProcessGroup, Work
 
-__all__ = ["barrier"]
+__all__ = ["barrier", "monitored_barrier"]
 
 
-def barrier(group: ProcessGroup | None = None, timeout: float | None = None) -> None:
+@overload
+def barrier(
+    group: ProcessGroup | None = None,
+    async_op: Literal[False] = False,
+    timeout: float | None = None,
+) -> None: ...
+@overload
+def barrier(
+    group: ProcessGroup | None = None,
+    *,
+    async_op: Literal[True],
+    timeout: float | None = None,
+) -> Work[None]: ...
+def barrier(
+    group: ProcessGroup | None = None, async_op: bool = False, timeout: float | None = None
+) -> Work[None] | None:
     """Returns once every rank has called it.
 
     Args:
         group: The group; None for all workers.
+        async_op: If True, returns a Work at once, which is done once every rank has called it.
         timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Returns:
+        None, or the Work.
 
     Raises:
         Exception: Any error of `all_reduce`.
@@ -32,9 +53,42 @@ def barrier(group: ProcessGroup | None = None, timeout: float | None = None) -> 
         ...     cluster.run(step)
         ['all are here', 'all are here']
     """
-    group_of(group).call(_barrier_call(), timeout)
+    call = Call(signature=Signature(operation="barrier"), run=dissemination.barrier)
+    return run_call(group_of(group), call, async_op, timeout)
 
 
-def _barrier_call() -> Call[None]:
-    """Returns the call of `barrier`."""
-    return Call(signature=Signature(operation="barrier"), run=dissemination.barrier)
+def monitored_barrier(
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """Returns once every rank has called it; an error names the ranks that have not.
+
+    Every operation has such errors. This one exists for programs that call torch's.
+
+    Args:
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+        wait_all_ranks: If True, the error names all missing ranks, else the first of them.
+
+    Raises:
+        CallTimeoutError: A rank did not come in time; raised on all ranks.
+        Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     collectives.monitored_barrier(timeout=30.0)
+        ...     return "all are here"
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        ['all are here', 'all are here']
+    """
+    call = Call(
+        signature=Signature(operation="monitored_barrier"),
+        run=dissemination.barrier,
+        names_all=wait_all_ranks,
+    )
+    group_of(group).call(call, timeout)

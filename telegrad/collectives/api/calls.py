@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from typing import TypeVar
+
+import numpy as np
 
 from telegrad.collectives.groups import Groups
 from telegrad.collectives.messages import Signature, dtype_label
 from telegrad.collectives.operation import EAGER_BYTES, Call
 from telegrad.collectives.process_group import ProcessGroup, Work
-from telegrad.collectives.reduction import Staged
+from telegrad.collectives.reduction import Staged, check_array
 from telegrad.rpc.seams import current_agent
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 
 __all__ = [
+    "check_integer",
+    "check_lengths",
+    "check_parts",
+    "check_splits",
     "check_tag",
     "current_world",
+    "cut_rows",
     "eager_bytes",
+    "eager_bytes_of",
     "group_of",
     "partner_of",
     "place_of",
@@ -88,11 +97,17 @@ def check_tag(tag: object) -> int:
         TypeError: The tag is no integer.
         ValueError: The tag is negative.
     """
-    if isinstance(tag, bool) or not isinstance(tag, numbers.Integral):
-        raise TypeError(f"tag must be an integer, not {tag!r}")
-    if tag < 0:
+    checked = check_integer("tag", tag)
+    if checked < 0:
         raise ValueError(f"tag must not be negative (got {tag})")
-    return int(tag)
+    return checked
+
+
+def check_integer(what: str, value: object) -> int:
+    """Returns an integer of Python for any integer; raises TypeError for all else, bools too."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{what} must be an integer, not {value!r}")
+    return int(value)
 
 
 def eager_bytes(staged: Staged, message_bytes: int) -> int:
@@ -100,10 +115,118 @@ def eager_bytes(staged: Staged, message_bytes: int) -> int:
     return staged.flat.nbytes if message_bytes <= EAGER_BYTES else 0
 
 
+def eager_bytes_of(parts: Sequence[Array]) -> int:
+    """Returns the most bytes of parts, one for each rank, that are sent before a rank asks."""
+    return max((part.nbytes for part in parts if part.nbytes <= EAGER_BYTES), default=0)
+
+
+def check_parts(verb: str, arrays: object, group: ProcessGroup) -> list[Array]:
+    """Returns the arrays for all ranks, by rank in the group.
+
+    Raises:
+        TypeError: They are no list of arrays, or `check_array` refuses one of them.
+        ValueError: Their number is not that of the ranks, or their dtypes differ.
+    """
+    if not isinstance(arrays, list | tuple):
+        raise TypeError(
+            f"{verb} takes a list of arrays, one for each rank, not {type(arrays).__name__}"
+        )
+    if len(arrays) != group.size:
+        raise ValueError(
+            f"{verb} needs one array for each of the {group.size} ranks of group {group.name!r} "
+            f"(got {len(arrays)})"
+        )
+    parts = [check_array(verb, each, written=False) for each in arrays]
+    labels = sorted({dtype_label(part.dtype) for part in parts})
+    if len(labels) > 1:
+        raise ValueError(f"{verb} takes arrays of one dtype, not {' and '.join(labels)}")
+    return parts
+
+
+def check_splits(what: str, splits: object, array: Array, group: ProcessGroup) -> list[int]:
+    """Returns the lengths of the parts into which the first axis of an array is cut.
+
+    Args:
+        what: The argument, for errors.
+        splits: The lengths, by rank in the group; None for equal ones.
+        array: The array.
+        group: The group.
+
+    Raises:
+        TypeError: The lengths are no list of integers.
+        ValueError: They do not add up to the length of the first axis.
+    """
+    if not array.shape:
+        raise ValueError("an array without axes cannot be split between ranks; reshape it to (1,)")
+    rows, n = array.shape[0], group.size
+    if splits is not None:
+        lengths = check_lengths(what, splits, group)
+        if sum(lengths) != rows:
+            raise ValueError(
+                f"{what} {lengths} must add up to {rows}, the length of the first axis"
+            )
+        return lengths
+    if rows % n:
+        raise ValueError(
+            f"the first axis, of length {rows}, cannot be cut into {n} equal parts; state {what}"
+        )
+    return [rows // n] * n
+
+
+def check_lengths(what: str, lengths: object, group: ProcessGroup) -> list[int]:
+    """Returns one length for each rank of a group.
+
+    Raises:
+        TypeError: The lengths are no list of integers.
+        ValueError: There is not one for each rank, or one is negative.
+    """
+    if not isinstance(lengths, list | tuple) or any(
+        isinstance(each, bool) or not isinstance(each, numbers.Integral) for each in lengths
+    ):
+        raise TypeError(f"{what} must be a list of integers, not {lengths!r}")
+    if len(lengths) != group.size or min(lengths) < 0:
+        raise ValueError(
+            f"{what} needs one length from 0 for each of the {group.size} ranks (got {lengths!r})"
+        )
+    return [int(each) for each in lengths]
+
+
+def cut_rows(array: Array, lengths: Sequence[int]) -> list[Array]:
+    """Returns views of an array: its first axis, cut into parts of these lengths.
+
+    >>> [part.tolist() for part in cut_rows(np.arange(3), [1, 2])]
+    [[0], [1, 2]]
+    """
+    ends = np.cumsum(lengths).tolist()
+    return [array[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+
+
 def signature_of(
-    operation: str, array: Array, label: object, *, op: str = "", root: int = -1
+    operation: str,
+    array: Array,
+    label: object,
+    *,
+    op: str = "",
+    root: int = -1,
+    shape: Shape | None = None,
+    parts: Sequence[Array] = (),
+    wanted: Sequence[Shape] = (),
 ) -> Signature:
-    """Returns the signature of a call with one array; raises TypeError if the label is no text."""
+    """Returns the signature of a call with arrays.
+
+    Args:
+        operation: The name of the verb.
+        array: An array of the dtype of all.
+        label: The caller's name for the operation.
+        op: The name of the reduction.
+        root: The rank in the job that the data comes from or goes to.
+        shape: The shape of the array that all ranks pass.
+        parts: The arrays for each rank.
+        wanted: The shapes that are expected from each rank.
+
+    Raises:
+        TypeError: The label is no text.
+    """
     if not isinstance(label, str):
         raise TypeError(f"label must be a str, not {label!r}")
     return Signature(
@@ -111,6 +234,8 @@ def signature_of(
         op=op,
         root=root,
         dtype=dtype_label(array.dtype),
-        shape=tuple(array.shape),
+        shape=shape,
+        parts=tuple(part.shape for part in parts),
+        wanted=tuple(wanted),
         label=label,
     )

@@ -6,21 +6,32 @@ Rank arguments of all verbs are ranks of the job; `get_rank(group)` returns the 
 from __future__ import annotations
 
 import numbers
+import os
+from collections import Counter
 from collections.abc import Sequence
 
-from telegrad.collectives.api.calls import current_world, group_of
+from telegrad.collectives.api.calls import check_integer, current_world, group_of, place_of
 from telegrad.collectives.groups import TIMEOUT, Groups
 from telegrad.collectives.process_group import ProcessGroup
+from telegrad.errors import InvalidUseError
 from telegrad.rpc import RpcOptions
-from telegrad.rpc.seams import current_agent, seconds
+from telegrad.rpc.seams import current_agent, find_agent, seconds
 from telegrad.types import Rank
 
 __all__ = [
     "destroy_process_group",
+    "get_global_rank",
+    "get_group_rank",
+    "get_node_local_rank",
+    "get_process_group_ranks",
     "get_rank",
     "get_world_size",
     "init_process_group",
+    "is_initialized",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "split_group",
     "world_group",
 ]
 
@@ -83,11 +94,14 @@ def init_process_group(
     )
 
 
-def destroy_process_group() -> None:
-    """Leaves all groups of this worker; idempotent, allowed in any state.
+def destroy_process_group(group: ProcessGroup | None = None) -> None:
+    """Leaves one group, or all groups of this worker; idempotent, allowed in any state.
 
     Ranks that wait for an operation in which this one took no part get an error. If `init_rpc` was
-    never called, this also shuts the agent down gracefully.
+    never called, leaving all groups also shuts the agent down gracefully.
+
+    Args:
+        group: The group to leave; None, or the group of all workers, for all groups.
 
     Raises:
         BlockingCallError: On an event loop that telegrad runs, if it has to shut the agent down.
@@ -106,7 +120,25 @@ def destroy_process_group() -> None:
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
+    agent = find_agent()
+    if group is not None and agent is not None:
+        groups = agent.attachments[Groups]
+        if group_of(group) is not groups.world:
+            groups.leave_alone(group)
+            return
     _distributed.destroy_process_group()
+
+
+def is_initialized() -> bool:
+    """Returns True between `init_process_group` and `destroy_process_group`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> collectives.is_initialized()
+        False
+    """
+    agent = find_agent()
+    return agent is not None and agent.attachments[Groups].world is not None
 
 
 # Groups.
@@ -170,6 +202,224 @@ def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> Process
     return agent.attachments[Groups].form(_check_ranks(ranks, agent.members.world_size), timeout)
 
 
+def new_subgroups(
+    group_size: int, group: ProcessGroup | None = None, *, timeout: float | None = None
+) -> tuple[ProcessGroup, list[ProcessGroup]]:
+    """Cuts a group into groups of one size, of neighbours; all its members call this.
+
+    Args:
+        group_size: The size of each group; a divisor of that of the group.
+        group: The group to cut; None for all workers.
+        timeout: As for `new_group`.
+
+    Returns:
+        This worker's group, and all of them; in those of others this worker has rank -1.
+
+    Raises:
+        TypeError: `group_size` is no integer.
+        ValueError: It does not divide the size of the group, or this worker is no member.
+        Exception: Any error of `new_group`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     mine, every = collectives.new_subgroups(1)
+        ...     return list(mine.ranks), len(every)
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [([0], 2), ([1], 2)]
+    """
+    parent = group_of(group)
+    size = check_integer("group_size", group_size)
+    if size < 1 or parent.size % size:
+        raise ValueError(
+            f"groups of {group_size} do not divide group {parent.name!r} of {parent.size} ranks"
+        )
+    _check_member(parent)
+    slices = [parent.ranks[i : i + size] for i in range(0, parent.size, size)]
+    groups = [new_group(ranks, timeout=timeout) for ranks in slices]
+    return next(each for each in groups if each.rank >= 0), groups
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: Sequence[Sequence[Rank]], *, timeout: float | None = None
+) -> tuple[ProcessGroup | None, list[ProcessGroup]]:
+    """Makes several groups without common members; all their members call this.
+
+    Args:
+        ranks_per_subgroup_list: The ranks of the job in each group.
+        timeout: As for `new_group`.
+
+    Returns:
+        This worker's group, None if it is in no group; and all of them.
+
+    Raises:
+        ValueError: A rank is in two groups; no group was made.
+        Exception: Any error of `new_group`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     mine, every = collectives.new_subgroups_by_enumeration([[1, 2], [0]])
+        ...     return mine and list(mine.ranks)
+        >>> with Cluster(3) as cluster:
+        ...     cluster.run(step)
+        [[0], [1, 2], [1, 2]]
+    """
+    world_size = current_agent().members.world_size
+    checked = [_check_ranks(ranks, world_size) for ranks in ranks_per_subgroup_list]
+    _check_apart(checked)
+    groups = [new_group(ranks, timeout=timeout) for ranks in checked]
+    return next((each for each in groups if each.rank >= 0), None), groups
+
+
+def split_group(
+    parent_pg: ProcessGroup | None = None,
+    split_ranks: Sequence[Sequence[int]] = (),
+    *,
+    timeout: float | None = None,
+) -> ProcessGroup | None:
+    """Makes groups of some members of a group, and returns that of this worker.
+
+    Only the members of the new groups need call it.
+
+    Args:
+        parent_pg: The group; None for all workers.
+        split_ranks: The members of each new group, as ranks inside `parent_pg`.
+        timeout: As for `new_group`.
+
+    Returns:
+        This worker's new group; None if it is in none.
+
+    Raises:
+        ValueError: A rank is in two groups or not inside `parent_pg`, a group is empty, or this
+            worker is no member of `parent_pg`.
+        Exception: Any error of `new_group`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     mine = collectives.split_group(None, [[0], [1, 2]])
+        ...     return list(mine.ranks)
+        >>> with Cluster(3) as cluster:
+        ...     cluster.run(step)
+        [[0], [1, 2], [1, 2]]
+    """
+    parent = group_of(parent_pg)
+    _check_member(parent)
+    checked = [_check_ranks(ranks, parent.size) for ranks in split_ranks]
+    _check_apart(checked)
+    for ranks in checked:
+        if parent.rank in ranks:
+            return new_group([parent.ranks[r] for r in ranks], timeout=timeout)
+    return None
+
+
+def get_group_rank(group: ProcessGroup | None, global_rank: Rank) -> Rank:
+    """Returns the rank inside a group of a rank of the job.
+
+    Args:
+        group: The group; None for all workers.
+        global_rank: The rank of the job.
+
+    Raises:
+        ValueError: The rank is no member of the group.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     turned = collectives.new_group([1, 0])
+        ...     return collectives.get_group_rank(turned, 0)
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [1, 1]
+    """
+    return place_of("global_rank", global_rank, group_of(group))
+
+
+def get_global_rank(group: ProcessGroup | None, group_rank: Rank) -> Rank:
+    """Returns the rank of the job of a rank inside a group.
+
+    Args:
+        group: The group; None for all workers.
+        group_rank: The rank inside the group.
+
+    Raises:
+        TypeError: The rank is no integer.
+        ValueError: The group has no such rank.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     turned = collectives.new_group([1, 0])
+        ...     return collectives.get_global_rank(turned, 0)
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [1, 1]
+    """
+    chosen = group_of(group)
+    rank = check_integer("group_rank", group_rank)
+    if not 0 <= rank < chosen.size:
+        raise ValueError(
+            f"group {chosen.name!r} has the ranks 0 to {chosen.size - 1}, not {group_rank}"
+        )
+    return chosen.ranks[rank]
+
+
+def get_process_group_ranks(group: ProcessGroup | None = None) -> list[Rank]:
+    """Returns the ranks of the job of a group's members, in the order of their ranks inside it.
+
+    Args:
+        group: The group; None for all workers.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     return collectives.get_process_group_ranks(collectives.new_group([1, 0]))
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[1, 0], [1, 0]]
+    """
+    return list(group_of(group).ranks)
+
+
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """Returns the number of this worker on its host, as the launcher states it in `LOCAL_RANK`.
+
+    Args:
+        fallback_rank: The value if no launcher has started this worker.
+
+    Raises:
+        InvalidUseError: No launcher has started this worker, and there is no fallback.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> collectives.get_node_local_rank(fallback_rank=0)
+        0
+    """
+    stated = os.environ.get("LOCAL_RANK")
+    if stated is not None:
+        return int(stated)
+    if fallback_rank is None:
+        raise InvalidUseError(
+            "LOCAL_RANK is not set, as no launcher has started this worker; use `telegrad run`, or "
+            "pass fallback_rank="
+        )
+    return int(fallback_rank)
+
+
 def get_rank(group: ProcessGroup | None = None) -> Rank:
     """Returns this worker's rank in a group; -1 if it is no member.
 
@@ -225,3 +475,15 @@ def _check_ranks(ranks: object, world_size: int) -> tuple[int, ...]:
             f"ranks {outside} are not in this job, whose ranks go from 0 to {world_size - 1}"
         )
     return found
+
+
+def _check_member(group: ProcessGroup) -> None:
+    if group.rank < 0:
+        raise ValueError(f"this worker is no member of group {group.name!r}")
+
+
+def _check_apart(groups: Sequence[Sequence[int]]) -> None:
+    counts = Counter(rank for ranks in groups for rank in ranks)
+    twice = sorted(rank for rank, count in counts.items() if count > 1)
+    if twice:
+        raise ValueError(f"a rank may be in one group, but {twice} are in several")

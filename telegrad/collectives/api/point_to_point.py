@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, signature_of
 from telegrad.collectives.link import Link
+from telegrad.collectives.messages import ANY
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup
+from telegrad.collectives.process_group import ProcessGroup, Work
 from telegrad.collectives.reduction import Staged, as_bytes, check_array, from_bytes
 from telegrad.types import Array, Rank
 
-__all__ = ["recv", "send"]
+__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
 
 
 def send(
@@ -60,24 +65,31 @@ def send(
 
 def recv(
     array: Array,
-    src: Rank,
+    src: Rank | None = None,
     *,
     tag: int = 0,
     group: ProcessGroup | None = None,
     timeout: float | None = None,
-) -> None:
-    """Receives an array from one rank, in place; see `send`.
+) -> Rank:
+    """Receives an array, in place, from one rank or from any; see `send`.
+
+    Receives from any rank take messages in the order in which these come. A receive that names
+    its source takes the messages of that source before them.
 
     Args:
         array: A NumPy or CuPy array, of the same shape and dtype as the sender's; it is written.
-        src: The rank in the job to receive from; not this one.
+        src: The rank in the job to receive from, not this one; None for any rank.
         tag: A number from 0.
         group: The group; None for all workers.
         timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
 
+    Returns:
+        The rank in the job that has sent the array.
+
     Raises:
         ValueError: `src` is no member or is this rank, or the tag is negative.
-        CollectiveMismatchError: The sender sent another shape or dtype, or has left.
+        CollectiveMismatchError: The sender sent another shape or dtype, or all ranks that could
+            send have left.
         Exception: Any error of `all_reduce`.
 
     Example:
@@ -97,11 +109,177 @@ def recv(
         [[0.0, 0.0], [1.0, 2.0]]
     """
     chosen = group_of(group)
-    chosen.call(_recv_call(array, src, tag, chosen), timeout)
+    return chosen.call(_recv_call(array, src, tag, chosen), timeout)
+
+
+def isend(
+    array: Array,
+    dst: Rank,
+    *,
+    tag: int = 0,
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+) -> Work[None]:
+    """Starts a `send` and returns its Work; the array must not change until the Work is done.
+
+    Args:
+        array: As for `send`.
+        dst: The rank in the job to send to; not this one.
+        tag: A number from 0.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Raises:
+        Exception: Any error of `send`, those of the message itself from the Work.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.zeros(2)
+        ...     if group.rank == 0:
+        ...         work = collectives.isend(np.array([1.0, 2.0]), dst=1)
+        ...     else:
+        ...         work = collectives.irecv(x, src=0)
+        ...     work.wait()
+        ...     return x.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[0.0, 0.0], [1.0, 2.0]]
+    """
+    chosen = group_of(group)
+    return chosen.start(_send_call(array, dst, tag, chosen), timeout)
+
+
+def irecv(
+    array: Array,
+    src: Rank | None = None,
+    *,
+    tag: int = 0,
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+) -> Work[Rank]:
+    """Starts a `recv` and returns its Work; the array belongs to the Work until it is done.
+
+    Args:
+        array: As for `recv`.
+        src: The rank in the job to receive from, not this one; None for any rank.
+        tag: A number from 0.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Returns:
+        The Work, whose value is the rank in the job that has sent the array.
+
+    Raises:
+        Exception: Any error of `recv`, those of the message itself from the Work.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.zeros(2)
+        ...     if group.rank == 0:
+        ...         return collectives.irecv(x).wait(), x.tolist()  # from any rank
+        ...     collectives.send(np.array([1.0, 2.0]), dst=0)
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [(1, [1.0, 2.0]), None]
+    """
+    chosen = group_of(group)
+    return chosen.start(_recv_call(array, src, tag, chosen), timeout)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class P2POp:
+    """One message of a `batch_isend_irecv`.
+
+    Attributes:
+        op: `isend` or `irecv`.
+        array: The array to send, or to receive into.
+        peer: The rank in the job at the other end; None for an `irecv` from any rank.
+        group: The group; None for all workers.
+        tag: A number from 0.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> collectives.P2POp(collectives.isend, np.zeros(2), 1).tag
+        0
+
+    Raises:
+        ValueError: `op` is neither `isend` nor `irecv`.
+    """
+
+    op: Callable[..., Work[None] | Work[Rank]]
+    array: Array
+    peer: Rank | None = None
+    group: ProcessGroup | None = None
+    tag: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks `op`."""
+        if self.op not in (isend, irecv):
+            raise ValueError(f"op must be isend or irecv, not {self.op!r}")
+
+
+def batch_isend_irecv(
+    p2p_op_list: Sequence[P2POp], *, timeout: float | None = None
+) -> list[Work[None] | Work[Rank]]:
+    """Starts several messages; checks the arguments of all before it starts the first.
+
+    The order of sends and receives does not matter. Messages from one rank to another with the
+    same tag keep their order.
+
+    Args:
+        p2p_op_list: The messages.
+        timeout: Seconds above 0 for each; None for the group's default; `math.inf` for no limit.
+
+    Returns:
+        A Work for each message, in their order.
+
+    Raises:
+        TypeError: `p2p_op_list` is no list of P2POp.
+        Exception: Any error of `isend` and `irecv`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.zeros(2)
+        ...     other, mine = 1 - group.rank, np.full(2, float(group.rank))
+        ...     sending = collectives.P2POp(collectives.isend, mine, other)
+        ...     receiving = collectives.P2POp(collectives.irecv, x, other)
+        ...     for work in collectives.batch_isend_irecv([sending, receiving]):
+        ...         work.wait()
+        ...     return x.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[1.0, 1.0], [0.0, 0.0]]
+    """
+    if not isinstance(p2p_op_list, list | tuple) or not all(
+        isinstance(each, P2POp) for each in p2p_op_list
+    ):
+        raise TypeError(f"batch_isend_irecv takes a list of P2POp, not {p2p_op_list!r}")
+    calls: list[tuple[ProcessGroup, Call[Any]]] = []
+    for each in p2p_op_list:
+        group = group_of(each.group)
+        make = _send_call if each.op is isend else _recv_call
+        calls.append((group, make(each.array, each.peer, each.tag, group)))
+    return [group.start(call, timeout) for group, call in calls]
+
+
+# -- the calls -----------------------------------------------------------------------------------
 
 
 def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> Call[None]:
-    """Returns the call of `send`; raises the errors of `send` for its arguments."""
     checked = check_array("send", array, written=False)
     to = partner_of("send", "dst", dst, group)
     staged = Staged(checked)
@@ -110,27 +288,26 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
         link.send(to, as_bytes(staged.flat.copy()))
 
     return Call(
-        signature=signature_of("send", checked, ""),
+        signature=signature_of("send", checked, "", shape=checked.shape),
         run=run,
         channel=(group.rank, to, check_tag(tag)),
-        partner=to,
     )
 
 
-def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> Call[None]:
-    """Returns the call of `recv`; raises the errors of `recv` for its arguments."""
+def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> Call[Rank]:
     checked = check_array("recv", array, written=True)
-    source = partner_of("recv", "src", src, group)
+    source = ANY if src is None else partner_of("recv", "src", src, group)
     staged = Staged(checked)
 
-    async def run(link: Link) -> None:
-        data = await link.receive(source)
+    async def run(link: Link) -> Rank:
+        sender = await link.sender() if source == ANY else source
+        data = await link.receive(sender)
         staged.flat[...] = from_bytes(data, checked.dtype, staged.flat.shape)
         staged.write_back()
+        return group.ranks[sender]
 
     return Call(
-        signature=signature_of("recv", checked, ""),
+        signature=signature_of("recv", checked, "", shape=checked.shape),
         run=run,
         channel=(source, group.rank, check_tag(tag)),
-        partner=source,
     )

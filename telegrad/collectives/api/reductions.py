@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, overload
 
-from telegrad.collectives.algorithms import direct
-from telegrad.collectives.api.calls import eager_bytes, group_of, run_call, signature_of
+from telegrad.collectives.algorithms import direct, star
+from telegrad.collectives.api.calls import (
+    check_parts,
+    check_splits,
+    cut_rows,
+    eager_bytes,
+    eager_bytes_of,
+    group_of,
+    place_of,
+    run_call,
+    signature_of,
+)
 from telegrad.collectives.link import Link
+from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
-from telegrad.collectives.reduction import ReduceOp, Staged, check_array, check_reducible
-from telegrad.collectives.select import select_all_reduce
-from telegrad.types import Array
+from telegrad.collectives.reduction import (
+    PremulSum,
+    ReduceOp,
+    Staged,
+    check_array,
+    check_reducible,
+    prepare,
+)
+from telegrad.collectives.select import select_all_reduce, select_reduce
+from telegrad.types import Array, Rank
 
-__all__ = ["all_reduce"]
+__all__ = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"]
 
 
 @overload
 def all_reduce(
     array: Array,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
     group: ProcessGroup | None = None,
     async_op: Literal[False] = False,
     timeout: float | None = None,
@@ -29,7 +48,7 @@ def all_reduce(
 @overload
 def all_reduce(
     array: Array,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
     group: ProcessGroup | None = None,
     *,
     async_op: Literal[True],
@@ -38,7 +57,7 @@ def all_reduce(
 ) -> Work[None]: ...
 def all_reduce(
     array: Array,
-    op: ReduceOp = ReduceOp.SUM,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
     group: ProcessGroup | None = None,
     async_op: bool = False,
     timeout: float | None = None,
@@ -88,19 +107,288 @@ def all_reduce(
     return run_call(chosen, _all_reduce_call(array, op, chosen, label), async_op, timeout)
 
 
+@overload
+def reduce(
+    array: Array,
+    dst: Rank = 0,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: Literal[False] = False,
+    timeout: float | None = None,
+    *,
+    label: str = "",
+) -> None: ...
+@overload
+def reduce(
+    array: Array,
+    dst: Rank = 0,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    *,
+    async_op: Literal[True],
+    timeout: float | None = None,
+    label: str = "",
+) -> Work[None]: ...
+def reduce(
+    array: Array,
+    dst: Rank = 0,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    *,
+    label: str = "",
+) -> Work[None] | None:
+    """Replaces the array of one rank, in place, by the reduction of the arrays of all ranks.
+
+    The arrays of the other ranks keep their values. The result has the same bits as that of
+    `all_reduce` for arrays up to 256 KiB. Returns once every rank has called it.
+
+    Args:
+        array: As for `all_reduce`; it may be read-only on ranks other than `dst`.
+        dst: The rank in the job that gets the result.
+        op: The operation that combines items.
+        group: The group; None for all workers.
+        async_op: If True, returns a Work at once, whose value is the result; the arrays belong to
+            the Work until it is done.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+        label: A name for this operation in errors; the same on every rank.
+
+    Raises:
+        ValueError: `dst` is no member.
+        Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.array([1.0, group.rank])
+        ...     collectives.reduce(x, dst=1)
+        ...     return x.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[1.0, 0.0], [2.0, 1.0]]
+    """
+    chosen = group_of(group)
+    return run_call(chosen, _reduce_call(array, dst, op, chosen, label), async_op, timeout)
+
+
+@overload
+def reduce_scatter(
+    arrays: Sequence[Array],
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: Literal[False] = False,
+    timeout: float | None = None,
+    *,
+    label: str = "",
+) -> Array: ...
+@overload
+def reduce_scatter(
+    arrays: Sequence[Array],
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    *,
+    async_op: Literal[True],
+    timeout: float | None = None,
+    label: str = "",
+) -> Work[Array]: ...
+def reduce_scatter(
+    arrays: Sequence[Array],
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    *,
+    label: str = "",
+) -> Work[Array] | Array:
+    """Returns the reduction of the arrays that all ranks have for this rank.
+
+    Args:
+        arrays: An array for each rank, by rank in the group, all of one dtype. The r-th ones have
+            the same shape on every rank. They are not written.
+        op: The operation that combines items.
+        group: The group; None for all workers.
+        async_op: If True, returns a Work at once, whose value is the result; the arrays belong to
+            the Work until it is done.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+        label: A name for this operation in errors; the same on every rank.
+
+    Returns:
+        A new array, on the device of this rank's own one among `arrays`; or the Work.
+
+    Raises:
+        TypeError: `arrays` is no list of arrays.
+        ValueError: There is not one array for each rank, or their dtypes differ.
+        Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     mine = group.rank + 1.0
+        ...     x = collectives.reduce_scatter([np.array(mine), np.array([mine, 10 * mine])])
+        ...     return x.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [3.0, [3.0, 30.0]]
+    """
+    chosen = group_of(group)
+    return run_call(chosen, _reduce_scatter_call(arrays, op, chosen, label), async_op, timeout)
+
+
+@overload
+def reduce_scatter_single(
+    array: Array,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: Literal[False] = False,
+    timeout: float | None = None,
+    *,
+    split_sizes: Sequence[int] | None = None,
+    label: str = "",
+) -> Array: ...
+@overload
+def reduce_scatter_single(
+    array: Array,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    *,
+    async_op: Literal[True],
+    timeout: float | None = None,
+    split_sizes: Sequence[int] | None = None,
+    label: str = "",
+) -> Work[Array]: ...
+def reduce_scatter_single(
+    array: Array,
+    op: ReduceOp | PremulSum = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    timeout: float | None = None,
+    *,
+    split_sizes: Sequence[int] | None = None,
+    label: str = "",
+) -> Work[Array] | Array:
+    """Returns this rank's part of the reduction of the arrays of all ranks.
+
+    Args:
+        array: An array of the same shape and dtype on every rank, with at least one axis. It is not
+            written.
+        op: The operation that combines items.
+        group: The group; None for all workers.
+        async_op: If True, returns a Work at once, whose value is the result; the arrays belong to
+            the Work until it is done.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+        split_sizes: The length of each rank's part of the first axis, by rank in the group, the same
+            on every rank; None for equal parts.
+        label: A name for this operation in errors; the same on every rank.
+
+    Returns:
+        A new array, on the device of `array`; or the Work.
+
+    Raises:
+        ValueError: The first axis has no equal parts, or `split_sizes` does not add up to it.
+        Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     x = np.arange(3.0)
+        ...     return collectives.reduce_scatter_single(x, split_sizes=[1, 2]).tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[0.0], [2.0, 4.0]]
+    """
+    chosen = group_of(group)
+    call = _reduce_scatter_single_call(array, op, split_sizes, chosen, label)
+    return run_call(chosen, call, async_op, timeout)
+
+
+# -- the calls -----------------------------------------------------------------------------------
+
+
 def _all_reduce_call(array: object, op: object, group: ProcessGroup, label: str) -> Call[None]:
-    """Returns the call of `all_reduce`; raises the errors of `all_reduce` for its arguments."""
     checked = check_array("all_reduce", array, written=True)
-    reduction: ReduceOp = check_reducible(op, checked.dtype)
+    reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
+    combining = prepare(reduction, [staged])
     algorithm = select_all_reduce(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> None:
-        await algorithm(link, staged.flat, reduction)
+        await algorithm(link, staged.flat, combining)
         staged.write_back()
 
-    signature = signature_of("all_reduce", checked, label, op=reduction.name)
+    signature = signature_of("all_reduce", checked, label, op=reduction.name, shape=checked.shape)
     message = (
         staged.flat.nbytes if algorithm is direct.all_reduce else staged.flat.nbytes // group.size
     )
     return Call(signature=signature, run=run, eager_bytes=eager_bytes(staged, message))
+
+
+def _reduce_call(
+    array: object, dst: object, op: object, group: ProcessGroup, label: str
+) -> Call[None]:
+    root = place_of("dst", dst, group)
+    checked = check_array("reduce", array, written=group.rank == root)
+    reduction = check_reducible(op, checked.dtype)
+    staged = Staged(checked)
+    combining = prepare(reduction, [staged])
+    algorithm = select_reduce(staged.flat.nbytes, group.size)
+
+    async def run(link: Link) -> None:
+        await algorithm(link, staged.flat, combining, root)
+        if link.rank == root:
+            staged.write_back()
+
+    signature = signature_of(
+        "reduce", checked, label, op=reduction.name, root=group.ranks[root], shape=checked.shape
+    )
+    message = staged.flat.nbytes if algorithm is star.reduce else staged.flat.nbytes // group.size
+    return Call(signature=signature, run=run, eager_bytes=eager_bytes(staged, message))
+
+
+def _reduce_scatter_call(
+    arrays: object, op: object, group: ProcessGroup, label: str
+) -> Call[Array]:
+    parts = check_parts("reduce_scatter", arrays, group)
+    reduction = check_reducible(op, parts[0].dtype)
+    staged = [Staged(part) for part in parts]
+    combining = prepare(reduction, staged)
+    signature = signature_of("reduce_scatter", parts[0], label, op=reduction.name, parts=parts)
+    return _scattered(signature, [each.shaped for each in staged], staged, combining)
+
+
+def _reduce_scatter_single_call(
+    array: object, op: object, split_sizes: object, group: ProcessGroup, label: str
+) -> Call[Array]:
+    checked = check_array("reduce_scatter_single", array, written=False)
+    reduction = check_reducible(op, checked.dtype)
+    lengths = check_splits("split_sizes", split_sizes, checked, group)
+    staged = Staged(checked)
+    combining = prepare(reduction, [staged])
+    parts = cut_rows(staged.shaped, lengths)
+    signature = signature_of(
+        "reduce_scatter_single",
+        checked,
+        label,
+        op=reduction.name,
+        shape=checked.shape,
+        parts=parts,
+    )
+    return _scattered(signature, parts, [staged] * group.size, combining)
+
+
+def _scattered(
+    signature: Signature, parts: Sequence[Array], staged: Sequence[Staged], op: ReduceOp
+) -> Call[Array]:
+    async def run(link: Link) -> Array:
+        return staged[link.rank].to_user(await direct.reduce_scatter(link, parts, op))
+
+    return Call(signature=signature, run=run, eager_bytes=eager_bytes_of(parts))

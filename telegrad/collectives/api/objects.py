@@ -1,0 +1,339 @@
+"""Collectives of Python objects: everything that an argument of a call may be, but RRefs.
+
+Receivers get copies, as from a call. No gradient flows through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from telegrad.collectives.algorithms import objects as algorithms
+from telegrad.collectives.api.calls import check_tag, group_of, partner_of, place_of
+from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.messages import ANY, Signature
+from telegrad.collectives.operation import Call
+from telegrad.collectives.packing import Packed, pack, receive_packed, send_packed, unpack
+from telegrad.collectives.process_group import ProcessGroup
+from telegrad.errors import DecodeError
+from telegrad.types import Rank
+
+__all__ = [
+    "all_gather_object",
+    "broadcast_object_list",
+    "gather_object",
+    "recv_object_list",
+    "scatter_object_list",
+    "send_object_list",
+]
+
+T = TypeVar("T")
+
+
+def all_gather_object(
+    obj: object, *, group: ProcessGroup | None = None, timeout: float | None = None
+) -> list[Any]:
+    """Returns copies of the objects of all ranks.
+
+    Args:
+        obj: An object that can be an argument of a call, but no RRef.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Returns:
+        The objects by rank in the group.
+
+    Raises:
+        EncodeError: The object of a rank cannot travel; raised on all ranks.
+        Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     return collectives.all_gather_object({"rank": group.rank})
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[{'rank': 0}, {'rank': 1}], [{'rank': 0}, {'rank': 1}]]
+    """
+    chosen = group_of(group)
+
+    async def run(link: Link) -> list[Any]:
+        return [
+            unpack(each) for each in await algorithms.all_gather(link, _pack(chosen, obj, "obj"))
+        ]
+
+    return _call(chosen, run, timeout, Signature(operation="all_gather_object"))
+
+
+def gather_object(
+    obj: object,
+    dst: Rank = 0,
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+) -> list[Any] | None:
+    """Returns copies of the objects of all ranks at one rank, None at the others.
+
+    Args:
+        obj: As for `all_gather_object`.
+        dst: The rank in the job that gets the objects.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Returns:
+        At `dst` the objects by rank in the group.
+
+    Raises:
+        EncodeError: The object of a rank cannot travel; raised on all ranks.
+        ValueError: `dst` is no member.
+        Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     return collectives.gather_object("ab"[group.rank])
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [['a', 'b'], None]
+    """
+    chosen = group_of(group)
+    root = place_of("dst", dst, chosen)
+
+    async def run(link: Link) -> list[Any] | None:
+        gathered = await algorithms.gather(link, _pack(chosen, obj, "obj"), root)
+        return None if gathered is None else [unpack(each) for each in gathered]
+
+    signature = Signature(operation="gather_object", root=chosen.ranks[root])
+    return _call(chosen, run, timeout, signature)
+
+
+def broadcast_object_list(
+    object_list: list[Any],
+    src: Rank = 0,
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Replaces the items of a list, in place, by copies of those of one rank.
+
+    Args:
+        object_list: A list of the same length on every rank; that of `src` keeps its items.
+        src: The rank in the job whose objects are sent.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Raises:
+        EncodeError: An object cannot travel; raised on all ranks.
+        TypeError: `object_list` is no list.
+        ValueError: `src` is no member.
+        CollectiveMismatchError: The lists have different lengths; raised on all ranks.
+        Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     settings = [{"lr": 0.1}, None] if group.rank == 0 else [None, None]
+        ...     collectives.broadcast_object_list(settings)
+        ...     return settings
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[{'lr': 0.1}, None], [{'lr': 0.1}, None]]
+    """
+    chosen = group_of(group)
+    root = place_of("src", src, chosen)
+    length = _length_of("broadcast_object_list", object_list)
+
+    async def run(link: Link) -> None:
+        own = _pack(chosen, object_list, "object_list") if link.rank == root else None
+        packed = await algorithms.broadcast(link, own, root)
+        if packed is not None:
+            object_list[:] = _as_list(unpack(packed))
+
+    signature = Signature(
+        operation="broadcast_object_list", root=chosen.ranks[root], shape=(length,)
+    )
+    _call(chosen, run, timeout, signature)
+
+
+def scatter_object_list(
+    object_list: Sequence[object] | None = None,
+    src: Rank = 0,
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Returns a copy of the object that one rank has for this one.
+
+    Args:
+        object_list: At `src` an object for each rank, by rank in the group; None at other ranks.
+        src: The rank in the job that has the objects.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Raises:
+        EncodeError: An object cannot travel; raised on all ranks.
+        ValueError: `src` is no member. Or `object_list` is missing at `src`, has another length
+            than the group, or is given at another rank.
+        Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     shards = ["first", "second"] if group.rank == 0 else None
+        ...     return collectives.scatter_object_list(shards)
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        ['first', 'second']
+    """
+    chosen = group_of(group)
+    root = place_of("src", src, chosen)
+    if chosen.rank != root and object_list is not None:
+        raise ValueError(
+            f"object_list is for rank {chosen.ranks[root]}, the source, alone; pass None here"
+        )
+    if chosen.rank == root and _length_of("scatter_object_list", object_list) != chosen.size:
+        raise ValueError(
+            f"scatter_object_list needs one object for each of the {chosen.size} ranks of group "
+            f"{chosen.name!r} (got {len(object_list or ())})"
+        )
+
+    async def run(link: Link) -> object:
+        own = [_pack(chosen, each, f"object_list[{r}]") for r, each in enumerate(object_list or ())]
+        return unpack(await algorithms.scatter(link, own, root))
+
+    signature = Signature(operation="scatter_object_list", root=chosen.ranks[root])
+    return _call(chosen, run, timeout, signature)
+
+
+def send_object_list(
+    object_list: list[Any],
+    dst: Rank,
+    *,
+    tag: int = 0,
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Sends copies of objects to one rank, which calls `recv_object_list`; see `send`.
+
+    Args:
+        object_list: A list of the same length as the receiver's.
+        dst: The rank in the job to send to; not this one.
+        tag: A number from 0; arrays and objects of one tag are counted together.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Raises:
+        EncodeError: An object cannot travel; raised on all ranks.
+        CollectiveMismatchError: The receiver expects an array or a list of another length.
+        Exception: Any error of `send`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     objects = [None, None]
+        ...     if group.rank == 0:
+        ...         collectives.send_object_list(["a", {"b": 1}], dst=1)
+        ...     else:
+        ...         collectives.recv_object_list(objects, src=0)
+        ...     return objects
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[None, None], ['a', {'b': 1}]]
+    """
+    chosen = group_of(group)
+    to = partner_of("send_object_list", "dst", dst, chosen)
+    length = _length_of("send_object_list", object_list)
+
+    async def run(link: Link) -> None:
+        send_packed(link, to, _pack(chosen, object_list, "object_list"))
+
+    signature = Signature(operation="send_object_list", shape=(length,))
+    channel = (chosen.rank, to, check_tag(tag))
+    chosen.call(Call(signature=signature, run=run, channel=channel), timeout)
+
+
+def recv_object_list(
+    object_list: list[Any],
+    src: Rank | None = None,
+    *,
+    tag: int = 0,
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+) -> Rank:
+    """Replaces the items of a list, in place, by objects that one rank sends, or any.
+
+    Args:
+        object_list: A list of the same length as the sender's.
+        src: The rank in the job to receive from, not this one; None for any rank.
+        tag: A number from 0; arrays and objects of one tag are counted together.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+
+    Returns:
+        The rank in the job that has sent the objects.
+
+    Raises:
+        CollectiveMismatchError: The sender sent an array or a list of another length.
+        Exception: Any error of `recv`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     objects = [None]
+        ...     if group.rank == 0:
+        ...         collectives.send_object_list(["a"], dst=1)
+        ...     else:
+        ...         collectives.recv_object_list(objects)  # from any rank
+        ...     return objects
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[None], ['a']]
+    """
+    chosen = group_of(group)
+    source = ANY if src is None else partner_of("recv_object_list", "src", src, chosen)
+    length = _length_of("recv_object_list", object_list)
+
+    async def run(link: Link) -> Rank:
+        sender = await link.sender() if source == ANY else source
+        object_list[:] = _as_list(unpack(await receive_packed(link, sender)))
+        return chosen.ranks[sender]
+
+    signature = Signature(operation="recv_object_list", shape=(length,))
+    channel = (source, chosen.rank, check_tag(tag))
+    return chosen.call(Call(signature=signature, run=run, channel=channel), timeout)
+
+
+def _call(
+    group: ProcessGroup,
+    run: Callable[[Link], Steps[T]],
+    timeout: float | None,
+    signature: Signature,
+) -> T:
+    """Runs an operation whose objects are encoded in it: if one cannot be, it fails on all ranks."""
+    return group.call(Call(signature=signature, run=run), timeout)
+
+
+def _pack(group: ProcessGroup, value: object, name: str) -> Packed:
+    """Packs a value; an error names this rank too, as it is raised on all."""
+    return pack(value, f"{group.describe(group.rank)}: {name}")
+
+
+def _length_of(verb: str, object_list: object) -> int:
+    if not isinstance(object_list, list):
+        raise TypeError(f"{verb} takes a list of objects, not {type(object_list).__name__}")
+    return len(object_list)
+
+
+def _as_list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise DecodeError(f"a list of objects was expected, not {type(value).__name__}")
+    return value

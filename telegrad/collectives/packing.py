@@ -1,0 +1,82 @@
+"""Objects as buffers that a link can send: a head, then the bytes of each array.
+
+head: number of buffers that follow (4 bytes), length of the document (8 bytes), document, externals
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TypeAlias
+
+from telegrad.collectives.link import Link
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.rpc import RRef
+from telegrad.wire import Buffer, Envelope, copy_of, describe, encode, read_body
+
+__all__ = ["Packed", "copy_packed", "pack", "receive_packed", "send_packed", "unpack"]
+
+Packed: TypeAlias = list[Buffer]
+
+_HEAD = struct.Struct("<IQ")
+
+
+def pack(value: object, name: str) -> Packed:
+    """Encodes a value as it is now; nothing refers to its memory afterwards.
+
+    Args:
+        value: The value.
+        name: Its name in errors.
+
+    Raises:
+        EncodeError: Something in it cannot travel.
+
+    >>> unpack(pack({"a": (1, None)}, "obj"))
+    {'a': (1, None)}
+    """
+    encoded = encode(value, name=name)
+    if any(isinstance(each, RRef) for each in encoded.externals):
+        raise EncodeError(
+            f"{name} cannot travel: it holds an RRef, whose holders are counted in calls alone; pass "
+            "it to rpc.rpc_sync, or publish the object",
+            path=name,
+        )
+    externals, buffers = describe(encoded.externals)
+    head = _HEAD.pack(len(buffers), len(encoded.document))
+    return [b"".join([head, encoded.document, externals]), *buffers]
+
+
+def unpack(packed: Packed) -> object:
+    """Decodes a value; its arrays may use the memory of the buffers.
+
+    Raises:
+        DecodeError: The bytes are something else, or name what may not be built here.
+    """
+    head = bytes(packed[0])
+    _, length = _read_head(head)
+    document, externals = head[_HEAD.size :][:length], head[_HEAD.size + length :]
+    return read_body(Envelope("", document=document, externals=externals, buffers=packed[1:]))
+
+
+def copy_packed(packed: Packed) -> Packed:
+    """Returns a copy to unpack, of what is also sent to others."""
+    return [packed[0], *map(copy_of, packed[1:])]
+
+
+def send_packed(link: Link, to: int, packed: Packed) -> None:
+    """Sends a packed value; never waits."""
+    for buffer in packed:
+        link.send(to, buffer)
+
+
+async def receive_packed(link: Link, source: int) -> Packed:
+    """Waits for a packed value from a rank; raises DecodeError if it sends something else."""
+    head = await link.receive(source)
+    count, _ = _read_head(head)
+    return [head, *[await link.receive(source) for _ in range(count)]]
+
+
+def _read_head(head: Buffer) -> tuple[int, int]:
+    if memoryview(head).nbytes < _HEAD.size:
+        raise DecodeError(f"a packed object begins with {memoryview(head).nbytes} bytes")
+    count, length = _HEAD.unpack_from(head)
+    return count, length

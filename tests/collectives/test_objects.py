@@ -1,0 +1,174 @@
+"""Collectives of Python objects: copies that arrive whole, and errors on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telegrad import collectives as dist
+from telegrad import rpc
+from telegrad.testing import Cluster
+from tests.collectives import remote_code
+from tests.collectives.remote_code import LARGE, refusal
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner),
+    max_leaves=6,
+)
+
+
+def exchange(objects: list[Any], root: int) -> None:
+    """Runs each verb with these objects, one for each rank."""
+    r = remote_code.begin()
+    n = dist.get_world_size()
+    assert dist.all_gather_object(objects[r]) == objects
+    assert dist.gather_object(objects[r], root) == (objects if r == root else None)
+    assert dist.scatter_object_list(objects if r == root else None, root) == objects[r]
+    listed = list(objects) if r == root else [None] * n
+    dist.broadcast_object_list(listed, root)
+    assert listed == objects
+    received: list[Any] = [None, None]
+    if r == root:
+        sources = [dist.recv_object_list(received, tag=3) for _ in range(n - 1)]
+        assert sorted(sources) == [q for q in range(n) if q != r]
+    else:
+        dist.send_object_list([r, objects[r]], root, tag=3)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_objects(n: int) -> None:
+    with Cluster(n) as cluster:
+
+        @settings(max_examples=20)
+        @given(st.lists(PLAIN, min_size=n, max_size=n), st.integers(0, n - 1))
+        def check(objects: list[Any], root: int) -> None:
+            cluster.run(exchange, objects, root)
+
+        check()
+
+
+def exchange_arrays() -> None:
+    """Nobody shares memory with what another rank has, or with its own argument."""
+    r = remote_code.begin()
+    for size in (3, LARGE):
+        own = {"array": np.full(size, float(r))}
+        gathered = dist.all_gather_object(own)
+        own["array"][...] = np.nan
+        assert [each["array"][0] for each in gathered] == [0.0, 1.0, 2.0]
+        gathered[r]["array"][...] = np.nan
+        listed = [np.full(size, 5.0) if r == 1 else None]
+        dist.broadcast_object_list(listed, 1)
+        assert listed[0] is not None
+        listed[0] += r
+        dist.barrier()
+        assert listed[0][-1] == 5.0 + r
+
+
+def test_arrays_in_objects() -> None:
+    with Cluster(3) as cluster:
+        cluster.run(exchange_arrays)
+
+
+class Unknown:
+    """Nobody has registered it."""
+
+
+def cannot_travel(verb: str) -> list[str]:
+    """The object of rank 1 cannot travel."""
+    r = remote_code.begin(timeout=20.0)
+    obj = Unknown() if r == 1 else 1
+    calls: dict[str, Callable[[], object]] = {
+        "all_gather_object": lambda: dist.all_gather_object(obj),
+        "gather_object": lambda: dist.gather_object(obj, 2),
+        "broadcast_object_list": lambda: dist.broadcast_object_list([obj], 1),
+        "scatter_object_list": lambda: dist.scatter_object_list([obj] * 3 if r == 1 else None, 1),
+        "send_object_list": lambda: (
+            dist.send_object_list([obj], 0) if r == 1 else dist.recv_object_list([None], 1 - r)
+        ),
+        "rref": lambda: dist.all_gather_object(rpc.RRef([1]) if r == 1 else 1),
+    }
+    if verb == "send_object_list" and r == 2:
+        return [refusal(dist.barrier)]
+    return [refusal(calls[verb])]
+
+
+VERBS = ["all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"]
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "send_object_list"])
+def test_an_object_that_cannot_travel_is_an_error_on_every_rank(verb: str) -> None:
+    with Cluster(3) as cluster:
+        for (said,) in cluster.run(cannot_travel, verb):
+            assert said.startswith("EncodeError: "), said  # a rank that comes late is refused
+            assert "rank 1 ('worker1'): obj" in said
+            assert "Unknown" in said
+
+
+def test_an_rref_cannot_travel() -> None:
+    with Cluster(2) as cluster:
+        for (said,) in cluster.run(cannot_travel, "rref"):
+            assert said.startswith("EncodeError: "), said
+            assert "rank 1 ('worker1'): obj cannot travel: it holds an RRef" in said
+
+
+def disagree(verb: str) -> str:
+    r = remote_code.begin(timeout=20.0)
+    if verb == "length":
+        return refusal(lambda: dist.broadcast_object_list([None] * (2 + r)))
+    if verb == "root":
+        return refusal(lambda: dist.gather_object(None, r))
+    if r:
+        return refusal(lambda: dist.recv(np.zeros(1), 0))
+    said = refusal(lambda: dist.send_object_list(["a"], 1))
+    return refusal(dist.barrier) if said == "nothing" else said
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("length", ["broadcast_object_list(src=0, shape=(2,))", "shape=(3,)"]),
+        ("root", ["gather_object(dst=0)", "gather_object(dst=1)"]),
+        ("array", ["send_object_list(shape=(1,))", "recv(dtype=float64, shape=(1,))"]),
+    ],
+)
+def test_disagreement(kind: str, words: list[str]) -> None:
+    with Cluster(2) as cluster:
+        for said in cluster.run(disagree, kind):
+            assert said.startswith("CollectiveMismatchError: "), said
+            assert all(word in said for word in words), said
+
+
+def with_wrong_arguments() -> None:
+    r = remote_code.begin()
+    verbs: Any = dist
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (lambda: verbs.broadcast_object_list((1,)), TypeError, "list of objects, not tuple"),
+        (lambda: verbs.broadcast_object_list([1], 2), ValueError, "src 2 is no member"),
+        (lambda: verbs.gather_object(1, 2), ValueError, "dst 2 is no member"),
+        (lambda: verbs.scatter_object_list(None, r), TypeError, "not NoneType"),
+        (lambda: verbs.scatter_object_list([1], r), ValueError, "each of the 2 ranks.*got 1"),
+        (lambda: verbs.scatter_object_list([1, 2], 1 - r), ValueError, "the source, alone"),
+        (lambda: verbs.send_object_list([1], r), ValueError, "is this one"),
+        (lambda: verbs.recv_object_list(None), TypeError, "not NoneType"),
+    ]
+    for call, error, words in wrong:
+        with pytest.raises(error, match=words):
+            call()
+    assert dist.all_gather_object(r) == [0, 1]
+
+
+def test_wrong_arguments() -> None:
+    with Cluster(2) as cluster:
+        cluster.run(with_wrong_arguments)
+
+
+def test_between_processes() -> None:
+    with Cluster(3, processes=True) as cluster:
+        cluster.run(exchange_arrays)
+        cluster.run(exchange, [1, ("a", None), [b"c"]], 1)

@@ -1,0 +1,216 @@
+"""Messages between two ranks: from any rank, in batches, and at the same time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telegrad import collectives as dist
+from telegrad.testing import Cluster
+from tests.collectives import remote_code
+from tests.collectives.remote_code import LARGE, refusal
+from tests.patience import with_more_time
+
+# sender, receiver, tag; all messages of tag 1 are large
+Message = tuple[int, int, int]
+
+
+def exchange(messages: list[Message], named: list[bool], posts_first: bool) -> None:
+    """Sends messages at once, receives them from any rank or from a named one, checks the order."""
+    r = remote_code.begin()
+    mine = [(i, message) for i, message in enumerate(messages) if message[1] == r]
+    sends = [(i, message) for i, message in enumerate(messages) if message[0] == r]
+
+    def send_all() -> list[Any]:
+        return [
+            dist.isend(np.full(size_of(tag), float(i)), dst, tag=tag) for i, (_, dst, tag) in sends
+        ]
+
+    def receive_all() -> list[Any]:
+        works = []
+        for i, (src, _, tag) in mine:
+            array = np.empty(size_of(tag))
+            works.append((array, tag, dist.irecv(array, src if named[tag] else None, tag=tag), i))
+        return works
+
+    if posts_first:
+        received, sent = receive_all(), send_all()
+    else:
+        sent, received = send_all(), receive_all()
+    found = defaultdict(list)
+    for array, tag, work, i in received:
+        source = work.wait()
+        assert (array == array[0]).all()
+        assert messages[int(array[0])] == (source, r, tag)
+        if named[tag]:
+            assert array[0] == i
+        found[tag].append(int(array[0]))
+    for work in sent:
+        work.wait()
+    for tag, numbers in found.items():
+        assert sorted(numbers) == [i for i, message in mine if message[2] == tag]
+        if not posts_first:  # receives from any rank take what has come; a sender keeps its order
+            for src in range(dist.get_world_size()):
+                of_source = [i for i in numbers if messages[i][0] == src]
+                assert of_source == sorted(of_source)
+    dist.barrier()
+
+
+def size_of(tag: int) -> int:
+    return LARGE if tag else 3
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_messages_from_any_rank(n: int) -> None:
+    pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
+    message = st.tuples(st.sampled_from(pairs), st.sampled_from([0, 0, 0, 1]))
+    with Cluster(n) as cluster:
+
+        @settings(max_examples=30)
+        @given(
+            st.lists(message.map(lambda m: (*m[0], m[1])), max_size=12),
+            st.lists(st.booleans(), min_size=2, max_size=2),
+            st.booleans(),
+        )
+        def check(messages: list[Message], named: list[bool], posts_first: bool) -> None:
+            cluster.run(exchange, messages, named, posts_first)
+
+        check()
+
+
+def takes_from_any(kind: str) -> list[str]:
+    """Rank 0 receives from any rank; rank 1 sends something else, or leaves."""
+    r = remote_code.begin(timeout=20.0)
+    if r == 0:
+        array = np.zeros(3)
+        said = [refusal(lambda: dist.recv(array)) for _ in range(2)]
+        return [*said, str(array)]
+    if kind == "dtype" and r == 1:
+        dist.send(np.zeros(3, np.float32), 0)
+    elif kind == "large" and r == 1:
+        return [refusal(lambda: dist.send(np.zeros(LARGE), 0))]
+    elif kind == "leave":
+        if r == 1:
+            dist.send(np.ones(3), 0)
+        dist.destroy_process_group()
+        return []
+    return [refusal(dist.barrier)]
+
+
+@pytest.mark.parametrize("kind", ["dtype", "large"])
+def test_a_message_that_does_not_fit_a_receive_from_any_rank(kind: str) -> None:
+    with Cluster(3) as cluster:
+        first, second, third = cluster.run(takes_from_any, kind)
+    for said in (first[0], *second, *third):
+        assert said.startswith("CollectiveMismatchError: "), said
+        assert "rank 0 ('worker0') called recv(dtype=float64, shape=(3,))" in said
+        assert "rank 1 ('worker1') called send(" in said
+
+
+def test_a_receive_from_any_rank_after_all_have_left() -> None:
+    with Cluster(3) as cluster:
+        first, _, _ = cluster.run(takes_from_any, "leave")
+    assert first[0] == "nothing"
+    assert first[1].startswith("CollectiveMismatchError: recv(")
+    assert "all other ranks have left the group" in first[1]
+    assert first[2] == "[1. 1. 1.]"
+
+
+def waits_for_any(limit: float) -> str:
+    r = remote_code.begin()
+    if r == 0:
+        return refusal(lambda: dist.recv(np.zeros(3), tag=5, timeout=limit))
+    return refusal(dist.barrier)
+
+
+def test_a_receive_from_any_rank_that_nobody_sends_to() -> None:
+    with Cluster(2) as cluster:
+        for said in cluster.run(waits_for_any, 0.3):
+            assert said.startswith("CallTimeoutError: "), said
+            assert "recv(dtype=float64, shape=(3,)), number 1 of group" in said
+            assert "took longer than 0.3 s: no rank has sent a message with its tag" in said
+
+
+def test_a_rank_is_lost_while_another_receives_from_any() -> None:
+    with ThreadPoolExecutor(1) as pool, Cluster(3) as cluster:
+        cluster.run(remote_code.meet)
+        waiting = pool.submit(cluster.call, 0, takes_from_any, "")
+        cluster.call(0, remote_code.entered, 1)
+        cluster.kill(1)
+        assert waiting.result()[0].startswith("WorkerLostError: worker 'worker1'")
+
+
+def batches() -> list[float]:
+    """Each rank sends to both neighbours and receives from both, in one batch."""
+    r, n = remote_code.begin(), dist.get_world_size()
+    own = np.full(LARGE, float(r))
+    left, right = np.empty(LARGE), np.empty(LARGE)
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, own, (r + 1) % n, tag=1),
+            dist.P2POp(dist.irecv, right, (r + 1) % n, tag=2),
+            dist.P2POp(dist.isend, own, (r - 1) % n, tag=2),
+            dist.P2POp(dist.irecv, left, (r - 1) % n, tag=1),
+        ]
+    )
+    values = [work.wait() for work in works]
+    assert values == [None, (r + 1) % n, None, (r - 1) % n]
+    assert dist.batch_isend_irecv([]) == []
+    verbs: Any = dist
+    with pytest.raises(ValueError, match="isend or irecv"):
+        verbs.P2POp(dist.send, own, 0)
+    with pytest.raises(TypeError, match="list of P2POp"):
+        verbs.batch_isend_irecv([own])
+    with pytest.raises(ValueError, match="is this one"):
+        dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, own, (r + 1) % n), dist.P2POp(dist.irecv, left, r)]
+        )
+    with pytest.raises(TypeError, match="dst must be a rank"):
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, own)])
+    dist.barrier(async_op=True).wait()
+    assert dist.world_group().statistics().in_flight == 0, "of a wrong batch nothing was sent"
+    return [left[-1], right[-1]]
+
+
+def test_batches() -> None:
+    with Cluster(3) as cluster:
+        assert cluster.run(batches) == [[2.0, 1.0], [0.0, 2.0], [1.0, 0.0]]
+
+
+def misses_a_barrier(limit: float, wait_all_ranks: bool) -> str:
+    r = remote_code.begin()
+    if r:
+        return refusal(lambda: remote_code.wait_for_end(dist.world_group()))
+    return refusal(lambda: dist.monitored_barrier(None, limit, wait_all_ranks))
+
+
+@pytest.mark.parametrize("wait_all_ranks", [False, True])
+def test_a_monitored_barrier_names_who_is_missing(wait_all_ranks: bool) -> None:
+    with_more_time(lambda limit: check_monitored(limit, wait_all_ranks), 0.4, 4.0)
+
+
+def check_monitored(limit: float, wait_all_ranks: bool) -> None:
+    with Cluster(3) as cluster:
+        said = cluster.run(misses_a_barrier, limit, wait_all_ranks)[0]
+    assert said.startswith("CallTimeoutError: monitored_barrier()"), said
+    assert "rank 1 ('worker1')" in said
+    assert ("rank 2 ('worker2')" in said) is wait_all_ranks
+
+
+def monitored() -> None:
+    remote_code.begin()
+    dist.monitored_barrier()
+    work = dist.barrier(async_op=True)
+    work.wait()
+    assert work.done()
+
+
+def test_barriers() -> None:
+    with Cluster(3) as cluster:
+        cluster.run(monitored)
