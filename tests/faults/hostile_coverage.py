@@ -33,6 +33,17 @@ ELSEWHERE = {
     "collectives.destroy_process_group": (
         "test_hostile_ends.py::test_a_worker_lost_while_others_shut_down"
     ),
+    "parallel.DistributedDataParallel.join": (
+        "tests/parallel/test_join.py::test_a_process_that_is_killed_in_a_block_fails_the_others"
+    ),
+    **dict.fromkeys(
+        (
+            "parallel.allreduce_hook",
+            "parallel.bfloat16_compress_hook",
+            "parallel.float16_compress_hook",
+        ),
+        "tests/parallel/test_hooks.py",
+    ),
     "rpc.idempotent": "tests/rpc/test_retry.py",
     "rpc.publish": "tests/rpc/test_publish.py",
     "doctor.examine": "tests/rpc/test_doctor.py",
@@ -57,6 +68,7 @@ WAITS_FOR_NOBODY = {
         rpc.CurrentCall rpc.Limits rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions
         rpc.WorkerInfo
         collectives.GroupStatistics collectives.ReduceOp
+        parallel.CommHook parallel.GradientBucket
         parallel.LossScale parallel.StepFailure parallel.StepResult""",
     "answered by this worker": """
         rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos
@@ -65,6 +77,9 @@ WAITS_FOR_NOBODY = {
         rpc.unpublish
         dist_autograd.context dist_autograd.get_gradients
         collectives.get_rank collectives.get_world_size collectives.world_group
+        collectives.get_global_rank collectives.get_group_rank collectives.get_node_local_rank
+        collectives.get_process_group_ranks collectives.is_initialized
+        parallel.distributed_sampler parallel.DistributedDataParallel.register_comm_hook
         rpc.Future.add_done_callback rpc.Future.cancel rpc.Future.cancelled rpc.Future.done
         rpc.Future.exception rpc.Future.get_loop rpc.Future.remove_done_callback rpc.Future.result
         rpc.Future.set_exception rpc.Future.set_result

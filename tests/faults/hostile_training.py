@@ -114,6 +114,68 @@ def recv(name: str) -> None:
     dist.recv(np.ones(3), RANKS[1], group=group(name))
 
 
+@row(TRAINING, "collectives.reduce", **COLLECTIVE)
+def reduce(name: str) -> None:
+    dist.reduce(np.ones(LARGE), RANKS[0], group=group(name))
+
+
+@row(TRAINING, "collectives.gather", **COLLECTIVE)
+def gather(name: str) -> object:
+    return len(dist.gather(np.ones(3), RANKS[0], group=group(name)) or ())
+
+
+@row(TRAINING, "collectives.scatter", **COLLECTIVE)
+def scatter(name: str) -> None:
+    """From a rank that does not come."""
+    dist.scatter(np.ones(3), None, RANKS[1], group=group(name))
+
+
+@row(TRAINING, "collectives.reduce_scatter", "collectives.reduce_scatter_single", **COLLECTIVE)
+def reduce_scatter(name: str) -> object:
+    return dist.reduce_scatter_single(np.ones(3 * LARGE), group=group(name)).size
+
+
+@row(TRAINING, "collectives.all_to_all", "collectives.all_to_all_single", **COLLECTIVE)
+def all_to_all(name: str) -> object:
+    return len(dist.all_to_all([np.ones(LARGE) for _ in RANKS], group=group(name)))
+
+
+@row(TRAINING, "collectives.all_gather_single", **COLLECTIVE)
+def all_gather_single(name: str) -> object:
+    return dist.all_gather_single(np.ones(LARGE), group=group(name)).size
+
+
+@row(TRAINING, "collectives.all_gather_object", "collectives.gather_object", **COLLECTIVE)
+def all_gather_object(name: str) -> object:
+    return len(dist.all_gather_object("x" * 100, group=group(name)))
+
+
+@row(TRAINING, "collectives.broadcast_object_list", "collectives.scatter_object_list", **COLLECTIVE)
+def broadcast_object_list(name: str) -> None:
+    dist.broadcast_object_list(["x", 1], RANKS[1], group=group(name))
+
+
+@row(TRAINING, "collectives.recv_object_list", "collectives.send_object_list", **COLLECTIVE)
+def recv_object_list(name: str) -> None:
+    dist.recv_object_list([None], RANKS[1], group=group(name))
+
+
+@row(TRAINING, "collectives.irecv", "collectives.isend", **COLLECTIVE)
+def irecv(name: str) -> object:
+    return dist.irecv(np.ones(3), RANKS[1], group=group(name)).wait()
+
+
+@row(TRAINING, "collectives.batch_isend_irecv", "collectives.P2POp", **COLLECTIVE)
+def batch(name: str) -> object:
+    operations = [dist.P2POp(dist.irecv, np.ones(3), RANKS[1], group(name))]
+    return [work.wait() for work in dist.batch_isend_irecv(operations)]
+
+
+@row(TRAINING, "collectives.monitored_barrier", **COLLECTIVE)
+def monitored_barrier(name: str) -> None:
+    dist.monitored_barrier(group(name))
+
+
 def is_forming(name: str) -> bool:
     return bool(current_agent().attachments[Groups].formations.waiting)
 
@@ -121,6 +183,9 @@ def is_forming(name: str) -> bool:
 @row(
     TRAINING,
     "collectives.new_group",
+    "collectives.new_subgroups",
+    "collectives.new_subgroups_by_enumeration",
+    "collectives.split_group",
     at=("caller", "owner"),
     held=(),
     middle=is_forming,

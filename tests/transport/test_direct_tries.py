@@ -13,8 +13,9 @@ from telegrad.transport.channels.base import Counters
 from telegrad.transport.session.carriers import (
     BARRED_SECONDS,
     CALM_SECONDS,
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
     MOST_BROKEN_SOCKETS,
-    RETRY_SECONDS,
     DirectTries,
 )
 from telegrad.transport.session.terms import Terms
@@ -53,15 +54,25 @@ def test_a_stream_with_nowhere_to_go_is_never_due() -> None:
     assert not tries.due(stream(""))
 
 
-def test_a_port_that_cannot_be_reached_is_tried_again_after_a_minute() -> None:
+def test_a_port_that_cannot_be_reached_is_tried_again() -> None:
+    """Soon at first, and once a minute in the end."""
     clock, (tries,) = tries_of("bob")
-    tries.stays("tcps://10.0.0.5:1", "tcps://10.0.0.5:1 does not answer")
-    assert tries.kept == "tcps://10.0.0.5:1 cannot be reached: does not answer"
-    assert not tries.due(stream("tcps://10.0.0.5:1"))
-    clock.now += RETRY_SECONDS
-    assert tries.due(stream("tcps://10.0.0.5:1"))
+    pauses = []
+    for _ in range(10):
+        tries.stays("tcps://10.0.0.5:1", "tcps://10.0.0.5:1 does not answer")
+        assert tries.kept == "tcps://10.0.0.5:1 cannot be reached: does not answer"
+        began = clock.now
+        while not tries.due(stream("tcps://10.0.0.5:1")):
+            clock.now += 1.0
+        pauses.append(clock.now - began)
+    assert pauses[0] == FIRST_RETRY_SECONDS
+    assert pauses[-1] == LONGEST_RETRY_SECONDS
+    assert pauses == sorted(pauses)
     tries.moved()
     assert tries.kept == ""
+    tries.stays("tcps://10.0.0.5:1", "does not answer")
+    clock.now += FIRST_RETRY_SECONDS
+    assert tries.due(stream("tcps://10.0.0.5:1"))
 
 
 def test_the_log_has_one_line_for_each_peer(caplog: pytest.LogCaptureFixture) -> None:
@@ -102,5 +113,5 @@ def test_an_end_that_refuses_bars_the_way_at_once() -> None:
     tries.broke(given_up=True, why="the listener holds another token")
     assert not tries.may_move
     tries.stays("tcps://10.0.0.5:1", "it refuses")  # which shortens nothing
-    clock.now += RETRY_SECONDS
+    clock.now += LONGEST_RETRY_SECONDS
     assert not tries.may_move

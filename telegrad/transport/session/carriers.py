@@ -40,8 +40,10 @@ FRUITLESS_CARRIERS = 10
 MOST_BROKEN_SOCKETS = 5
 CALM_SECONDS = 60.0
 BARRED_SECONDS = 600.0
-# Until the next dial of a port that could not be reached: a firewall may be opened meanwhile.
-RETRY_SECONDS = 60.0
+# Until the next dial of a port that could not be reached; doubles. A network may be back in a
+# second, and a firewall may be opened later.
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 60.0
 # Seconds that lanes may stall while the peer lives, if that is more than `lost_after`: at 512
 # kbit/s two chunks of 1 MiB take half of it, and to dial again on a link that is full takes long.
 LEAST_PATIENCE = 60.0
@@ -66,6 +68,7 @@ class DirectTries:
         self._peer = peer
         self._terms = terms
         self._broken = 0  # streams and lanes over sockets that broke
+        self._pause = FIRST_RETRY_SECONDS
         self._moved_at = self._barred_until = -math.inf  # by the clock
 
     @property
@@ -79,7 +82,7 @@ class DirectTries:
 
     def moved(self) -> None:
         """Hears that a stream has moved to a socket."""
-        self.kept = ""
+        self.kept, self._pause = "", FIRST_RETRY_SECONDS
         self._moved_at = self._terms.clock()
 
     def broke(self, *, given_up: bool = False, why: str = "too many sockets broke") -> None:
@@ -101,7 +104,8 @@ class DirectTries:
 
     def stays(self, where: str, why: str) -> None:
         """Hears that a stream stays on gRPC, as a socket cannot be had; says so once a peer."""
-        self._barred_until = max(self._barred_until, self._terms.clock() + RETRY_SECONDS)
+        self._barred_until = max(self._barred_until, self._terms.clock() + self._pause)
+        self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS)
         known = self.kept
         self.kept = f"{where} cannot be reached: {why.removeprefix(where).lstrip()}"
         if known:
