@@ -70,7 +70,7 @@ class MessageBuffer:
         largest: The most bytes of a message for which memory is set aside.
 
     Attributes:
-        largest: The same.
+        largest: The most bytes of a message, as given; `accept_all` raises it after the proof.
         start: The offset of the first byte, except for a big message under way.
         end: The offset of their end; equal to `start` when nothing is left.
 

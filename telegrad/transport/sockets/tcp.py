@@ -254,11 +254,10 @@ class _TcpListener(Listener):
     def _carrier(self, connected: socket.socket, address: str) -> Carrier:
         connected.setblocking(False)
         _tune(connected)
-        tls, scheme, below = self._tls, TCP_SCHEME, connected
-        if tls is not None:
-            secured = TlsSocket(connected, tls.listening, shown=tls.binding)
-            return SocketCarrier(secured, f"{TCP_TLS_SCHEME} {address}", takes_over=True)
-        return SocketCarrier(below, f"{scheme} {address}", takes_over=True)
+        if (tls := self._tls) is None:
+            return SocketCarrier(connected, f"{TCP_SCHEME} {address}", takes_over=True)
+        secured = TlsSocket(connected, tls.listening, shown=tls.binding)
+        return SocketCarrier(secured, f"{TCP_TLS_SCHEME} {address}", takes_over=True)
 
     async def _run(self, carrier: Carrier) -> None:
         await self._accept(carrier)
