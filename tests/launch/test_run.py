@@ -203,6 +203,8 @@ def test_exit_code_and_traceback_last(run: Callable[..., Run]) -> None:
         2,
     ).finish()
     assert code == 1
+    # Only if rank 0 is still there: on a busy machine its start takes longer.
+    lines = [line for line in lines if not line.endswith("the others get 5 s to end")]
     assert lines[-1] == "telegrad run: rank 1 failed with exit code 1"
     assert lines[-2] == "[1] ValueError: not today"
     began = len(lines) - 1 - lines[::-1].index("[1] Traceback (most recent call last):")

@@ -69,8 +69,9 @@ def above(name, batches):
     found = []
     for side, counts in zip(("caller", "callee"), zip(*batches)):
         calls, entries, loops = [min(each) / CALLS for each in zip(*counts)]
-        # A reply that is there before its caller waits is read by the caller's loop.
-        limits = *LIMITS[name, side], 1.0 if side == "caller" else 0.5
+        # The loop reads a message that is there before a thread waits for it: on one core, where
+        # the peer runs as soon as it is written to, up to two of three.
+        limits = *LIMITS[name, side], 0.9
         if any(count > limit for count, limit in zip((calls, entries, loops), limits)):
             found.append((name, side, calls, entries, loops))
     return found
