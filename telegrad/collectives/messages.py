@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, final
 
 from telegrad.errors import DecodeError, RemoteError
@@ -129,6 +130,7 @@ class Signature:
         return f"{call} for {self.label!r}" if self.label else call
 
 
+@cache
 def dtype_label(dtype: Any) -> str:
     """Returns a text for a dtype that is equal on hosts which lay the dtype out equally.
 

@@ -17,14 +17,14 @@ import math
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, final
 
-from telegrad.collectives.link import Arrival, Link
+from telegrad.collectives.link import Arrival, Link, Steps
 from telegrad.collectives.mailbox import Slot, mismatch_of
 from telegrad.collectives.messages import (
     ABORT,
@@ -42,6 +42,7 @@ from telegrad.collectives.messages import (
     OperationMessage,
     Signature,
 )
+from telegrad.collectives.shared_memory.room import Meeting, Room, Sharing
 from telegrad.errors import (
     CallTimeoutError,
     CollectiveMismatchError,
@@ -160,13 +161,15 @@ class Call(Generic[T]):
     Attributes:
         signature: The signature that every other member must call too.
         run: The algorithm; the verb returns its value.
+        in_memory: The algorithm for ranks that share memory; None if there is none.
         eager_bytes: The bytes it may send to one rank before that rank has entered.
         channel: The channel that counts it; None for an operation of all members.
         names_all: True if the error of its deadline names all missing ranks, not one alone.
     """
 
     signature: Signature
-    run: Callable[[Link], Coroutine[Future[None], None, T]]
+    run: Callable[[Link], Steps[T]]
+    in_memory: Callable[[Room], Steps[T]] | None = None
     eager_bytes: int = 0
     channel: Channel = None
     names_all: bool = True
@@ -178,6 +181,7 @@ class Group(Protocol):
     members: tuple[WorkerInfo, ...]
     state_lock: threading.Lock
     cross_waits: CrossWaits
+    sharing: Sharing
 
     @property
     def name(self) -> str:
@@ -233,7 +237,7 @@ class Group(Protocol):
 
 
 @final
-class Operation(Link, Generic[T]):
+class Operation(Meeting, Generic[T]):
     """The link of one operation, with its timers.
 
     A thread that waits for its messages reads the sockets meanwhile, as one that waits for a reply
@@ -273,10 +277,10 @@ class Operation(Link, Generic[T]):
         self.group = group
         self._clock = Clock(limit, warn_after)
         self._outbox: dict[int, list[tuple[int, Buffer]]] = {}  # by rank, until that rank is ready
-        self._sent = Counter[int]()
-        self._received = Counter[int]()
-        self._signals_sent = Counter[int]()
-        self._signals_received = Counter[int]()
+        self._sent: dict[int, int] = defaultdict(int)
+        self._received: dict[int, int] = defaultdict(int)
+        self._signals_sent: dict[int, int] = defaultdict(int)
+        self._signals_received: dict[int, int] = defaultdict(int)
         self._told_ready: set[int] = set()
         self._told_entered = False
         self._told_blocked = False
@@ -301,9 +305,17 @@ class Operation(Link, Generic[T]):
 
     async def run(self) -> T:
         """Waits for its turn, runs the algorithm, and waits until all is sent."""
-        await self._until(lambda: self.began or None)
-        value = await self.call.run(self)
-        await self._until(lambda: not self._outbox or None)
+        if not self.began:
+            await self.until(lambda: self.began or None)
+        room = None
+        if self.call.in_memory is not None:
+            room = await self.group.sharing.enter(self)
+        if self.call.in_memory is None or room is None:
+            value = await self.call.run(self)
+        else:
+            value = await self.call.in_memory(room)
+        if self._outbox:
+            await self.until(lambda: not self._outbox or None)
         return value
 
     # The link.
@@ -347,14 +359,14 @@ class Operation(Link, Generic[T]):
         """Waits for the next data from a rank."""
         step = self._received[source]
         self._received[source] += 1
-        data: Buffer = await self._until(lambda: self.slot.take(source, step))
+        data: Buffer = await self.until(lambda: self.slot.take(source, step))
         if source not in self._told_ready:
             self.unasked += memoryview(data).nbytes + MESSAGE_BYTES
         return data
 
     async def sender(self) -> int:
         """Waits until it is known which rank sends, for a receive from any rank."""
-        return await self._until(lambda: self.partner)
+        return await self.until(lambda: self.partner)
 
     def signal(self, to: int) -> None:
         """Sends a push without data; signals are numbered apart from data."""
@@ -365,7 +377,7 @@ class Operation(Link, Generic[T]):
         """Waits for the next signal from a rank."""
         self._signals_received[source] += 1
         step = -self._signals_received[source]
-        await self._until(lambda: self.slot.take(source, step))
+        await self.until(lambda: self.slot.take(source, step))
 
     def call_of(self, source: int) -> Signature:
         """Returns the call of this rank, or of a rank from which a message has come."""
@@ -376,13 +388,15 @@ class Operation(Link, Generic[T]):
         calls = {r: self.call_of(r) for r in ranks}
         return mismatch_of(self.group.name, self.slot.id, calls, self.group.describe)
 
-    async def _until(self, find: Callable[[], R | None]) -> R:
+    async def until(self, find: Callable[[], R | None]) -> R:
         """Waits until `find`, called with the lock held, returns a value other than None."""
         with self.group.state_lock:
             self.group.check_alive(self.slot.id, self)
             found = find()
             if found is not None:
                 return found
+            if self._cancel_timer is _nothing:  # most operations never wait for long
+                self._watch()
             wake: Future[None] = new_future(None, self.call.signature.operation)
             comes_from(wake, self.group.cross_waits)
             self._awaited = find, wake
@@ -409,7 +423,7 @@ class Operation(Link, Generic[T]):
         actions += [partial(self._push, to, self._outbox.pop(to)) for to in ready]
         if self.slot.asked and not self._told_entered:
             self._told_entered = True
-            actions.append(self._send_entered)
+            actions.append(self.tell_call)
         if self._awaited is not None:
             find, wake = self._awaited
             self._found = find()
@@ -417,11 +431,6 @@ class Operation(Link, Generic[T]):
                 self._awaited = None
                 actions.append(lambda: _resume(wake))
         return actions
-
-    def watch(self) -> None:
-        """Sets the timer for the next due action, unless the operation is over."""
-        if not self.over:
-            self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
 
     def end(self) -> None:
         """Marks the operation as over, drops unsent data and cancels the timer."""
@@ -438,7 +447,8 @@ class Operation(Link, Generic[T]):
         for step, data in waiting:
             self.group.post(to, PUSH, self.slot, step, data)
 
-    def _send_entered(self) -> None:
+    def tell_call(self) -> None:
+        """Sends all other ranks the call of this one, so that both ends compare the two."""
         number = BLOCKED if self._told_blocked else HERE
         for r in self._others():
             self.group.post(r, ENTERED, self.slot, number)
@@ -456,6 +466,10 @@ class Operation(Link, Generic[T]):
     def _missing(self) -> list[int]:
         return [r for r in self._others() if r not in self.slot.heard]
 
+    def _watch(self) -> None:
+        """Sets the timer for the next due action."""
+        self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
+
     # Timers, on the loop. Well before the warning and the deadline, each rank tells the others that
     # it has entered. So the rank that warns or gives up can name the ranks that have not.
 
@@ -470,9 +484,9 @@ class Operation(Link, Generic[T]):
             self._told_blocked |= tell and blocked
             missing = self._missing()
             if due is not Due.EXPIRE:
-                self.watch()
+                self._watch()
         if tell:
-            self._send_entered()
+            self.tell_call()
         if due is Due.TELL:
             for r in missing:
                 self.group.cross_waits.check(self.group.members[r])

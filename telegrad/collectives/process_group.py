@@ -37,6 +37,8 @@ from telegrad.collectives.messages import (
     OperationMessage,
 )
 from telegrad.collectives.operation import MESSAGE_BYTES, Call, CrossWaits, Operation, time_limit
+from telegrad.collectives.shared_memory.boards import MOST_RANKS, has_order
+from telegrad.collectives.shared_memory.room import Sharing
 from telegrad.errors import (
     AgentForkedError,
     BlockingCallError,
@@ -48,7 +50,14 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import Future
-from telegrad.rpc.seams import AgentCore, fresh_copy, new_future, on_own_loop, seconds
+from telegrad.rpc.seams import (
+    AgentCore,
+    fresh_copy,
+    longest_spin,
+    new_future,
+    on_own_loop,
+    seconds,
+)
 from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Buffer
 
@@ -339,6 +348,7 @@ class ProcessGroup:
         self.timeout = timeout
         self.warn_after = warn_after
         self.cross_waits = cross_waits
+        self.sharing = Sharing(_share_a_host(agent, members), longest_spin(agent.options.spin))
         self._name = name
         self._agent = agent
         self._places = {member: r for r, member in enumerate(members)}
@@ -491,8 +501,9 @@ class ProcessGroup:
                 self._operations[slot] = operation
                 if call.channel is None:
                     self._turns.append(operation)
+                if call.in_memory is not None:
+                    self.sharing.queue(operation)
                 actions = self._take_turns() + operation.noticed()
-                operation.watch()
         if cause is not None:
             self.fail(cause, since=operation_id.since)
             with self.state_lock:
@@ -512,6 +523,9 @@ class ProcessGroup:
                 self._taken[operation.partner] += operation.unasked
             operation.end()
             actions = self._take_turns()
+            if operation.call.in_memory is not None:
+                self.sharing.leave(operation)
+                actions += [a for each in self._operations.values() for a in each.noticed()]
         _perform(actions)
 
     def _known(self, channel: Channel) -> Channel:
@@ -753,6 +767,14 @@ class ProcessGroup:
             if r != self.rank:
                 with suppress(WorkerLostError, UnknownWorkerError):
                     self._agent.messages.post(member, kind, body(r))
+
+
+def _share_a_host(agent: AgentCore, members: Sequence[WorkerInfo]) -> bool:
+    """Returns True if all members, two or more, take local connections on one host."""
+    if not 1 < len(members) <= MOST_RANKS or not has_order():
+        return False
+    hosts = {agent.exchange.host_of(member) for member in members}
+    return len(hosts) == 1 and hosts != {""}
 
 
 def _perform(actions: Sequence[Callable[[], None]]) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "check_array",
     "check_reducible",
     "combine",
+    "combine_all",
     "finish",
     "from_bytes",
     "prepare",
@@ -190,6 +191,15 @@ def combine(op: ReduceOp, into: Array, other: Array) -> None:
     """Combines `other` into `into`; overflow is silent, as on one rank."""
     with np.errstate(all="ignore"):
         _UFUNCS[op](into, other, out=into)
+
+
+def combine_all(op: ReduceOp, arrays: Sequence[Array], out: Array) -> None:
+    """Writes the reduction of the arrays of all ranks, two or more, to `out`, in their order."""
+    with np.errstate(all="ignore"):
+        _UFUNCS[op](arrays[0], arrays[1], out=out)
+    for other in arrays[2:]:
+        combine(op, out, other)
+    finish(op, out, len(arrays))
 
 
 def finish(op: ReduceOp, into: Array, n: int) -> None:

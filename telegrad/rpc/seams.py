@@ -45,7 +45,7 @@ from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
-from telegrad.transport import Shield, on_own_loop
+from telegrad.transport import Shield, Spin, longest_spin, on_own_loop
 
 __all__ = [
     "CALL",
@@ -79,6 +79,7 @@ __all__ = [
     "ServedCall",
     "Serving",
     "Shield",
+    "Spin",
     "UserCall",
     "UserLoop",
     "WaitProbes",
@@ -98,6 +99,7 @@ __all__ = [
     "fresh_copy",
     "joining",
     "keep_newest",
+    "longest_spin",
     "new_future",
     "on_own_loop",
     "process_agent",

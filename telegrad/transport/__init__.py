@@ -29,7 +29,7 @@ from telegrad.transport.host import read_host_id
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import Gate
 from telegrad.transport.io.socket_reader import SocketReader
-from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, longest_spin
+from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin, longest_spin
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, hands_over, on_own_loop, shared_loop_thread
 from telegrad.transport.security.audit import CALL_REFUSED, Audit
@@ -91,6 +91,7 @@ __all__ = [
     "SharedPort",
     "Shield",
     "SocketReader",
+    "Spin",
     "TcpTransport",
     "Tls",
     "TlsOptions",

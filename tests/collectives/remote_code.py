@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -525,3 +526,55 @@ def aborts() -> list[str]:
     """Gives up what another rank waits in."""
     dist.world_group().abort(ValueError("no more data"))
     return [refusal(dist.barrier)]
+
+
+def in_memory(size: int) -> None:
+    """Runs each operation that ranks of one host do in shared memory."""
+    array = np.arange(size, dtype=np.float64) + dist.get_rank()
+    wanted = array.copy()
+    dist.all_reduce(array)
+    total = sum(np.arange(size, dtype=np.float64) + r for r in range(dist.get_world_size()))
+    np.testing.assert_array_equal(array, total)
+    dist.broadcast(wanted, 1)
+    np.testing.assert_array_equal(wanted, np.arange(size) + 1.0)
+    dist.reduce(array, 0)
+    dist.barrier()
+
+
+def counted_in_memory(size: int) -> tuple[int, int]:
+    """Runs them twice; returns the messages and bytes that the second time took."""
+    begin()
+    in_memory(size)
+    before = dist.world_group().statistics()
+    in_memory(size)
+    after = dist.world_group().statistics()
+    return after.messages_sent - before.messages_sent, after.bytes_sent - before.bytes_sent
+
+
+def counted_barrier() -> int:
+    """Returns the messages that a barrier took here."""
+    before = dist.world_group().statistics().messages_sent
+    dist.barrier()
+    return dist.world_group().statistics().messages_sent - before
+
+
+def tells_that_it_waits() -> None:
+    """Returns once the operation that another thread waits in has told the other ranks so."""
+    group = dist.world_group()
+    before = group.statistics().messages_sent
+    while group.statistics().messages_sent == before or not group.statistics().in_flight:
+        threading.Event().wait(0.01)
+
+
+def in_a_group_for_once() -> None:
+    """Makes the group of all, uses its memory and leaves it."""
+    begin()
+    in_memory(3)
+    dist.destroy_process_group()
+
+
+def mapped_memory() -> int:
+    """Returns how many stretches of shared memory this process maps."""
+    gc.collect()
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:telegrad" in line for line in maps)

@@ -1,4 +1,4 @@
-"""Random programs of operations between ranks of one process, against NumPy."""
+"""Random programs of operations between ranks of one process, or of several, against NumPy."""
 
 from __future__ import annotations
 
@@ -163,9 +163,12 @@ def run_program(program: list[Step]) -> None:
         raise
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_programs(n: int) -> None:
-    with Cluster(n) as cluster:
+@pytest.mark.parametrize(
+    ("n", "processes"), [(2, False), (3, False), (4, False), (2, True), (3, True)]
+)
+def test_programs(n: int, processes: bool) -> None:
+    """Ranks in processes of their own use shared memory where an operation can."""
+    with Cluster(n, processes=processes) as cluster:
 
         @settings(max_examples=40)
         @given(st.lists(steps(n), min_size=1, max_size=6))

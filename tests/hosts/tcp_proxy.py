@@ -111,7 +111,9 @@ class TcpProxy:
     def _begin(self, sock: socket.socket) -> None:
         """Begins to hand on what an accepted connection brings."""
         self.accepted += 1
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for its own alone
+        sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # asyncio does so for its own alone
         handler = asyncio.ensure_future(self._hand_on(sock))
         self._handlers.add(handler)
         handler.add_done_callback(self._handlers.discard)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from telegrad.collectives.algorithms import direct, dissemination, objects, ring, star, tree
+from telegrad.collectives.algorithms import (
+    direct,
+    dissemination,
+    objects,
+    ring,
+    shared_memory,
+    star,
+    tree,
+)
 
-__all__ = ["direct", "dissemination", "objects", "ring", "star", "tree"]
+__all__ = ["direct", "dissemination", "objects", "ring", "shared_memory", "star", "tree"]

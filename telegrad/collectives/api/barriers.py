@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-from telegrad.collectives.algorithms import dissemination
+from telegrad.collectives.algorithms import dissemination, shared_memory
 from telegrad.collectives.api.calls import group_of, run_call
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
@@ -53,7 +53,11 @@ def barrier(
         ...     cluster.run(step)
         ['all are here', 'all are here']
     """
-    call = Call(signature=Signature(operation="barrier"), run=dissemination.barrier)
+    call = Call(
+        signature=Signature(operation="barrier"),
+        run=dissemination.barrier,
+        in_memory=shared_memory.barrier,
+    )
     return run_call(group_of(group), call, async_op, timeout)
 
 
@@ -89,6 +93,7 @@ def monitored_barrier(
     call = Call(
         signature=Signature(operation="monitored_barrier"),
         run=dissemination.barrier,
+        in_memory=shared_memory.barrier,
         names_all=wait_all_ranks,
     )
     group_of(group).call(call, timeout)

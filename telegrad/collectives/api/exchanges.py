@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from telegrad.collectives.algorithms import direct, star, tree
+from telegrad.collectives.algorithms import direct, shared_memory, star, tree
 from telegrad.collectives.api.calls import (
     check_lengths,
     check_parts,
@@ -24,6 +24,7 @@ from telegrad.collectives.link import Link
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
 from telegrad.collectives.reduction import Staged, check_array
+from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Rank, Shape
 
 __all__ = [
@@ -502,10 +503,19 @@ def _broadcast_call(array: object, src: object, group: ProcessGroup, label: str)
         await tree.broadcast(link, staged.flat, root)
         staged.write_back()
 
+    async def in_memory(room: Room) -> None:
+        await shared_memory.broadcast(room, staged.flat, root)
+        staged.write_back()
+
     signature = signature_of(
         "broadcast", checked, label, root=group.ranks[root], shape=checked.shape
     )
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes(staged, staged.flat.nbytes))
+    return Call(
+        signature=signature,
+        run=run,
+        in_memory=in_memory,
+        eager_bytes=eager_bytes(staged, staged.flat.nbytes),
+    )
 
 
 def _all_gather_call(array: object, label: str) -> Call[list[Array]]:

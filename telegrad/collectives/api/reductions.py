@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, overload
 
-from telegrad.collectives.algorithms import direct, star
+from telegrad.collectives.algorithms import direct, shared_memory, star
 from telegrad.collectives.api.calls import (
     check_parts,
     check_splits,
@@ -30,6 +30,7 @@ from telegrad.collectives.reduction import (
     prepare,
 )
 from telegrad.collectives.select import select_all_reduce, select_reduce
+from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Rank
 
 __all__ = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"]
@@ -325,11 +326,20 @@ def _all_reduce_call(array: object, op: object, group: ProcessGroup, label: str)
         await algorithm(link, staged.flat, combining)
         staged.write_back()
 
+    async def in_memory(room: Room) -> None:
+        await shared_memory.all_reduce(room, staged.flat, combining)
+        staged.write_back()
+
     signature = signature_of("all_reduce", checked, label, op=reduction.name, shape=checked.shape)
     message = (
         staged.flat.nbytes if algorithm is direct.all_reduce else staged.flat.nbytes // group.size
     )
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes(staged, message))
+    return Call(
+        signature=signature,
+        run=run,
+        in_memory=in_memory,
+        eager_bytes=eager_bytes(staged, message),
+    )
 
 
 def _reduce_call(
@@ -347,11 +357,21 @@ def _reduce_call(
         if link.rank == root:
             staged.write_back()
 
+    async def in_memory(room: Room) -> None:
+        await shared_memory.reduce(room, staged.flat, combining, root)
+        if room.rank == root:
+            staged.write_back()
+
     signature = signature_of(
         "reduce", checked, label, op=reduction.name, root=group.ranks[root], shape=checked.shape
     )
     message = staged.flat.nbytes if algorithm is star.reduce else staged.flat.nbytes // group.size
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes(staged, message))
+    return Call(
+        signature=signature,
+        run=run,
+        in_memory=in_memory,
+        eager_bytes=eager_bytes(staged, message),
+    )
 
 
 def _reduce_scatter_call(

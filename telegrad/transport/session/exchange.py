@@ -463,6 +463,19 @@ class Exchange:
         """
         return self._terms.loop.run(self._listen())
 
+    def host_of(self, worker: WorkerInfo) -> str:
+        """Returns the id of the host on which a worker takes local connections; "" if on none.
+
+        All workers of a job get the same answer, as all know the same endpoints.
+        """
+        if worker == self.info:
+            endpoints = [each.endpoint for each in list(self._listeners)]
+        else:
+            carriers = self._peers.find(worker, False)
+            endpoints = [] if carriers is None else [*carriers.endpoints]
+        local = [each for each in endpoints if each and each.startswith("local://")]
+        return local[0].split("/")[2] if local else ""
+
     def connect(self, peer: WorkerInfo, endpoints: Sequence[str]) -> None:
         """Tells where a peer listens; it is dialled when something is posted.
 

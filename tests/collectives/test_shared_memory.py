@@ -1,0 +1,410 @@
+"""Ranks that share memory: their meetings in every order of accesses, the algorithms, real processes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telegrad.collectives import ReduceOp
+from telegrad.collectives.algorithms import shared_memory
+from telegrad.collectives.link import Link, Steps, run_here
+from telegrad.collectives.messages import Signature
+from telegrad.collectives.shared_memory.boards import (
+    BLOCK_BYTES,
+    BOARD_BYTES,
+    Board,
+    Boards,
+    digest_of,
+)
+from telegrad.collectives.shared_memory.room import Meeting, Room, Sharing
+from telegrad.errors import CollectiveMismatchError
+from telegrad.rpc import RpcOptions
+from telegrad.rpc.seams import Spin
+from telegrad.testing import Cluster
+from telegrad.types import Array
+from telegrad.wire import Buffer
+from tests.collectives import remote_code
+from tests.collectives.fake_link import FakeJob, FakeLink, Paused, arrays_for
+from tests.collectives.test_algorithms import CASES, expected
+
+R = TypeVar("R")
+CALL = Signature(operation="all_reduce", op="SUM", dtype="float64", shape=(3,))
+
+
+# -- meetings, in every order of accesses to the memory ------------------------------------------
+
+
+class Schedule:
+    """Lets one of several threads run at a time; who goes on after each access is drawn.
+
+    Args:
+        draw: Returns one of the threads that can go on.
+    """
+
+    def __init__(self, draw: Callable[[list[int]], int]) -> None:
+        self._draw = draw
+        self._turn = threading.Condition()
+        self._can: set[int] = set()
+        self._now = -1
+        self._left = 0
+        self.stuck = False
+
+    def run(self, works: list[Callable[[], None]]) -> None:
+        """Runs each in a thread of its own until all are done, or none can go on."""
+        self._can = set(range(len(works)))
+        self._left = len(works)
+        with ThreadPoolExecutor(len(works)) as pool:
+            done = [pool.submit(self._one, i, work) for i, work in enumerate(works)]
+            with self._turn:
+                self._next()
+            for each in done:
+                each.result()
+
+    def access(self, thread: int) -> None:
+        """Hands the turn on and waits for the next one."""
+        with self._turn:
+            self._next()
+            self._await(thread)
+
+    def sleep(self, thread: int) -> None:
+        """Takes no turn until somebody wakes it."""
+        with self._turn:
+            self._can.discard(thread)
+            self._next()
+            self._await(thread)
+
+    def wake(self, thread: int) -> None:
+        with self._turn:
+            self._can.add(thread)
+
+    def _one(self, thread: int, work: Callable[[], None]) -> None:
+        with self._turn:
+            self._await(thread)
+        try:
+            work()
+        finally:
+            with self._turn:
+                self._can.discard(thread)
+                self._left -= 1
+                self._next()
+
+    def _await(self, thread: int) -> None:
+        self._turn.wait_for(lambda: self.stuck or self._now == thread)
+        assert not self.stuck, "everybody sleeps, and nobody wakes anybody"
+
+    def _next(self) -> None:
+        if self._can:
+            self._now = self._draw(sorted(self._can))
+        else:
+            self._now = -1
+            self.stuck = self._left > 0
+        self._turn.notify_all()
+
+
+class Words:
+    """The words of a board; each access is a moment at which another rank may go on."""
+
+    def __init__(self, words: Any, access: Callable[[], None]) -> None:
+        self._words, self._access = words, access
+
+    def __getitem__(self, place: int) -> int:
+        self._access()
+        return int(self._words[place])
+
+    def __setitem__(self, place: int, value: int) -> None:
+        self._access()
+        self._words[place] = value
+
+
+class FakeMeeting(Meeting):
+    """An operation without messages but signals, which wake a sleeper."""
+
+    def __init__(self, rank: int, size: int, wait: Callable[[], Any], call: Signature) -> None:
+        self._rank, self._size, self._wait, self._call = rank, size, wait, call
+        self.told = False
+        self.on_signal: Callable[[int], None] = lambda _: None
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def signal(self, to: int) -> None:
+        self.on_signal(to)
+
+    def call_of(self, source: int) -> Signature:
+        assert source == self._rank
+        return self._call
+
+    async def until(self, find: Callable[[], R | None]) -> R:
+        while (found := find()) is None:
+            if self.told:
+                raise CollectiveMismatchError("the calls differ")
+            await self._wait()
+        return found
+
+    def tell_call(self) -> None:
+        self.told = True
+
+    def send(self, to: int, data: Buffer) -> None:
+        raise NotImplementedError
+
+    async def receive(self, source: int) -> Buffer:
+        raise NotImplementedError
+
+    async def sender(self) -> int:
+        raise NotImplementedError
+
+    async def signalled(self, source: int) -> None:
+        raise NotImplementedError
+
+    def mismatch(self, ranks: Any) -> CollectiveMismatchError:
+        raise NotImplementedError
+
+
+def make_boards(n: int) -> list[Board]:
+    return [Board(np.zeros(BOARD_BYTES, np.uint8).data) for _ in range(n)]
+
+
+@given(st.integers(2, 4), st.integers(1, 4), st.integers(0, 2**32))
+@settings(max_examples=150)
+def test_every_order_of_accesses_ends_a_meeting(n: int, meetings: int, seed: int) -> None:
+    """Nobody sleeps for ever, and nobody passes a meeting before all have come to it."""
+    schedule = Schedule(random.Random(seed).choice)
+    boards = make_boards(n)
+    come = [0] * n
+
+    def rank(r: int) -> Callable[[], None]:
+        seen = [Board(np.zeros(BOARD_BYTES, np.uint8).data) for _ in range(n)]
+        for q, each in enumerate(seen):
+            each.words = Words(boards[q].words, lambda: schedule.access(r))  # type: ignore[assignment]
+
+        async def asleep() -> None:
+            schedule.sleep(r)
+
+        meeting = FakeMeeting(r, n, asleep, CALL)
+        meeting.on_signal = schedule.wake
+        room = Room(meeting, Boards(r, seen), Spin(0.0))
+
+        def work() -> None:
+            for k in range(1, meetings + 1):
+                come[r] = k
+                run_here(room.meet())
+                assert min(come) >= k
+
+        return work
+
+    schedule.run([rank(r) for r in range(n)])
+
+
+# -- the algorithms ------------------------------------------------------------------------------
+
+
+def run_ranks(
+    arrays: list[Array],
+    algorithm: Callable[[Room, Array], Steps[None]],
+    seed: int,
+    calls: list[Signature] | None = None,
+) -> list[BaseException | None]:
+    """Runs an algorithm on every rank; who goes on next is drawn. Returns what each raised."""
+    n, drawn = len(arrays), random.Random(seed)
+    boards = make_boards(n)
+
+    async def paused() -> None:
+        await Paused()
+
+    running: dict[int, Any] = {}
+    for r, array in enumerate(arrays):
+        call = CALL if calls is None else calls[r]
+        room = Room(FakeMeeting(r, n, paused, call), Boards(r, boards), Spin(0.0))
+        running[r] = algorithm(room, array)
+    raised: list[BaseException | None] = [None] * n
+    for _ in range(100_000):
+        if not running:
+            return raised
+        r = drawn.choice(list(running))
+        try:
+            running[r].send(None)
+        except StopIteration:
+            del running[r]
+        except CollectiveMismatchError as error:
+            raised[r] = error
+            del running[r]
+    raise AssertionError(f"ranks {list(running)} wait for each other")
+
+
+SIZES = [0, 1, 7, 100, 5000]
+
+
+@given(st.sampled_from(CASES), st.integers(2, 5), st.sampled_from(SIZES), st.integers(0, 2**16))
+def test_all_reduce(case: tuple[ReduceOp, str], n: int, size: int, seed: int) -> None:
+    op, dtype = case
+    arrays = arrays_for(n, size, dtype, seed)
+    wanted = expected(op, arrays)
+    assert (
+        run_ranks(arrays, lambda room, a: shared_memory.all_reduce(room, a, op), seed) == [None] * n
+    )
+    for array in arrays:
+        assert array.tobytes() == arrays[0].tobytes()
+    np.testing.assert_allclose(arrays[0].astype(complex), wanted.astype(complex), rtol=1e-2)
+
+
+@given(st.sampled_from(CASES), st.integers(2, 5), st.sampled_from(SIZES), st.integers(0, 2**16))
+def test_reduce_leaves_the_other_arrays_alone(
+    case: tuple[ReduceOp, str], n: int, size: int, seed: int
+) -> None:
+    op, dtype = case
+    root = seed % n
+    arrays = arrays_for(n, size, dtype, seed)
+    before, everywhere = [a.copy() for a in arrays], [a.copy() for a in arrays]
+    run_ranks(everywhere, lambda room, a: shared_memory.all_reduce(room, a, op), seed)
+    run_ranks(arrays, lambda room, a: shared_memory.reduce(room, a, op, root), seed)
+    for r, array in enumerate(arrays):
+        wanted = everywhere[root] if r == root else before[r]
+        assert array.tobytes() == wanted.tobytes()
+
+
+@given(st.integers(2, 5), st.sampled_from(SIZES), st.integers(0, 2**16))
+def test_broadcast(n: int, size: int, seed: int) -> None:
+    arrays = arrays_for(n, size, "float64", seed)
+    wanted = arrays[seed % n].copy()
+    run_ranks(arrays, lambda room, a: shared_memory.broadcast(room, a, seed % n), seed)
+    for array in arrays:
+        np.testing.assert_array_equal(array, wanted)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("more", [-1, 0, 1, BLOCK_BYTES // 8])
+def test_arrays_of_several_blocks(n: int, more: int) -> None:
+    """Lengths around the size of a block, and of two and a half."""
+    for size in (BLOCK_BYTES // 8 + more, 5 * BLOCK_BYTES // 16 + more):
+        arrays = arrays_for(n, size, "float64", size)
+        wanted = reduce(np.add, arrays)
+        run_ranks(arrays, lambda room, a: shared_memory.all_reduce(room, a, ReduceOp.SUM), size)
+        for array in arrays:
+            np.testing.assert_array_equal(array, wanted)
+        run_ranks(arrays, lambda room, a: shared_memory.broadcast(room, a, n - 1), size)
+        np.testing.assert_array_equal(arrays[0], wanted)
+
+
+@given(st.integers(2, 5), st.integers(0, 2**16))
+def test_calls_that_differ_end_on_every_rank(n: int, seed: int) -> None:
+    calls = [CALL] * n
+    calls[seed % n] = Signature(operation="all_reduce", op="SUM", dtype="float64", shape=(4,))
+    arrays = arrays_for(n, 3, "float64", seed)
+    raised = run_ranks(
+        arrays, lambda room, a: shared_memory.all_reduce(room, a, ReduceOp.SUM), seed, calls
+    )
+    assert all(isinstance(each, CollectiveMismatchError) for each in raised)
+
+
+def test_a_digest_is_the_same_in_every_process() -> None:
+    """It must not depend on the seed of Python's own hashes."""
+    assert digest_of(CALL) == digest_of(Signature(**{f: getattr(CALL, f) for f in CALL.__slots__}))
+    with Cluster(1, processes=True) as cluster:
+        assert cluster.run(digest_of, CALL) == [digest_of(CALL)]
+
+
+# -- boards that go round ------------------------------------------------------------------------
+
+
+class CopyingMeeting(FakeLink, FakeMeeting):
+    """A link whose data arrives as a copy or as the sender's memory, as the job says."""
+
+    copies: frozenset[tuple[int, int]] = frozenset()
+
+    def __init__(self, job: FakeJob, rank: int, call: Signature) -> None:
+        FakeLink.__init__(self, job, rank, call)
+        self._calls: list[Signature] = []
+
+    def send(self, to: int, data: Buffer) -> None:
+        FakeLink.send(self, to, bytes(data) if (self.rank, to) in self.copies else data)
+
+    async def receive(self, source: int) -> Buffer:
+        queue = self._job.data[source, self.rank]
+        while not queue:
+            await Paused()
+        return queue.popleft()[1]
+
+    async def until(self, find: Callable[[], R | None]) -> R:
+        while (found := find()) is None:
+            await Paused()
+        return found
+
+
+@given(st.integers(2, 4), st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=2))
+def test_memory_is_used_if_every_pair_shares_it(n: int, pairs: set[tuple[int, int]]) -> None:
+    copies = frozenset((a, b) for a, b in pairs if a != b and max(a, b) < n)
+    job = FakeJob([np.zeros(1)] * n)
+    job.links = [CopyingMeeting(job, r, CALL) for r in range(n)]
+
+    async def enter(link: Link, array: Array) -> bool:
+        assert isinstance(link, CopyingMeeting)
+        link.copies = copies
+        sharing = Sharing(True, 0.0)
+        sharing.queue(link)
+        return await sharing.enter(link) is not None
+
+    assert job.run(enter) == [not copies] * n
+
+
+# -- real processes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_processes_of_one_host_send_no_data(n: int) -> None:
+    """They send at most a message without data to each rank that fell asleep in a meeting."""
+    meetings = {3: 4, 300_000: 12 if n == 2 else 18}
+    with Cluster(n, processes=True) as cluster:
+        for size, most in meetings.items():
+            for messages, nbytes in cluster.run(remote_code.counted_in_memory, size):
+                assert messages <= most * (n - 1)
+                assert nbytes == 0
+
+
+def test_workers_without_local_connections_send_messages() -> None:
+    with Cluster(2, processes=True, options=RpcOptions(local=False)) as cluster:
+        for messages, nbytes in cluster.run(remote_code.counted_in_memory, 3):
+            assert messages > 0
+            assert nbytes > 0
+
+
+def test_a_rank_that_comes_late_is_waited_for_asleep() -> None:
+    """It comes when the other one has told it that it waits, and wakes it with a message."""
+    with Cluster(2, processes=True) as cluster, ThreadPoolExecutor(1) as pool:
+        cluster.run(remote_code.counted_in_memory, 3)
+        waiting = pool.submit(cluster.call, 0, remote_code.counted_barrier)
+        cluster.call(0, remote_code.tells_that_it_waits)
+        assert cluster.call(1, remote_code.counted_barrier) >= 1
+        assert waiting.result() >= 1
+
+
+@pytest.mark.parametrize("first", ["all_reduce", "broadcast 1", "all_gather_object"])
+def test_operations_that_differ_after_some_in_memory(first: str) -> None:
+    with Cluster(3, processes=True) as cluster:
+        cluster.run(remote_code.counted_in_memory, 3)
+        said = cluster.run(remote_code.disagree, [[first], ["barrier"], [first]])
+        for words, _, after in said:
+            assert words.startswith("CollectiveMismatchError: "), words
+            assert "called barrier()" in words
+            assert after == "3.0"
+
+
+def test_memory_is_freed_with_its_group() -> None:
+    """A group of two has two boards; the last ones go once news of their end has come."""
+    with Cluster(2, processes=True) as cluster:
+        for _ in range(8):
+            cluster.run(remote_code.in_a_group_for_once)
+        assert max(cluster.run(remote_code.mapped_memory)) <= 2 * 2
