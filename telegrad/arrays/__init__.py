@@ -25,7 +25,7 @@ from telegrad.arrays.device import (
     to_host,
 )
 from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, gpu_identities
-from telegrad.arrays.shared import SharedMemory, can_share, shared_below, shared_empty
+from telegrad.arrays.shared import SharedMemory, can_share, memory_below, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "is_floating",
     "is_inexact",
     "is_sparse",
+    "memory_below",
     "namespace",
     "octets_from_gpu",
     "shared_below",

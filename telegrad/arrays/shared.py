@@ -23,7 +23,7 @@ except ImportError:  # not a Unix
 else:
     HAS_MEMFD = hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
 
-__all__ = ["SharedMemory", "can_share", "shared_below", "shared_empty"]
+__all__ = ["SharedMemory", "can_share", "memory_below", "shared_below", "shared_empty"]
 
 NAME = "telegrad"  # shown in /proc/PID/maps, for people
 
@@ -154,7 +154,13 @@ def shared_below(view: np.ndarray[Any, Any] | memoryview) -> SharedMemory | None
     False
     >>> shared_below(np.zeros(3))
     """
+    memory = memory_below(view)
+    return memory if memory is not None and memory.travels else None
+
+
+def memory_below(view: np.ndarray[Any, Any] | memoryview) -> SharedMemory | None:
+    """Returns the shared memory below an array, of this process or of another one; else None."""
     below: object = view
     while isinstance(below, (np.ndarray, memoryview)):
         below = below.base if isinstance(below, np.ndarray) else below.obj
-    return below if isinstance(below, SharedMemory) and below.travels else None
+    return below if isinstance(below, SharedMemory) else None

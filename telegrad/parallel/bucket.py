@@ -12,14 +12,16 @@ After the first backward they are filled in the order in which its gradients wer
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from sys import getrefcount
+from typing import Any, final
 
 import numpy as np
 
 from telegrad.types import Array, Shape
 
-__all__ = ["Bucket", "Slot", "assign_buckets", "completed_order", "views_of"]
+__all__ = ["Bucket", "Buffers", "Slot", "assign_buckets", "completed_order", "views_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,43 @@ def assign_buckets(
         room[slot.dtype] -= slot.nbytes
     closed += [Bucket(dtype, tuple(members)) for dtype, members in filling.items()]
     return tuple(sorted(closed, key=lambda bucket: position[bucket.members[-1]]))
+
+
+MOST_KEPT = 2  # of one size: one holds gradients while the other is reduced
+
+
+@final
+class Buffers:
+    """The memory of buckets, used again once no array lies in it any more.
+
+    Args:
+        make: Returns new bytes on the host.
+    """
+
+    def __init__(self, make: Callable[[int], Array]) -> None:
+        self._make = make
+        self._kept: dict[int, list[Array]] = {}
+
+    def take(self, size: int, dtype: np.dtype[np.generic], xp: Any = np) -> Array:
+        """Returns a buffer of so many items, whose values are undefined.
+
+        Args:
+            size: The number of items.
+            dtype: Their dtype.
+            xp: The library of the array; only memory of NumPy's is used again.
+        """
+        if xp is not np:
+            fresh: Array = xp.empty(size, dtype=dtype)
+            return fresh
+        kept = self._kept.setdefault(size * dtype.itemsize, [])
+        for i in range(len(kept)):
+            if getrefcount(kept[i]) == 2:  # `kept` and this call
+                return kept[i].view(dtype)
+        memory = self._make(size * dtype.itemsize)
+        owner = memory if memory.base is None else memory.base  # the base of all views
+        if len(kept) < MOST_KEPT:
+            kept.append(owner)
+        return owner.view(dtype)
 
 
 def completed_order(seen: Sequence[int], n: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import device_of
+from telegrad.arrays import device_of, shared_empty
 from telegrad.autograd import Completion, Tensor, is_grad_enabled
 from telegrad.collectives import (
     ProcessGroup,
@@ -465,6 +465,12 @@ class _Group:
 
     def gather(self, array: Array, label: str) -> Gathered:
         return all_gather(array, group=self._group, async_op=True, label=label)
+
+    def memory(self, nbytes: int) -> Array:
+        if self._group.sharing.possible:
+            with suppress(OSError):  # no descriptor is left
+                return shared_empty(nbytes, np.uint8)
+        return np.empty(nbytes, np.uint8)
 
     def abort(self, cause: BaseException) -> None:
         self._group.abort(cause)

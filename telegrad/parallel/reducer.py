@@ -16,7 +16,7 @@ gradient are gathered at the end of the pass. A last operation says that no rank
 
 A parameter whose gradient is row-sparse has a bucket alone: its rows are gathered, not reduced.
 
-The averaged gradients are views of the buffer, which belongs to its pass and is not written again.
+The averaged gradients are views of the buffer, which is used again when all of them are gone.
 With the first pass the ranks exchange the order in which gradients were complete. Further passes
 fill their buckets in the order of the first rank.
 """
@@ -47,7 +47,14 @@ from telegrad.autograd import (
 from telegrad.autograd.seams import post_accumulate_hooks
 from telegrad.collectives import ProcessGroup, Work
 from telegrad.errors import AutogradError, BlockingCallError
-from telegrad.parallel.bucket import Bucket, Slot, assign_buckets, completed_order, views_of
+from telegrad.parallel.bucket import (
+    Bucket,
+    Buffers,
+    Slot,
+    assign_buckets,
+    completed_order,
+    views_of,
+)
 from telegrad.parallel.hooks import GradientBucket
 from telegrad.parallel.join import Turn, Turns
 from telegrad.parallel.sparse_rows import mean_of_rows, pack_rows
@@ -92,6 +99,9 @@ class Group(Protocol):
         The arrays have the same dtype and any shapes.
         """
 
+    def memory(self, nbytes: int) -> Array:
+        """Returns new bytes on the host, where all ranks can read them if they share memory."""
+
     def abort(self, cause: BaseException) -> None:
         """Fails what is not over on this rank, and all later operations, with `cause`."""
 
@@ -114,6 +124,7 @@ class Reducer:
         passes: The number of backward passes that were, or are being, averaged.
         synchronised: False inside `no_sync()`.
         hook: The function that averages a bucket; None for an `all_reduce`.
+        buffers: The buffers of passes whose gradients are gone.
         turns: The turns of the `join()` block that is open; None outside of one.
     """
 
@@ -126,6 +137,7 @@ class Reducer:
     ) -> None:
         self.parameters = tuple(parameters)
         self.group = group
+        self.buffers = Buffers(group.memory)
         self.passes = 0
         self.synchronised = True
         self.hook: Callable[[GradientBucket], Any] | None = None
@@ -434,7 +446,7 @@ class Reduction(PassEnd):
         if with_present:
             shapes.append((len(parameters),))
         size = sum(math.prod(shape) for shape in shapes)
-        buffer = namespace(parameters[0].data).empty(size, dtype=bucket.dtype)
+        buffer = self._reducer.buffers.take(size, bucket.dtype, namespace(parameters[0].data))
         views = views_of(buffer, shapes)
         for i, parameter, view in zip(bucket.members, parameters, views, strict=False):
             gradient = self._gradient(parameter)

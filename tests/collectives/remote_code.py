@@ -12,6 +12,7 @@ import numpy as np
 
 from telegrad import collectives as dist
 from telegrad import rpc
+from telegrad.arrays import shared_empty
 from telegrad.collectives import ProcessGroup, ReduceOp
 from telegrad.collectives.seams import Groups
 from telegrad.rpc.seams import current_agent
@@ -578,3 +579,16 @@ def mapped_memory() -> int:
     gc.collect()
     with open("/proc/self/maps") as maps:
         return sum("memfd:telegrad" in line for line in maps)
+
+
+def reduce_in_place(size: int, times: int) -> int:
+    """Reduces an array in shared memory; returns the bytes sent after the first time."""
+    r, n = dist.get_rank(), dist.get_world_size()
+    array = shared_empty(size)
+    sent = 0
+    for k in range(times):
+        array[...] = np.arange(size) * (r + k)
+        dist.all_reduce(array)
+        np.testing.assert_array_equal(array, np.arange(size) * sum(q + k for q in range(n)))
+        sent = sent or dist.world_group().statistics().bytes_sent
+    return dist.world_group().statistics().bytes_sent - sent

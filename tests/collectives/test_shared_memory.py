@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from telegrad.arrays import shared_empty
 from telegrad.collectives import ReduceOp
 from telegrad.collectives.algorithms import shared_memory
 from telegrad.collectives.link import Link, Steps, run_here
@@ -25,6 +26,7 @@ from telegrad.collectives.shared_memory.boards import (
     Boards,
     digest_of,
 )
+from telegrad.collectives.shared_memory.residents import LEAST_BYTES, Place, Residents
 from telegrad.collectives.shared_memory.room import Meeting, Room, Sharing
 from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc import RpcOptions
@@ -55,13 +57,13 @@ class Schedule:
         self._turn = threading.Condition()
         self._can: set[int] = set()
         self._now = -1
-        self._left = 0
+        self._left: set[int] = set()
         self.stuck = False
 
     def run(self, works: list[Callable[[], None]]) -> None:
         """Runs each in a thread of its own until all are done, or none can go on."""
         self._can = set(range(len(works)))
-        self._left = len(works)
+        self._left = set(self._can)
         with ThreadPoolExecutor(len(works)) as pool:
             done = [pool.submit(self._one, i, work) for i, work in enumerate(works)]
             with self._turn:
@@ -84,7 +86,8 @@ class Schedule:
 
     def wake(self, thread: int) -> None:
         with self._turn:
-            self._can.add(thread)
+            if thread in self._left:
+                self._can.add(thread)
 
     def _one(self, thread: int, work: Callable[[], None]) -> None:
         with self._turn:
@@ -94,7 +97,7 @@ class Schedule:
         finally:
             with self._turn:
                 self._can.discard(thread)
-                self._left -= 1
+                self._left.discard(thread)
                 self._next()
 
     def _await(self, thread: int) -> None:
@@ -106,7 +109,7 @@ class Schedule:
             self._now = self._draw(sorted(self._can))
         else:
             self._now = -1
-            self.stuck = self._left > 0
+            self.stuck = bool(self._left)
         self._turn.notify_all()
 
 
@@ -196,7 +199,7 @@ def test_every_order_of_accesses_ends_a_meeting(n: int, meetings: int, seed: int
 
         meeting = FakeMeeting(r, n, asleep, CALL)
         meeting.on_signal = schedule.wake
-        room = Room(meeting, Boards(r, seen), Spin(0.0))
+        room = Room(meeting, Boards(r, seen), Residents(r), Spin(0.0))
 
         def work() -> None:
             for k in range(1, meetings + 1):
@@ -228,7 +231,7 @@ def run_ranks(
     running: dict[int, Any] = {}
     for r, array in enumerate(arrays):
         call = CALL if calls is None else calls[r]
-        room = Room(FakeMeeting(r, n, paused, call), Boards(r, boards), Spin(0.0))
+        room = Room(FakeMeeting(r, n, paused, call), Boards(r, boards), Residents(r), Spin(0.0))
         running[r] = algorithm(room, array)
     raised: list[BaseException | None] = [None] * n
     for _ in range(100_000):
@@ -324,6 +327,7 @@ class CopyingMeeting(FakeLink, FakeMeeting):
     """A link whose data arrives as a copy or as the sender's memory, as the job says."""
 
     copies: frozenset[tuple[int, int]] = frozenset()
+    shared = False  # from then on signals only wake a sleeper
 
     def __init__(self, job: FakeJob, rank: int, call: Signature) -> None:
         FakeLink.__init__(self, job, rank, call)
@@ -331,6 +335,10 @@ class CopyingMeeting(FakeLink, FakeMeeting):
 
     def send(self, to: int, data: Buffer) -> None:
         FakeLink.send(self, to, bytes(data) if (self.rank, to) in self.copies else data)
+
+    def signal(self, to: int) -> None:
+        if not self.shared:
+            FakeLink.signal(self, to)
 
     async def receive(self, source: int) -> Buffer:
         queue = self._job.data[source, self.rank]
@@ -360,6 +368,115 @@ def test_memory_is_used_if_every_pair_shares_it(n: int, pairs: set[tuple[int, in
     assert job.run(enter) == [not copies] * n
 
 
+# -- arrays that were made in shared memory ------------------------------------------------------
+
+ITEMS = LEAST_BYTES // 8  # of float64, the fewest that are not copied
+
+
+@given(
+    st.integers(0, 15),
+    st.booleans(),
+    st.integers(0, 2**16 - 1),
+    st.integers(0, 2**43 - 1),
+)
+def test_a_place_is_one_number(slot: int, new: bool, living: int, offset: int) -> None:
+    place = Place(slot, new, living, offset)
+    assert Place.of(place.note) == place
+    assert place.note < 2**64
+
+
+def make_arrays(kind: str, n: int, size: int) -> list[Array]:
+    """Makes an array for each rank: all in shared memory, parts of it, or one of them elsewhere."""
+    made = []
+    for r in range(n):
+        lead = 8 * r if kind == "parts" else 0
+        whole: Array = shared_empty(size + lead + 5) if kind != "mixed" or r else np.empty(size + 5)
+        made.append(whole[lead : lead + size])
+        made[-1][...] = np.random.default_rng(r).integers(-9, 9, size) + r / 8
+    return made
+
+
+async def enter(link: Link, sharing: Sharing) -> Room:
+    assert isinstance(link, CopyingMeeting)
+    sharing.queue(link)
+    room = await sharing.enter(link)
+    assert room is not None
+    link.shared = True
+    return room
+
+
+@given(
+    st.integers(2, 4),
+    st.lists(st.sampled_from(["whole", "parts", "mixed", "again"]), min_size=1, max_size=5),
+    st.sampled_from([ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX, ReduceOp.PRODUCT]),
+    st.integers(0, 2**16),
+)
+@settings(max_examples=25)
+def test_arrays_in_shared_memory_are_reduced_where_they_are(
+    n: int, kinds: list[str], op: ReduceOp, seed: int
+) -> None:
+    size = ITEMS + seed % 7
+    job = FakeJob([np.zeros(1)] * n, seed)
+    links = [CopyingMeeting(job, r, CALL) for r in range(n)]
+    job.links = list(links)
+    sharings = [Sharing(True, 0.0) for _ in range(n)]
+    arrays: list[Array] = []
+    for kind in kinds:
+        known = kind == "again" and len(arrays) > 0
+        if not known:
+            arrays = make_arrays(kind, n, size)
+        wanted = expected(op, [array.copy() for array in arrays])
+
+        async def reduce_here(link: Link, _: Array, mine: list[Array] = arrays) -> None:
+            room = await enter(link, sharings[link.rank])
+            await shared_memory.all_reduce(room, mine[link.rank], op)
+
+        sent = [link.nbytes for link in links]
+        job.run(reduce_here)
+        if known:
+            assert [link.nbytes for link in links] == sent
+        for array in arrays:
+            np.testing.assert_array_equal(array, wanted)
+
+
+def test_more_memory_than_slots() -> None:
+    """Each rank goes round its slots; an earlier array is handed round again."""
+    job = FakeJob([np.zeros(1)] * 2)
+    job.links = [CopyingMeeting(job, r, CALL) for r in range(2)]
+    sharings = [Sharing(True, 0.0) for _ in range(2)]
+    pairs = [make_arrays("whole", 2, ITEMS) for _ in range(17)]
+
+    async def reduce_all(link: Link, _: Array) -> None:
+        room = await enter(link, sharings[link.rank])
+        for pair in [*pairs, pairs[0]]:
+            await shared_memory.all_reduce(room, pair[link.rank], ReduceOp.MAX)
+
+    wanted = [np.maximum(*pair) for pair in pairs]
+    job.run(reduce_all)
+    for pair, each in zip(pairs, wanted, strict=True):
+        np.testing.assert_array_equal(pair[0], each)
+        np.testing.assert_array_equal(pair[1], each)
+
+
+def test_memory_that_comes_as_a_copy_is_not_used() -> None:
+    """Nothing is written to a copy that only its receiver sees."""
+    job = FakeJob([np.zeros(1)] * 2)
+    links = [CopyingMeeting(job, r, CALL) for r in range(2)]
+    job.links = list(links)
+    arrays = make_arrays("whole", 2, ITEMS)
+    wanted = arrays[0] + arrays[1]
+
+    async def reduce_copied(link: Link, _: Array) -> None:
+        room = await enter(link, Sharing(True, 0.0))
+        assert isinstance(link, CopyingMeeting)
+        link.copies = frozenset({(0, 1)})
+        await shared_memory.all_reduce(room, arrays[link.rank], ReduceOp.SUM)
+
+    job.run(reduce_copied)
+    np.testing.assert_array_equal(arrays[0], wanted)
+    np.testing.assert_array_equal(arrays[1], wanted)
+
+
 # -- real processes ------------------------------------------------------------------------------
 
 
@@ -372,6 +489,18 @@ def test_processes_of_one_host_send_no_data(n: int) -> None:
             for messages, nbytes in cluster.run(remote_code.counted_in_memory, size):
                 assert messages <= most * (n - 1)
                 assert nbytes == 0
+
+
+def test_processes_reduce_arrays_in_shared_memory_in_place() -> None:
+    """Their memory goes round once, and is let go when they are gone."""
+    with Cluster(3, processes=True) as cluster:
+        cluster.run(remote_code.counted_in_memory, 3)
+        before = cluster.run(remote_code.mapped_memory)
+        for _ in range(8):
+            assert cluster.run(remote_code.reduce_in_place, ITEMS, 3) == [0, 0, 0]
+        after = cluster.run(remote_code.mapped_memory)
+        # That of the last array, here and of two others, and what is not told yet.
+        assert all(now <= then + 2 * 3 for now, then in zip(after, before, strict=True))
 
 
 def test_workers_without_local_connections_send_messages() -> None:

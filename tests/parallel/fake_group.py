@@ -53,6 +53,9 @@ class FakeGroup:
         self.job.reduce()
         return future
 
+    def memory(self, nbytes: int) -> Array:
+        return np.empty(nbytes, np.uint8)
+
     def abort(self, cause: BaseException) -> None:
         if self.job.aborted is None:
             self.job.fail(cause)

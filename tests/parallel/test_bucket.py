@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.parallel.bucket import Slot, assign_buckets, completed_order
+from telegrad.arrays import shared_empty
+from telegrad.parallel.bucket import Buffers, Slot, assign_buckets, completed_order
+from telegrad.types import Array
 
 DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.int8)]
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -103,3 +107,39 @@ def test_dtypes_are_filled_side_by_side() -> None:
     slots = [Slot((1,), dtype) for dtype in (a, b, a, b)]
     found = [(bucket.dtype, bucket.members) for bucket in assign_buckets(slots, 100)]
     assert found == [(b, (3, 1)), (a, (2, 0))]
+
+
+@pytest.mark.parametrize("make", [np.empty, shared_empty])
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=20))
+def test_memory_is_used_again_once_no_array_lies_in_it(
+    make: Any, steps: list[tuple[int, int]]
+) -> None:
+    """Each step takes a buffer, keeps some views of it, and lets the oldest views go."""
+    buffers = Buffers(lambda nbytes: make(nbytes, np.uint8))
+    held: list[tuple[Array, float]] = []
+    for number, (size, keep) in enumerate(steps):
+        buffer = buffers.take(4 * size, np.dtype(np.float32))
+        assert buffer.shape == (4 * size,)
+        buffer[...] = number
+        held = [*held, (buffer.reshape(2, -1)[1:], float(number))][-keep:] if keep else []
+        del buffer
+        for view, value in held:
+            assert (view == value).all()
+
+
+def test_no_more_than_two_of_a_size_are_kept() -> None:
+    made: list[int] = []
+
+    def make(nbytes: int) -> Array:
+        made.append(nbytes)
+        return np.empty(nbytes, np.uint8)
+
+    buffers, dtype = Buffers(make), np.dtype(np.float64)
+    for _ in range(3):
+        buffers.take(4, dtype)
+    assert made == [32]
+    held = [buffers.take(4, dtype) for _ in range(4)]
+    assert made == [32] * 4
+    held.clear()
+    held = [buffers.take(4, dtype) for _ in range(3)]
+    assert made == [32] * 5

@@ -1,12 +1,12 @@
 """The memory of a group on one host: a board of each rank, which all of them map.
 
-    step │ digest of the calls │ sleeps │ marks ║ block 0 │ block 1        written by its rank alone,
-                                                                           but for the marks
+    step │ digests of calls │ notes │ sleeps │ marks ║ block 0 │ block 1    written by its rank alone,
+                                                                            but for the marks
 
 A rank that has come to a step writes the step's number into its board, last, and looks at those of
 the others. Steps count up over all operations of the group, and every rank takes the same ones. A
-rank cannot pass a step before all have come to it, so two blocks and two digests, used in turn, are
-enough: whoever writes the one of step k + 2 knows that all ranks have come to k + 1, and are done
+rank cannot pass a step before all have come to it, so two blocks, two digests and two notes, used in
+turn, are enough: whoever writes the one of step k + 2 knows that all ranks have come to k + 1, and are done
 with k.
 
 A rank that has looked for long enough sleeps until a message comes:
@@ -36,7 +36,7 @@ from telegrad.wire import Buffer
 __all__ = ["BLOCK_BYTES", "BOARD_BYTES", "MOST_RANKS", "Board", "Boards", "digest_of", "has_order"]
 
 WORD = 8  # bytes: aligned, so that it is written and read at once
-STEP, DIGEST, SLEEPS, MARKS = 0, 1, 8, 16  # places of words; a cache line holds eight
+STEP, DIGEST, NOTES, SLEEPS, MARKS = 0, 1, 3, 8, 16  # places of words; a cache line has eight
 HEAD_BYTES = 4096
 MOST_RANKS = HEAD_BYTES // WORD - MARKS
 BLOCK_BYTES = 2**20
@@ -93,6 +93,7 @@ class Boards:
     """
 
     def __init__(self, rank: int, boards: Sequence[Board]) -> None:
+        self._words = [each.words for each in boards]
         self._own = boards[rank].words
         self._others = {r: each.words for r, each in enumerate(boards) if r != rank}
         self._blocks = [each.blocks for each in boards]
@@ -100,14 +101,16 @@ class Boards:
         self._step = 0
         self._half = 0
 
-    def come(self, digest: int) -> int:
+    def come(self, digest: int, note: int = 0) -> int:
         """Comes to the next step; returns its number.
 
         Args:
             digest: The number of the call of which it is a step.
+            note: A number for the other ranks.
         """
         self._step += 1
         self._own[DIGEST + self._step % 2] = digest
+        self._own[NOTES + self._step % 2] = note
         self._own[STEP] = self._step
         self._order()
         return self._step
@@ -122,6 +125,10 @@ class Boards:
     def others_calls(self, step: int) -> set[int]:
         """Returns the digests of the calls that the others make; for a step to which all came."""
         return {words[DIGEST + step % 2] for words in self._others.values()}
+
+    def notes(self, step: int) -> list[int]:
+        """Returns the notes of all ranks, by rank; for a step to which all came."""
+        return [words[NOTES + step % 2] for words in self._words]
 
     def sleep(self, step: int) -> None:
         """Shows that this rank is about to sleep until all have come to a step; 0 for no step."""

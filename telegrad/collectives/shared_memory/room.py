@@ -22,7 +22,9 @@ from telegrad.arrays import shared_empty
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.reduction import as_bytes
 from telegrad.collectives.shared_memory.boards import BOARD_BYTES, Board, Boards, digest_of
+from telegrad.collectives.shared_memory.residents import Place, Residents
 from telegrad.rpc.seams import Spin
+from telegrad.types import Array
 
 __all__ = ["Meeting", "Room", "Sharing"]
 
@@ -48,6 +50,7 @@ class Room:
     Args:
         meeting: The operation.
         boards: The boards of all ranks.
+        residents: The arrays that all ranks have mapped.
         spin: The time of looking before a rank sleeps.
 
     Attributes:
@@ -56,18 +59,26 @@ class Room:
         blocks: Returns the arrays of all ranks in the next blocks; see `Boards.blocks`.
     """
 
-    def __init__(self, meeting: Meeting, boards: Boards, spin: Spin) -> None:
+    def __init__(self, meeting: Meeting, boards: Boards, residents: Residents, spin: Spin) -> None:
         self.rank, self.size = meeting.rank, meeting.size
         self.blocks = boards.blocks
         self._meeting = meeting
         self._boards = boards
+        self._residents = residents
         self._spin = spin
         self._digest = digest_of(meeting.call_of(meeting.rank))
 
-    async def meet(self) -> None:
-        """Returns once every rank has come here; then all see what each has written before."""
+    async def meet(self, note: int = 0) -> list[int]:
+        """Returns once every rank has come here; then all see what each has written before.
+
+        Args:
+            note: A number for the others.
+
+        Returns:
+            The notes of all ranks, by rank.
+        """
         boards = self._boards
-        step = boards.come(self._digest)
+        step = boards.come(self._digest, note)
         if boards.all_here(step):
             for r in boards.sleepers(step):
                 self._meeting.signal(r)
@@ -78,6 +89,32 @@ class Room:
         if boards.others_calls(step) != {self._digest}:
             self._meeting.tell_call()
             await self._meeting.until(lambda: None)  # messages find the difference
+        return boards.notes(step)
+
+    async def residents(self, flat: Array) -> list[Array] | None:
+        """Returns the arrays of all ranks, if each lies in memory that its rank made to be shared.
+
+        Memory that is new to the group goes round by messages.
+
+        Args:
+            flat: The array of this rank.
+        """
+        residents, others = self._residents, [r for r in range(self.size) if r != self.rank]
+        own = residents.place(flat)
+        places = [Place.of(each) for each in await self.meet(own.note)]
+        residents.drop_gone(places)
+        if not all(place.slot for place in places):
+            return None
+        if any(place.new for place in places):
+            for r in others if own.new else ():
+                self._meeting.send(r, residents.memory_of(flat))
+            for r in others:
+                if places[r].new:
+                    residents.take(r, places[r], await self._meeting.receive(r))
+            if not all(await self.meet(residents.has_all(places))):
+                return None
+            residents.know(own, flat)
+        return residents.arrays(places, flat)
 
 
 @final
@@ -87,19 +124,22 @@ class Sharing:
     Args:
         possible: False if no two ranks can share memory, as all ranks know.
         spin: Seconds for which a rank looks before it sleeps.
+
+    Attributes:
+        possible: False once it is known that the ranks share no memory.
     """
 
     def __init__(self, possible: bool, spin: float) -> None:
-        self._possible = possible
+        self.possible = possible
         self._spin = Spin(spin)
-        self._boards: Boards | None = None
+        self._shared: tuple[Boards, Residents] | None = None
         self._queue: deque[Meeting] = deque()
 
     # The group calls these two with its lock held, in the order of the operations.
 
     def queue(self, meeting: Meeting) -> None:
         """Adds an operation that can use the boards."""
-        if self._possible:
+        if self.possible:
             self._queue.append(meeting)
 
     def leave(self, meeting: Meeting) -> None:
@@ -109,11 +149,14 @@ class Sharing:
 
     async def enter(self, meeting: Meeting) -> Room | None:
         """Waits for the turn of an operation; None if the group shares no memory."""
-        await meeting.until(lambda: not self._possible or self._queue[0] is meeting or None)
-        if self._possible and self._boards is None:
-            self._boards = await _share(meeting)
-            self._possible = self._boards is not None
-        return None if self._boards is None else Room(meeting, self._boards, self._spin)
+        await meeting.until(lambda: not self.possible or self._queue[0] is meeting or None)
+        if self.possible and self._shared is None:
+            boards = await _share(meeting)
+            if boards is None:
+                self.possible = False
+            else:
+                self._shared = boards, Residents(meeting.rank)
+        return None if self._shared is None else Room(meeting, *self._shared, self._spin)
 
 
 async def _share(link: Link) -> Boards | None:
