@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias, final
 
@@ -298,7 +299,7 @@ def from_bytes(data: Buffer, dtype: np.dtype[Any], shape: Shape) -> Array:
     array([0, 0], dtype=int16)
     """
     view = memoryview(data)
-    if view.nbytes != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
+    if view.nbytes != dtype.itemsize * math.prod(shape):
         raise DecodeError(f"{view.nbytes} bytes arrived for an array of shape {shape} and {dtype}")
     if view.readonly:
         view = memoryview(copy_of(view))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,11 @@ from telegrad.collectives.messages import Signature
 from telegrad.errors import CollectiveMismatchError
 from telegrad.types import Array
 from telegrad.wire import Buffer
+
+# The kind of a message, its sender and its receiver.
+Way: TypeAlias = tuple[str, int, int]
+# The length of the longest chain of messages that ends with this one, and its data.
+Sent: TypeAlias = tuple[int, Buffer]
 
 
 class Paused:
@@ -54,10 +59,10 @@ class FakeLink(Link):
         assert to != self._rank
         self.messages += 1
         self.nbytes += memoryview(data).nbytes
-        self._job.data[self._rank, to].append((self.clock + 1, data))
+        self._job.deliver(("data", self._rank, to), (self.clock + 1, data))
 
     async def receive(self, source: int) -> Buffer:
-        return await self._take(self._job.data[source, self._rank])
+        return await self._take(("data", source, self._rank))
 
     async def sender(self) -> int:
         raise NotImplementedError  # there are no messages between two ranks
@@ -65,10 +70,10 @@ class FakeLink(Link):
     def signal(self, to: int) -> None:
         assert to != self._rank
         self.signals += 1
-        self._job.signals[self._rank, to].append((self.clock + 1, b""))
+        self._job.deliver(("signal", self._rank, to), (self.clock + 1, b""))
 
     async def signalled(self, source: int) -> None:
-        await self._take(self._job.signals[source, self._rank])
+        await self._take(("signal", source, self._rank))
 
     def call_of(self, source: int) -> Signature:
         return self._job.links[source].own_call
@@ -76,10 +81,8 @@ class FakeLink(Link):
     def mismatch(self, ranks: Sequence[int]) -> CollectiveMismatchError:
         return CollectiveMismatchError(f"the calls of ranks {list(ranks)} do not fit")
 
-    async def _take(self, queue: deque[tuple[int, Buffer]]) -> Buffer:
-        while not queue:
-            await Paused()
-        step, data = queue.popleft()
+    async def _take(self, way: Way) -> Buffer:
+        step, data = await self._job.take(way)
         self.clock = max(self.clock, step)
         return bytearray(data)  # what arrives is the receiver's own
 
@@ -99,32 +102,61 @@ class FakeJob:
         if calls is None:
             calls = [Signature(operation="fake", shape=array.shape) for array in arrays]
         self.links = [FakeLink(self, r, call) for r, call in enumerate(calls)]
-        self.data: dict[tuple[int, int], deque[tuple[int, Buffer]]] = defaultdict(deque)
-        self.signals: dict[tuple[int, int], deque[tuple[int, Buffer]]] = defaultdict(deque)
         self._arrays = arrays
         self._random = random.Random(seed)
+        self._queues: dict[Way, deque[Sent]] = defaultdict(deque)
+        self._waiting: set[Way] = set()
+        self._ready: list[int] = []
+
+    def deliver(self, way: Way, sent: Sent) -> None:
+        """Takes a message, for which its receiver may wait."""
+        self._queues[way].append(sent)
+        if way in self._waiting:
+            self._waiting.remove(way)
+            self._ready.append(way[2])
+
+    async def take(self, way: Way) -> Sent:
+        """Waits for the next message of one rank to another."""
+        while way not in self._queues:
+            self._waiting.add(way)
+            await Paused()
+        queue = self._queues[way]
+        sent = queue.popleft()
+        if not queue:
+            del self._queues[way]
+        return sent
 
     def run(self, algorithm: Callable[[Link, Array], Steps[Any]]) -> list[Any]:
         """Runs it on every rank to the end and returns the values by rank."""
+        values = self._drive(algorithm, range(len(self.links)))
+        waiting = [r for r in range(len(self.links)) if r not in values]
+        assert not waiting, f"ranks {waiting} wait for each other"
+        assert not self._queues, f"never received: {list(self._queues)}"
+        return [values[r] for r in range(len(self.links))]
+
+    def run_without(self, absent: int, algorithm: Callable[[Link, Array], Steps[Any]]) -> set[int]:
+        """Runs it on all ranks but one as far as they get and returns those that came to the end."""
+        return set(self._drive(algorithm, (r for r in range(len(self.links)) if r != absent)))
+
+    def _drive(
+        self, algorithm: Callable[[Link, Array], Steps[Any]], ranks: Iterable[int]
+    ) -> dict[int, Any]:
         running: dict[int, Coroutine[Any, None, Any]] = {
-            r: algorithm(link, array)
-            for r, (link, array) in enumerate(zip(self.links, self._arrays, strict=True))
+            r: algorithm(self.links[r], self._arrays[r]) for r in ranks
         }
-        values: list[Any] = [None] * len(self.links)
-        idle = 0
-        while running:
-            r = self._random.choice(list(running))
+        values: dict[int, Any] = {}
+        self._ready = list(running)
+        while self._ready:
+            place = self._random.randrange(len(self._ready))
+            self._ready[place], self._ready[-1] = self._ready[-1], self._ready[place]
+            r = self._ready.pop()
             try:
                 running[r].send(None)
             except StopIteration as stop:
                 values[r] = stop.value
                 del running[r]
-                idle = 0
-            else:
-                idle += 1
-                assert idle < 10_000, f"ranks {list(running)} wait for each other"
-        left = [pair for pair, queue in [*self.data.items(), *self.signals.items()] if queue]
-        assert not left, f"never received: {left}"
+        for steps in running.values():
+            steps.close()
         return values
 
     @property
