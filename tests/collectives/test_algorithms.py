@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from telegrad.collectives import ReduceOp
@@ -198,6 +198,39 @@ def test_all_gather(n: int, seed: int) -> None:
     assert job.steps == min(n - 1, 1)
     for link, array in zip(job.links, arrays, strict=True):
         assert (link.messages, link.nbytes) == (n - 1, (n - 1) * array.nbytes)
+
+
+@example([[True] * 4] * 4, 0)
+@given(
+    st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=4, max_size=4),
+    st.integers(0, 2**16),
+)
+def test_large_parts_are_sent_one_after_another(large: list[list[bool]], seed: int) -> None:
+    """Each rank decides for its own parts, so the ranks need not agree."""
+    n = 4
+    parts = [[np.full(9 if large[r][q] else 1, 10 * r + q) for q in range(n)] for r in range(n)]
+    calls = [
+        Signature(operation="all_to_all", parts=tuple(part.shape for part in mine))
+        for mine in parts
+    ]
+    job = FakeJob([np.zeros(0)] * n, seed, calls)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direct, "AT_ONCE_UP_TO_BYTES", 8)
+        found = job.run(lambda link, _: direct.all_to_all(link, parts[link.rank]))
+        reducing = FakeJob([np.zeros(0)] * n, seed)
+        same = [[np.full(9 if large[0][q] else 1, 2.0**r) for q in range(n)] for r in range(n)]
+        sums = reducing.run(
+            lambda link, _: direct.reduce_scatter(link, same[link.rank], ReduceOp.SUM)
+        )
+    for r in range(n):
+        for q, part in enumerate(found[r]):
+            np.testing.assert_array_equal(part, parts[q][r])
+        np.testing.assert_array_equal(sums[r], np.full(same[0][r].shape, 15.0))
+    if all(all(mine) for mine in large):
+        assert job.steps == reducing.steps == n - 1
+    for r, link in enumerate(job.links):
+        assert link.messages == n - 1
+        assert link.nbytes == sum(part.nbytes for q, part in enumerate(parts[r]) if q != r)
 
 
 # -- one root, and parts for each rank -------------------------------------------------------
