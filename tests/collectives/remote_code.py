@@ -53,6 +53,15 @@ def everything(sizes: Sequence[int]) -> dict[str, Any]:
     return found
 
 
+def gathers(n: int) -> list[tuple[int, int]]:
+    """Gathers arrays of all shapes; returns their values and numbers of axes."""
+    r = begin()
+    gathered = dist.all_gather(np.full((2,) * (r % 3), r))
+    joined = dist.all_gather_single(np.full(r, r))
+    np.testing.assert_array_equal(joined, np.repeat(np.arange(n), np.arange(n)))
+    return [(int(each.flat[0]), each.ndim) for each in gathered]
+
+
 def in_parts(base: Array, r: int, n: int) -> dict[str, Any]:
     """Every operation with one root or a part for each rank."""
     reduced, part = base + r, np.zeros_like(base)
@@ -261,6 +270,7 @@ NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
     "all_gather_single": lambda group: dist.all_gather_single(np.ones((2, 2)), group=group),
     "all_gather_single wide": lambda group: dist.all_gather_single(np.ones((2, 3)), group=group),
     "all_gather_object": lambda group: dist.all_gather_object("a", group=group),
+    "broadcast much": lambda group: dist.broadcast(np.ones(10 * LARGE), 0, group),
     "broadcast_object_list 1": lambda group: dist.broadcast_object_list(["a"], 1, group),
     "PREMUL_SUM": lambda group: dist.all_reduce(np.ones(3), ReduceOp.PREMUL_SUM(2.0), group),
 }

@@ -14,11 +14,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from telegrad.collectives import ReduceOp
-from telegrad.collectives.algorithms import direct, dissemination, ring, star, tree
+from telegrad.collectives.algorithms import chain, circulant, direct, ring, star, tree
 from telegrad.collectives.messages import Signature
+from telegrad.collectives.operation import EAGER_BYTES
 from telegrad.collectives.reduction import PremulSum, check_reducible, finish
-from telegrad.collectives.select import DIRECT_UP_TO_BYTES, select_all_reduce, select_reduce
-from telegrad.errors import CollectiveMismatchError
+from telegrad.collectives.select import (
+    DIRECT_UP_TO_BYTES,
+    select_all_gather,
+    select_all_reduce,
+    select_broadcast,
+    select_reduce,
+)
+from telegrad.errors import CollectiveMismatchError, DecodeError
 from telegrad.types import Array
 from tests.collectives.fake_link import FakeJob, arrays_for
 
@@ -34,7 +41,8 @@ DTYPES = [
     "complex64",
     "complex128",
 ]
-ALL_REDUCES = [direct.all_reduce, ring.all_reduce]
+IN_ORDER = [direct.all_reduce, circulant.all_reduce_in_order]
+ALL_REDUCES = [*IN_ORDER, circulant.all_reduce, ring.all_reduce]
 
 
 def meaningful(op: ReduceOp, dtype: str) -> bool:
@@ -68,8 +76,8 @@ def expected(op: ReduceOp, arrays: list[Array]) -> Array:
 
 @pytest.mark.parametrize("algorithm", ALL_REDUCES)
 @given(
-    st.sampled_from(CASES),
-    st.integers(1, 8),
+    st.sampled_from([*CASES, (ReduceOp.SUM, ">f4")]),
+    st.integers(1, 9),
     st.sampled_from([0, 1, 2, 3, 5, 7, 16, 23]),
     st.integers(0, 2**16),
 )
@@ -85,119 +93,83 @@ def test_all_reduce(
     for array in arrays:
         assert array.tobytes() == arrays[0].tobytes(), "bitwise equal on all ranks"
         assert array.dtype == before[0].dtype
-    tolerance = {"float16": 2e-2, "float32": 1e-5, "complex64": 1e-5}.get(dtype, 1e-12)
+    tolerance = {"float16": 2e-2, "float32": 1e-5, "complex64": 1e-5, ">f4": 1e-5}.get(dtype, 1e-12)
     np.testing.assert_allclose(arrays[0], expected(op, before), rtol=tolerance, atol=tolerance)
 
 
-def test_direct_adds_in_rank_order() -> None:
+@pytest.mark.parametrize("algorithm", IN_ORDER)
+def test_adds_in_rank_order(algorithm: Any) -> None:
     arrays = [np.array([x], np.float32) for x in (1e8, 1.0, -1e8, 1.0)]
-    FakeJob(arrays).run(lambda link, flat: direct.all_reduce(link, flat, ReduceOp.SUM))
+    FakeJob(arrays).run(lambda link, flat: algorithm(link, flat, ReduceOp.SUM))
     assert [array[0] for array in arrays] == [np.float32(1.0)] * 4
 
 
-@pytest.mark.parametrize("n", range(1, 9))
-@pytest.mark.parametrize("size", [0, 7, 16])
-def test_cost_of_direct(n: int, size: int) -> None:
-    arrays = arrays_for(n, size, "float64")
-    job = FakeJob(arrays)
-    job.run(lambda link, flat: direct.all_reduce(link, flat, ReduceOp.SUM))
-    assert job.steps == min(n - 1, 1)
-    for link in job.links:
-        assert (link.messages, link.nbytes, link.signals) == (n - 1, (n - 1) * size * 8, 0)
+@given(st.sampled_from(CASES), st.integers(1, 12), st.integers(0, 9), st.integers(0, 2**16))
+def test_the_same_bits_in_order(case: tuple[ReduceOp, str], n: int, size: int, seed: int) -> None:
+    op, dtype = case
+    found, same = arrays_for(n, size, dtype, seed), arrays_for(n, size, dtype, seed)
+    FakeJob(found, seed).run(lambda link, flat: direct.all_reduce(link, flat, op))
+    FakeJob(same, seed).run(lambda link, flat: circulant.all_reduce_in_order(link, flat, op))
+    assert [array.tobytes() for array in found] == [array.tobytes() for array in same]
 
 
-@pytest.mark.parametrize("n", range(2, 9))
-@pytest.mark.parametrize("size", [0, 1, 7, 16, 840])
-def test_cost_of_the_ring(n: int, size: int) -> None:
-    arrays = arrays_for(n, size, "float64")
-    job = FakeJob(arrays)
-    job.run(lambda link, flat: ring.all_reduce(link, flat, ReduceOp.SUM))
-    assert job.steps == 2 * (n - 1)
-    bounds = ring.block_bounds(size, n)
-    blocks = [(bounds[b + 1] - bounds[b]) * 8 for b in range(n)]
-    assert max(blocks) - min(blocks) <= 8
-    for r, link in enumerate(job.links):
-        assert (link.messages, link.signals) == (2 * (n - 1), 0)
-        assert link.nbytes == 2 * size * 8 - blocks[(r + 1) % n] - blocks[(r + 2) % n]
-        if size % n == 0:
-            assert link.nbytes == 2 * (n - 1) * size * 8 // n
-
-
-def test_the_ring_writes_nothing_before_every_rank_has_come() -> None:
-    arrays = arrays_for(3, 9, "float64")
-    before = [array.copy() for array in arrays]
-    job = FakeJob(arrays)
-    running = [
-        ring.all_reduce(link, array, ReduceOp.SUM)
-        for link, array in zip(job.links[:2], arrays[:2], strict=True)
-    ]
-    for _ in range(20):
-        for steps in running:
-            steps.send(None)
-    for array, untouched in zip(arrays, before, strict=True):
-        np.testing.assert_array_equal(array, untouched)
-    for steps in running:
-        steps.close()
-
-
-@pytest.mark.parametrize("n", range(1, 10))
-def test_cost_of_dissemination(n: int) -> None:
-    job = FakeJob(arrays_for(n, 0, "float64"))
-    job.run(lambda link, _: dissemination.barrier(link))
-    rounds = math.ceil(math.log2(n))
-    assert job.steps == rounds
-    assert [(link.messages, link.signals) for link in job.links] == [(0, rounds)] * n
-
-
-@pytest.mark.parametrize("n", range(2, 9))
-def test_nobody_leaves_dissemination_before_all_have_come(n: int) -> None:
-    job = FakeJob(arrays_for(n, 0, "float64"))
-    early = [dissemination.barrier(link) for link in job.links[1:]]
-    for _ in range(n):
-        for steps in early:
-            steps.send(None)  # would raise StopIteration
-    for steps in early:
-        steps.close()
-
-
+@pytest.mark.parametrize("algorithm", [tree.broadcast, chain.broadcast])
 @given(
-    st.integers(1, 8),
-    st.integers(0, 7),
-    st.sampled_from([0, 1, 5, 16]),
+    st.integers(1, 9),
+    st.integers(0, 8),
+    st.sampled_from([0, 1, 5, 16, 50]),
     st.sampled_from([*DTYPES, "datetime64[s]", "U3"]),
     st.integers(0, 2**16),
 )
-def test_broadcast(n: int, root: int, size: int, dtype: str, seed: int) -> None:
+def test_broadcast(algorithm: Any, n: int, root: int, size: int, dtype: str, seed: int) -> None:
     root %= n
     arrays = [np.arange(r, r + size).astype(dtype) for r in range(n)]
     source = arrays[root].copy()
     job = FakeJob(arrays, seed)
-    job.run(lambda link, flat: tree.broadcast(link, flat, root))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chain, "STEP_BYTES", 32)
+        job.run(lambda link, flat: algorithm(link, flat, root))
+        segments = chain.segments(source.nbytes, n)
     for array in arrays:
         np.testing.assert_array_equal(array, source)
-    rounds = math.ceil(math.log2(n))
-    depth = max((place.bit_count() for place in range(1, n)), default=1)
-    assert job.steps == rounds + depth - 1 <= max(2 * rounds - 1, 0)
-    assert sum(link.messages for link in job.links) == n - 1
+    messages = n - 1 if algorithm is tree.broadcast else (n - 1) * segments
+    assert sum(link.messages for link in job.links) == messages
     assert sum(link.nbytes for link in job.links) == (n - 1) * source.nbytes
-    assert job.links[root].messages == rounds
-    assert {link.signals for link in job.links} == {rounds}
 
 
-@given(st.integers(1, 8), st.integers(0, 2**16))
-def test_all_gather(n: int, seed: int) -> None:
+@pytest.mark.parametrize("algorithm", [direct.all_gather, circulant.all_gather])
+@given(st.integers(1, 12), st.booleans(), st.integers(0, 2**16))
+def test_all_gather(algorithm: Any, n: int, joined: bool, seed: int) -> None:
     shapes = [(), (0,), (3,), (2, 2), (1, 0, 4), (5, 1), (2,), (7,)]
-    arrays = [np.full(shapes[r], r, np.int16) for r in range(n)]
+    arrays = [np.full(shapes[(r + seed) % 8], r, np.int16) for r in range(n)]
     job = FakeJob(arrays, seed)
-    for gathered in job.run(lambda link, array: direct.all_gather(link, array)):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(circulant, "JOINED_UP_TO_BYTES", 100 if joined else 28)
+        found = job.run(lambda link, array: algorithm(link, array))
+    for gathered in found:
         for mine, theirs in zip(gathered, arrays, strict=True):
             assert mine.shape == theirs.shape
+            assert mine.dtype == theirs.dtype
             assert mine.flags.writeable
             assert not np.shares_memory(mine, theirs)
             np.testing.assert_array_equal(mine, theirs)
-    assert job.steps == min(n - 1, 1)
-    for link, array in zip(job.links, arrays, strict=True):
-        assert (link.messages, link.nbytes) == (n - 1, (n - 1) * array.nbytes)
+        for mine in gathered:
+            mine[...] = -1
+    if algorithm is circulant.all_gather:
+        nbytes = [16 + 8 * array.ndim + array.nbytes for array in arrays]
+        alone = 0 if joined else sum(each - 8 > 28 for each in nbytes)
+        assert sum(link.nbytes for link in job.links) == (n - 1) * sum(nbytes)
+        assert sum(link.messages for link in job.links) == n * rounds_of(n) + (n - 1) * alone
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(7), b"\xff" * 8, bytes(8), b"\x08" + bytes(14) + b"\x01"]
+)
+def test_blocks_that_no_rank_sends(data: bytes) -> None:
+    job = FakeJob([np.zeros(2), np.zeros(2)])
+    job.links[1].send(0, data)
+    with pytest.raises(DecodeError):
+        circulant.all_gather(job.links[0], np.zeros(2)).send(None)
 
 
 @example([[True] * 4] * 4, 0)
@@ -278,8 +250,7 @@ def test_reduce(
             assert link.signals == rounds_of(n)
     else:
         assert job.steps == (2 if n > 1 else 0)
-        bounds = ring.block_bounds(size, n)
-        own = (bounds[root + 1] - bounds[root]) * before[0].itemsize
+        own = ring.cut_blocks(before[0], n)[root].nbytes
         for r, link in enumerate(job.links):
             assert link.signals == 0
             assert (link.messages, link.nbytes) == (
@@ -412,12 +383,32 @@ def test_all_ranks_see_that_two_of_them_disagree() -> None:
 
 
 def test_which_algorithm() -> None:
-    assert select_reduce(DIRECT_UP_TO_BYTES, 4) is star.reduce
-    assert select_reduce(DIRECT_UP_TO_BYTES + 1, 2) is star.reduce_in_blocks
-    assert select_reduce(2**30, 1) is star.reduce
-    assert select_all_reduce(DIRECT_UP_TO_BYTES, 4) is direct.all_reduce
-    assert select_all_reduce(DIRECT_UP_TO_BYTES + 1, 2) is ring.all_reduce
-    assert select_all_reduce(2**30, 1) is direct.all_reduce
+    small, large = DIRECT_UP_TO_BYTES, 2**30
+    for n in range(1, 70):
+        assert select_reduce(small, n).run is star.reduce
+        in_order = direct.all_reduce if n <= 8 else circulant.all_reduce_in_order
+        assert select_all_reduce(min(4096 * n, small), n).run is in_order
+        if n < 64:
+            assert select_all_reduce(4096 * n + 1, n).run is direct.all_reduce
+        gather = direct.all_gather if n < 16 else circulant.all_gather
+        assert select_all_gather(small, n).run is gather
+        assert select_broadcast(n * 2**20, n).run is tree.broadcast
+        assert select_broadcast(large, n).run is (tree.broadcast if n < 3 else chain.broadcast)
+        if n > 1:
+            assert select_reduce(small + 1, n).run is star.reduce_in_blocks
+            middle = ring.all_reduce if n <= 8 else circulant.all_reduce
+            assert select_all_reduce(small + 1, n).run is middle
+            assert select_all_reduce(n * small, n).run is middle
+            assert select_all_reduce(n * small + 1, n).run is ring.all_reduce
+    assert select_reduce(large, 1).run is star.reduce
+    assert select_all_reduce(large, 1).run is direct.all_reduce
+
+
+@given(st.integers(1, 40), st.integers(0, 2**26))
+def test_segments_wait_for_their_receiver(n: int, nbytes: int) -> None:
+    """The choice says that a chain sends nothing before the next rank asks for it."""
+    if select_broadcast(nbytes, n).run is chain.broadcast:
+        assert nbytes // chain.segments(nbytes, n) > EAGER_BYTES
 
 
 # -- reductions ------------------------------------------------------------------------------

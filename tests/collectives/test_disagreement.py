@@ -146,13 +146,28 @@ def check_disagreement(
         assert later.startswith("CollectiveMismatchError: barrier() on group 'world' on rank")
         assert "is refused, since the group is over: operation" in later
         assert "make a new group with new_group()" in later
-        assert after == "3.0"
+        assert after == f"{len(ranks)}.0"
 
 
 @pytest.mark.parametrize("kind", DISAGREEMENTS)
 def test_disagreement(kind: str) -> None:
     with Cluster(3) as cluster:
         check_disagreement(cluster, *DISAGREEMENTS[kind])
+
+
+@pytest.mark.parametrize(
+    ("most", "one", "words"),
+    [
+        ("all_reduce", "all_reduce dtype=float32", ["dtype=float64", "dtype=float32"]),
+        ("all_reduce", f"all_reduce {LARGE}", ["shape=(3,)", f"shape=({LARGE},)"]),
+        (f"all_reduce {LARGE}", f"all_reduce {2 * LARGE}", [f"shape=({LARGE},)"]),
+        ("all_gather", "all_gather int64", ["all_gather(dtype=float64", "all_gather(dtype=int64"]),
+    ],
+)
+def test_disagreement_of_one_among_many(most: str, one: str, words: list[str]) -> None:
+    """The others hear of it, though most of them exchange nothing with that rank."""
+    with Cluster(9) as cluster:
+        check_disagreement(cluster, [[most]] * 4 + [[one]] + [[most]] * 4, words)
 
 
 def test_disagreement_between_processes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -34,9 +34,11 @@ def check_lost(said: list[str], reason: str) -> None:
     assert "make a new group with new_group()" in later
 
 
-def start(pool: ThreadPoolExecutor, cluster: Cluster, what: str) -> dict[int, Future[list[str]]]:
-    """Lets ranks 0 and 2 enter an operation that rank 1 will not come to."""
-    waiting = {r: pool.submit(cluster.call, r, remote_code.do_refused, what) for r in (0, 2)}
+def start(
+    pool: ThreadPoolExecutor, cluster: Cluster, what: str, ranks: Sequence[int] = (0, 2)
+) -> dict[int, Future[list[str]]]:
+    """Lets ranks enter an operation that rank 1 will not come to."""
+    waiting = {r: pool.submit(cluster.call, r, remote_code.do_refused, what) for r in ranks}
     for r in waiting:
         cluster.call(r, remote_code.entered, 2)
     return waiting
@@ -46,6 +48,7 @@ KILLED_IN = [
     "all_reduce",
     f"all_reduce {LARGE * 10}",
     "broadcast 1",
+    "broadcast much",
     "reduce to 0",
     "reduce much",
     "gather to 1",
@@ -68,6 +71,16 @@ def test_an_agent_that_is_killed(pool: ThreadPoolExecutor, what: str) -> None:
         for future in waiting.values():
             check_lost(future.result(), "is lost")
         assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("what", ["all_reduce", f"all_reduce {LARGE}", "all_gather"])
+def test_one_of_many_agents_is_killed(what: str) -> None:
+    with Cluster(9) as cluster, ThreadPoolExecutor(8) as pool:
+        cluster.run(remote_code.meet)
+        waiting = start(pool, cluster, what, [r for r in range(9) if r != 1])
+        cluster.kill(1)
+        for future in waiting.values():
+            check_lost(future.result(), "is lost")
 
 
 def test_a_process_that_is_killed_where_it_should_have_come(pool: ThreadPoolExecutor) -> None:

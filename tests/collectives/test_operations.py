@@ -76,6 +76,26 @@ def test_every_operation(n: int) -> None:
         check_everything(cluster.run(remote_code.everything, sizes), n, sizes)
 
 
+@pytest.mark.parametrize("n", [9, pytest.param(16, marks=pytest.mark.long)])
+def test_every_operation_of_many_ranks(n: int) -> None:
+    sizes = (0, 7, LARGE)
+    with Cluster(n) as cluster:
+        check_everything(cluster.run(remote_code.everything, sizes), n, sizes)
+
+
+def test_all_gather_of_many_ranks() -> None:
+    with Cluster(16) as cluster:
+        for found in cluster.run(remote_code.gathers, 16):
+            assert found == [(r, r % 3) for r in range(16)]
+
+
+def test_long_arrays() -> None:
+    """Above 1 MiB for each rank."""
+    sizes = (400_001,)
+    with Cluster(3) as cluster:
+        check_everything(cluster.run(remote_code.everything, sizes), 3, sizes)
+
+
 def test_alone() -> None:
     with Cluster(1) as cluster:
         (alone,) = cluster.run(alone_in_the_job)

@@ -341,13 +341,11 @@ class CopyingMeeting(FakeLink, FakeMeeting):
             FakeLink.signal(self, to)
 
     async def receive(self, source: int) -> Buffer:
-        queue = self._job.data[source, self.rank]
-        while not queue:
-            await Paused()
-        return queue.popleft()[1]
+        return (await self._job.take(("data", source, self.rank)))[1]
 
     async def until(self, find: Callable[[], R | None]) -> R:
         while (found := find()) is None:
+            self._job.goes_on(self.rank)
             await Paused()
         return found
 

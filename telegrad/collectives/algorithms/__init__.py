@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from telegrad.collectives.algorithms import (
+    chain,
+    circulant,
     direct,
     dissemination,
     objects,
@@ -12,4 +14,14 @@ from telegrad.collectives.algorithms import (
     tree,
 )
 
-__all__ = ["direct", "dissemination", "objects", "ring", "shared_memory", "star", "tree"]
+__all__ = [
+    "chain",
+    "circulant",
+    "direct",
+    "dissemination",
+    "objects",
+    "ring",
+    "shared_memory",
+    "star",
+    "tree",
+]

@@ -15,11 +15,13 @@ P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of w
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from telegrad.collectives.link import Link
 from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, from_bytes
 from telegrad.types import Array
 
-__all__ = ["all_reduce", "block_bounds"]
+__all__ = ["all_reduce", "cut_blocks"]
 
 
 async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
@@ -33,8 +35,7 @@ async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     """
     n, r = link.size, link.rank
     left, right = (r - 1) % n, (r + 1) % n
-    bounds = block_bounds(flat.size, n)
-    blocks = [flat[bounds[b] : bounds[b + 1]] for b in range(n)]
+    blocks = cut_blocks(flat, n)
     link.send(right, as_bytes(blocks[r].copy()))
     for k in range(n - 1):
         own = blocks[(r - k - 1) % n]
@@ -53,11 +54,13 @@ async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
         own[...] = whole
 
 
-def block_bounds(size: int, n: int) -> list[int]:
-    """Returns the start of each of n blocks of `size` items, and the end of the last one.
+def cut_blocks(flat: Array, n: int) -> list[Array]:
+    """Returns views of n blocks of an array of one axis, whose sizes differ by one item at most.
 
-    >>> block_bounds(7, 3)
-    [0, 3, 5, 7]
+    >>> import numpy as np
+    >>> [block.tolist() for block in cut_blocks(np.arange(7), 3)]
+    [[0, 1, 2], [3, 4], [5, 6]]
     """
-    small, larger = divmod(size, n)
-    return [b * small + min(b, larger) for b in range(n + 1)]
+    small, larger = divmod(flat.size, n)
+    bounds = [b * small + min(b, larger) for b in range(n + 1)]
+    return [flat[start:end] for start, end in pairwise(bounds)]

@@ -14,11 +14,10 @@ An array goes through the blocks in pieces that stay in the processor's caches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 
-from telegrad.collectives.algorithms.ring import block_bounds
+from telegrad.collectives.algorithms.ring import cut_blocks
 from telegrad.collectives.reduction import ReduceOp, combine_all
 from telegrad.collectives.shared_memory.boards import BLOCK_BYTES
 from telegrad.collectives.shared_memory.residents import LEAST_BYTES
@@ -78,33 +77,30 @@ async def _reduce(room: Room, flat: Array, op: ReduceOp, root: int | None) -> No
             combine_all(op, blocks, piece)
         if alone:
             continue
-        bounds = block_bounds(piece.size, room.size)
-        parts = [slice(start, stop) for start, stop in pairwise(bounds)]
-        mine = parts[room.rank]
-        total = np.empty_like(own[mine])
-        combine_all(op, [block[mine] for block in blocks], total)
-        own[mine] = total
+        parts = [cut_blocks(block, room.size) for block in blocks]
+        mine = [each[room.rank] for each in parts]
+        total = np.empty_like(mine[0])
+        combine_all(op, mine, total)
+        mine[room.rank][...] = total
         await room.meet()
         if wanted:
-            for part, block in zip(parts, blocks, strict=True):
-                piece[part] = block[part]
+            for r, part in enumerate(cut_blocks(piece, room.size)):
+                part[...] = parts[r][r]
 
 
 async def _reduce_in_place(room: Room, arrays: Sequence[Array], op: ReduceOp) -> None:
     """Replaces the arrays of all ranks, which all map; each rank reduces its part of all."""
-    own = arrays[room.rank]
-    parts = [slice(start, stop) for start, stop in pairwise(block_bounds(own.size, room.size))]
-    mine = [list(_pieces(array[parts[room.rank]])) for array in arrays]
-    for pieces in zip(*mine, strict=True):
+    parts = [cut_blocks(array, room.size) for array in arrays]
+    for pieces in zip(*(_pieces(each[room.rank]) for each in parts), strict=True):
         target = pieces[room.rank]
         total = target if room.rank < 2 else np.empty_like(target)  # the first two are read at once
         combine_all(op, pieces, total)
         if total is not target:
             target[...] = total
     await room.meet()
-    for part, array in zip(parts, arrays, strict=True):
-        if array is not own:
-            own[part] = array[part]
+    for r, part in enumerate(parts[room.rank]):
+        if r != room.rank:
+            part[...] = parts[r][r]
     await room.meet()  # then nobody reads the arrays of others any more
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from telegrad.collectives.algorithms import direct, dissemination, ring
+from telegrad.collectives.algorithms import direct, dissemination
+from telegrad.collectives.algorithms.ring import cut_blocks
 from telegrad.collectives.link import Link
 from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, from_bytes
 from telegrad.types import Array
@@ -50,8 +51,7 @@ async def reduce_in_blocks(link: Link, flat: Array, op: ReduceOp, root: int) -> 
     bytes in all; the root sends n - 1 messages, and not its own block. The bits are those of
     `reduce`, and the root combines B bytes, not (n - 1) B.
     """
-    bounds = ring.block_bounds(flat.size, link.size)
-    blocks = [flat[bounds[b] : bounds[b + 1]] for b in range(link.size)]
+    blocks = cut_blocks(flat, link.size)
     own = await direct.reduce_scatter(link, blocks, op)
     if link.rank != root:
         link.send(root, as_bytes(own))

@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from telegrad.collectives.algorithms import direct, shared_memory, star, tree
+from telegrad.collectives.algorithms import direct, shared_memory, star
 from telegrad.collectives.api.calls import (
     check_lengths,
     check_parts,
@@ -24,6 +24,7 @@ from telegrad.collectives.link import Link
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
 from telegrad.collectives.reduction import Staged, check_array
+from telegrad.collectives.select import select_all_gather, select_broadcast
 from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Rank, Shape
 
@@ -156,7 +157,7 @@ def all_gather(
         [[0.0, 1.0], [0.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_gather_call(array, label), async_op, timeout)
+    return run_call(chosen, _all_gather_call(array, chosen, label), async_op, timeout)
 
 
 @overload
@@ -214,7 +215,7 @@ def all_gather_single(
         [[0, 1, 1], [0, 1, 1]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_gather_single_call(array, label), async_op, timeout)
+    return run_call(chosen, _all_gather_single_call(array, chosen, label), async_op, timeout)
 
 
 @overload
@@ -498,9 +499,10 @@ def _broadcast_call(array: object, src: object, group: ProcessGroup, label: str)
     checked = check_array("broadcast", array, written=True)
     root = place_of("src", src, group)
     staged = Staged(checked)
+    choice = select_broadcast(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> None:
-        await tree.broadcast(link, staged.flat, root)
+        await choice.run(link, staged.flat, root)
         staged.write_back()
 
     async def in_memory(room: Room) -> None:
@@ -510,38 +512,35 @@ def _broadcast_call(array: object, src: object, group: ProcessGroup, label: str)
     signature = signature_of(
         "broadcast", checked, label, root=group.ranks[root], shape=checked.shape
     )
-    return Call(
-        signature=signature,
-        run=run,
-        in_memory=in_memory,
-        eager_bytes=eager_bytes(staged, staged.flat.nbytes),
-    )
+    return Call(signature=signature, run=run, in_memory=in_memory, eager_bytes=choice.eager_bytes)
 
 
-def _all_gather_call(array: object, label: str) -> Call[list[Array]]:
+def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[list[Array]]:
     """Returns the call of `all_gather`; raises the errors of `all_gather` for its arguments."""
     checked = check_array("all_gather", array, written=False)
     staged = Staged(checked)
+    choice = select_all_gather(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> list[Array]:
-        gathered = await direct.all_gather(link, staged.shaped)
+        gathered = await choice.run(link, staged.shaped)
         return [staged.to_user(each) for each in gathered]
 
     signature = signature_of("all_gather", checked, label, shape=checked.shape)
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes(staged, staged.flat.nbytes))
+    return Call(signature=signature, run=run, eager_bytes=choice.eager_bytes)
 
 
-def _all_gather_single_call(array: object, label: str) -> Call[Array]:
+def _all_gather_single_call(array: object, group: ProcessGroup, label: str) -> Call[Array]:
     checked = check_array("all_gather_single", array, written=False)
     staged = Staged(checked)
+    choice = select_all_gather(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> Array:
-        gathered = await direct.all_gather(link, staged.shaped)
+        gathered = await choice.run(link, staged.shaped)
         rows = [np.atleast_1d(each) for each in gathered]
         return staged.to_user(_joined(rows))
 
     signature = signature_of("all_gather_single", checked, label, shape=checked.shape)
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes(staged, staged.flat.nbytes))
+    return Call(signature=signature, run=run, eager_bytes=choice.eager_bytes)
 
 
 def _gather_call(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, overload
 
-from telegrad.collectives.algorithms import direct, shared_memory, star
+from telegrad.collectives.algorithms import direct, shared_memory
 from telegrad.collectives.api.calls import (
     check_parts,
     check_splits,
     cut_rows,
-    eager_bytes,
     eager_bytes_of,
     group_of,
     place_of,
@@ -320,10 +319,10 @@ def _all_reduce_call(array: object, op: object, group: ProcessGroup, label: str)
     reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    algorithm = select_all_reduce(staged.flat.nbytes, group.size)
+    choice = select_all_reduce(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> None:
-        await algorithm(link, staged.flat, combining)
+        await choice.run(link, staged.flat, combining)
         staged.write_back()
 
     async def in_memory(room: Room) -> None:
@@ -331,15 +330,7 @@ def _all_reduce_call(array: object, op: object, group: ProcessGroup, label: str)
         staged.write_back()
 
     signature = signature_of("all_reduce", checked, label, op=reduction.name, shape=checked.shape)
-    message = (
-        staged.flat.nbytes if algorithm is direct.all_reduce else staged.flat.nbytes // group.size
-    )
-    return Call(
-        signature=signature,
-        run=run,
-        in_memory=in_memory,
-        eager_bytes=eager_bytes(staged, message),
-    )
+    return Call(signature=signature, run=run, in_memory=in_memory, eager_bytes=choice.eager_bytes)
 
 
 def _reduce_call(
@@ -350,10 +341,10 @@ def _reduce_call(
     reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    algorithm = select_reduce(staged.flat.nbytes, group.size)
+    choice = select_reduce(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> None:
-        await algorithm(link, staged.flat, combining, root)
+        await choice.run(link, staged.flat, combining, root)
         if link.rank == root:
             staged.write_back()
 
@@ -365,13 +356,7 @@ def _reduce_call(
     signature = signature_of(
         "reduce", checked, label, op=reduction.name, root=group.ranks[root], shape=checked.shape
     )
-    message = staged.flat.nbytes if algorithm is star.reduce else staged.flat.nbytes // group.size
-    return Call(
-        signature=signature,
-        run=run,
-        in_memory=in_memory,
-        eager_bytes=eager_bytes(staged, message),
-    )
+    return Call(signature=signature, run=run, in_memory=in_memory, eager_bytes=choice.eager_bytes)
 
 
 def _reduce_scatter_call(

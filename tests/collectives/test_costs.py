@@ -1,0 +1,222 @@
+"""Steps, messages and bytes of every algorithm, counted beside the formulas of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad.collectives import ReduceOp
+from telegrad.collectives.algorithms import (
+    chain,
+    circulant,
+    direct,
+    dissemination,
+    ring,
+    star,
+    tree,
+)
+from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.operation import EAGER_BYTES
+from telegrad.collectives.select import select_all_gather, select_all_reduce, select_broadcast
+from telegrad.types import Array
+from tests.collectives.fake_link import FakeJob
+
+
+@dataclass
+class Cost:
+    """The longest chain of messages, and the most that one rank sends."""
+
+    steps: float
+    messages: float
+    nbytes: float
+    signals: int = 0
+
+
+def rounds(n: int) -> int:
+    """Returns ceil(log2 n)."""
+    return (n - 1).bit_length()
+
+
+def depth(n: int) -> int:
+    """Returns the number of messages on the longest way in a binomial tree of n places."""
+    return max(place.bit_count() for place in range(1, n))
+
+
+SUM = ReduceOp.SUM
+
+
+def cut(array: Array, link: Link) -> list[Array]:
+    return np.split(array, link.size)
+
+
+COSTS: dict[str, tuple[Callable[[Link, Array], Steps[Any]], Callable[[int, int], Cost]]] = {
+    "direct.all_reduce": (
+        lambda link, x: direct.all_reduce(link, x, SUM),
+        lambda n, b: Cost(1, n - 1, (n - 1) * b),
+    ),
+    "circulant.all_reduce_in_order": (
+        lambda link, x: circulant.all_reduce_in_order(link, x, SUM),
+        lambda n, b: Cost(rounds(n), rounds(n), (n - 1) * (b + 8)),
+    ),
+    "circulant.all_reduce": (
+        lambda link, x: circulant.all_reduce(link, x, SUM),
+        lambda n, b: Cost(2 * rounds(n), 2 * rounds(n), (n - 1) * (2 * b / n + 8)),
+    ),
+    "ring.all_reduce": (
+        lambda link, x: ring.all_reduce(link, x, SUM),
+        lambda n, b: Cost(2 * (n - 1), 2 * (n - 1), 2 * (n - 1) * b / n),
+    ),
+    "star.reduce": (
+        lambda link, x: star.reduce(link, x, SUM, 1),
+        lambda n, b: Cost(rounds(n), 1, b, rounds(n)),
+    ),
+    "star.reduce_in_blocks": (
+        lambda link, x: star.reduce_in_blocks(link, x, SUM, 1),
+        lambda n, b: Cost(2, n, b),
+    ),
+    "direct.reduce_scatter": (
+        lambda link, x: direct.reduce_scatter(link, cut(x, link), SUM),
+        lambda n, b: Cost(1, n - 1, (n - 1) * b / n),
+    ),
+    "tree.broadcast": (
+        lambda link, x: tree.broadcast(link, x, 1),
+        lambda n, b: Cost(rounds(n) + depth(n) - 1, rounds(n), rounds(n) * b, rounds(n)),
+    ),
+    "chain.broadcast": (
+        lambda link, x: chain.broadcast(link, x, 1),
+        lambda n, b: Cost(rounds(n) + n - 2, chain.segments(b, n), b, rounds(n)),
+    ),
+    "direct.all_gather": (
+        lambda link, x: direct.all_gather(link, x),
+        lambda n, b: Cost(1, n - 1, (n - 1) * b),
+    ),
+    "circulant.all_gather": (
+        lambda link, x: circulant.all_gather(link, x),
+        lambda n, b: Cost(rounds(n), rounds(n), (n - 1) * (b + 24)),
+    ),
+    "dissemination.barrier": (
+        lambda link, _: dissemination.barrier(link),
+        lambda n, _: Cost(rounds(n), 0, 0, rounds(n)),
+    ),
+}
+
+
+def counted(name: str, n: int, nbytes: int) -> Cost:
+    job = FakeJob([np.ones(nbytes, np.int8) for _ in range(n)])
+    job.run(COSTS[name][0])
+    return Cost(
+        job.steps,
+        max(link.messages for link in job.links),
+        max(link.nbytes for link in job.links),
+        max(link.signals for link in job.links),
+    )
+
+
+@pytest.mark.parametrize("n", range(2, 17))
+@pytest.mark.parametrize("name", COSTS)
+def test_costs(name: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "STEP_BYTES", 64)
+    for nbytes in (n, 100 * n):
+        assert counted(name, n, nbytes) == COSTS[name][1](n, nbytes)
+
+
+def linear(name: str) -> bool:
+    """Returns True if each rank sends a message to each other one: a million for 1,000 ranks."""
+    return COSTS[name][1](1000, 1000).messages >= 999
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_costs_of_many_ranks(name: str) -> None:
+    assert counted(name, 100, 100) == COSTS[name][1](100, 100)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", COSTS)
+def test_costs_of_a_thousand_ranks(name: str) -> None:
+    n = 300 if linear(name) else 1000
+    assert counted(name, n, n) == COSTS[name][1](n, n)
+
+
+@pytest.mark.parametrize("algorithm", [ring.all_reduce, circulant.all_reduce])
+@pytest.mark.parametrize("n", range(2, 10))
+@pytest.mark.parametrize("size", [0, 1, 7, 16])
+def test_blocks_of_different_sizes(algorithm: Any, n: int, size: int) -> None:
+    """A rank sends every block twice, but the one it finishes and the one that it gets last."""
+    job = FakeJob([np.ones(size) for _ in range(n)])
+    job.run(lambda link, x: algorithm(link, x, SUM))
+    blocks = [8 * block.size for block in ring.cut_blocks(np.ones(size), n)]
+    assert max(blocks) - min(blocks) <= 8
+    for r, link in enumerate(job.links):
+        if algorithm is ring.all_reduce:
+            assert link.nbytes == 16 * size - blocks[(r + 1) % n] - blocks[(r + 2) % n]
+        else:
+            assert abs(link.nbytes - 2 * (n - 1) * 8 * size / n - 8 * (n - 1)) <= 8 * n
+    assert sum(link.nbytes for link in job.links) == 2 * (n - 1) * 8 * size + (
+        0 if algorithm is ring.all_reduce else 8 * n * (n - 1)
+    )
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 9])
+def test_no_rank_ends_or_writes_before_every_rank_has_come(name: str, n: int) -> None:
+    for absent in range(n):
+        arrays = [np.full(2 * n, float(r)) for r in range(n)]
+        job = FakeJob(arrays, seed=absent)
+        assert job.run_without(absent, COSTS[name][0]) == set()
+        for r, array in enumerate(arrays):
+            assert (array == r).all()
+
+
+# -- the formula by which select.py chooses ---------------------------------------------------
+
+
+def step(messages: int, nbytes: float, announced: bool = True) -> float:
+    """Returns the time of one step in units of the work on a message at one rank."""
+    trip = 2 + 2 * messages
+    trips = 3 if announced and nbytes > EAGER_BYTES else 1
+    return trips * trip + messages * nbytes * 4 / chain.STEP_BYTES
+
+
+def halves(n: int, nbytes: float) -> float:
+    return sum(step(1, (count - skip) * nbytes) for skip, count in circulant.halvings(n))
+
+
+def pipelined(n: int, b: int) -> float:
+    m = chain.segments(b, n)
+    asking = 8 * (n - 1) if b / m > EAGER_BYTES else 0
+    return (m + n - 2) * step(1, b / m, announced=False) + asking
+
+
+TIMES: dict[Any, Callable[[int, int], float]] = {
+    direct.all_reduce: lambda n, b: step(n - 1, b),
+    circulant.all_reduce_in_order: halves,
+    circulant.all_reduce: lambda n, b: 2 * halves(n, b / n),
+    ring.all_reduce: lambda n, b: step(1, b / n) + (2 * n - 3) * step(1, b / n, announced=False),
+    direct.all_gather: lambda n, b: step(n - 1, b),
+    circulant.all_gather: halves,
+    tree.broadcast: lambda n, b: rounds(n) * step(1, b),
+    chain.broadcast: pipelined,
+}
+IN_ORDER = [direct.all_reduce, circulant.all_reduce_in_order]
+
+
+@pytest.mark.parametrize(
+    ("select", "before", "at_most"),
+    [
+        (select_all_reduce, direct.all_reduce, 1.1),
+        (select_all_reduce, ring.all_reduce, 1.1),
+        (select_all_gather, direct.all_gather, 1.2),
+        (select_broadcast, tree.broadcast, 1.1),
+    ],
+)
+def test_what_is_chosen_instead_takes_less_time(select: Any, before: Any, at_most: float) -> None:
+    """By the formula, or a little more at some sizes."""
+    for n in [*range(2, 70), 100, 500, 1000]:
+        for nbytes in (2**k * (4 + q) for k in range(26) for q in range(4)):
+            run = select(nbytes, n).run
+            if run is not before and (run in IN_ORDER) == (before in IN_ORDER):
+                assert TIMES[run](n, nbytes) <= at_most * TIMES[before](n, nbytes), (n, nbytes)
