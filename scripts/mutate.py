@@ -113,7 +113,8 @@ FIRST_ROWS = (  # 200 mutants
         "autograd/test_row_sparse.py autograd/test_step_counts.py"),
     Row("reducer", 14, "parallel/reducer.py", "parallel/test_reducer.py"),
     Row("algorithms", 12, "collectives/algorithms/*.py",
-        "collectives/test_algorithms.py collectives/test_packing.py"),
+        "collectives/test_algorithms.py collectives/test_costs.py "
+        "collectives/test_packing.py"),
 )
 LATER_ROWS = (  # 28 mutants
     Row("reader", 7, "transport/io/reader.py",

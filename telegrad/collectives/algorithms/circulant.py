@@ -1,6 +1,6 @@
 """Operations of many ranks in ceil(log2 n) steps, along a circulant graph.
 
-To gather blocks, rank r receives in each step what a rank behind it has. n = 6, blocks at rank r:
+To gather blocks, rank r receives in each step what a later rank has. n = 6, the blocks at rank r:
 
     at first         r
     from r + 1       r  r+1
