@@ -12,11 +12,16 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TypeAlias, TypeVar, final
 
 from telegrad.collectives.messages import Signature
+from telegrad.collectives.reduction import ReduceOp
 from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc import Future
+from telegrad.types import Array
 from telegrad.wire import Buffer
 
-__all__ = ["Arrival", "Link", "Steps", "run_here", "run_in_pool"]
+__all__ = ["EAGER_BYTES", "Arrival", "Backend", "Link", "Steps", "run_here", "run_in_pool"]
+
+# A message of at most this size is sent without a request, which would take about as long.
+EAGER_BYTES = 256 * 2**10
 
 T = TypeVar("T")
 Steps: TypeAlias = Coroutine[Future[None], None, T]
@@ -64,12 +69,39 @@ class Link(ABC):
         """Waits for the next signal from a rank."""
 
     @abstractmethod
+    async def backend(self) -> Backend:
+        """Waits for the turn of this operation and returns the backend of its group."""
+
+    @abstractmethod
     def call_of(self, source: int) -> Signature:
         """Returns the call of this rank, or of a rank from which something was received."""
 
     @abstractmethod
     def mismatch(self, ranks: Sequence[int]) -> CollectiveMismatchError:
         """Returns the error that the calls of some ranks, each heard, do not fit."""
+
+
+class Backend(ABC):
+    """A way to run the operations that do not have to go by messages.
+
+    All ranks of a group use the same one. Arrays have one axis, are contiguous and lie on the host.
+    """
+
+    @abstractmethod
+    async def barrier(self) -> None:
+        """Returns when every rank has called it."""
+
+    @abstractmethod
+    async def broadcast(self, flat: Array, root: int) -> None:
+        """Replaces `flat` by that of rank `root`."""
+
+    @abstractmethod
+    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
+        """Replaces `flat` by the reduction over all ranks, bitwise equal on all."""
+
+    @abstractmethod
+    async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
+        """Replaces `flat` at rank `root` by the reduction over all ranks."""
 
 
 @final

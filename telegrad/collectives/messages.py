@@ -36,6 +36,7 @@ __all__ = [
     "PUSH",
     "READY",
     "UNFORMED",
+    "WAKE",
     "AbortMessage",
     "Channel",
     "FormMessage",
@@ -151,6 +152,9 @@ LEFT = "collectives.left"
 FORM = "collectives.form"
 UNFORMED = "collectives.unformed"
 
+# The number of a push that nothing takes: it makes its receiver look again.
+WAKE = -(2**62)
+
 # The number in `entered`.
 HERE = 0
 DATA_WAITS = 1
@@ -206,7 +210,7 @@ class OperationMessage:
         group: The group.
         id: The operation.
         signature: The sender's call.
-        number: For push the step: from 0 for data, below 0 for signals. For entered HERE,
+        number: For push the step: from 0 for data, below 0 for signals, or WAKE. For entered HERE,
             DATA_WAITS or BLOCKED. For ready the bytes of point-to-point data that the sender has
             taken from the receiver so far.
     """

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, final
 
-from telegrad.collectives.link import Arrival, Link, Steps
+from telegrad.collectives.backends import Sharing
+from telegrad.collectives.link import EAGER_BYTES, Arrival, Backend, Link, Steps
 from telegrad.collectives.mailbox import Slot, mismatch_of
 from telegrad.collectives.messages import (
     ABORT,
@@ -35,6 +36,7 @@ from telegrad.collectives.messages import (
     HERE,
     PUSH,
     READY,
+    WAKE,
     AbortMessage,
     Channel,
     GroupKey,
@@ -42,7 +44,7 @@ from telegrad.collectives.messages import (
     OperationMessage,
     Signature,
 )
-from telegrad.collectives.shared_memory.room import Meeting, Room, Sharing
+from telegrad.collectives.shared_memory.room import Meeting
 from telegrad.errors import (
     CallTimeoutError,
     CollectiveMismatchError,
@@ -63,7 +65,6 @@ from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Buffer
 
 __all__ = [
-    "EAGER_BYTES",
     "MESSAGE_BYTES",
     "TELL_AFTER",
     "Call",
@@ -146,8 +147,6 @@ def time_limit(timeout: float | None, default: float) -> float:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# A message of at most this size is sent without a request, which would take about as long.
-EAGER_BYTES = 256 * 2**10
 MESSAGE_BYTES = 512  # the cost of a message beside its data
 
 _logger = logging.getLogger(__name__)
@@ -161,7 +160,7 @@ class Call(Generic[T]):
     Attributes:
         signature: The signature that every other member must call too.
         run: The algorithm; the verb returns its value.
-        in_memory: The algorithm for ranks that share memory; None if there is none.
+        in_turn: True if it uses the backend of its group, which serves one operation at a time.
         eager_bytes: The bytes it may send to one rank before that rank has entered.
         channel: The channel that counts it; None for an operation of all members.
         names_all: True if the error of its deadline names all missing ranks, not one alone.
@@ -169,7 +168,7 @@ class Call(Generic[T]):
 
     signature: Signature
     run: Callable[[Link], Steps[T]]
-    in_memory: Callable[[Room], Steps[T]] | None = None
+    in_turn: bool = False
     eager_bytes: int = 0
     channel: Channel = None
     names_all: bool = True
@@ -307,13 +306,7 @@ class Operation(Meeting, Generic[T]):
         """Waits for its turn, runs the algorithm, and waits until all is sent."""
         if not self.began:
             await self.until(lambda: self.began or None)
-        room = None
-        if self.call.in_memory is not None:
-            room = await self.group.sharing.enter(self)
-        if self.call.in_memory is None or room is None:
-            value = await self.call.run(self)
-        else:
-            value = await self.call.in_memory(room)
+        value = await self.call.run(self)
         if self._outbox:
             await self.until(lambda: not self._outbox or None)
         return value
@@ -378,6 +371,14 @@ class Operation(Meeting, Generic[T]):
         self._signals_received[source] += 1
         step = -self._signals_received[source]
         await self.until(lambda: self.slot.take(source, step))
+
+    def wake(self, to: int) -> None:
+        """Makes a rank that waits in `until` look again."""
+        self.group.post(to, PUSH, self.slot, WAKE)
+
+    async def backend(self) -> Backend:
+        """Waits for the turn of this operation and returns the backend of its group."""
+        return await self.group.sharing.enter(self)
 
     def call_of(self, source: int) -> Signature:
         """Returns the call of this rank, or of a rank from which a message has come."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, final
 
+from telegrad.collectives.backends import Sharing
 from telegrad.collectives.link import run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, Slot
 from telegrad.collectives.messages import (
@@ -38,7 +39,6 @@ from telegrad.collectives.messages import (
 )
 from telegrad.collectives.operation import MESSAGE_BYTES, Call, CrossWaits, Operation, time_limit
 from telegrad.collectives.shared_memory.boards import MOST_RANKS, has_order
-from telegrad.collectives.shared_memory.room import Sharing
 from telegrad.errors import (
     AgentForkedError,
     BlockingCallError,
@@ -348,7 +348,7 @@ class ProcessGroup:
         self.timeout = timeout
         self.warn_after = warn_after
         self.cross_waits = cross_waits
-        self.sharing = Sharing(_share_a_host(agent, members), longest_spin(agent.options.spin))
+        self.sharing = Sharing(_neighbours(agent, members), longest_spin(agent.options.spin))
         self._name = name
         self._agent = agent
         self._places = {member: r for r, member in enumerate(members)}
@@ -501,7 +501,7 @@ class ProcessGroup:
                 self._operations[slot] = operation
                 if call.channel is None:
                     self._turns.append(operation)
-                if call.in_memory is not None:
+                if call.in_turn:
                     self.sharing.queue(operation)
                 actions = self._take_turns() + operation.noticed()
         if cause is not None:
@@ -523,7 +523,7 @@ class ProcessGroup:
                 self._taken[operation.partner] += operation.unasked
             operation.end()
             actions = self._take_turns()
-            if operation.call.in_memory is not None:
+            if operation.call.in_turn:
                 self.sharing.leave(operation)
                 actions += [a for each in self._operations.values() for a in each.noticed()]
         _perform(actions)
@@ -769,12 +769,13 @@ class ProcessGroup:
                     self._agent.messages.post(member, kind, body(r))
 
 
-def _share_a_host(agent: AgentCore, members: Sequence[WorkerInfo]) -> bool:
-    """Returns True if all members, two or more, take local connections on one host."""
-    if not 1 < len(members) <= MOST_RANKS or not has_order():
-        return False
-    hosts = {agent.exchange.host_of(member) for member in members}
-    return len(hosts) == 1 and hosts != {""}
+def _neighbours(agent: AgentCore, members: Sequence[WorkerInfo]) -> Sequence[Sequence[int]]:
+    """Returns the ranks of each host, by rank; nothing if no two ranks can share memory."""
+    hosts: dict[str, list[int]] = {}
+    for r, member in enumerate(members):
+        hosts.setdefault(agent.exchange.host_of(member) or f"alone: {r}", []).append(r)
+    most = max(map(len, hosts.values()), default=0)
+    return list(hosts.values()) if 1 < most <= MOST_RANKS and has_order() else ()
 
 
 def _perform(actions: Sequence[Callable[[], None]]) -> None:

@@ -195,7 +195,10 @@ def combine(op: ReduceOp, into: Array, other: Array) -> None:
 
 
 def combine_all(op: ReduceOp, arrays: Sequence[Array], out: Array) -> None:
-    """Writes the reduction of the arrays of all ranks, two or more, to `out`, in their order."""
+    """Writes the reduction of the arrays of all ranks to `out`, in their order."""
+    if len(arrays) == 1:
+        out[...] = arrays[0]
+        return
     with np.errstate(all="ignore"):
         _UFUNCS[op](arrays[0], arrays[1], out=out)
     for other in arrays[2:]:

@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar, final
 
 from telegrad.collectives.algorithms import chain, circulant, direct, ring, star, tree
-from telegrad.collectives.link import Link, Steps
-from telegrad.collectives.operation import EAGER_BYTES
+from telegrad.collectives.link import EAGER_BYTES, Link, Steps
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.types import Array
 
 __all__ = [
+    "DIRECT_UP_TO_BYTES",
     "AllGather",
     "AllReduce",
     "Broadcast",

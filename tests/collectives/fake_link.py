@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.backends import Messages
+from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature
 from telegrad.errors import CollectiveMismatchError
 from telegrad.types import Array
@@ -74,6 +75,9 @@ class FakeLink(Link):
 
     async def signalled(self, source: int) -> None:
         await self._take(("signal", source, self._rank))
+
+    async def backend(self) -> Backend:
+        return Messages(self)
 
     def call_of(self, source: int) -> Signature:
         return self._job.links[source].own_call

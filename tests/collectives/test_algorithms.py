@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from telegrad.collectives import ReduceOp
 from telegrad.collectives.algorithms import chain, circulant, direct, ring, star, tree
+from telegrad.collectives.link import EAGER_BYTES
 from telegrad.collectives.messages import Signature
-from telegrad.collectives.operation import EAGER_BYTES
 from telegrad.collectives.reduction import PremulSum, check_reducible, finish
 from telegrad.collectives.select import (
     DIRECT_UP_TO_BYTES,

@@ -19,8 +19,7 @@ from telegrad.collectives.algorithms import (
     star,
     tree,
 )
-from telegrad.collectives.link import Link, Steps
-from telegrad.collectives.operation import EAGER_BYTES
+from telegrad.collectives.link import EAGER_BYTES, Link, Steps
 from telegrad.collectives.select import select_all_gather, select_all_reduce, select_broadcast
 from telegrad.types import Array
 from tests.collectives.fake_link import FakeJob

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telegrad.arrays import shared_empty
+from telegrad.arrays import shared_below, shared_empty
 from telegrad.collectives import ReduceOp
 from telegrad.collectives.algorithms import shared_memory
-from telegrad.collectives.link import Link, Steps, run_here
+from telegrad.collectives.backends import Memory, Sharing
+from telegrad.collectives.link import Backend, Link, Steps, run_here
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.shared_memory.boards import (
     BLOCK_BYTES,
@@ -27,7 +28,7 @@ from telegrad.collectives.shared_memory.boards import (
     digest_of,
 )
 from telegrad.collectives.shared_memory.residents import LEAST_BYTES, Place, Residents
-from telegrad.collectives.shared_memory.room import Meeting, Room, Sharing
+from telegrad.collectives.shared_memory.room import Meeting, Room
 from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc import RpcOptions
 from telegrad.rpc.seams import Spin
@@ -134,7 +135,7 @@ class FakeMeeting(Meeting):
     def __init__(self, rank: int, size: int, wait: Callable[[], Any], call: Signature) -> None:
         self._rank, self._size, self._wait, self._call = rank, size, wait, call
         self.told = False
-        self.on_signal: Callable[[int], None] = lambda _: None
+        self.on_wake: Callable[[int], None] = lambda _: None
 
     @property
     def rank(self) -> int:
@@ -144,8 +145,11 @@ class FakeMeeting(Meeting):
     def size(self) -> int:
         return self._size
 
+    def wake(self, to: int) -> None:
+        self.on_wake(to)
+
     def signal(self, to: int) -> None:
-        self.on_signal(to)
+        raise NotImplementedError
 
     def call_of(self, source: int) -> Signature:
         assert source == self._rank
@@ -173,6 +177,9 @@ class FakeMeeting(Meeting):
     async def signalled(self, source: int) -> None:
         raise NotImplementedError
 
+    async def backend(self) -> Backend:
+        raise NotImplementedError
+
     def mismatch(self, ranks: Any) -> CollectiveMismatchError:
         raise NotImplementedError
 
@@ -198,7 +205,7 @@ def test_every_order_of_accesses_ends_a_meeting(n: int, meetings: int, seed: int
             schedule.sleep(r)
 
         meeting = FakeMeeting(r, n, asleep, CALL)
-        meeting.on_signal = schedule.wake
+        meeting.on_wake = schedule.wake
         room = Room(meeting, Boards(r, seen), Residents(r), Spin(0.0))
 
         def work() -> None:
@@ -324,21 +331,29 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 
 
 class CopyingMeeting(FakeLink, FakeMeeting):
-    """A link whose data arrives as a copy or as the sender's memory, as the job says."""
+    """A link on which shared memory arrives as it is, or as a copy where the job says so."""
 
     copies: frozenset[tuple[int, int]] = frozenset()
-    shared = False  # from then on signals only wake a sleeper
 
     def __init__(self, job: FakeJob, rank: int, call: Signature) -> None:
         FakeLink.__init__(self, job, rank, call)
         self._calls: list[Signature] = []
 
     def send(self, to: int, data: Buffer) -> None:
-        FakeLink.send(self, to, bytes(data) if (self.rank, to) in self.copies else data)
+        shared = shared_below(memoryview(data)) is not None and (self.rank, to) not in self.copies
+        FakeLink.send(self, to, data if shared else bytearray(data))
+
+    def wake(self, to: int) -> None:
+        """Does nothing: whoever waits looks again without end."""
 
     def signal(self, to: int) -> None:
-        if not self.shared:
-            FakeLink.signal(self, to)
+        FakeLink.signal(self, to)
+
+    async def signalled(self, source: int) -> None:
+        await FakeLink.signalled(self, source)
+
+    async def backend(self) -> Backend:
+        raise NotImplementedError
 
     async def receive(self, source: int) -> Buffer:
         return (await self._job.take(("data", source, self.rank)))[1]
@@ -350,20 +365,31 @@ class CopyingMeeting(FakeLink, FakeMeeting):
         return found
 
 
+async def enter(link: Link, sharing: Sharing) -> Backend:
+    """Returns the backend for an operation of a fake job, once it is this one's turn."""
+    assert isinstance(link, CopyingMeeting)
+    sharing.queue(link)
+    backend = await sharing.enter(link)
+    sharing.leave(link)
+    return backend
+
+
+def one_host(n: int) -> Sharing:
+    return Sharing([range(n)], 0.0)
+
+
 @given(st.integers(2, 4), st.sets(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=2))
 def test_memory_is_used_if_every_pair_shares_it(n: int, pairs: set[tuple[int, int]]) -> None:
     copies = frozenset((a, b) for a, b in pairs if a != b and max(a, b) < n)
     job = FakeJob([np.zeros(1)] * n)
     job.links = [CopyingMeeting(job, r, CALL) for r in range(n)]
 
-    async def enter(link: Link, array: Array) -> bool:
+    async def shares(link: Link, _: Array) -> bool:
         assert isinstance(link, CopyingMeeting)
         link.copies = copies
-        sharing = Sharing(True, 0.0)
-        sharing.queue(link)
-        return await sharing.enter(link) is not None
+        return isinstance(await enter(link, one_host(n)), Memory)
 
-    assert job.run(enter) == [not copies] * n
+    assert job.run(shares) == [not copies] * n
 
 
 # -- arrays that were made in shared memory ------------------------------------------------------
@@ -394,15 +420,6 @@ def make_arrays(kind: str, n: int, size: int) -> list[Array]:
     return made
 
 
-async def enter(link: Link, sharing: Sharing) -> Room:
-    assert isinstance(link, CopyingMeeting)
-    sharing.queue(link)
-    room = await sharing.enter(link)
-    assert room is not None
-    link.shared = True
-    return room
-
-
 @given(
     st.integers(2, 4),
     st.lists(st.sampled_from(["whole", "parts", "mixed", "again"]), min_size=1, max_size=5),
@@ -417,7 +434,7 @@ def test_arrays_in_shared_memory_are_reduced_where_they_are(
     job = FakeJob([np.zeros(1)] * n, seed)
     links = [CopyingMeeting(job, r, CALL) for r in range(n)]
     job.links = list(links)
-    sharings = [Sharing(True, 0.0) for _ in range(n)]
+    sharings = [one_host(n) for _ in range(n)]
     arrays: list[Array] = []
     for kind in kinds:
         known = kind == "again" and len(arrays) > 0
@@ -426,8 +443,8 @@ def test_arrays_in_shared_memory_are_reduced_where_they_are(
         wanted = expected(op, [array.copy() for array in arrays])
 
         async def reduce_here(link: Link, _: Array, mine: list[Array] = arrays) -> None:
-            room = await enter(link, sharings[link.rank])
-            await shared_memory.all_reduce(room, mine[link.rank], op)
+            backend = await enter(link, sharings[link.rank])
+            await backend.all_reduce(mine[link.rank], op)
 
         sent = [link.nbytes for link in links]
         job.run(reduce_here)
@@ -441,13 +458,13 @@ def test_more_memory_than_slots() -> None:
     """Each rank goes round its slots; an earlier array is handed round again."""
     job = FakeJob([np.zeros(1)] * 2)
     job.links = [CopyingMeeting(job, r, CALL) for r in range(2)]
-    sharings = [Sharing(True, 0.0) for _ in range(2)]
+    sharings = [one_host(2) for _ in range(2)]
     pairs = [make_arrays("whole", 2, ITEMS) for _ in range(17)]
 
     async def reduce_all(link: Link, _: Array) -> None:
-        room = await enter(link, sharings[link.rank])
+        backend = await enter(link, sharings[link.rank])
         for pair in [*pairs, pairs[0]]:
-            await shared_memory.all_reduce(room, pair[link.rank], ReduceOp.MAX)
+            await backend.all_reduce(pair[link.rank], ReduceOp.MAX)
 
     wanted = [np.maximum(*pair) for pair in pairs]
     job.run(reduce_all)
@@ -465,10 +482,10 @@ def test_memory_that_comes_as_a_copy_is_not_used() -> None:
     wanted = arrays[0] + arrays[1]
 
     async def reduce_copied(link: Link, _: Array) -> None:
-        room = await enter(link, Sharing(True, 0.0))
+        backend = await enter(link, one_host(2))
         assert isinstance(link, CopyingMeeting)
         link.copies = frozenset({(0, 1)})
-        await shared_memory.all_reduce(room, arrays[link.rank], ReduceOp.SUM)
+        await backend.all_reduce(arrays[link.rank], ReduceOp.SUM)
 
     job.run(reduce_copied)
     np.testing.assert_array_equal(arrays[0], wanted)

@@ -24,15 +24,10 @@ from telegrad.collectives.shared_memory.residents import LEAST_BYTES
 from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array
 
-__all__ = ["all_reduce", "barrier", "broadcast", "reduce"]
+__all__ = ["all_reduce", "broadcast", "reduce"]
 
 # Up to this size each rank reduces all of the array: a second meeting takes longer.
 ALONE_UP_TO_BYTES = 16 * 2**10
-
-
-async def barrier(room: Room) -> None:
-    """Returns when every rank has called it. Meetings: 1."""
-    await room.meet()
 
 
 async def broadcast(room: Room, flat: Array, root: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-from telegrad.collectives.algorithms import dissemination, shared_memory
 from telegrad.collectives.api.calls import group_of, run_call
+from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
@@ -53,11 +53,7 @@ def barrier(
         ...     cluster.run(step)
         ['all are here', 'all are here']
     """
-    call = Call(
-        signature=Signature(operation="barrier"),
-        run=dissemination.barrier,
-        in_memory=shared_memory.barrier,
-    )
+    call = Call(signature=Signature(operation="barrier"), run=_meet, in_turn=True)
     return run_call(group_of(group), call, async_op, timeout)
 
 
@@ -92,8 +88,13 @@ def monitored_barrier(
     """
     call = Call(
         signature=Signature(operation="monitored_barrier"),
-        run=dissemination.barrier,
-        in_memory=shared_memory.barrier,
+        run=_meet,
+        in_turn=True,
         names_all=wait_all_ranks,
     )
     group_of(group).call(call, timeout)
+
+
+async def _meet(link: Link) -> None:
+    backend = await link.backend()
+    await backend.barrier()

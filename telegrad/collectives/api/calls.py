@@ -9,8 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from telegrad.collectives.groups import Groups
+from telegrad.collectives.link import EAGER_BYTES
 from telegrad.collectives.messages import Signature, dtype_label
-from telegrad.collectives.operation import EAGER_BYTES, Call
+from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
 from telegrad.collectives.reduction import Staged, check_array
 from telegrad.rpc.seams import current_agent

@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from telegrad.collectives.algorithms import direct, shared_memory, star
+from telegrad.collectives.algorithms import direct, star
 from telegrad.collectives.api.calls import (
     check_lengths,
     check_parts,
@@ -25,7 +25,6 @@ from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
 from telegrad.collectives.reduction import Staged, check_array
 from telegrad.collectives.select import select_all_gather, select_broadcast
-from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Rank, Shape
 
 __all__ = [
@@ -502,17 +501,14 @@ def _broadcast_call(array: object, src: object, group: ProcessGroup, label: str)
     choice = select_broadcast(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> None:
-        await choice.run(link, staged.flat, root)
-        staged.write_back()
-
-    async def in_memory(room: Room) -> None:
-        await shared_memory.broadcast(room, staged.flat, root)
+        backend = await link.backend()
+        await backend.broadcast(staged.flat, root)
         staged.write_back()
 
     signature = signature_of(
         "broadcast", checked, label, root=group.ranks[root], shape=checked.shape
     )
-    return Call(signature=signature, run=run, in_memory=in_memory, eager_bytes=choice.eager_bytes)
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=choice.eager_bytes)
 
 
 def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[list[Array]]:

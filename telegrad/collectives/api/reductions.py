@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, overload
 
-from telegrad.collectives.algorithms import direct, shared_memory
+from telegrad.collectives.algorithms import direct
 from telegrad.collectives.api.calls import (
     check_parts,
     check_splits,
@@ -29,7 +29,6 @@ from telegrad.collectives.reduction import (
     prepare,
 )
 from telegrad.collectives.select import select_all_reduce, select_reduce
-from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Rank
 
 __all__ = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"]
@@ -322,15 +321,12 @@ def _all_reduce_call(array: object, op: object, group: ProcessGroup, label: str)
     choice = select_all_reduce(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> None:
-        await choice.run(link, staged.flat, combining)
-        staged.write_back()
-
-    async def in_memory(room: Room) -> None:
-        await shared_memory.all_reduce(room, staged.flat, combining)
+        backend = await link.backend()
+        await backend.all_reduce(staged.flat, combining)
         staged.write_back()
 
     signature = signature_of("all_reduce", checked, label, op=reduction.name, shape=checked.shape)
-    return Call(signature=signature, run=run, in_memory=in_memory, eager_bytes=choice.eager_bytes)
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=choice.eager_bytes)
 
 
 def _reduce_call(
@@ -344,19 +340,15 @@ def _reduce_call(
     choice = select_reduce(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> None:
-        await choice.run(link, staged.flat, combining, root)
+        backend = await link.backend()
+        await backend.reduce(staged.flat, combining, root)
         if link.rank == root:
-            staged.write_back()
-
-    async def in_memory(room: Room) -> None:
-        await shared_memory.reduce(room, staged.flat, combining, root)
-        if room.rank == root:
             staged.write_back()
 
     signature = signature_of(
         "reduce", checked, label, op=reduction.name, root=group.ranks[root], shape=checked.shape
     )
-    return Call(signature=signature, run=run, in_memory=in_memory, eager_bytes=choice.eager_bytes)
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=choice.eager_bytes)
 
 
 def _reduce_scatter_call(

@@ -3,30 +3,30 @@
     first operation ──▶ boards go round by messages ──▶ each rank marks those that came
                     ──▶ each looks for marks on its own ──▶ all tell each other: good, or not
 
-Bytes that were copied on their way carry no marks back. Unless every rank shares memory with every
-other one, none of them uses it, and the group goes on by messages.
-
-Operations use the boards one after the other, in the order of their numbers.
+Bytes that were copied on their way carry no marks back. Unless all ranks of each host share memory,
+none of the group uses it.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
 import numpy as np
 
 from telegrad.arrays import shared_empty
-from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.link import Backend, Link, Steps
+from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import as_bytes
 from telegrad.collectives.shared_memory.boards import BOARD_BYTES, Board, Boards, digest_of
 from telegrad.collectives.shared_memory.residents import Place, Residents
+from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc.seams import Spin
 from telegrad.types import Array
+from telegrad.wire import Buffer
 
-__all__ = ["Meeting", "Room", "Sharing"]
+__all__ = ["Meeting", "Part", "Room", "share_boards"]
 
 R = TypeVar("R")
 
@@ -37,6 +37,10 @@ class Meeting(Link):
     @abstractmethod
     def until(self, find: Callable[[], R | None]) -> Steps[R]:
         """Waits until `find` returns a value other than None; messages make it look again."""
+
+    @abstractmethod
+    def wake(self, to: int) -> None:
+        """Makes a rank that waits in `until` look again."""
 
     @abstractmethod
     def tell_call(self) -> None:
@@ -81,12 +85,12 @@ class Room:
         step = boards.come(self._digest, note)
         if boards.all_here(step):
             for r in boards.sleepers(step):
-                self._meeting.signal(r)
+                self._meeting.wake(r)
         elif not self._spin.poll(lambda _: [True] if boards.all_here(step) else [], 0):
             boards.sleep(step)
             await self._meeting.until(lambda: boards.all_here(step) or None)
             boards.sleep(0)
-        if boards.others_calls(step) != {self._digest}:
+        if not boards.others_calls(step) <= {self._digest}:
             self._meeting.tell_call()
             await self._meeting.until(lambda: None)  # messages find the difference
         return boards.notes(step)
@@ -118,54 +122,84 @@ class Room:
 
 
 @final
-class Sharing:
-    """The memory that one group shares.
+class Part(Meeting):
+    """The view of an operation that some of its ranks have of each other.
 
     Args:
-        possible: False if no two ranks can share memory, as all ranks know.
-        spin: Seconds for which a rank looks before it sleeps.
-
-    Attributes:
-        possible: False once it is known that the ranks share no memory.
+        whole: The operation.
+        ranks: The ranks, of which this is one; the n-th is rank n here.
     """
 
-    def __init__(self, possible: bool, spin: float) -> None:
-        self.possible = possible
-        self._spin = Spin(spin)
-        self._shared: tuple[Boards, Residents] | None = None
-        self._queue: deque[Meeting] = deque()
+    def __init__(self, whole: Meeting, ranks: Sequence[int]) -> None:
+        self._whole = whole
+        self._ranks = ranks
 
-    # The group calls these two with its lock held, in the order of the operations.
+    @property
+    def rank(self) -> int:
+        """This rank's place among them."""
+        return self._ranks.index(self._whole.rank)
 
-    def queue(self, meeting: Meeting) -> None:
-        """Adds an operation that can use the boards."""
-        if self.possible:
-            self._queue.append(meeting)
+    @property
+    def size(self) -> int:
+        """The number of the ranks."""
+        return len(self._ranks)
 
-    def leave(self, meeting: Meeting) -> None:
-        """Removes an operation that is over."""
-        if meeting in self._queue:
-            self._queue.remove(meeting)
+    def send(self, to: int, data: Buffer) -> None:
+        """See `Link`."""
+        self._whole.send(self._ranks[to], data)
 
-    async def enter(self, meeting: Meeting) -> Room | None:
-        """Waits for the turn of an operation; None if the group shares no memory."""
-        await meeting.until(lambda: not self.possible or self._queue[0] is meeting or None)
-        if self.possible and self._shared is None:
-            boards = await _share(meeting)
-            if boards is None:
-                self.possible = False
-            else:
-                self._shared = boards, Residents(meeting.rank)
-        return None if self._shared is None else Room(meeting, *self._shared, self._spin)
+    def receive(self, source: int) -> Steps[Buffer]:
+        """See `Link`."""
+        return self._whole.receive(self._ranks[source])
+
+    async def sender(self) -> int:
+        """See `Link`."""
+        return self._ranks.index(await self._whole.sender())
+
+    def signal(self, to: int) -> None:
+        """See `Link`."""
+        self._whole.signal(self._ranks[to])
+
+    def signalled(self, source: int) -> Steps[None]:
+        """See `Link`."""
+        return self._whole.signalled(self._ranks[source])
+
+    def backend(self) -> Steps[Backend]:
+        """See `Link`."""
+        return self._whole.backend()
+
+    def call_of(self, source: int) -> Signature:
+        """See `Link`."""
+        return self._whole.call_of(self._ranks[source])
+
+    def mismatch(self, ranks: Sequence[int]) -> CollectiveMismatchError:
+        """See `Link`."""
+        return self._whole.mismatch([self._ranks[r] for r in ranks])
+
+    def until(self, find: Callable[[], R | None]) -> Steps[R]:
+        """See `Meeting`."""
+        return self._whole.until(find)
+
+    def wake(self, to: int) -> None:
+        """See `Meeting`."""
+        self._whole.wake(self._ranks[to])
+
+    def tell_call(self) -> None:
+        """See `Meeting`."""
+        self._whole.tell_call()
 
 
-async def _share(link: Link) -> Boards | None:
-    """Shares a board of each rank with all others.
+async def share_boards(link: Meeting, everyone: Link) -> Boards | None:
+    """Shares a board of each rank of a host with the others there.
 
-    Steps: 3. Each rank sends its board, a signal and a byte to each other rank.
+    Steps: 3. Each rank sends its board and a signal to the others of its host, a byte to everyone.
+
+    Args:
+        link: The ranks of this host.
+        everyone: All ranks of the group.
 
     Returns:
-        The boards; None, on all ranks, if one of them does not share memory with all others.
+        The boards; None, on all ranks, if two ranks of any host do not share memory.
     """
     others = [r for r in range(link.size) if r != link.rank]
     try:
@@ -182,7 +216,8 @@ async def _share(link: Link) -> Boards | None:
     for r in others:
         await link.signalled(r)
     good = all(own.marked(r) and boards[r].writable for r in others)
-    for r in others:
-        link.send(r, bytes([good]))
-    told = [bytes(await link.receive(r)) for r in others]
+    elsewhere = [r for r in range(everyone.size) if r != everyone.rank]
+    for r in elsewhere:
+        everyone.send(r, bytes([good]))
+    told = [bytes(await everyone.receive(r)) for r in elsewhere]
     return Boards(link.rank, boards) if good and all(each == b"\1" for each in told) else None

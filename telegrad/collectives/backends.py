@@ -1,0 +1,164 @@
+"""The backends of a group: messages, shared memory, or both; and the turns of its operations.
+
+    ranks on one host that share memory      Memory
+    ranks on several hosts, some with more   Hosts: long reductions go through memory and messages,
+                                             all else by messages
+    all others                               Messages
+
+Operations use the backend one after the other, in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import final
+
+from telegrad.collectives.algorithms import dissemination, hosts, shared_memory
+from telegrad.collectives.link import Backend, Link
+from telegrad.collectives.reduction import ReduceOp
+from telegrad.collectives.select import (
+    DIRECT_UP_TO_BYTES,
+    select_all_reduce,
+    select_broadcast,
+    select_reduce,
+)
+from telegrad.collectives.shared_memory.boards import Boards
+from telegrad.collectives.shared_memory.residents import Residents
+from telegrad.collectives.shared_memory.room import Meeting, Part, Room, share_boards
+from telegrad.rpc.seams import Spin
+from telegrad.types import Array
+
+__all__ = ["Hosts", "Memory", "Messages", "Sharing"]
+
+
+class Messages(Backend):
+    """The backend that sends messages; `select` chooses the algorithm.
+
+    Args:
+        link: The operation.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        await dissemination.barrier(self._link)
+
+    async def broadcast(self, flat: Array, root: int) -> None:
+        """Replaces `flat` by that of rank `root`."""
+        await select_broadcast(flat.nbytes, self._link.size).run(self._link, flat, root)
+
+    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
+        """Replaces `flat` by the reduction over all ranks."""
+        await select_all_reduce(flat.nbytes, self._link.size).run(self._link, flat, op)
+
+    async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
+        """Replaces `flat` at rank `root` by the reduction over all ranks."""
+        await select_reduce(flat.nbytes, self._link.size).run(self._link, flat, op, root)
+
+
+@final
+class Memory(Backend):
+    """The backend of ranks that share memory.
+
+    Args:
+        room: The place where they meet.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    async def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        await self._room.meet()
+
+    async def broadcast(self, flat: Array, root: int) -> None:
+        """Replaces `flat` by that of rank `root`."""
+        await shared_memory.broadcast(self._room, flat, root)
+
+    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
+        """Replaces `flat` by the reduction over all ranks."""
+        await shared_memory.all_reduce(self._room, flat, op)
+
+    async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
+        """Replaces `flat` at rank `root` by the reduction over all ranks."""
+        await shared_memory.reduce(self._room, flat, op, root)
+
+
+@final
+class Hosts(Messages):
+    """The backend of ranks on several hosts, of which some have several.
+
+    Args:
+        link: The operation.
+        room: The place where the ranks of this host meet.
+        leaders: The backend of the first ranks of all hosts; None unless this is one.
+    """
+
+    def __init__(self, link: Link, room: Room, leaders: Backend | None) -> None:
+        super().__init__(link)
+        self._room = room
+        self._leaders = leaders
+
+    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
+        """Replaces `flat` by the reduction over all ranks."""
+        if flat.nbytes <= DIRECT_UP_TO_BYTES:  # the order of the ranks is promised
+            await super().all_reduce(flat, op)
+        else:
+            await hosts.all_reduce(self._room, self._leaders, flat, op, self._link.size)
+
+
+@final
+class Sharing:
+    """The memory of one group, and the turns of the operations that use its backend.
+
+    Args:
+        hosts: The ranks of each host, by rank; empty if no two ranks can share memory.
+        spin: Seconds for which a rank looks before it sleeps.
+
+    Attributes:
+        possible: False once it is known that the ranks share no memory.
+    """
+
+    def __init__(self, hosts: Sequence[Sequence[int]], spin: float) -> None:
+        self.possible = bool(hosts)
+        self._hosts = hosts
+        self._alone = len(hosts) == 1
+        self._spin = Spin(spin)
+        self._shared: tuple[Boards, Residents] | None = None
+        self._queue: deque[Meeting] = deque()
+
+    # The group calls these two with its lock held, in the order of the operations.
+
+    def queue(self, meeting: Meeting) -> None:
+        """Adds an operation that uses the backend."""
+        if self.possible:
+            self._queue.append(meeting)
+
+    def leave(self, meeting: Meeting) -> None:
+        """Removes an operation that is over."""
+        if meeting in self._queue:
+            self._queue.remove(meeting)
+
+    async def enter(self, meeting: Meeting) -> Backend:
+        """Waits for the turn of an operation and returns its backend."""
+        if self.possible:
+            await meeting.until(lambda: not self.possible or self._queue[0] is meeting or None)
+        if not self.possible:
+            return Messages(meeting)
+        near = next(ranks for ranks in self._hosts if meeting.rank in ranks)
+        here = meeting if self._alone else Part(meeting, near)
+        if self._shared is None:
+            boards = await share_boards(here, meeting)
+            if boards is None:
+                self.possible = False
+                return Messages(meeting)
+            self._shared = boards, Residents(here.rank)
+        room = Room(here, *self._shared, self._spin)
+        if self._alone:
+            return Memory(room)
+        first = [ranks[0] for ranks in self._hosts]
+        leaders = Messages(Part(meeting, first)) if here.rank == 0 else None
+        return Hosts(meeting, room, leaders)
