@@ -49,6 +49,7 @@ FACES = (
     Face("telegrad.dist_autograd"),
     Face("telegrad.collectives"),
     Face("telegrad.parallel"),
+    Face("telegrad.parallel.functional"),
     Face("telegrad.nn"),
     Face("telegrad.nn.functional"),
     Face("telegrad.nn.init"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from telegrad.parallel import functional
 from telegrad.parallel.ddp import DistributedDataParallel
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.hooks import (
@@ -29,6 +30,7 @@ __all__ = [
     "bfloat16_compress_hook",
     "distributed_sampler",
     "float16_compress_hook",
+    "functional",
     "parameter_rrefs",
     "step_failure",
 ]

@@ -10,7 +10,14 @@ from tests.faults.hostile_table import ROWS
 
 __all__ = ["ELSEWHERE", "WAITS_FOR_NOBODY", "covered", "public_verbs", "table"]
 
-MODULES: tuple[ModuleType, ...] = (rpc, dist_autograd, collectives, parallel, doctor)
+MODULES: tuple[ModuleType, ...] = (
+    rpc,
+    dist_autograd,
+    collectives,
+    parallel,
+    parallel.functional,
+    doctor,
+)
 # Whose methods wait; what else is exported is a value, or a part of an agent.
 CLASSES: tuple[type, ...] = (
     rpc.AsCompleted,
@@ -69,7 +76,7 @@ WAITS_FOR_NOBODY = {
         rpc.WorkerInfo
         collectives.GroupStatistics collectives.ReduceOp
         parallel.CommHook parallel.GradientBucket
-        parallel.LossScale parallel.StepFailure parallel.StepResult""",
+        parallel.functional parallel.LossScale parallel.StepFailure parallel.StepResult""",
     "answered by this worker": """
         rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos
         rpc.is_initialized

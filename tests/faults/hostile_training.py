@@ -20,6 +20,7 @@ from telegrad.parallel import (
     DistributedDataParallel,
     DistributedOptimizer,
     RemoteModule,
+    functional,
     parameter_rrefs,
 )
 from telegrad.rpc.seams import current_agent
@@ -193,6 +194,25 @@ def is_forming(name: str) -> bool:
 )
 def new_group(name: str) -> object:
     return dist.new_group(RANKS, timeout=math.inf).size
+
+
+def summed_in_group(name: str) -> tuple[ProcessGroup, Tensor]:
+    made = group_of_three(name)
+    return made, functional.all_reduce(tensor(np.ones(3), requires_grad=True), group=made)
+
+
+def in_flight_backward(name: str) -> bool:
+    return cast("tuple[ProcessGroup, Tensor]", prepared(name))[0].statistics().in_flight > 0
+
+
+@row(
+    TRAINING,
+    *(f"functional.{name}" for name in functional.__all__),
+    **COLLECTIVE | {"prepare": summed_in_group, "middle": in_flight_backward},
+)
+def functional_backward(name: str) -> None:
+    """Through the sum of three ranks, of which one does not come."""
+    cast("tuple[ProcessGroup, Tensor]", prepared(name))[1].sum().backward()
 
 
 @row(TRAINING, "parallel.DistributedDataParallel", **COLLECTIVE)

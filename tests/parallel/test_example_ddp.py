@@ -50,17 +50,14 @@ def test_the_ranks_learn_digits_as_one_process_does(
     assert "warning" not in output.lower()
 
 
-def test_the_program_of_the_document_prints_what_it_shows(
-    programs: Programs, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["program.py", "contrast.py"])
+def test_the_programs_of_the_document_print_what_it_shows(programs: Programs, name: str) -> None:
     text = DOCUMENT.read_text()
-    program = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    shown = re.search(r"    \$ telegrad run .*\n((?:    .*\n)+)", text)
-    assert program is not None
-    assert shown is not None
-    script = tmp_path / "program.py"
-    script.write_text(program[1])
-    output = programs.run([*LAUNCH, "2", script])
+    pattern = r"```python\n([^`]*)```\n\n    \$ telegrad run [^\n]* {}\n((?:    .*\n)+)"
+    found = re.search(pattern.format(name), text)
+    assert found is not None
+    program, shown = found.groups()
+    output = programs.run([*LAUNCH, "2", programs.script(program, name)])
     assert sorted(line for line in output.splitlines() if line.startswith("[")) == [
-        line.strip() for line in shown[1].splitlines()
+        line.strip() for line in shown.splitlines()
     ]
