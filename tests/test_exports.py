@@ -48,7 +48,7 @@ DOCUMENTED: dict[str, str] = {
         scatter scatter_object_list send send_object_list split_group world_group""",
     "telegrad.parallel": """CommHook DistributedDataParallel DistributedOptimizer GradientBucket LossScale
         RemoteModule StepFailure StepResult allreduce_hook bfloat16_compress_hook distributed_sampler
-        float16_compress_hook functional parameter_rrefs step_failure""",
+        float16_compress_hook fork functional parameter_rrefs step_failure wait""",
     "telegrad.data": "DistributedSampler",
     "telegrad.testing": """Cluster Fault FaultPlan FaultRule FaultStatistics FaultyNetwork
         FaultyTransport Injected LeakError faulty_network held_references no_leaked_children

@@ -5,6 +5,7 @@ from __future__ import annotations
 from telegrad.parallel import functional
 from telegrad.parallel.ddp import DistributedDataParallel
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
+from telegrad.parallel.forking import fork, wait
 from telegrad.parallel.hooks import (
     CommHook,
     GradientBucket,
@@ -30,9 +31,11 @@ __all__ = [
     "bfloat16_compress_hook",
     "distributed_sampler",
     "float16_compress_hook",
+    "fork",
     "functional",
     "parameter_rrefs",
     "step_failure",
+    "wait",
 ]
 
 

@@ -86,7 +86,8 @@ WAITS_FOR_NOBODY = {
         collectives.get_rank collectives.get_world_size collectives.world_group
         collectives.get_global_rank collectives.get_group_rank collectives.get_node_local_rank
         collectives.get_process_group_ranks collectives.is_initialized
-        parallel.distributed_sampler parallel.DistributedDataParallel.register_comm_hook
+        parallel.distributed_sampler parallel.fork parallel.wait
+        parallel.DistributedDataParallel.register_comm_hook
         rpc.Future.add_done_callback rpc.Future.cancel rpc.Future.cancelled rpc.Future.done
         rpc.Future.exception rpc.Future.get_loop rpc.Future.remove_done_callback rpc.Future.result
         rpc.Future.set_exception rpc.Future.set_result
