@@ -47,9 +47,12 @@ __all__ = [
     "LOADING",
     "LocalProcess",
     "LocalWorkers",
+    "end_with",
     "load_script",
     "main",
     "own_script",
+    "refuse_while_loading",
+    "start_thread",
 ]
 
 
@@ -59,7 +62,7 @@ READ_BYTES = 1 << 16
 # The path is an argument, so that telegrad is found in the same place as in the program.
 BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from telegrad.launch.local_workers import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from {} import main; main(int(sys.argv[2]), int(sys.argv[3]))"
 )
 
 
@@ -70,17 +73,29 @@ class LocalProcess:
     Args:
         environ: The environment of the process.
         label: The prefix of its output lines, until it has a name.
+        module: The module whose `main` it runs, with its end of the socket and our process id.
+        descriptors: Further file descriptors that it gets, by the same numbers.
+        told: Called in another thread after each message of the process, and after the last.
     """
 
-    def __init__(self, environ: Mapping[str, str], label: str) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        label: str,
+        *,
+        module: str = __name__,
+        descriptors: Sequence[int] = (),
+        told: Callable[[], object] = lambda: None,
+    ) -> None:
         self.name = label
+        self._told = told
         self._received: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._told_to_leave = False
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-u", "-c", BOOTSTRAP),
+                    *(sys.executable, "-u", "-c", BOOTSTRAP.format(module)),
                     *(json.dumps(own_path()), str(theirs.fileno()), str(os.getpid())),
                 ],
                 env=environ,
@@ -88,7 +103,7 @@ class LocalProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *descriptors],
                 start_new_session=True,
             )
         self._channel = LineChannel(ours)
@@ -114,6 +129,12 @@ class LocalProcess:
         """Sends the process a message; dropped if the process is gone."""
         self._channel.send(verb, **fields)
 
+    def next_message(self, timeout: float = 0.0) -> dict[str, Any] | None:
+        """Returns the next message of the process; None if there is none within `timeout`."""
+        with contextlib.suppress(queue.Empty):
+            return self._received.get(timeout=timeout) if timeout else self._received.get_nowait()
+        return None
+
     def expect(self, verb: str, deadline: float, timeout: float) -> dict[str, Any]:
         """Returns the next message of the process, which must have this verb.
 
@@ -135,7 +156,9 @@ class LocalProcess:
                 "with timeout=, or look at what it wrote"
             ) from None
         if message is None:
-            raise RendezvousError(f"local worker {self.name!r} {self._end()} before it was {verb}")
+            raise RendezvousError(
+                f"local worker {self.name!r} {self.ending()} before it was {verb}"
+            )
         if message["verb"] == "failed":
             raise self._failure(message["type"], message["error"])
         return message
@@ -150,6 +173,12 @@ class LocalProcess:
         """Tells the process to finish the calls that it serves and to exit; does not wait."""
         self._told_to_leave = True
         self._channel.send("leave")
+
+    def terminate(self) -> None:
+        """Sends the process SIGTERM; does not wait."""
+        self._told_to_leave = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
 
     def end(self, deadline: float) -> None:
         """Waits for its exit until the deadline, kills the rest of its session, and reaps it."""
@@ -180,7 +209,7 @@ class LocalProcess:
         finally:
             os.close(descriptor)
 
-    def _end(self) -> str:
+    def ending(self) -> str:
         """Returns in words in which way the process ended."""
         if not self._exited(1.0):
             return "closed its line"
@@ -201,7 +230,9 @@ class LocalProcess:
                 self._channel.send("known", name=name, known=known, path=own_path())
             else:
                 self._received.put(message)
+                self._told()
         self._received.put(None)
+        self._told()
 
     def _relay(self) -> None:
         """Passes its output on, line by line, until the pipes are closed or it was reaped.
@@ -224,7 +255,7 @@ class LocalProcess:
                 self._show_all(kind, splitter.finish())
         if not self._told_to_leave:
             self._exited(1.0)
-            end = self._end()
+            end = self.ending()
             if end != describe(0):
                 self._show("stderr", end.encode())
 
@@ -374,7 +405,7 @@ class LocalWorkers:
         names: Sequence[str] | None = None,
         timeout: float = START_SECONDS,
     ) -> None:
-        _refuse_while_loading()
+        refuse_while_loading("LocalWorkers", "one of them")
         wanted = _checked_names(n, names)
         deadline = time.monotonic() + _checked_timeout(timeout)
         self._pid = os.getpid()
@@ -450,10 +481,15 @@ class LocalWorkers:
             process.end(deadline)
 
 
-def _refuse_while_loading() -> None:
+def refuse_while_loading(what: str, by: str) -> None:
+    """Checks that no process that this script started is importing it here.
+
+    Raises:
+        InvalidUseError: It is; the script starts `what` outside its main part.
+    """
     if LOADING in os.environ:
         raise InvalidUseError(
-            "this script starts LocalWorkers while one of them imports it; put what the program "
+            f"this script starts {what} while {by} imports it; put what the program "
             'does under `if __name__ == "__main__":`, and leave the functions outside'
         )
 
@@ -512,10 +548,10 @@ def main(descriptor: int, program: int) -> None:
         descriptor: The worker's end of the socket to the program.
         program: The program's process id.
     """
-    _start_thread("local-program-watch", _end_with, program)
+    start_thread("local-program-watch", end_with, program)
     channel = LineChannel(socket.socket(fileno=descriptor))
     worker = _Worker(channel)
-    _start_thread("local-control", worker.read)
+    start_thread("local-control", worker.read)
     worker.run()
 
 
@@ -633,8 +669,11 @@ def end_session() -> None:
     os._exit(1)
 
 
-def _end_with(program: int) -> None:
-    """Waits for the end of the program; a child of it may hold our socket's other end open."""
+def end_with(program: int) -> None:
+    """Ends this process and its children with the program, which may be over already.
+
+    A child of the program may hold our socket's other end open, so the socket tells nothing.
+    """
     try:
         descriptor = os.pidfd_open(program)
     except ProcessLookupError:
@@ -645,5 +684,6 @@ def _end_with(program: int) -> None:
     end_session()
 
 
-def _start_thread(name: str, target: Callable[..., object], *args: object) -> None:
+def start_thread(name: str, target: Callable[..., object], *args: object) -> None:
+    """Starts a daemon thread."""
     threading.Thread(target=target, args=args, name=name, daemon=True).start()

@@ -63,10 +63,12 @@ __all__ = [
     "LEAST",
     "Refusals",
     "RunOptions",
+    "environment_of",
     "limits_of",
     "parse_limit",
     "refusals",
     "run",
+    "serving",
 ]
 
 
@@ -225,8 +227,8 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
     with contextlib.ExitStack() as stack:
         if options.nodes == 1:
             token = write_token_file(token_file)
-            coordinator, port = stack.enter_context(_serving(options, job, token, None))
-            environment = _environment(options, job, token_file, port)
+            coordinator, port = stack.enter_context(serving(options, job, token, None))
+            environment = environment_of(options, job, token_file, port)
             ended = functools.partial(coordinator.ended, how="exit code 0")
             return Supervisor(options.command, environment, relay, watcher, on_ended=ended).run()
         token = write_token_file(token_file, find_token(None, os.environ))
@@ -234,7 +236,7 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
         others = _Others(options.nodes)
         on_ended: Callable[[int], None] | None = None
         if options.node == 0:
-            coordinator, _ = stack.enter_context(_serving(options, job, token, others))
+            coordinator, _ = stack.enter_context(serving(options, job, token, others))
             store: Store = coordinator.store
             on_ended = functools.partial(coordinator.ended, how="exit code 0")
             relay.say(f"node 0 of {options.nodes} is ready at {options.host}:{options.port}")
@@ -249,7 +251,7 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
                 relay.say,
                 timeout=options.gather,
             )
-        environment = _environment(
+        environment = environment_of(
             options,
             job,
             token_file,
@@ -268,7 +270,7 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
 
 
 @contextlib.contextmanager
-def _serving(
+def serving(
     options: RunOptions, job: str, token: bytes, others: _Others | None
 ) -> Iterator[tuple[Coordinator, int]]:
     """Runs the coordinator here; yields it and its port."""
@@ -441,7 +443,7 @@ def _screen(stream: TextIO) -> Screen:
     return Screen(FileIO(stream.fileno(), "w", closefd=False), terminal=terminal, columns=columns)
 
 
-def _environment(
+def environment_of(
     options: RunOptions,
     job: str,
     token_file: str,
@@ -451,6 +453,7 @@ def _environment(
     *,
     host: str = "",
 ) -> JobEnvironment:
+    """Returns the environment of the workers of this host."""
     return JobEnvironment(
         base=os.environ,
         workers=options.workers,

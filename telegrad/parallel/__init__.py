@@ -15,6 +15,7 @@ from telegrad.parallel.hooks import (
 )
 from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.owners import StepFailure, StepResult, step_failure
+from telegrad.parallel.processes import ProcessContext, spawn
 from telegrad.parallel.remote_module import RemoteModule, parameter_rrefs
 from telegrad.parallel.sampling import distributed_sampler
 
@@ -24,6 +25,7 @@ __all__ = [
     "DistributedOptimizer",
     "GradientBucket",
     "LossScale",
+    "ProcessContext",
     "RemoteModule",
     "StepFailure",
     "StepResult",
@@ -34,6 +36,7 @@ __all__ = [
     "fork",
     "functional",
     "parameter_rrefs",
+    "spawn",
     "step_failure",
     "wait",
 ]

@@ -51,6 +51,7 @@ ELSEWHERE = {
         ),
         "tests/parallel/test_hooks.py",
     ),
+    "parallel.spawn": "tests/parallel/test_spawn.py::test_a_rank_that_ends_by_itself_is_named",
     "rpc.idempotent": "tests/rpc/test_retry.py",
     "rpc.publish": "tests/rpc/test_publish.py",
     "doctor.examine": "tests/rpc/test_doctor.py",
@@ -76,7 +77,7 @@ WAITS_FOR_NOBODY = {
         rpc.WorkerInfo
         collectives.GroupStatistics collectives.ReduceOp
         parallel.CommHook parallel.GradientBucket
-        parallel.functional parallel.LossScale parallel.StepFailure parallel.StepResult""",
+        parallel.functional parallel.LossScale parallel.ProcessContext parallel.StepFailure parallel.StepResult""",
     "answered by this worker": """
         rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos
         rpc.is_initialized

@@ -10,7 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import EncodeError, RendezvousError
 from telegrad.launch.cli import main
-from telegrad.launch.run import LEAST, MOST, RunOptions, _serving, limits_of, parse_limit
+from telegrad.launch.run import LEAST, MOST, RunOptions, limits_of, parse_limit, serving
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous.control import ControlLine
 from telegrad.rpc.seams import connection_limits, current_agent
@@ -53,7 +53,7 @@ def test_a_coordinator_that_a_command_hosts_is_bounded() -> None:
         for rank in range(2)
     ]
     try:
-        with _serving(options, "job", token, None) as (_, port):
+        with serving(options, "job", token, None) as (_, port):
             lines[0].connect(f"grpc://127.0.0.1:{port}", SECONDS)
             with pytest.raises(RendezvousError, match=r"1 connections.*Limits\.connections"):
                 lines[1].connect(f"grpc://127.0.0.1:{port}", SECONDS)

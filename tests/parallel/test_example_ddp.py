@@ -50,6 +50,15 @@ def test_the_ranks_learn_digits_as_one_process_does(
     assert "warning" not in output.lower()
 
 
+def test_the_program_that_spawns_prints_what_the_document_shows(programs: Programs) -> None:
+    found = re.search(
+        r"```python\n([^`]*)```\n\n    \$ python spawning.py\n    (.*\n)", DOCUMENT.read_text()
+    )
+    assert found is not None
+    script = programs.script(found[1], "spawning.py")
+    assert programs.run(["python", script], preload=[]) == found[2]
+
+
 @pytest.mark.parametrize("name", ["program.py", "contrast.py"])
 def test_the_programs_of_the_document_print_what_it_shows(programs: Programs, name: str) -> None:
     text = DOCUMENT.read_text()

@@ -1,0 +1,246 @@
+"""`parallel.spawn` with real processes: what they share, and how each end of one is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import collectives as dist
+from telegrad import parallel, rpc
+from telegrad.arrays import shared_empty
+from telegrad.errors import EncodeError, WorkerLostError
+from telegrad.types import Array
+from tests.conftest import Programs
+from tests.launch.test_run import wait_until_gone
+
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
+
+def train(rank: int, sums: Array, own: Array, options: dict[str, Any]) -> None:
+    """Adds up over all ranks, and writes into both arrays."""
+    group = dist.init_process_group()
+    assert (group.rank, group.size) == (rank, len(sums))
+    x = np.array([rank + options["offset"]])
+    dist.all_reduce(x)
+    sums[rank] = x[0] + own.sum()
+    own[:] = -1.0
+    dist.destroy_process_group()
+
+
+def test_the_processes_form_a_job_and_share_memory_that_can_be_shared() -> None:
+    whole = shared_empty((4, 4))
+    own = np.ones(3)
+    assert parallel.spawn(train, (whole[1:, 2], own, {"offset": 0.5}), nprocs=3) is None
+    expected = np.zeros((4, 4))
+    expected[1:, 2] = 0 + 1 + 2 + 3 * 0.5 + 3
+    np.testing.assert_array_equal(whole, expected)
+    np.testing.assert_array_equal(own, np.ones(3))
+
+
+def own_pid() -> int:
+    return os.getpid()
+
+
+def meet(rank: int, times: Array, barrier: Array) -> None:
+    with rpc.init_rpc() as agent:
+        assert agent.name == f"worker{rank}"
+        barrier[rank, 0] = rpc.rpc_sync(f"worker{1 - rank}", own_pid)
+    times.view(np.int8)[...] = 1
+
+
+def test_two_arrays_over_one_piece_of_memory_and_calls() -> None:
+    memory = shared_empty(8, np.int64)
+    context = parallel.spawn(meet, (memory[:1], memory[2:].reshape(3, 2)[::-1]), 2, join=False)
+    assert context is not None
+    pids = context.pids()
+    assert context.join()
+    assert context.join()  # again, once all is over
+    assert memory[[6, 4]].tolist() == pids[::-1]
+    assert memory[0] == 0x0101010101010101
+
+
+# -- ends ------------------------------------------------------------------------------------------
+
+
+class Wrong(Exception):
+    """An error of the user's own."""
+
+
+def fail(rank: int, how: str) -> None:
+    dist.init_process_group()
+    dist.barrier()
+    if rank == 1 and how == "raise":
+        raise Wrong("no", rank)
+    if rank == 1 and how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1:
+        sys.exit(3)
+    if rank == 2:
+        signal.pause()  # until it is ended
+    dist.barrier()
+
+
+def test_the_error_of_a_rank_is_raised_with_its_traceback() -> None:
+    with pytest.raises(Wrong) as raised:
+        parallel.spawn(fail, ("raise",), nprocs=3)
+    assert raised.value.args == ("no", 1)
+    (note,) = raised.value.__notes__
+    assert re.match(r"raised by fail at rank 1 \(process \d+\):\nTraceback", note)
+    assert 'raise Wrong("no", rank)' in note
+    assert "spawned.py" not in note
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("kill", "was killed by SIGKILL"), ("exit", "failed with exit code 3")],
+)
+def test_a_rank_that_ends_by_itself_is_named(how: str, words: str) -> None:
+    context = parallel.spawn(fail, (how,), nprocs=3, join=False)
+    assert context is not None
+    pids = context.pids()
+    with pytest.raises(WorkerLostError, match=rf"rank 1 \({pids[1]}\) {words}, in fail") as raised:
+        context.join()
+    assert raised.value.worker == "worker1"
+    wait_until_gone(pids)
+
+
+def refuse(rank: int) -> None:
+    with rpc.init_rpc():
+        dist.init_process_group()
+        dist.barrier()
+        if rank == 1:
+            raise Wrong("first")
+        dist.barrier()
+
+
+def test_what_others_raise_since_a_rank_left_is_not_the_first_failure() -> None:
+    with pytest.raises(Wrong, match="first"):
+        parallel.spawn(refuse, nprocs=2)
+
+
+def stay(rank: int) -> None:
+    signal.pause()
+
+
+def test_a_wait_with_a_timeout_and_the_end_of_the_block() -> None:
+    context = parallel.spawn(stay, nprocs=2, join=False)
+    assert context is not None
+    with context:
+        assert not context.join(0.01)
+    wait_until_gone(context.pids())
+    context.close()
+    assert context.join()
+
+
+def shout(rank: int) -> None:
+    sys.stdout.write(f"from {rank}\n")
+    sys.stderr.write("to the other\n")
+
+
+def test_output_appears_here_with_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    parallel.spawn(shout, nprocs=2)
+    shown = capsys.readouterr()
+    assert sorted(shown.out.splitlines()) == ["[0] from 0", "[1] from 1"]
+    assert sorted(shown.err.splitlines()) == ["[0] to the other", "[1] to the other"]
+
+
+# -- wrong arguments -------------------------------------------------------------------------------
+
+
+async def later(rank: int) -> None:
+    del rank
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "nprocs", "error", "words"),
+    [
+        (lambda rank: None, (), 1, EncodeError, "fn cannot travel"),
+        (stay, (object(),), 1, EncodeError, r"args\[0\] cannot travel"),
+        (later, (), 1, TypeError, "takes a plain function"),
+        (stay, [1], 1, TypeError, "args must be a tuple"),
+        (stay, (), 0, ValueError, "nprocs must be at least 1"),
+        (stay, (), True, TypeError, "nprocs must be an integer"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_a_process_starts(
+    fn: Callable[..., object], args: Any, nprocs: int, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        parallel.spawn(fn, args, nprocs)
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def test_a_script_without_a_guard_is_told_so(programs: Programs) -> None:
+    script = programs.script(
+        "from telegrad import parallel\ndef f(rank): pass\nparallel.spawn(f, nprocs=2)\n"
+    )
+    output = programs.run(["python", script], code=1, preload=[])
+    assert 'put what the program does under `if __name__ == "__main__":`' in output
+
+
+WAITING = """
+import os, signal, sys
+from telegrad import parallel
+
+def work(rank):
+    print(f"pid {os.getpid()}", flush=True)
+    signal.pause()
+
+if __name__ == "__main__":
+    mode = sys.argv[1]
+    context = parallel.spawn(work, nprocs=2, join=mode == "join", daemon=mode == "daemon")
+    if mode == "daemon":
+        import time
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("mode", ["join", "later"])
+def test_the_end_of_the_program_is_that_of_all(
+    programs: Programs, end: signal.Signals, mode: str
+) -> None:
+    program = programs.start(["python", programs.script(WAITING), mode], preload=[])
+    program.wait_for("[0] pid ")
+    program.wait_for("[1] pid ")
+    pids = [int(pid) for pid in re.findall(r"pid (\d+)", program.output)]
+    program.process.send_signal(end)
+    program.wait(code=None)
+    wait_until_gone(pids)
+
+
+def test_the_end_of_a_program_ends_daemons(programs: Programs, tmp_path: Path) -> None:
+    file = tmp_path / "go on"
+    program = programs.start(["python", programs.script(WAITING), "daemon", file], preload=[])
+    program.wait_for("[0] pid ")
+    program.wait_for("[1] pid ")
+    file.touch()
+    wait_until_gone([int(pid) for pid in re.findall(r"pid (\d+)", program.wait())])
+
+
+def test_no_directory_is_left_behind(
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    script = programs.script(WAITING)
+    environment = {"TMPDIR": str(folder)}
+    program = programs.start(["python", script, "join"], preload=[], env=environment)
+    program.wait_for("[1] pid ")
+    assert len(list(folder.iterdir())) == 1
+    program.process.send_signal(signal.SIGKILL)
+    program.wait(code=None)
+    while list(folder.iterdir()):  # a process of its own removes it
+        time.sleep(0.01)
