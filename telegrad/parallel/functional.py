@@ -11,6 +11,10 @@ collective, in one order: the one of the graph, which is the same wherever the p
 agreements are checked by labels, and a rank that differs raises `CollectiveMismatchError`
 everywhere: a forward's label tells whether a gradient will flow, a backward's label holds the number
 of its forward in the group.
+
+Each backward is made of these functions, so `create_graph` records it, and it can be differentiated
+to any order. A further backward goes through the forward again on the ranks whose first gradients
+depend on its result: on all of them, or on none.
 """
 
 from __future__ import annotations
