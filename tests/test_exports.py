@@ -41,7 +41,7 @@ DOCUMENTED: dict[str, str] = {
     "telegrad.dist_autograd": "backward context get_gradients grad",
     "telegrad.collectives": """GroupStatistics P2POp ProcessGroup ReduceOp Work all_gather all_gather_object
         all_gather_single all_reduce all_to_all all_to_all_single barrier batch_isend_irecv broadcast
-        broadcast_object_list destroy_process_group gather gather_object get_global_rank
+        broadcast_object_list coalesced destroy_process_group gather gather_object get_global_rank
         get_group_rank get_node_local_rank get_process_group_ranks get_rank get_world_size
         init_process_group irecv is_initialized isend monitored_barrier new_group new_subgroups
         new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter reduce_scatter_single

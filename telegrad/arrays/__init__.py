@@ -25,6 +25,7 @@ from telegrad.arrays.device import (
     to_host,
 )
 from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, gpu_identities
+from telegrad.arrays.joining import joined_flat, joined_rows, views_of
 from telegrad.arrays.shared import SharedMemory, can_share, memory_below, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
 
@@ -51,6 +52,8 @@ __all__ = [
     "is_floating",
     "is_inexact",
     "is_sparse",
+    "joined_flat",
+    "joined_rows",
     "memory_below",
     "namespace",
     "octets_from_gpu",
@@ -61,4 +64,5 @@ __all__ = [
     "takes_ufuncs",
     "to_device",
     "to_host",
+    "views_of",
 ]

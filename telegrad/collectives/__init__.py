@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from telegrad.collectives.api.barriers import barrier, monitored_barrier
+from telegrad.collectives.api.coalescing import coalesced
 from telegrad.collectives.api.exchanges import (
     all_gather,
     all_gather_single,
@@ -69,6 +70,7 @@ __all__ = [
     "batch_isend_irecv",
     "broadcast",
     "broadcast_object_list",
+    "coalesced",
     "destroy_process_group",
     "gather",
     "gather_object",

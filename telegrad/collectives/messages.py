@@ -76,6 +76,7 @@ class Signature:
             operation has none.
         wanted: The shapes that the caller expects from each rank; empty if it states none.
         label: The caller's name for the operation; empty if it gave none.
+        calls: The calls that go out together as this one; empty for a single call.
     """
 
     operation: str
@@ -86,6 +87,7 @@ class Signature:
     parts: tuple[Shape, ...] = ()
     wanted: tuple[Shape, ...] = ()
     label: str = ""
+    calls: tuple[Signature, ...] = ()
 
     def fits(self, other: Signature) -> bool:
         """Returns True if two ranks with these calls take part in one operation.
@@ -101,7 +103,11 @@ class Signature:
             other.dtype,
             other.label,
         )
-        return same and self._fits_shape(other)
+        return same and self._fits_shape(other) and self._fits_calls(other)
+
+    def _fits_calls(self, other: Signature) -> bool:
+        same = len(self.calls) == len(other.calls)
+        return same and all(a.fits(b) for a, b in zip(self.calls, other.calls, strict=True))
 
     def _fits_shape(self, other: Signature) -> bool:
         if self.operation in _FREE_SHAPE:
@@ -127,8 +133,38 @@ class Signature:
         parts += [f"shape={self.shape}"] if self.shape is not None else []
         parts += [f"parts={list(self.parts)}"] if self.parts else []
         parts += [f"wanted={list(self.wanted)}"] if self.wanted else []
+        parts += [str(each) for each in self.calls]
         call = f"{self.operation}({', '.join(parts)})"
         return f"{call} for {self.label!r}" if self.label else call
+
+    def to_wire(self) -> list[object]:
+        """Returns the signature as three plain values: texts, the shape, and all that is rare."""
+        rare: list[object] = [_lists(self.parts), _lists(self.wanted)]
+        rare += [[each.to_wire() for each in self.calls]] if self.calls else []
+        return [
+            [self.operation, self.op, self.root, self.dtype, self.label],
+            None if self.shape is None else list(self.shape),
+            rare if self.parts or self.calls else None,
+        ]
+
+    @staticmethod
+    def from_wire(body: object) -> Signature:
+        """Returns a signature from plain values; raises DecodeError."""
+        match body:
+            case [[str(operation), str(op), int(root), str(dtype), str(label)], shape, rare]:
+                parts, wanted, *calls = _rare(rare)
+                return Signature(
+                    operation=operation,
+                    op=op,
+                    root=root,
+                    dtype=dtype,
+                    shape=None if shape is None else _integers(shape),
+                    parts=tuple(map(_integers, parts)),
+                    wanted=tuple(map(_integers, wanted)),
+                    label=label,
+                    calls=tuple(Signature.from_wire(each) for of in calls for each in of),
+                )
+        raise DecodeError("not a call of a collective operation")
 
 
 @cache
@@ -222,16 +258,17 @@ class OperationMessage:
 
     def to_wire(self) -> list[object]:
         """Returns the message as plain values."""
-        called, channel = self.signature, self.id.channel
+        channel = self.id.channel
+        texts, shape, rare = self.signature.to_wire()
         return [
             self.group.members,
             self.group.epoch,
             self.id.sequence,
             None if channel is None else list(channel),
-            [called.operation, called.op, called.root, called.dtype, called.label],
-            None if called.shape is None else list(called.shape),
+            texts,
+            shape,
             self.number,
-            None if not called.parts else [_lists(called.parts), _lists(called.wanted)],
+            rare,
         ]
 
     @staticmethod
@@ -243,22 +280,12 @@ class OperationMessage:
                 int(epoch),
                 int(sequence),
                 channel,
-                [str(operation), str(op), int(root), str(dtype), str(label)],
+                texts,
                 shape,
                 int(number),
-                shapes,
+                rare,
             ]:
-                parts, wanted = ([], []) if shapes is None else _two(shapes)
-                signature = Signature(
-                    operation=operation,
-                    op=op,
-                    root=root,
-                    dtype=dtype,
-                    shape=None if shape is None else _integers(shape),
-                    parts=tuple(map(_integers, parts)),
-                    wanted=tuple(map(_integers, wanted)),
-                    label=label,
-                )
+                signature = Signature.from_wire([texts, shape, rare])
                 operation_id = OperationId(sequence, _channel(channel))
                 return OperationMessage(GroupKey(members, epoch), operation_id, signature, number)
         raise DecodeError("not a message of a collective operation")
@@ -407,11 +434,12 @@ def _lists(shapes: tuple[Shape, ...]) -> list[list[int]]:
     return [list(shape) for shape in shapes]
 
 
-def _two(value: object) -> tuple[list[object], list[object]]:
-    match value:
-        case [list(first), list(second)]:
-            return first, second
-    raise DecodeError("two lists were expected")
+def _rare(value: object) -> list[list[object]]:
+    if value is None:
+        return [[], []]
+    if isinstance(value, list) and 2 <= len(value) <= 3 and all(type(v) is list for v in value):
+        return value
+    raise DecodeError("two or three lists were expected")
 
 
 def _channel(value: object) -> Channel:

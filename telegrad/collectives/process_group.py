@@ -162,6 +162,7 @@ class Work(Generic[T]):
         operation: The operation, in words.
         rank: The group and the rank, in words.
         blocking: Returns the context manager that `wait` enters while it blocks.
+        check: Raises if nobody may wait for it yet.
 
     Example:
         >>> import numpy as np
@@ -184,11 +185,13 @@ class Work(Generic[T]):
         operation: str,
         rank: str,
         blocking: Callable[[], AbstractContextManager[None]] = nullcontext,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._future = future
         self._operation = operation
         self._rank = rank
         self._blocking = blocking
+        self._check = check
         self._started = time.monotonic()
 
     def wait(self, timeout: float | None = None) -> T:
@@ -208,6 +211,7 @@ class Work(Generic[T]):
             WorkerLostError: A rank is lost.
             BlockingCallError: The caller runs on an event loop of telegrad; write `await work`.
         """
+        self._check()
         with self._blocking():
             return self._future.wait(timeout)
 
@@ -233,6 +237,7 @@ class Work(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         """Waits on the running event loop; if the waiting task is cancelled, the operation goes on."""
+        self._check()
         return asyncio.shield(self._future).__await__()
 
     def __repr__(self) -> str:
@@ -264,6 +269,7 @@ _WITH_ASYNC_OP = frozenset(
         "all_to_all_single",
         "barrier",
         "broadcast",
+        "coalesced",
         "gather",
         "reduce",
         "reduce_scatter",

@@ -9,12 +9,22 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import copy_into, device_of, is_array, is_cupy, to_device, to_host
+from telegrad.arrays import (
+    copy_into,
+    device_of,
+    is_array,
+    is_cupy,
+    joined_flat,
+    to_device,
+    to_host,
+    views_of,
+)
 from telegrad.errors import DecodeError
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer, copy_of
 
 __all__ = [
+    "Joined",
     "PremulSum",
     "ReduceOp",
     "Reduction",
@@ -253,11 +263,12 @@ class Staged:
         array: An array of any strides, on any device.
 
     Attributes:
+        array: The user's array.
         flat: An array of shape (array.size,).
     """
 
     def __init__(self, array: Array) -> None:
-        self._array = array
+        self.array = array
         host = to_host(array)
         self._shared = host is array and bool(host.flags.c_contiguous)
         self.flat: Array = np.ascontiguousarray(host).reshape(-1)
@@ -265,7 +276,7 @@ class Staged:
     @property
     def shaped(self) -> Array:
         """`flat` in the shape of the user's array."""
-        return self.flat.reshape(self._array.shape)
+        return self.flat.reshape(self.array.shape)
 
     def replace(self, array: Array) -> None:
         """Replaces the values by those of a new array of the same shape and dtype."""
@@ -274,12 +285,37 @@ class Staged:
 
     def to_user(self, array: Array) -> Array:
         """Returns a host array on the device of the user's array."""
-        return to_device(array, device_of(self._array))
+        return to_device(array, device_of(self.array))
 
     def write_back(self) -> None:
         """Copies the values of `flat` into the user's array, unless they share memory."""
         if not self._shared:
-            copy_into(self._array, self.shaped)
+            copy_into(self.array, self.shaped)
+
+
+@final
+class Joined:
+    """Several staged arrays of one dtype as one flat array, for a single operation.
+
+    Args:
+        staged: At least one array. Of a single one the memory is used, of several it is copied.
+
+    Attributes:
+        flat: The items of all arrays, one after the other.
+    """
+
+    def __init__(self, staged: Sequence[Staged]) -> None:
+        self._staged = staged
+        self.flat: Array = joined_flat([each.flat for each in staged])
+
+    def write_back(self) -> None:
+        """Copies the values of `flat` into the users' arrays."""
+        if len(self._staged) > 1:
+            cut = views_of(self.flat, [each.flat.shape for each in self._staged])
+            for each, values in zip(self._staged, cut, strict=True):
+                each.flat[...] = values
+        for each in self._staged:
+            each.write_back()
 
 
 def as_bytes(flat: Array) -> Buffer:

@@ -21,7 +21,7 @@ import numpy as np
 
 from telegrad.types import Array, Shape
 
-__all__ = ["Bucket", "Buffers", "Slot", "assign_buckets", "completed_order", "views_of"]
+__all__ = ["Bucket", "Buffers", "Slot", "assign_buckets", "completed_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +154,3 @@ def completed_order(seen: Sequence[int], n: int) -> list[int]:
     [2, 0, 4, 3, 1]
     """
     return [*seen, *sorted(set(range(n)) - set(seen), reverse=True)]
-
-
-def views_of(buffer: Array, shapes: Sequence[Shape]) -> list[Array]:
-    """Returns arrays of `shapes`, one after the other, that share the memory of `buffer`.
-
-    >>> [view.tolist() for view in views_of(np.arange(5), [(2, 2), (1,)])]
-    [[[0, 1], [2, 3]], [4]]
-    """
-    views: list[Array] = []
-    offset = 0
-    for shape in shapes:
-        size = math.prod(shape)
-        views.append(buffer[offset : offset + size].reshape(shape))
-        offset += size
-    return views

@@ -13,10 +13,9 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import copy_into, to_host
+from telegrad.arrays import copy_into, to_host, views_of
 from telegrad.autograd import Tensor
 from telegrad.collectives import ProcessGroup, ReduceOp, Work, all_reduce
-from telegrad.parallel.bucket import views_of
 from telegrad.rpc import Future
 from telegrad.types import Array
 

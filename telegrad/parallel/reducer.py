@@ -33,7 +33,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from telegrad.arrays import is_array, namespace, to_host
+from telegrad.arrays import is_array, namespace, to_host, views_of
 from telegrad.autograd import (
     Accumulate,
     Completion,
@@ -47,14 +47,7 @@ from telegrad.autograd import (
 from telegrad.autograd.seams import post_accumulate_hooks
 from telegrad.collectives import ProcessGroup, Work
 from telegrad.errors import AutogradError, BlockingCallError
-from telegrad.parallel.bucket import (
-    Bucket,
-    Buffers,
-    Slot,
-    assign_buckets,
-    completed_order,
-    views_of,
-)
+from telegrad.parallel.bucket import Bucket, Buffers, Slot, assign_buckets, completed_order
 from telegrad.parallel.hooks import GradientBucket
 from telegrad.parallel.join import Turn, Turns
 from telegrad.parallel.sparse_rows import mean_of_rows, pack_rows

@@ -244,6 +244,9 @@ NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
     "reduce MAX": lambda group: dist.reduce(np.ones(3), 0, ReduceOp.MAX, group),
     "reduce much": lambda group: dist.reduce(np.ones(10 * LARGE), 0, group=group),
     "reduce more": lambda group: dist.reduce(np.ones(11 * LARGE), 0, group=group),
+    "coalesced": lambda group: coalesced(3, group),
+    "coalesced longer": lambda group: coalesced(4, group),
+    "coalesced much": lambda group: coalesced(LARGE, group),
     "gather to 0": lambda group: dist.gather(np.ones(3), 0, group),
     "gather to 1": lambda group: dist.gather(np.ones(3), 1, group),
     "gather float32": lambda group: dist.gather(np.ones(3, np.float32), 0, group),
@@ -274,6 +277,12 @@ NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
     "broadcast_object_list 1": lambda group: dist.broadcast_object_list(["a"], 1, group),
     "PREMUL_SUM": lambda group: dist.all_reduce(np.ones(3), ReduceOp.PREMUL_SUM(2.0), group),
 }
+
+
+def coalesced(size: int, group: ProcessGroup | None) -> None:
+    with dist.coalesced(group):
+        dist.all_reduce(np.ones(3), group=group)
+        dist.broadcast(np.ones(size), 1, group)
 
 
 def do(what: str, group: ProcessGroup | None = None) -> None:

@@ -123,6 +123,18 @@ DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
         [["all_gather_single"], ["all_gather_single"], ["all_gather_single wide"]],
         ["shape=(2, 2)", "shape=(2, 3)"],
     ),
+    "coalesced": (
+        [["coalesced"], ["coalesced longer"], ["coalesced"]],
+        [
+            "coalesced(all_reduce(op=SUM, dtype=float64, shape=(3,)), broadcast(src=1, "
+            "dtype=float64, shape=(3,)))",
+            "shape=(4,)))",
+        ],
+    ),
+    "coalesced and not": (
+        [["all_reduce"], ["coalesced"], ["all_reduce"]],
+        ["called all_reduce(op=SUM, dtype=float64, shape=(3,))", "called coalesced(all_reduce("],
+    ),
     "PREMUL_SUM": ([["all_reduce"], ["PREMUL_SUM"], ["all_reduce"]], ["op=SUM", "op=PREMUL_SUM"]),
     "label": (
         [

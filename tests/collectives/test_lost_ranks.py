@@ -51,6 +51,8 @@ KILLED_IN = [
     "broadcast much",
     "reduce to 0",
     "reduce much",
+    "coalesced",
+    "coalesced much",
     "gather to 1",
     "scatter from 0",
     "scatter from 1",

@@ -94,6 +94,13 @@ def broadcast(name: str) -> None:
     dist.broadcast(np.ones(LARGE), RANKS[1], group(name))
 
 
+@row(TRAINING, "collectives.coalesced", **COLLECTIVE)
+def coalesced(name: str) -> None:
+    with dist.coalesced(group(name)):
+        dist.all_reduce(np.ones(LARGE), group=group(name))
+        dist.broadcast(np.ones(3), RANKS[1], group(name))
+
+
 @row(TRAINING, "collectives.all_gather", **COLLECTIVE)
 def all_gather(name: str) -> object:
     return len(dist.all_gather(np.ones(LARGE), group=group(name)))

@@ -11,11 +11,11 @@ Rabenseifner, W. Gropp: Optimization of collective communication operations in M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from telegrad.collectives.link import Link
 from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, from_bytes
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 from telegrad.wire import Buffer
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
@@ -40,8 +40,12 @@ async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     flat[...] = total
 
 
-async def all_gather(link: Link, array: Array) -> list[Array]:
+async def all_gather(
+    link: Link, array: Array, shape_of: Callable[[int], Shape] | None = None
+) -> list[Array]:
     """Returns new arrays: a copy of each rank's array, by rank.
+
+    The shape of the array of a rank is that in its call, or what `shape_of` returns for the rank.
 
     Steps: 1. Each rank sends n - 1 messages, n - 1 times the bytes of its own array.
     """
@@ -52,7 +56,8 @@ async def all_gather(link: Link, array: Array) -> list[Array]:
             gathered.append(array.copy())
         else:
             data = await link.receive(r)
-            gathered.append(from_bytes(data, array.dtype, link.call_of(r).shape or ()))
+            shape = (link.call_of(r).shape or ()) if shape_of is None else shape_of(r)
+            gathered.append(from_bytes(data, array.dtype, shape))
     return gathered
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-from telegrad.collectives.api.calls import group_of, run_call
+from telegrad.collectives.api.calls import group_of
+from telegrad.collectives.api.coalescing import run_call
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
@@ -92,7 +93,7 @@ def monitored_barrier(
         in_turn=True,
         names_all=wait_all_ranks,
     )
-    group_of(group).call(call, timeout)
+    run_call(group_of(group), call, async_op=False, timeout=timeout)
 
 
 async def _meet(link: Link) -> None:

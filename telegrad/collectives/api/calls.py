@@ -1,19 +1,17 @@
-"""The parts that all verbs share: checked arguments, signatures, and the two ways to run a call."""
+"""The parts that all verbs share: checked arguments, and the signatures of their calls."""
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from telegrad.collectives.groups import Groups
 from telegrad.collectives.link import EAGER_BYTES
 from telegrad.collectives.messages import Signature, dtype_label
-from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup, Work
-from telegrad.collectives.reduction import Staged, check_array
+from telegrad.collectives.process_group import ProcessGroup
+from telegrad.collectives.reduction import check_array
 from telegrad.rpc.seams import current_agent
 from telegrad.types import Array, Shape
 
@@ -30,18 +28,8 @@ __all__ = [
     "group_of",
     "partner_of",
     "place_of",
-    "run_call",
     "signature_of",
 ]
-
-T = TypeVar("T")
-
-
-def run_call(
-    group: ProcessGroup, call: Call[T], async_op: bool, timeout: float | None
-) -> Work[T] | T:
-    """Starts a call and returns its Work, or runs it in this thread and returns its value."""
-    return group.start(call, timeout) if async_op else group.call(call, timeout)
 
 
 def current_world() -> ProcessGroup:
@@ -111,9 +99,9 @@ def check_integer(what: str, value: object) -> int:
     return int(value)
 
 
-def eager_bytes(staged: Staged, message_bytes: int) -> int:
+def eager_bytes(flat: Array, message_bytes: int) -> int:
     """Returns the bytes of an array that are sent to a rank before it asks for them."""
-    return staged.flat.nbytes if message_bytes <= EAGER_BYTES else 0
+    return flat.nbytes if message_bytes <= EAGER_BYTES else 0
 
 
 def eager_bytes_of(parts: Sequence[Array]) -> int:

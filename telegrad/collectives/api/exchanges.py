@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, overload
 
 import numpy as np
 
+from telegrad.arrays import joined_flat, joined_rows, views_of
 from telegrad.collectives.algorithms import direct, star
 from telegrad.collectives.api.calls import (
     check_lengths,
@@ -17,13 +20,13 @@ from telegrad.collectives.api.calls import (
     eager_bytes_of,
     group_of,
     place_of,
-    run_call,
     signature_of,
 )
+from telegrad.collectives.api.coalescing import CallsOf, Joint, Piece, run_call
 from telegrad.collectives.link import Link
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
-from telegrad.collectives.reduction import Staged, check_array
+from telegrad.collectives.reduction import Joined, Staged, check_array
 from telegrad.collectives.select import select_all_gather, select_broadcast
 from telegrad.types import Array, Rank, Shape
 
@@ -98,7 +101,7 @@ def broadcast(
         [[1.0, 1.0], [1.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _broadcast_call(array, src, chosen, label), async_op, timeout)
+    return run_call(chosen, _broadcast_piece(array, src, chosen, label), async_op, timeout)
 
 
 @overload
@@ -214,7 +217,7 @@ def all_gather_single(
         [[0, 1, 1], [0, 1, 1]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_gather_single_call(array, chosen, label), async_op, timeout)
+    return run_call(chosen, _all_gather_single_piece(array, label), async_op, timeout)
 
 
 @overload
@@ -493,22 +496,34 @@ def all_to_all_single(
 # -- the calls -----------------------------------------------------------------------------------
 
 
-def _broadcast_call(array: object, src: object, group: ProcessGroup, label: str) -> Call[None]:
+def _broadcast_piece(array: object, src: object, group: ProcessGroup, label: str) -> Piece[None]:
     """Returns the call of `broadcast`; raises the errors of `broadcast` for its arguments."""
     checked = check_array("broadcast", array, written=True)
     root = place_of("src", src, group)
-    staged = Staged(checked)
-    choice = select_broadcast(staged.flat.nbytes, group.size)
-
-    async def run(link: Link) -> None:
-        backend = await link.backend()
-        await backend.broadcast(staged.flat, root)
-        staged.write_back()
-
-    signature = signature_of(
-        "broadcast", checked, label, root=group.ranks[root], shape=checked.shape
+    return Piece(
+        signature=signature_of(
+            "broadcast", checked, label, root=group.ranks[root], shape=checked.shape
+        ),
+        staged=Staged(checked),
+        in_place=True,
+        join=partial(_broadcast, root),
     )
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=choice.eager_bytes)
+
+
+def _broadcast(
+    root: int, group: ProcessGroup, pieces: Sequence[Piece[None]], _: CallsOf
+) -> Joint[None]:
+    joined = Joined([each.staged for each in pieces])
+
+    choice = select_broadcast(joined.flat.nbytes, group.size)
+
+    async def run(link: Link) -> Sequence[None]:
+        backend = await link.backend()
+        await backend.broadcast(joined.flat, root)
+        joined.write_back()
+        return [None] * len(pieces)
+
+    return Joint(run, choice.eager_bytes, in_turn=True)
 
 
 def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[list[Array]]:
@@ -525,18 +540,52 @@ def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[lis
     return Call(signature=signature, run=run, eager_bytes=choice.eager_bytes)
 
 
-def _all_gather_single_call(array: object, group: ProcessGroup, label: str) -> Call[Array]:
+def _all_gather_single_piece(array: object, label: str) -> Piece[Array]:
     checked = check_array("all_gather_single", array, written=False)
-    staged = Staged(checked)
+    return Piece(
+        signature=signature_of("all_gather_single", checked, label, shape=checked.shape),
+        staged=Staged(checked),
+        in_place=False,
+        join=_all_gather_single,
+    )
+
+
+def _all_gather_single(
+    group: ProcessGroup, pieces: Sequence[Piece[Array]], calls_of: CallsOf
+) -> Joint[Array]:
+    if len(pieces) > 1:
+        return _all_gather_joined(pieces, calls_of)
+    staged = pieces[0].staged
     choice = select_all_gather(staged.flat.nbytes, group.size)
 
-    async def run(link: Link) -> Array:
-        gathered = await choice.run(link, staged.shaped)
-        rows = [np.atleast_1d(each) for each in gathered]
-        return staged.to_user(_joined(rows))
+    async def run(link: Link) -> Sequence[Array]:
+        if choice.run is direct.all_gather:
+            gathered = await direct.all_gather(
+                link, staged.shaped, lambda r: calls_of(link, r)[0].shape or ()
+            )
+        else:  # the shapes travel along
+            gathered = await choice.run(link, staged.shaped)
+        return [staged.to_user(joined_rows([np.atleast_1d(each) for each in gathered]))]
 
-    signature = signature_of("all_gather_single", checked, label, shape=checked.shape)
-    return Call(signature=signature, run=run, eager_bytes=choice.eager_bytes)
+    return Joint(run, choice.eager_bytes)
+
+
+def _all_gather_joined(pieces: Sequence[Piece[Array]], calls_of: CallsOf) -> Joint[Array]:
+    """Gathers directly: only a rank that is heard tells the shapes of its arrays."""
+    flat = joined_flat([each.staged.flat for each in pieces])
+
+    async def run(link: Link) -> Sequence[Array]:
+        def shapes_of(r: int) -> list[Shape]:
+            return [call.shape or () for call in calls_of(link, r)]
+
+        gathered = await direct.all_gather(
+            link, flat, lambda r: (sum(math.prod(shape) for shape in shapes_of(r)),)
+        )
+        cut = [views_of(each, shapes_of(r)) for r, each in enumerate(gathered)]
+        joined = [joined_rows(list(map(np.atleast_1d, each))) for each in zip(*cut, strict=True)]
+        return [each.staged.to_user(v) for each, v in zip(pieces, joined, strict=True)]
+
+    return Joint(run, eager_bytes(flat, flat.nbytes))
 
 
 def _gather_call(
@@ -551,7 +600,9 @@ def _gather_call(
         return None if gathered is None else [staged.to_user(each) for each in gathered]
 
     signature = signature_of("gather", checked, label, root=group.ranks[root], shape=checked.shape)
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes(staged, staged.flat.nbytes))
+    return Call(
+        signature=signature, run=run, eager_bytes=eager_bytes(staged.flat, staged.flat.nbytes)
+    )
 
 
 def _scatter_call(
@@ -619,16 +670,9 @@ def _all_to_all_single_call(
 
     async def run(link: Link) -> Array:
         received = await direct.all_to_all(link, parts)
-        return staged.to_user(_joined(received))
+        return staged.to_user(joined_rows(received))
 
     signature = signature_of(
         "all_to_all_single", checked, label, shape=checked.shape, parts=parts, wanted=wanted
     )
     return Call(signature=signature, run=run, eager_bytes=eager_bytes_of(parts))
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    """Joins arrays along the first axis; keeps the byte order, as np.concatenate alone does not."""
-    rows = sum(len(part) for part in parts)
-    joined = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
-    return np.concatenate(parts, out=joined)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from telegrad.collectives.algorithms import objects as algorithms
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, place_of
+from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.messages import ANY, Signature
 from telegrad.collectives.operation import Call
@@ -248,6 +249,7 @@ def send_object_list(
         [[None, None], ['a', {'b': 1}]]
     """
     chosen = group_of(group)
+    check_outside(chosen, "send_object_list")
     to = partner_of("send_object_list", "dst", dst, chosen)
     length = _length_of("send_object_list", object_list)
 
@@ -299,6 +301,7 @@ def recv_object_list(
         [[None], ['a']]
     """
     chosen = group_of(group)
+    check_outside(chosen, "recv_object_list")
     source = ANY if src is None else partner_of("recv_object_list", "src", src, chosen)
     length = _length_of("recv_object_list", object_list)
 
@@ -319,6 +322,7 @@ def _call(
     signature: Signature,
 ) -> T:
     """Runs an operation whose objects are encoded in it: if one cannot be, it fails on all ranks."""
+    check_outside(group, signature.operation)
     return group.call(Call(signature=signature, run=run), timeout)
 
 

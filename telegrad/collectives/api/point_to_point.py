@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, signature_of
+from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import ANY
 from telegrad.collectives.operation import Call
@@ -280,6 +281,7 @@ def batch_isend_irecv(
 
 
 def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> Call[None]:
+    check_outside(group, "send")
     checked = check_array("send", array, written=False)
     to = partner_of("send", "dst", dst, group)
     staged = Staged(checked)
@@ -295,6 +297,7 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
 
 
 def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> Call[Rank]:
+    check_outside(group, "recv")
     checked = check_array("recv", array, written=True)
     source = ANY if src is None else partner_of("recv", "src", src, group)
     staged = Staged(checked)

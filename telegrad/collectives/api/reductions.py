@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, overload
 
+from telegrad.arrays import joined_flat, views_of
 from telegrad.collectives.algorithms import direct
 from telegrad.collectives.api.calls import (
     check_parts,
@@ -13,14 +15,15 @@ from telegrad.collectives.api.calls import (
     eager_bytes_of,
     group_of,
     place_of,
-    run_call,
     signature_of,
 )
+from telegrad.collectives.api.coalescing import CallsOf, Joint, Piece, run_call
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
 from telegrad.collectives.reduction import (
+    Joined,
     PremulSum,
     ReduceOp,
     Staged,
@@ -103,7 +106,7 @@ def all_reduce(
         [[2.0, 1.0], [2.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_reduce_call(array, op, chosen, label), async_op, timeout)
+    return run_call(chosen, _all_reduce_piece(array, op, label), async_op, timeout)
 
 
 @overload
@@ -306,27 +309,42 @@ def reduce_scatter_single(
         [[0.0], [2.0, 4.0]]
     """
     chosen = group_of(group)
-    call = _reduce_scatter_single_call(array, op, split_sizes, chosen, label)
-    return run_call(chosen, call, async_op, timeout)
+    piece = _reduce_scatter_single_piece(array, op, split_sizes, chosen, label)
+    return run_call(chosen, piece, async_op, timeout)
 
 
 # -- the calls -----------------------------------------------------------------------------------
 
 
-def _all_reduce_call(array: object, op: object, group: ProcessGroup, label: str) -> Call[None]:
+def _all_reduce_piece(array: object, op: object, label: str) -> Piece[None]:
     checked = check_array("all_reduce", array, written=True)
     reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    choice = select_all_reduce(staged.flat.nbytes, group.size)
+    return Piece(
+        signature=signature_of(
+            "all_reduce", checked, label, op=reduction.name, shape=checked.shape
+        ),
+        staged=staged,
+        in_place=True,
+        join=partial(_all_reduce, combining),
+    )
 
-    async def run(link: Link) -> None:
+
+def _all_reduce(
+    op: ReduceOp, group: ProcessGroup, pieces: Sequence[Piece[None]], _: CallsOf
+) -> Joint[None]:
+    joined = Joined([each.staged for each in pieces])
+    flat = joined.flat
+
+    async def run(link: Link) -> Sequence[None]:
         backend = await link.backend()
-        await backend.all_reduce(staged.flat, combining)
-        staged.write_back()
+        await backend.all_reduce(flat, op)
+        joined.write_back()
+        return [None] * len(pieces)
 
-    signature = signature_of("all_reduce", checked, label, op=reduction.name, shape=checked.shape)
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=choice.eager_bytes)
+    choice = select_all_reduce(flat.nbytes, group.size)
+    return Joint(run, choice.eager_bytes, in_turn=True)
 
 
 def _reduce_call(
@@ -362,24 +380,41 @@ def _reduce_scatter_call(
     return _scattered(signature, [each.shaped for each in staged], staged, combining)
 
 
-def _reduce_scatter_single_call(
+def _reduce_scatter_single_piece(
     array: object, op: object, split_sizes: object, group: ProcessGroup, label: str
-) -> Call[Array]:
+) -> Piece[Array]:
     checked = check_array("reduce_scatter_single", array, written=False)
     reduction = check_reducible(op, checked.dtype)
     lengths = check_splits("split_sizes", split_sizes, checked, group)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    parts = cut_rows(staged.shaped, lengths)
-    signature = signature_of(
-        "reduce_scatter_single",
-        checked,
-        label,
-        op=reduction.name,
-        shape=checked.shape,
-        parts=parts,
+    return Piece(
+        signature=signature_of(
+            "reduce_scatter_single",
+            checked,
+            label,
+            op=reduction.name,
+            shape=checked.shape,
+            parts=cut_rows(staged.shaped, lengths),
+        ),
+        staged=staged,
+        in_place=False,
+        join=partial(_reduce_scatter_single, combining),
     )
-    return _scattered(signature, parts, [staged] * group.size, combining)
+
+
+def _reduce_scatter_single(
+    op: ReduceOp, group: ProcessGroup, pieces: Sequence[Piece[Array]], _: CallsOf
+) -> Joint[Array]:
+    own = [each.signature.parts[group.rank] for each in pieces]
+    cut = [views_of(each.staged.flat, each.signature.parts) for each in pieces]
+    parts = [joined_flat(each) for each in zip(*cut, strict=True)]  # of all pieces, by rank
+
+    async def run(link: Link) -> Sequence[Array]:
+        values = views_of(await direct.reduce_scatter(link, parts, op), own)
+        return [each.staged.to_user(v) for each, v in zip(pieces, values, strict=True)]
+
+    return Joint(run, eager_bytes_of(parts))
 
 
 def _scattered(

@@ -1,0 +1,50 @@
+"""Several arrays as one, and views of one array as several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from telegrad.types import Array, Shape
+
+__all__ = ["joined_flat", "joined_rows", "views_of"]
+
+
+def joined_flat(parts: Sequence[Array]) -> Array:
+    """Returns contiguous host arrays of one dtype as one flat array; a single one is not copied.
+
+    >>> joined_flat([np.zeros((1, 2)), np.ones(1)])
+    array([0., 0., 1.])
+    """
+    flat = [part.reshape(-1) for part in parts]
+    return flat[0] if len(flat) == 1 else joined_rows(flat)
+
+
+def joined_rows(parts: Sequence[Array]) -> Array:
+    """Returns host arrays of one dtype joined along the first axis, as a new array.
+
+    It keeps their byte order, which `np.concatenate` alone does not.
+
+    >>> joined_rows([np.zeros(1, ">i2"), np.ones(2, ">i2")])
+    array([0, 1, 1], dtype='>i2')
+    """
+    rows = sum(len(part) for part in parts)
+    joined = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
+    return np.concatenate(parts, out=joined)
+
+
+def views_of(buffer: Array, shapes: Sequence[Shape]) -> list[Array]:
+    """Returns arrays of `shapes`, one after the other, that share the memory of `buffer`.
+
+    >>> [view.tolist() for view in views_of(np.arange(5), [(2, 2), (1,)])]
+    [[[0, 1], [2, 3]], [4]]
+    """
+    views: list[Array] = []
+    offset = 0
+    for shape in shapes:
+        size = math.prod(shape)
+        views.append(buffer[offset : offset + size].reshape(shape))
+        offset += size
+    return views
