@@ -45,7 +45,7 @@ DOCUMENTED: dict[str, str] = {
         get_group_rank get_node_local_rank get_process_group_ranks get_rank get_world_size
         init_process_group irecv is_initialized isend monitored_barrier new_group new_subgroups
         new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter reduce_scatter_single
-        scatter scatter_object_list send send_object_list split_group world_group""",
+        scatter scatter_object_list send send_object_list shrink_group split_group world_group""",
     "telegrad.parallel": """CommHook DistributedDataParallel DistributedOptimizer GradientBucket LossScale
         ProcessContext RemoteModule StepFailure StepResult allreduce_hook bfloat16_compress_hook distributed_sampler
         float16_compress_hook fork functional parameter_rrefs spawn step_failure wait""",

@@ -26,6 +26,7 @@ from telegrad.collectives.api.groups import (
     new_group,
     new_subgroups,
     new_subgroups_by_enumeration,
+    shrink_group,
     split_group,
     world_group,
 )
@@ -97,6 +98,7 @@ __all__ = [
     "scatter_object_list",
     "send",
     "send_object_list",
+    "shrink_group",
     "split_group",
     "world_group",
 ]

@@ -1,4 +1,4 @@
-"""Forming of a group: each member compares its call of new_group with every other's; pure.
+"""Forming of a group: each member compares its call with every other's; pure.
 
 Two workers count the groups that each tries to form with the other. The n-th attempt of one meets
 the n-th attempt of the other.
@@ -11,6 +11,14 @@ the n-th attempt of the other.
     0: new_group([0, 1])       form ──▶          ◀── form       1: new_group([0, 1, 2])
                                seen ──▶          ◀── seen
        failed                    these do not fit                  failed, tells 2 `unformed`
+
+Calls of shrink_group name the living members of an old group and the lost ones that the caller
+knows of. If a peer knows of further losses, an attempt fails with the first of them, and its worker
+begins another one without that member, which the peer's attempt then meets:
+
+    0: shrink [0, 1]           form, lost 2, 3 ──▶     ◀── form, lost 3      1: shrink [0, 1, 2]
+       waits                                           ◀── unformed          failed: 2 is lost
+                                                       ◀── form, lost 2, 3   1: shrink [0, 1]
 
 An attempt is compared only with messages that were sent in view of it: earlier ones may be over.
 An attempt is formed when every member has agreed to the same attempts of all members. When one
@@ -31,7 +39,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
 from telegrad.collectives.messages import FormMessage, GroupKey, UnformedMessage
-from telegrad.errors import CollectiveMismatchError, DecodeError
+from telegrad.errors import CollectiveMismatchError, DecodeError, WorkerLostError
 from telegrad.types import WorkerInfo
 
 __all__ = ["Action", "Attempt", "Failed", "Formed", "Forming", "Send", "State", "digest_of"]
@@ -47,20 +55,24 @@ class State(enum.Enum):
 
 @final
 class Attempt:
-    """One call of new_group at this worker.
+    """One call of new_group, or one try of shrink_group, at this worker.
 
     Attributes:
         number: The number of the attempt at this worker, from 1.
         members: The members in the order of their ranks in the group.
+        lost: For shrink_group the ranks that are left out because they are lost; None for new_group.
         digest: A short name for the members in their order.
         places: For each other member: the number of this attempt among those with that member.
         said: The last message sent to each other member.
         state: The progress of the attempt.
     """
 
-    def __init__(self, number: int, members: tuple[WorkerInfo, ...]) -> None:
+    def __init__(
+        self, number: int, members: tuple[WorkerInfo, ...], lost: tuple[int, ...] | None
+    ) -> None:
         self.number = number
         self.members = members
+        self.lost = lost
         self.digest = digest_of(members)
         self.places: dict[WorkerInfo, int] = {}
         self.said: dict[WorkerInfo, FormMessage] = {}
@@ -70,6 +82,11 @@ class Attempt:
     def ranks(self) -> tuple[int, ...]:
         """The members' ranks in the job."""
         return tuple(member.rank for member in self.members)
+
+    @property
+    def called(self) -> str:
+        """The call in words."""
+        return _called(self.ranks, self.lost)
 
 
 @final
@@ -133,10 +150,12 @@ class Forming:
         self._theirs: dict[tuple[WorkerInfo, int], _Theirs] = {}
         self._raised: set[str] = set()
 
-    def begin(self, members: Sequence[WorkerInfo]) -> tuple[Attempt, list[Action]]:
+    def begin(
+        self, members: Sequence[WorkerInfo], lost: Sequence[int] | None = None
+    ) -> tuple[Attempt, list[Action]]:
         """Starts an attempt; this worker is one of the members."""
         self._number += 1
-        attempt = Attempt(self._number, tuple(members))
+        attempt = Attempt(self._number, tuple(members), None if lost is None else tuple(lost))
         actions: list[Action] = []
         for peer in attempt.members:
             if peer != self._own:
@@ -227,7 +246,13 @@ class Forming:
     ) -> list[Action]:
         """Tells a member the progress of this attempt, unless it has been told."""
         message = FormMessage(
-            attempt.places[peer], attempt.number, attempt.digest, attempt.ranks, seen, agreed
+            attempt.places[peer],
+            attempt.number,
+            attempt.digest,
+            attempt.ranks,
+            seen,
+            agreed,
+            attempt.lost,
         )
         if attempt.said.get(peer) == message:
             return []
@@ -243,17 +268,20 @@ class Forming:
         for peer, place in attempt.places.items():
             theirs = self._known(peer, place)
             if theirs.unformed is not None:
-                over = theirs.unformed
-                return self.fail(attempt, over.cause, over.failure)
+                return self.fail(attempt, theirs.unformed.cause, theirs.unformed.failure)
             if theirs.form is not None:
                 forms[peer] = theirs.form
         for peer, form in forms.items():
-            # Before a peer has seen this attempt, its own may be over and `unformed` on its way.
-            if form.seen == attempt.number and form.members != attempt.digest:
-                return actions + self._mismatch(attempt, peer, form)
             if not attempt.said[peer].seen:
                 actions += self._say(attempt, peer, form.number)
-        if any(forms.get(peer, _NONE).seen != attempt.number for peer in attempt.places):
+            # Before a peer has seen this attempt, its own may be over and `unformed` on its way.
+            if form.seen == attempt.number and form.members != attempt.digest:
+                over = self._differ(attempt, peer, form)
+                if over:
+                    return actions + over
+        fitting = attempt.number, attempt.digest
+        known = [forms.get(peer, _NONE) for peer in attempt.places]
+        if any((form.seen, form.members) != fitting for form in known):
             return actions
         numbers = {self._own: attempt.number} | {peer: form.number for peer, form in forms.items()}
         agreed = tuple(numbers[member] for member in attempt.members)
@@ -264,22 +292,49 @@ class Forming:
             actions.append(Formed(attempt, GroupKey(attempt.digest, agreed[0])))
         return actions
 
+    def _differ(self, attempt: Attempt, peer: WorkerInfo, theirs: FormMessage) -> list[Action]:
+        """Ends an attempt that a peer's does not fit; waits if the peer's lacks a loss known here."""
+        lost_there, lost_here = theirs.lost or (), attempt.lost or ()
+        mine = tuple(rank for rank in attempt.ranks if rank not in lost_there)
+        if mine != tuple(rank for rank in theirs.ranks if rank not in lost_here):
+            return self._mismatch(attempt, peer, theirs)
+        for member in attempt.members:
+            if member.rank in lost_there:
+                return self.fail(attempt, _lost_by(peer, member), _loss_of(member))
+        # The peer's attempt will fail. If the ranks are equal, their incarnations are not.
+        return self._mismatch(attempt, peer, theirs) if attempt.ranks == theirs.ranks else []
+
     def _mismatch(self, attempt: Attempt, peer: WorkerInfo, theirs: FormMessage) -> list[Action]:
         calls = sorted(
             [
-                (self._own.rank, self._own.name, attempt.ranks, attempt.number),
-                (peer.rank, peer.name, theirs.ranks, theirs.number),
+                (self._own.rank, self._own.name, attempt.called, attempt.number),
+                (peer.rank, peer.name, _called(theirs.ranks, theirs.lost), theirs.number),
             ]
         )
         said = ", but ".join(
-            f"rank {rank} ({name!r}) called new_group({list(ranks)})"
-            for rank, name, ranks, _ in calls
+            f"rank {rank} ({name!r}) called {called}" for rank, name, called, _ in calls
         )
         cause = CollectiveMismatchError(
-            f"{said}; all members must call new_group with the same ranks in the same order"
+            f"{said}; all members must make a group of the same ranks in the same order"
         )
         named = " ".join(f"{name}:{number}" for _, name, _, number in calls)
         return self.fail(attempt, cause, named)
+
+
+def _called(ranks: Sequence[int], lost: Sequence[int] | None) -> str:
+    if lost is None:
+        return f"new_group({list(ranks)})"
+    return f"shrink_group() to {list(ranks)}" + (f" without the lost {list(lost)}" if lost else "")
+
+
+def _lost_by(peer: WorkerInfo, worker: WorkerInfo) -> WorkerLostError:
+    reason = f"rank {peer.rank} ({peer.name!r}) has lost it"
+    return WorkerLostError(
+        f"worker {worker.name!r} (incarnation {worker.incarnation}) is lost: {reason}",
+        worker=worker.name,
+        incarnation=worker.incarnation,
+        reason=reason,
+    )
 
 
 def _loss_of(worker: WorkerInfo) -> str:

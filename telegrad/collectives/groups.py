@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
@@ -43,6 +44,7 @@ from telegrad.errors import (
     BlockingCallError,
     CallTimeoutError,
     DecodeError,
+    EvictedError,
     NotInitializedError,
     UnknownWorkerError,
     WorkerLostError,
@@ -75,7 +77,7 @@ def _nothing() -> None:
 @final
 @dataclass(slots=True)
 class _Formation:
-    """A call of new_group that waits, or has got its key."""
+    """An attempt to form a group that waits, or has got its key."""
 
     attempt: Attempt
     future: Future[GroupKey]
@@ -107,38 +109,51 @@ class Formations:
         with self._lock:
             return sum(attempt.state is State.FORMING for attempt in self._formations)
 
-    def form(self, members: Sequence[WorkerInfo], *, limit: float, warn_after: float) -> GroupKey:
+    def form(
+        self,
+        members: Sequence[WorkerInfo],
+        *,
+        limit: float,
+        warn_after: float,
+        lost: Sequence[int] | None = None,
+    ) -> GroupKey:
         """Returns the key of a new group when every member forms it.
+
+        Args:
+            members: The members, in the order of their ranks in the group.
+            limit: Seconds.
+            warn_after: Seconds until a warning names the missing members.
+            lost: For shrink_group the ranks that are left out as lost; None for new_group.
 
         Raises:
             CollectiveMismatchError: A member forms another group instead.
-            WorkerLostError: A member is lost.
+            WorkerLostError: A member is lost, at this one or at another.
             CallTimeoutError: A member did not call in time.
             BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
             NotInitializedError: The agent was shut down.
         """
         if on_own_loop():
             raise BlockingCallError(
-                "new_group() would block a loop of telegrad's; in an async def function write "
-                "`await rpc.to_thread(new_group, ranks)`"
+                f"{_verb(lost)}() would block a loop of telegrad's; in an async def function write "
+                f"`await rpc.to_thread({_verb(lost)}, ...)`"
             )
         clock = Clock(time_limit(None, limit), warn_after)
         with self._lock:
             if self._closed:
                 raise NotInitializedError(f"the agent {self._agent.info.name!r} was shut down")
-            attempt, actions = self._forming.begin(members)
-            future: Future[GroupKey] = new_future(None, _called(attempt))
+            attempt, actions = self._forming.begin(members, lost)
+            future: Future[GroupKey] = new_future(None, attempt.called)
             formation = self._formations[attempt] = _Formation(attempt, future, clock)
         self._perform(actions)
         for member in members:
-            lost = self._agent.members.lost(member)
-            if lost is not None:
-                self.on_lost(member, lost)
+            loss = self._agent.members.lost(member)
+            if loss is not None:
+                self.on_lost(member, loss)
         self._watch(formation)
         try:
             return future.wait()
         except BaseException as error:  # an interrupt, or the error of this attempt
-            self._fail(formation, cause_for_others(error, _called(attempt)))
+            self._fail(formation, cause_for_others(error, attempt.called))
             raise
 
     def on_form(self, peer: WorkerInfo, envelope: Envelope) -> None:
@@ -232,7 +247,7 @@ class Formations:
             missing = self._forming.missing(attempt)
         who = ", ".join(f"rank {worker.rank} ({worker.name!r})" for worker in missing)
         who = f"not called by {who}" if missing else "called by all members"
-        where = f"{_called(attempt)} on rank {self._agent.info.rank} ({self._agent.info.name!r})"
+        where = f"{attempt.called} on rank {self._agent.info.rank} ({self._agent.info.name!r})"
         if due is not Due.EXPIRE:
             self._watch(formation)
         if due is Due.WARN:
@@ -244,15 +259,15 @@ class Formations:
                 f"{where} took longer than {clock.limit:.3g} s: {who}; give a longer timeout=, or "
                 "math.inf",
                 worker=", ".join(worker.name for worker in missing),
-                function="collectives.new_group",
+                function=f"collectives.{_verb(attempt.lost)}",
                 phase="waiting",
                 elapsed=clock.elapsed,
             )
             self._fail(formation, error)
 
 
-def _called(attempt: Attempt) -> str:
-    return f"new_group({list(attempt.ranks)})"
+def _verb(lost: Sequence[int] | None) -> str:
+    return "new_group" if lost is None else "shrink_group"
 
 
 # -- groups that this worker has left; pure ------------------------------------------------------
@@ -433,8 +448,55 @@ class Groups:
                 return self._new(GroupKey("", 0), members, _name(ranks), limit)
         self._check_living(members, "a process group needs living members; leave this one out")
         key = self.formations.form(members, limit=limit, warn_after=self.warn_after)
+        return self._formed(key, members, limit)
+
+    def shrink(
+        self, group: ProcessGroup, excluded: Collection[WorkerInfo], timeout: float | None
+    ) -> ProcessGroup:
+        """Makes a group of the members of a group that are neither lost nor excluded.
+
+        Each attempt that ends with a loss is followed by one without that member, until no member
+        of an attempt is lost at any other.
+
+        Raises:
+            CollectiveMismatchError: A member forms another group instead.
+            EvictedError: The job goes on without this worker.
+            WorkerLostError: Another member has lost this one.
+            CallTimeoutError: A member did not call in time.
+        """
+        limit = seconds(timeout, group.timeout)
+        until = time.monotonic() + limit
+        lost: set[WorkerInfo] = set()
+        while True:
+            for member in group.members:
+                loss = self._agent.members.lost(member)
+                if isinstance(loss, EvictedError):
+                    raise loss
+                lost |= {member} if loss is not None else set()
+            living = [m for m in group.members if m not in lost and m not in excluded]
+            try:
+                key = self.formations.form(
+                    living,
+                    limit=max(until - time.monotonic(), 0.0),
+                    warn_after=self.warn_after,
+                    lost=[member.rank for member in group.members if member in lost],
+                )
+            except WorkerLostError as error:
+                told = {
+                    m
+                    for m in living
+                    if (m.name, m.incarnation) == (error.worker, error.incarnation)
+                }
+                if not told or self._agent.info in told:
+                    raise
+                lost |= told
+            else:
+                return self._formed(key, living, limit)
+
+    def _formed(self, key: GroupKey, members: Sequence[WorkerInfo], timeout: float) -> ProcessGroup:
+        name = _name([member.rank for member in members])
         with self._table_lock:
-            group = self._new(key, members, _name(ranks), limit)
+            group = self._new(key, members, name, timeout)
         self._open(group)
         return group
 

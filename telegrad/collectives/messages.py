@@ -354,7 +354,7 @@ class LeftMessage:
 @final
 @dataclass(frozen=True, slots=True)
 class FormMessage:
-    """The sender calls new_group.
+    """The sender calls new_group or shrink_group.
 
     Attributes:
         place: The number of groups that the sender has tried to form with the receiver before.
@@ -364,6 +364,8 @@ class FormMessage:
         seen: The number of the receiver's own attempt at this place; 0 if it is not known yet.
         agreed: The numbers of the members' attempts, in their order, once all members have seen the
             sender's attempt and all fit; empty before.
+        lost: For shrink_group the ranks that the sender leaves out because they are lost; None for
+            new_group.
     """
 
     place: int
@@ -372,19 +374,27 @@ class FormMessage:
     ranks: tuple[int, ...]
     seen: int = 0
     agreed: tuple[int, ...] = ()
+    lost: tuple[int, ...] | None = None
 
     def to_wire(self) -> list[object]:
         """Returns the message as plain values."""
         ranks, agreed = list(self.ranks), list(self.agreed)
-        return [self.place, self.number, self.members, ranks, self.seen, agreed]
+        lost = None if self.lost is None else list(self.lost)
+        return [self.place, self.number, self.members, ranks, self.seen, agreed, lost]
 
     @staticmethod
     def from_wire(body: object) -> FormMessage:
         """Returns a message from plain values; raises DecodeError."""
         match body:
-            case [int(place), int(number), str(members), ranks, int(seen), agreed]:
+            case [int(place), int(number), str(members), ranks, int(seen), agreed, lost]:
                 return FormMessage(
-                    place, number, members, _integers(ranks), seen, _integers(agreed)
+                    place,
+                    number,
+                    members,
+                    _integers(ranks),
+                    seen,
+                    _integers(agreed),
+                    None if lost is None else _integers(lost),
                 )
         raise DecodeError("not a group that is formed")
 

@@ -386,7 +386,7 @@ def test_messages_for_groups_that_nobody_made_have_an_end(
         for number in range(2 * MOST):
             operation = [number, None, ["all_reduce", "sum", 0, "float64", ""], [2], 0, None]
             agent.messages.post(server, "collectives.push", ["no group", 0, *operation])
-        agent.messages.post(server, "collectives.form", [2**40, 0, "no group", [1, 2], 0, []])
+        agent.messages.post(server, "collectives.form", [2**40, 0, "no group", [1, 2], 0, [], None])
         assert rpc.rpc_sync("worker1", abs, (-1,)) == 1
 
     def told() -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.collectives.forming import Action, Attempt, Failed, Formed, Forming, Send, State
 from telegrad.collectives.messages import FormMessage, GroupKey
-from telegrad.errors import CollectiveMismatchError
+from telegrad.errors import CollectiveMismatchError, WorkerLostError
 from telegrad.types import WorkerInfo
 
 
@@ -195,3 +196,130 @@ def test_a_loss_ends_no_group_of_others(seed: int, late: bool) -> None:
     simulation.deliver_all()
     assert len({simulation.keys[attempt] for attempt in again}) == 1
     assert not set(again) & set(simulation.causes)
+
+
+class Shrinking(Simulation):
+    """Workers of which some die, and whose survivors call shrink_group until they have a group.
+
+    Args:
+        n: How many.
+        seed: Of the order of messages, losses and calls.
+    """
+
+    def __init__(self, n: int, seed: int) -> None:
+        super().__init__(n, seed)
+        self.dead: set[int] = set()
+        self.known: list[set[int]] = [set() for _ in range(n)]
+
+    @property
+    def living(self) -> list[int]:
+        return [r for r in range(len(self.workers)) if r not in self.dead]
+
+    def shrink(self, r: int) -> None:
+        ranks = [q for q in range(len(self.workers)) if q not in self.known[r]]
+        members = [self.workers[q] for q in ranks]
+        attempt, actions = self.forming[r].begin(members, sorted(self.known[r]))
+        self.current[r] = attempt
+        self.perform(r, actions)
+
+    def perform(self, r: int, actions: list[Action]) -> None:
+        super().perform(r, actions)
+        if self.dead:
+            self.under_way = [each for each in self.under_way if each[1] not in self.dead]
+
+    def needs(self, r: int) -> bool:
+        """Tells whether a worker calls shrink_group (again), with the losses that it was told of."""
+        attempt = self.current.get(r)
+        if attempt is None:
+            return True
+        if attempt.state is State.FAILED:
+            cause = self.causes[attempt]
+            assert isinstance(cause, WorkerLostError), cause
+            self.known[r].add(int(cause.worker[1:]))
+            return True
+        return attempt.state is State.FORMED and bool(self.known[r] & set(attempt.ranks))
+
+    def die(self, q: int) -> None:
+        self.dead.add(q)
+        self.perform(q, [])
+
+    def learn(self, r: int, q: int) -> None:
+        self.known[r].add(q)
+        error = WorkerLostError(f"w{q} is lost", worker=f"w{q}", incarnation=7)
+        self.perform(r, self.forming[r].lose(self.workers[q], error))
+
+    def step(self) -> bool:
+        """Does something that may happen now; returns False if nothing may."""
+        steps: list[Callable[[], None]] = [
+            partial(self.shrink, r) for r in self.living if self.needs(r)
+        ]
+        steps += [self.deliver_one] * min(len(self.under_way), 4)
+        if not steps:
+            return False
+        self.random.choice(steps)()
+        return True
+
+
+@settings(max_examples=400)
+@given(st.integers(2, 5), st.integers(0, 2**32))
+def test_survivors_that_know_of_different_losses_make_one_group(n: int, seed: int) -> None:
+    """A loss is known at once at one survivor, and at others only if that one tells them."""
+    simulation = Shrinking(n, seed)
+    draw = simulation.random
+    for q in draw.sample(range(n), draw.randrange(n)):
+        for _ in range(draw.randrange(12)):
+            simulation.step()
+        simulation.die(q)
+        for r in simulation.living:
+            if r == simulation.living[0] or draw.random() < 0.4:
+                simulation.learn(r, q)
+    # What only those knew who died since, all hear of in the end.
+    for q in simulation.dead:
+        simulation.learn(draw.choice(simulation.living), q)
+    while simulation.step():
+        pass
+    living = simulation.living
+    current = [simulation.current[r] for r in living]
+    assert [each.state for each in current] == [State.FORMED] * len(living)
+    assert {each.ranks for each in current} == {tuple(living)}
+    assert len({simulation.keys[each] for each in current}) == 1
+
+
+@given(st.integers(0, 2**32))
+def test_who_leaves_out_a_living_rank_makes_a_mismatch(seed: int) -> None:
+    simulation = Simulation(3, seed)
+    attempts = []
+    for r, (ranks, lost) in enumerate([([0, 1, 2], [3]), ([0, 1], [3]), ([0, 1, 2], [])]):
+        members = [simulation.workers[q] for q in ranks]
+        attempt, actions = simulation.forming[r].begin(members, lost)
+        attempts.append(attempt)
+        simulation.perform(r, actions)
+        for _ in range(simulation.random.randrange(len(simulation.under_way) + 1)):
+            simulation.deliver_one()
+    simulation.deliver_all()
+    said = [str(simulation.causes[attempt]) for attempt in attempts[:2]]
+    assert said[0] == said[1]
+    assert "called shrink_group() to [0, 1, 2] without the lost [3], but rank 1" in said[0]
+    assert "called shrink_group() to [0, 1] without the lost [3]; all members" in said[0]
+    assert attempts[2] in simulation.causes
+
+
+@given(st.integers(0, 2**32))
+def test_new_group_of_a_rank_that_another_has_lost_ends(seed: int) -> None:
+    """It raises the loss; the peer's call of shrink_group meets the next one."""
+    simulation = Shrinking(3, seed)
+    simulation.die(2)
+    simulation.learn(0, 2)
+    for r in simulation.random.sample([0, 1], 2):
+        if r == 0:
+            simulation.shrink(0)
+        else:
+            simulation.call(1, [0, 1, 2])
+    attempt = simulation.current[0]
+    simulation.deliver_all()
+    (cause,) = simulation.causes.values()
+    assert isinstance(cause, WorkerLostError)
+    assert "worker 'w2' (incarnation 7) is lost: rank 0 ('w0') has lost it" in str(cause)
+    wanted = simulation.call(1, [0, 1])
+    simulation.deliver_all()
+    assert simulation.keys[wanted] == simulation.keys[attempt]

@@ -141,6 +141,7 @@ MESSAGES = [
     message(1, BARRIER, channel=(0, 1, 7)),
     LeftMessage(KEY, 4, {0: 1, 9: 3}, {2: 5}),
     FormMessage(0, 3, "abc", (0, 2), 4, (3, 4)),
+    FormMessage(0, 3, "abc", (0, 2), 4, (), (1, 3)),
 ]
 
 

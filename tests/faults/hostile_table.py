@@ -107,6 +107,7 @@ def release_all() -> None:
         gate(name).set()
     if rpc.get_worker_info().name == "callee":
         rpc.publish("lookup", 1)
+        in_background("shrink_group", failing, "shrink_group")
     if rpc.get_worker_info().name == "witness":
         store = current_agent().attachments[JoinedJob].store
         for name in ("store_get", "store_wait"):

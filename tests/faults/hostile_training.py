@@ -14,7 +14,7 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.collectives import ProcessGroup
 from telegrad.collectives.seams import Groups
-from telegrad.errors import AutogradError, WorkerLostError
+from telegrad.errors import AutogradError, EvictedError, WorkerLostError
 from telegrad.nn import Linear
 from telegrad.parallel import (
     DistributedDataParallel,
@@ -185,7 +185,8 @@ def monitored_barrier(name: str) -> None:
 
 
 def is_forming(name: str) -> bool:
-    return bool(current_agent().attachments[Groups].formations.waiting)
+    """Tells whether both verbs wait that make a group."""
+    return current_agent().attachments[Groups].formations.waiting > 1
 
 
 @row(
@@ -201,6 +202,21 @@ def is_forming(name: str) -> bool:
 )
 def new_group(name: str) -> object:
     return dist.new_group(RANKS, timeout=math.inf).size
+
+
+@row(
+    TRAINING,
+    "collectives.shrink_group",
+    at=("caller", "owner"),
+    held=(),
+    middle=is_forming,
+    prepare=group_of_three,
+    members=("caller", "callee", "owner"),
+    cut_off=(None, EvictedError),  # with the loss of all others it has a group of its own
+)
+def shrink_group(name: str) -> object:
+    """Goes on without the lost one; the callee comes in the end."""
+    return dist.shrink_group(group(name)).size
 
 
 def summed_in_group(name: str) -> tuple[ProcessGroup, Tensor]:

@@ -31,6 +31,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "shrink_group",
     "split_group",
     "world_group",
 ]
@@ -319,6 +320,62 @@ def split_group(
         if parent.rank in ranks:
             return new_group([parent.ranks[r] for r in ranks], timeout=timeout)
     return None
+
+
+def shrink_group(
+    group: ProcessGroup | None = None,
+    *,
+    ranks_to_exclude: Sequence[Rank] = (),
+    timeout: float | None = None,
+) -> ProcessGroup:
+    """Makes a group of the living members of a group, after a loss; all of them call this.
+
+    The members keep their order. Ranks may know of different losses: they tell each other, and all
+    make the same group. If a rank is lost meanwhile, it is left out too. The old group stays as it
+    is: over after a loss, usable after a planned departure. After a loss of the new group, call
+    this with the new group.
+
+    Args:
+        group: The old group; None for all workers.
+        ranks_to_exclude: Ranks of the job that live and are left out, the same on every rank. They
+            need not call it.
+        timeout: Seconds for this call, and the default timeout of the new group's operations; None
+            for that of the old group.
+
+    Returns:
+        The new group. It has this worker alone if that has lost all others, as one that is cut off.
+
+    Raises:
+        ValueError: This worker is no member or is excluded, or an excluded rank is no member.
+        CollectiveMismatchError: A member excluded other ranks or makes another group; raised on
+            all of them.
+        EvictedError: The job goes on without this worker, which is lost for the others.
+        WorkerLostError: Another member has lost this worker.
+        CallTimeoutError: A member did not call it in time.
+        NotInitializedError: No agent runs here.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker; rank 1 is lost
+        ...     smaller = collectives.shrink_group()
+        ...     return smaller.rank, smaller.ranks
+        >>> with Cluster(3) as cluster:
+        ...     _ = cluster.run(collectives.init_process_group)
+        ...     cluster.kill(1)
+        ...     cluster.run(step)
+        [(0, (0, 2)), (1, (0, 2))]
+    """
+    chosen = group_of(group)
+    _check_member(chosen)
+    places = [place_of("ranks_to_exclude", rank, chosen) for rank in ranks_to_exclude]
+    if chosen.rank in places:
+        raise ValueError(
+            f"rank {chosen.ranks[chosen.rank]} is among ranks_to_exclude: it is this worker, and "
+            "only those that stay call shrink_group"
+        )
+    excluded = [chosen.members[place] for place in places]
+    return current_agent().attachments[Groups].shrink(chosen, excluded, timeout)
 
 
 def get_group_rank(group: ProcessGroup | None, global_rank: Rank) -> Rank:
