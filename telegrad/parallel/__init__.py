@@ -18,6 +18,7 @@ from telegrad.parallel.owners import StepFailure, StepResult, step_failure
 from telegrad.parallel.processes import ProcessContext, spawn
 from telegrad.parallel.remote_module import RemoteModule, parameter_rrefs
 from telegrad.parallel.sampling import distributed_sampler
+from telegrad.parallel.sparse_rows import all_reduce_rows
 
 __all__ = [
     "CommHook",
@@ -29,6 +30,7 @@ __all__ = [
     "RemoteModule",
     "StepFailure",
     "StepResult",
+    "all_reduce_rows",
     "allreduce_hook",
     "bfloat16_compress_hook",
     "distributed_sampler",

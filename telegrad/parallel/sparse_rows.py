@@ -17,9 +17,78 @@ import numpy as np
 
 from telegrad.arrays import namespace, to_host
 from telegrad.autograd import RowSparse, is_row_sparse
+from telegrad.collectives import ProcessGroup, all_gather_single, coalesced
+from telegrad.errors import BlockingCallError
+from telegrad.rpc.seams import on_own_loop
 from telegrad.types import Array, Shape
 
-__all__ = ["mean_of_rows", "pack_rows"]
+__all__ = ["all_reduce_rows", "mean_of_rows", "pack_rows"]
+
+
+def all_reduce_rows(
+    array: RowSparse,
+    group: ProcessGroup | None = None,
+    timeout: float | None = None,
+    *,
+    label: str = "",
+) -> RowSparse:
+    """Returns the sum of the row-sparse arrays of all ranks.
+
+    The results are bitwise equal on all ranks: the values are added in the order of the ranks. Only
+    rows travel, each row once for each rank that has it. A rank may have none.
+
+    Args:
+        array: An array whose shape and dtype are the same on every rank; its rows may differ.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+        label: A name for this operation in errors; the same on every rank.
+
+    Returns:
+        A new array on the device of `array`, with each row once, in ascending order.
+
+    Raises:
+        TypeError: `array` is no RowSparse; for arrays there is `collectives.all_reduce`.
+        ValueError: A row is not inside the shape of the whole array.
+        CollectiveMismatchError: The shapes or dtypes of the ranks differ, or one calls another
+            operation; raised on all of them.
+        Exception: Any error of `collectives.all_reduce`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives, parallel
+        >>> from telegrad.autograd import RowSparse
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     mine = RowSparse(np.array([7, group.rank]), np.array([[1.0], [2.0]]), (1000, 1))
+        ...     total = parallel.all_reduce_rows(mine)
+        ...     return total.rows.tolist(), total.values.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [([0, 1, 7], [[2.0], [2.0], [2.0]]), ([0, 1, 7], [[2.0], [2.0], [2.0]])]
+    """
+    if on_own_loop():
+        raise BlockingCallError(
+            "all_reduce_rows() would block a loop of telegrad's; in an async def function write "
+            "`await rpc.to_thread(all_reduce_rows, ...)`"
+        )
+    if not is_row_sparse(array):
+        raise TypeError(
+            f"all_reduce_rows takes a RowSparse, not {type(array).__name__}; "
+            "of an array write collectives.all_reduce"
+        )
+    own = array.to("cpu").coalesce()
+    if own.rows.size and not 0 <= own.rows[0] <= own.rows[-1] < own.shape[0]:
+        raise ValueError(
+            f"a RowSparse of shape {own.shape} has rows from 0 to {own.shape[0] - 1}, not "
+            f"{own.rows[0]} to {own.rows[-1]}"
+        )
+    said = f"all_reduce_rows of shape {own.shape}" + (f", {label}" if label else "")
+    with coalesced(group, timeout=timeout):
+        rows = all_gather_single(own.rows.astype(np.int64), group=group, async_op=True, label=said)
+        values = all_gather_single(own.values, group=group, async_op=True, label=said)
+    return RowSparse(rows.wait(), values.wait(), own.shape).coalesce().to(array.device)
+
 
 # The first item of the packed rows.
 _NONE, _ROWS, _WHOLE = range(3)

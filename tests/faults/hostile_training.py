@@ -11,7 +11,7 @@ import numpy as np
 
 from telegrad import collectives as dist
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Tensor, tensor
+from telegrad.autograd import RowSparse, Tensor, tensor
 from telegrad.collectives import ProcessGroup
 from telegrad.collectives.seams import Groups
 from telegrad.errors import AutogradError, EvictedError, WorkerLostError
@@ -22,6 +22,9 @@ from telegrad.parallel import (
     RemoteModule,
     functional,
     parameter_rrefs,
+)
+from telegrad.parallel import (
+    all_reduce_rows as reduce_rows,
 )
 from telegrad.rpc.seams import current_agent
 from tests.faults.hostile_remote import HeldModule, HeldOptimizer, hold
@@ -217,6 +220,12 @@ def new_group(name: str) -> object:
 def shrink_group(name: str) -> object:
     """Goes on without the lost one; the callee comes in the end."""
     return dist.shrink_group(group(name)).size
+
+
+@row(TRAINING, "parallel.all_reduce_rows", **COLLECTIVE)
+def all_reduce_rows(name: str) -> object:
+    mine = RowSparse(np.arange(3), np.ones((3, LARGE)), (5, LARGE))
+    return len(reduce_rows(mine, group(name)).rows)
 
 
 def summed_in_group(name: str) -> tuple[ProcessGroup, Tensor]:

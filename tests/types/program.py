@@ -9,7 +9,7 @@ from typing import Any, assert_type
 import numpy as np
 
 import telegrad as tg
-from telegrad import nn, rpc
+from telegrad import collectives, nn, rpc
 from telegrad.scipy import special
 
 
@@ -114,6 +114,20 @@ def calls(agent: rpc.Agent) -> None:
     agent.rpc_sync("w", plain, ("a",))  # error: [arg-type]
     agent.rpc_async("w", total, (1, "a"))  # error: [arg-type]
     agent.remote("w", Counter)  # error: [arg-type]
+
+
+def collective(array: np.ndarray[Any, Any]) -> None:
+    assert_type(collectives.all_reduce(array, async_op=True), collectives.Work[None])
+    assert_type(collectives.all_gather(array, async_op=True).wait(), list[tg.types.Array])
+    assert_type(collectives.all_gather_single(array), tg.types.Array)
+    with collectives.coalesced(async_op=True) as block:
+        part = collectives.reduce_scatter_single(array, async_op=True)
+        collectives.broadcast(array, 1)
+    assert_type(block.work, collectives.Work[None])
+    assert_type(part.wait(), tg.types.Array)
+    assert_type(collectives.shrink_group(ranks_to_exclude=[1]), collectives.ProcessGroup)
+    collectives.all_reduce(array).wait()  # error: [attr-defined]
+    collectives.coalesced(array)  # error: [arg-type]
 
 
 def references(rref: rpc.RRef[Counter]) -> None:
