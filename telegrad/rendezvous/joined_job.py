@@ -317,8 +317,10 @@ class JobListener(Protocol):
     def on_member_joined(self, member: Member) -> None:
         """Called when a worker has joined after this one was welcomed."""
 
-    def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
-        """Called when a member left, was dropped by the coordinator, or gave up this worker."""
+    def on_member_lost(
+        self, info: WorkerInfo, reason: str, left: bool, fenced: bool = False
+    ) -> None:
+        """Called when a member left, was dropped by the coordinator, or (fenced) gave up this one."""
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         """Called when the coordinator is lost; with an EvictedError if it has dropped this worker.
@@ -398,7 +400,7 @@ class MemberEvents:
             self._guests.add(member.info for member in self._roster.members)
             living, loss, given_up = self._roster.members, self._loss, self._given_up
         for by, reason in given_up:
-            self._listener.on_member_lost(by, reason, False)
+            self._listener.on_member_lost(by, reason, left=False, fenced=True)
         if loss is not None:
             self._listener.on_coordinator_lost(loss)
         return living
@@ -488,7 +490,7 @@ class MemberEvents:
             if not self._welcomed:
                 self._given_up.append((by, reason))
                 return
-        self._listener.on_member_lost(by, reason, False)
+        self._listener.on_member_lost(by, reason, left=False, fenced=True)
 
     def _evicted(self, error: WorkerLostError) -> WorkerLostError:
         if isinstance(error, EvictedError) or not error.fenced:

@@ -53,7 +53,9 @@ class Listener:
         self.joined.append(member.info.name)
         self.heard.set()
 
-    def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
+    def on_member_lost(
+        self, info: WorkerInfo, reason: str, left: bool, fenced: bool = False
+    ) -> None:
         self.lost.append((info.name, reason))
         self.heard.set()
 

@@ -274,10 +274,12 @@ class JobEvents:
             self.agent.learn([(member.info, member.endpoints)])
             self.agent.attachments[MembershipEvents].joined(member.info)
 
-    def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
-        """Hears that a worker left or was dropped."""
+    def on_member_lost(
+        self, info: WorkerInfo, reason: str, left: bool, fenced: bool = False
+    ) -> None:
+        """Hears that a worker left, was dropped, or (fenced) gave up this one."""
         if self.agent is not None and info != self.agent.info:
-            self.agent.exchange.fence(info, reason, left=left)
+            self.agent.exchange.fence(info, reason, left=left, fenced=fenced)
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         """Hears that the coordinator is lost, or goes on without this worker."""

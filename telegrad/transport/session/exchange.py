@@ -577,11 +577,13 @@ class Exchange:
         if carriers is not None:
             self._terms.loop.call_soon(carriers.spare, seconds)
 
-    def fence(self, peer: WorkerInfo, reason: str, *, left: bool = False) -> None:
-        """Declares a peer lost, or gone by itself: `post` refuses at once, `on_lost` follows."""
+    def fence(
+        self, peer: WorkerInfo, reason: str, *, left: bool = False, fenced: bool = False
+    ) -> None:
+        """Declares a peer lost, as `Connection.lose` does: `post` refuses at once."""
         carriers = self._peers.find(peer, True)
         if carriers is not None:
-            carriers.connection.lose(reason, left=left)
+            carriers.connection.lose(reason, left=left, fenced=fenced)
 
     def close(self, timeout: float, reason: str = "shutdown") -> None:
         """Says goodbye to every peer, waits until what was posted has arrived, closes.
