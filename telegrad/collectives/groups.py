@@ -132,11 +132,7 @@ class Formations:
             BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
             NotInitializedError: The agent was shut down.
         """
-        if on_own_loop():
-            raise BlockingCallError(
-                f"{_verb(lost)}() would block a loop of telegrad's; in an async def function write "
-                f"`await rpc.to_thread({_verb(lost)}, ...)`"
-            )
+        _refuse_on_loop(_verb(lost))
         clock = Clock(time_limit(None, limit), warn_after)
         with self._lock:
             if self._closed:
@@ -266,6 +262,14 @@ class Formations:
             self._fail(formation, error)
 
 
+def _refuse_on_loop(verb: str) -> None:
+    if on_own_loop():
+        raise BlockingCallError(
+            f"{verb}() would block a loop of telegrad's; in an async def function write "
+            f"`await rpc.to_thread({verb}, ...)`"
+        )
+
+
 def _verb(lost: Sequence[int] | None) -> str:
     return "new_group" if lost is None else "shrink_group"
 
@@ -321,6 +325,8 @@ class GoneGroups:
 TIMEOUT = 1800.0
 # An operation that waits so many seconds most likely waits for a rank that does something else.
 WARN_AFTER = 60.0
+LEAST_WAIT = 0.001  # a wait takes seconds above 0
+AFTER_GIVEN_UP = "start it again; or if that rank has died since, name it in ranks_to_exclude"
 # Longer lists of ranks are shortened in a group's name.
 NAMED_RANKS = 8
 
@@ -461,18 +467,24 @@ class Groups:
         Raises:
             CollectiveMismatchError: A member forms another group instead.
             EvictedError: The job goes on without this worker.
-            WorkerLostError: Another member has lost this one.
+            WorkerLostError: Another member has given up this one: it lives, and is in another group.
             CallTimeoutError: A member did not call in time.
         """
         limit = seconds(timeout, group.timeout)
         until = time.monotonic() + limit
         lost: set[WorkerInfo] = set()
+        _refuse_on_loop("shrink_group")
         while True:
             for member in group.members:
                 loss = self._agent.members.lost(member)
-                if isinstance(loss, EvictedError):
+                if loss is None:
+                    continue
+                if isinstance(loss, EvictedError) or (loss.fenced and member not in excluded):
+                    loss.add_note("this worker, and not the other, was given up: " + AFTER_GIVEN_UP)
                     raise loss
-                lost |= {member} if loss is not None else set()
+                lost.add(member)
+            if lost:
+                self._check_standing(max(until - time.monotonic(), LEAST_WAIT))
             living = [m for m in group.members if m not in lost and m not in excluded]
             try:
                 key = self.formations.form(
@@ -492,6 +504,23 @@ class Groups:
                 lost |= told
             else:
                 return self._formed(key, living, limit)
+
+    def _check_standing(self, limit: float) -> None:
+        """Asks the coordinator if this worker is still a member of the job.
+
+        A worker that was stopped finds the others lost, which have gone on without it.
+
+        Raises:
+            EvictedError: It is none.
+            CallTimeoutError: There was no answer in time.
+        """
+        own = self._agent.info
+        asked: Future[BaseException] = new_future(None, "shrink_group()")
+        about_me = WorkerLostError("", worker=own.name, incarnation=own.incarnation)
+        self._agent.inbox.weigh(about_me, asked.set_result)
+        standing = asked.wait(limit)
+        if isinstance(standing, EvictedError):
+            raise standing
 
     def _formed(self, key: GroupKey, members: Sequence[WorkerInfo], timeout: float) -> ProcessGroup:
         name = _name([member.rank for member in members])

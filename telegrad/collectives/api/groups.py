@@ -350,7 +350,7 @@ def shrink_group(
         CollectiveMismatchError: A member excluded other ranks or makes another group; raised on
             all of them.
         EvictedError: The job goes on without this worker, which is lost for the others.
-        WorkerLostError: Another member has lost this worker.
+        WorkerLostError: Another member has given up this worker, and makes its group without it.
         CallTimeoutError: A member did not call it in time.
         NotInitializedError: No agent runs here.
 
