@@ -92,11 +92,11 @@ gpu: ## the tests that take arrays of CuPy and the kernels' times, on this machi
 		"$$python" scripts/gpu.py --venv $(VENV) $(GPU_ARGS)
 
 # The tests' environment: the two hosts of a benchmark are made as those of the tests are.
-bench: env ## all benchmarks beside their peers, in under 20 minutes; writes tables and plots
-	@sh scripts/peers.sh $(VENV) torch xoscar ray dask monarch plots
+bench: env ## all benchmarks beside their peers, in under 25 minutes; writes tables and plots
+	@sh scripts/peers.sh $(VENV) torch openmpi xoscar ray dask monarch plots
 	$(BIN)/python benchmarks/bench.py --json docs/bench.json --write $(BENCH_ARGS)
 
-bench-quick: demo-env ## this tree beside a commit, no peers, in three minutes: BASE=a61bff9
+bench-quick: demo-env ## this tree beside a commit, no peers, in six minutes: BASE=a61bff9
 	@$(BIN)/python benchmarks/quick.py --base $(BASE) $(BENCH_ARGS)
 
 profile: env ## where the microseconds of a call go: PROFILE_ARGS='--transport grpc'

@@ -1,9 +1,9 @@
-"""Measures telegrad beside its peers: calls, gradients, jobs, hosts, growth; the README's table.
+"""Measures telegrad beside its peers: calls, collectives, gradients, jobs, hosts, growth.
 
     make bench                                           # makes the peers' environments, then this
-    python benchmarks/bench.py [--only calls grpc step jobs mlp hosts growth] [--peers telegrad torch ...]
+    python benchmarks/bench.py [--only calls collectives ddp ...] [--peers telegrad torch ...]
                                [--rounds 3] [--seconds 1] [--quick] [--cores 2]
-                               [--minutes 16] [--json FILE] [--write]
+                               [--minutes 19] [--json FILE] [--write]
     python benchmarks/bench.py --render docs/bench.json   # the documents' tables anew, nothing measured
 
 Each peer runs in a process tree of its own, from its own environment, and all trees on the same cores.
@@ -13,8 +13,9 @@ and docs/performance.md and the plots into docs/: `make bench` does. A peer that
 part that cannot be run on this machine, is a line that says so. After `--minutes` each part gets
 one round.
 
-What is measured stands in parts.py, how in peers/measure.py, peers/passes.py, peers/jobs.py and
-peers/growth.py. `make profile` (call_profile.py) shows where the time of a call goes.
+What is measured stands in parts.py, how in peers/measure.py, peers/passes.py, peers/jobs.py,
+peers/collectives.py, peers/ddp.py and peers/growth.py. `make profile` (call_profile.py) shows where the
+time of a call goes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from hosts import VARIANTS, CannotError, two_hosts
 from machine import ROOT, python_of, say
 from parts import GROWTH, GROWTH_MOST, PARTS, Part
 from programs import pin, repeat, run
-from report import TABLES, growth_lines, replace, summary
+from report import README_ROWS, README_TABLES, growth_lines, replace, summary
 from rounds import Found, Report, about, errors, measure, present, version_of
 
 DOCS = ROOT / "docs"
@@ -83,20 +84,21 @@ def _run_growth(peer: str, program: str, arguments: Sequence[str]) -> Report:
 def differing(parts: dict[str, Found]) -> Iterator[str]:
     """Yields the figures for which peers have found other numbers than telegrad."""
     for part, found in parts.items():
-        known: dict[str, list[float]] = {}
+        known: dict[tuple[str, str], list[float]] = {}
         for peer, reports in found.items():
-            for each in [each for some in reports.values() for each in some if "figures" in each]:
+            good = [(p, each) for p, some in reports.items() for each in some if "figures" in each]
+            for plan, each in good:
                 for name, figure in each["figures"].items():
                     values = figure.get("values")
                     if values is None or name == "parameter server":  # who steps first is chance
                         continue
-                    first = known.setdefault(name, values)
+                    first = known.setdefault((plan, name), values)
                     scale = max(map(abs, first))
                     if not all(
                         math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE * scale)
                         for a, b in zip(first, values, strict=True)
                     ):
-                        yield f"{part}, {name}: {first} and, {peer}, {values}"
+                        yield f"{part}, {plan}, {name}: {first} and, {peer}, {values}"
 
 
 def run_all(told: argparse.Namespace) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def write(result: dict[str, Any], path: Path) -> None:
 def render(result: dict[str, Any], drawn: Sequence[str]) -> None:
     """Puts the tables into the documents, and the names of the plots that were drawn."""
     pictures = {name: ["", f"![{words}]({file})"] for name, file, words in PLOTS if file in drawn}
-    replace(ROOT / "README.md", "figures", summary(result, TABLES[:1]))
+    replace(ROOT / "README.md", "figures", summary(result, README_TABLES, README_ROWS))
     figures = [*summary(result), *pictures.get("figures", ())]
     replace(DOCS / "performance.md", "figures", figures)
     lines = [*growth_lines(result["parts"]["growth"]), *pictures.get("growth", ())]
@@ -162,7 +164,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it runs")
     parser.add_argument("--cores", type=int, default=2, help="that each peer's processes share")
     parser.add_argument("--json", type=Path, default=ROOT / "bench-all.json")
-    parser.add_argument("--minutes", type=float, default=16.0, help="then only first rounds begin")
+    parser.add_argument("--minutes", type=float, default=19.0, help="then only first rounds begin")
     parser.add_argument("--write", action="store_true", help="README.md, docs/, plots")
     parser.add_argument("--render", type=Path, metavar="JSON", help="writes the tables of this run")
     told = parser.parse_args(arguments)

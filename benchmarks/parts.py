@@ -6,10 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-__all__ = ["GROWTH", "GROWTH_MOST", "HOSTS", "PARTS", "ROWS", "SLACK", "Gate", "Part", "Row"]
+__all__ = [
+    "FOUR_RANKS",
+    "GROWTH",
+    "GROWTH_MOST",
+    "HOSTS",
+    "PARTS",
+    "ROWS",
+    "SLACK",
+    "Gate",
+    "Part",
+    "Row",
+]
 
 TWO = "2 workers"
 ALONE = "1 process"
+TWO_RANKS: Final = "2 ranks"
+FOUR_RANKS: Final = "4 ranks"
 PERCEPTRON = "perceptron"
 HOSTS: Final = "two hosts"
 GROWTH: Final = (2, 4, 8, 16, 32)
@@ -58,12 +71,14 @@ class Gate:
         factor: The ratio.
         least: Whether the ratio has to be at least that; else at most.
         note: What else has to be known of the gate.
+        ours: Which of telegrad's figures is divided: `telegrad`, or one of `hosts.VARIANTS`.
     """
 
     peer: str
     factor: float
     least: bool = False
     note: str = ""
+    ours: str = "telegrad"
 
     def __str__(self) -> str:
         note = f" ({self.note})" if self.note else ""
@@ -105,6 +120,11 @@ IDLE = (
     *("echo 1 MiB", "echo 64 MiB", "other 64 MiB", "references"),
 )
 BETWEEN = ("call", "calls", "echo 64 MiB")
+REDUCED = ("all_reduce 4 B", "all_reduce 1 MiB", "all_reduce 64 MiB", "barrier")
+EXCHANGED = ("exchange 4 B", "exchange 64 MiB")
+COLLECTIVES = "collectives"
+COLLECTIVES_HOSTS = "collectives-hosts"
+DDP = "ddp"
 
 PARTS: Final[dict[str, Part]] = {
     "calls": Part(
@@ -155,6 +175,36 @@ PARTS: Final[dict[str, Part]] = {
         [(HOSTS, ["--workers", "2", "--idle", *BETWEEN, "--busy"])],
         between_hosts=True,
     ),
+    COLLECTIVES: Part(
+        "collectives of 2 and 4 ranks on one host, beside torch (Gloo) and OpenMPI",
+        {
+            "telegrad": "telegrad_collectives.py",
+            "torch": "torch_collectives.py",
+            "openmpi": "openmpi_collectives.py",
+        },
+        [
+            (TWO_RANKS, ["--ranks", "2", "--figures", *REDUCED, "resident 64 MiB", *EXCHANGED]),
+            (FOUR_RANKS, ["--ranks", "4", "--figures", *REDUCED, "resident 64 MiB"]),
+        ],
+    ),
+    DDP: Part(
+        "a data-parallel step of a 784-1024-1024-10 network, 2 and 4 ranks, beside torch (Gloo)",
+        {"telegrad": "telegrad_ddp.py", "torch": "torch_ddp.py"},
+        [
+            (TWO_RANKS, ["--ranks", "2", "--figures", "step", "step beside 4"]),
+            (FOUR_RANKS, ["--ranks", "4", "--figures", "step"]),
+        ],
+    ),
+    COLLECTIVES_HOSTS: Part(
+        "collectives of 2 ranks on two hosts (network namespaces), beside torch (Gloo)",
+        {
+            "telegrad": "telegrad_collectives.py",
+            "telegrad-plain": "telegrad_collectives.py",
+            "torch": "torch_collectives.py",
+        },
+        [(HOSTS, ["--ranks", "2", "--figures", *REDUCED])],
+        between_hosts=True,
+    ),
     "growth": Part(
         "2 to 32 workers on one host, all calling all, beside torch up to 16",
         {"telegrad": "growth.py", "torch": "growth.py"},
@@ -163,6 +213,9 @@ PARTS: Final[dict[str, Part]] = {
         grows=True,
     ),
 }
+
+# Gloo encrypts nothing.
+INSECURE = Gate("torch", 1.0, note="not encrypted", ours="telegrad-plain")
 
 ROWS: Final[tuple[Row, ...]] = (
     Row(
@@ -240,5 +293,147 @@ ROWS: Final[tuple[Row, ...]] = (
         ("idle", "echo 64 MiB", "p50"),
         Gate("torch", 2.3),
         1e3,
+    ),
+    Row(
+        "2 ranks: `all_reduce` 4 B, us",
+        COLLECTIVES,
+        TWO_RANKS,
+        ("all_reduce 4 B", "p50"),
+        Gate("torch", 0.33),
+    ),
+    Row(
+        "2 ranks: `all_reduce` 1 MiB, us",
+        COLLECTIVES,
+        TWO_RANKS,
+        ("all_reduce 1 MiB", "p50"),
+        Gate("torch", 0.4),
+    ),
+    Row(
+        "2 ranks: `all_reduce` 64 MiB, ms",
+        COLLECTIVES,
+        TWO_RANKS,
+        ("all_reduce 64 MiB", "p50"),
+        Gate("openmpi", 1.0),
+        1e3,
+    ),
+    Row(
+        "2 ranks: `all_reduce` 64 MiB, resident, ms",
+        COLLECTIVES,
+        TWO_RANKS,
+        ("resident 64 MiB", "p50"),
+        Gate("openmpi", 0.4),
+        1e3,
+    ),
+    Row(
+        "2 ranks: `barrier`, us",
+        COLLECTIVES,
+        TWO_RANKS,
+        ("barrier", "p50"),
+        Gate("torch", 0.33),
+    ),
+    Row(
+        "2 ranks: 4 B there and back, us",
+        COLLECTIVES,
+        TWO_RANKS,
+        ("exchange 4 B", "p50"),
+        Gate("torch", 1.0),
+    ),
+    Row(
+        "2 ranks: 64 MiB there and back, ms",
+        COLLECTIVES,
+        TWO_RANKS,
+        ("exchange 64 MiB", "p50"),
+        Gate("torch", 1.0),
+        1e3,
+    ),
+    Row(
+        "4 ranks: `all_reduce` 4 B, us",
+        COLLECTIVES,
+        FOUR_RANKS,
+        ("all_reduce 4 B", "p50"),
+        Gate("torch", 1.0),
+    ),
+    Row(
+        "4 ranks: `all_reduce` 1 MiB, us",
+        COLLECTIVES,
+        FOUR_RANKS,
+        ("all_reduce 1 MiB", "p50"),
+        Gate("torch", 0.4),
+    ),
+    Row(
+        "4 ranks: `all_reduce` 64 MiB, ms",
+        COLLECTIVES,
+        FOUR_RANKS,
+        ("all_reduce 64 MiB", "p50"),
+        Gate("openmpi", 1.0),
+        1e3,
+    ),
+    Row(
+        "4 ranks: `all_reduce` 64 MiB, resident, ms",
+        COLLECTIVES,
+        FOUR_RANKS,
+        ("resident 64 MiB", "p50"),
+        Gate("openmpi", 0.4),
+        1e3,
+    ),
+    Row(
+        "4 ranks: `barrier`, us",
+        COLLECTIVES,
+        FOUR_RANKS,
+        ("barrier", "p50"),
+        Gate("torch", 0.33),
+    ),
+    Row(
+        "2 ranks: DDP step, ms",
+        DDP,
+        TWO_RANKS,
+        ("step", "p50"),
+        Gate("torch", 0.75),
+        1e3,
+    ),
+    Row(
+        "2 ranks: DDP step beside 4 busy processes, ms",
+        DDP,
+        TWO_RANKS,
+        ("step beside 4", "p50"),
+        Gate("torch", 0.9),
+        1e3,
+    ),
+    Row(
+        "4 ranks: DDP step, ms",
+        DDP,
+        FOUR_RANKS,
+        ("step", "p50"),
+        Gate("torch", 1.0),
+        1e3,
+    ),
+    Row(
+        "between hosts: `all_reduce` 4 B, us",
+        COLLECTIVES_HOSTS,
+        HOSTS,
+        ("all_reduce 4 B", "p50"),
+        INSECURE,
+    ),
+    Row(
+        "between hosts: `all_reduce` 1 MiB, us",
+        COLLECTIVES_HOSTS,
+        HOSTS,
+        ("all_reduce 1 MiB", "p50"),
+        INSECURE,
+    ),
+    Row(
+        "between hosts: `all_reduce` 64 MiB, ms",
+        COLLECTIVES_HOSTS,
+        HOSTS,
+        ("all_reduce 64 MiB", "p50"),
+        INSECURE,
+        1e3,
+    ),
+    Row(
+        "between hosts: `barrier`, us",
+        COLLECTIVES_HOSTS,
+        HOSTS,
+        ("barrier", "p50"),
+        INSECURE,
     ),
 )

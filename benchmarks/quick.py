@@ -1,7 +1,7 @@
-"""Compares the working tree with a commit, in about three minutes and without any peer.
+"""Compares the working tree with a commit, in about six minutes and without any peer.
 
     make bench-quick BASE=a61bff9                  # without BASE: HEAD, for what is not committed yet
-    python benchmarks/quick.py [--base HEAD] [--only calls grpc step jobs mlp] [--rounds 5]
+    python benchmarks/quick.py [--base HEAD] [--only calls collectives ...] [--rounds 5]
                                [--seconds 0.4] [--cores 2] [--fail]
 
 It measures each row of parts.py that needs no second host. A round runs both trees, one after the

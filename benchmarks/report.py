@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parts import GROWTH, ROWS, Row
+from parts import FOUR_RANKS, GROWTH, ROWS, Row
 from rounds import Found, median_of, median_of_ratios, version_of
 
 __all__ = [
-    "NAMES",
     "NONE",
+    "README_ROWS",
+    "README_TABLES",
     "TABLES",
     "cell",
     "growth_lines",
     "marked",
+    "name_of",
     "number",
     "replace",
     "summary",
@@ -32,10 +34,21 @@ NAMES = {
     "dask": "Dask",
     "monarch": "Monarch",
     "numpy": "NumPy by hand",
+    "openmpi": "OpenMPI",
 }
+# Where torch has no calls, but collectives.
+OVER_GLOO = ("collectives", "ddp", "collectives-hosts")
 NONE = "–"
 # The parts that share a table: they have the same peers.
-TABLES = (("calls", "grpc", "step", "jobs"), ("mlp",), ("hosts",))
+TABLES = (
+    ("calls", "grpc", "step", "jobs"),
+    ("collectives", "ddp"),
+    ("mlp",),
+    ("hosts",),
+    ("collectives-hosts",),
+)
+README_TABLES = TABLES[:2]
+README_ROWS = tuple(row for row in ROWS if row.plan != FOUR_RANKS)
 BEGIN, END = "<!-- {}: written by make {} -->", "<!-- end of {} -->"
 
 
@@ -48,6 +61,11 @@ def number(value: float | None) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def name_of(peer: str, part: str) -> str:
+    """Returns what the documents call a peer that a part measures."""
+    return "torch (Gloo)" if peer == "torch" and part in OVER_GLOO else NAMES[peer]
+
+
 def table(parts: Mapping[str, Found], rows: Sequence[Row] = ROWS) -> Iterator[str]:
     """Yields the rows that were measured; how telegrad stands to whom, and the gate.
 
@@ -58,7 +76,8 @@ def table(parts: Mapping[str, Found], rows: Sequence[Row] = ROWS) -> Iterator[st
     shown = [row for row in rows if row.part in parts]
     peers = list(dict.fromkeys(peer for row in shown for peer in parts[row.part]))
     versions = {peer: _version(parts, peer) for peer in peers}
-    header = ["", *(f"{NAMES[peer]} {versions[peer]}".strip() for peer in peers)]
+    names = {peer: name_of(peer, shown[0].part) for peer in peers}
+    header = ["", *(f"{names[peer]} {versions[peer]}".strip() for peer in peers)]
     header += ["telegrad's is", "gate"]
     yield "| " + " | ".join(header) + " |"
     yield "|---" + "|--:" * (len(header) - 2) + "|---|"
@@ -91,10 +110,10 @@ def cell(found: Found, row: Row, peer: str) -> str:
     return number(None if value is None else value / row.scale)
 
 
-def ratio_of(found: Found, row: Row, ours_is: str = "telegrad") -> float | None:
-    """Returns telegrad's figure over that of the peer that a row's gate names."""
+def ratio_of(found: Found, row: Row, ours_is: str = "") -> float | None:
+    """Returns telegrad's figure, or that of a variant, over that of the peer that a gate names."""
     assert row.gate is not None
-    ours = found.get(ours_is, {}).get(row.plan, ())
+    ours = found.get(ours_is or row.gate.ours, {}).get(row.plan, ())
     theirs = found.get(row.gate.peer, {}).get(row.plan, ())
     return median_of_ratios(ours, theirs, *row.where)
 
@@ -138,17 +157,22 @@ def replace(document: Path, name: str, lines: Sequence[str]) -> None:
     document.write_text("".join([before, begin, "\n\n", "\n".join(lines), "\n\n", end, after]))
 
 
-def summary(result: Mapping[str, Any], tables: Sequence[Sequence[str]] = TABLES) -> list[str]:
+def summary(
+    result: Mapping[str, Any],
+    tables: Sequence[Sequence[str]] = TABLES,
+    rows: Sequence[Row] = ROWS,
+) -> list[str]:
     """Returns what a document shows: tables, on what and when, and what is missing.
 
     Args:
         result: What was measured.
-        tables: The parts of each table. The README has the first one, docs/performance.md all.
+        tables: The parts of each table. docs/performance.md has all, the README `README_TABLES`.
+        rows: The rows of the tables.
     """
     lines = [f"{result['words']}."]
     for names in tables:
         if parts := {name: result["parts"][name] for name in names if name in result["parts"]}:
-            lines += ["", *table(parts)]
+            lines += ["", *table(parts, rows)]
     left_out = [f"{NAMES[peer]} is not measured: {why}." for peer, why in result["missing"].items()]
     left_out += [f"Not run, {part}: {reason}." for part, reason in result["skipped"].items()]
     return [*lines, "", *left_out] if left_out else lines

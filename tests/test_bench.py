@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -42,10 +43,13 @@ def test_every_row_has_a_program_for_each_of_its_peers(load: Load) -> None:
         assert bench.parse(["--only", row.part]).only == [row.part]
         part = parts.PARTS[row.part]
         arguments = dict(part.plans)[row.plan]
-        assert {"telegrad", *([row.gate.peer] if row.gate else [])} <= part.programs.keys()
+        named = [row.gate.peer, row.gate.ours] if row.gate else []
+        assert {"telegrad", *named} <= part.programs.keys()
         if row.where[0] == "idle":
             assert row.where[1] in arguments[arguments.index("--idle") :]
             assert row.where[1] in measure.FIGURES
+        if "--figures" in arguments:
+            assert row.where[0] in arguments[arguments.index("--figures") :]
     shown = [name for names in load("report").TABLES for name in names]
     assert sorted(shown) == sorted({row.part for row in parts.ROWS})
     for part in parts.PARTS.values():
@@ -69,6 +73,15 @@ def test_the_programs_take_the_arguments_of_their_plans(load: Load) -> None:
     assert plans["measure"](parts.PARTS["hosts"].plans[0][1]).busy == []
     over_grpc = [plans["measure"](parts.PARTS[name].plans[0][1]).grpc for name in ("calls", "grpc")]
     assert over_grpc == [False, True]
+    collectives, ddp = load("collectives"), load("ddp")
+    for name in ("collectives", "ddp", "collectives-hosts"):
+        figures = ddp.FIGURES if name == "ddp" else collectives.FIGURES
+        for plan, arguments in parts.PARTS[name].plans:
+            told = collectives.plan([*arguments, "--seconds", "0.5"], figures)
+            assert told.ranks == (4 if plan == "4 ranks" else 2)
+            assert told.rank is None
+    place = ["--rank", "1", "--meet", "tcp://10.0.0.1:29500", "--insecure"]  # as hosts.py adds them
+    assert collectives.plan(place).insecure
 
 
 def test_make_bench_installs_every_peer_at_a_pinned_version(load: Load) -> None:
@@ -129,6 +142,50 @@ def test_a_case_that_is_repeated_makes_a_report(load: Load) -> None:
     assert reported == {"error": "this peer has no such case"}
 
 
+class Ranks:
+    """Two ranks, of which the other one takes a second for everything; see collectives.Library."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def zeros(self, n: int) -> Any:
+        return np.zeros(n, np.float32)
+
+    def resident(self, n: int) -> Any:
+        del n
+
+    def all_reduce(self, array: Any) -> None:
+        self.ran.append("all_reduce")
+        if np.all(array == 1):  # what the first rank begins with
+            array += 2
+        else:
+            array[len(array) // 2 :] += 1  # the times of the other one
+
+    def barrier(self) -> None:
+        self.ran.append("barrier")
+
+
+def test_a_figure_of_ranks_is_that_of_the_slowest(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collectives, ranks = load("collectives"), Ranks()
+    monkeypatch.setattr(collectives, "SIZES", {"4 B": 1, "1 MiB": 2, "64 MiB": 4})
+    told = collectives.plan(["--rank", "0", "--figures", "resident 64 MiB", "all_reduce 64 MiB"])
+    found = collectives.measure(ranks, told)
+    assert list(found) == ["all_reduce 64 MiB", "resident 64 MiB"]
+    assert found["resident 64 MiB"] == found["all_reduce 64 MiB"]  # it has none
+    assert found["all_reduce 64 MiB"] == {"p50": 1e6, "samples": collectives.SAMPLES}
+    assert ranks.ran.count("barrier") == collectives.SAMPLES + 2  # and two warm-ups
+    assert collectives.slowest(ranks, told, [3.0, 0.5]) == [3.0, 1.0]
+
+
+def test_ranks_that_find_a_wrong_sum_report_nothing(load: Load) -> None:
+    collectives = load("collectives")
+    told = collectives.plan(["--rank", "0", "--ranks", "3", "--figures", "all_reduce 4 B"])
+    with pytest.raises(RuntimeError, match="all_reduce 4 B: an array does not hold 6 everywhere"):
+        collectives.measure(Ranks(), told)
+
+
 @pytest.mark.parametrize(("least", "kept", "worst"), [(False, 1.0, 1.32), (True, 1.3, 1.08)])
 def test_a_gate_that_is_missed_may_get_a_tenth_worse(
     load: Load, least: bool, kept: float, worst: float
@@ -172,6 +229,42 @@ def test_a_row_has_medians_the_median_of_ratios_and_its_gate(load: Load) -> None
         "| at least 2 x torch (median of five runs); missed (0.300), no worse than 0.27 |",
         "| shown alone | 180 | 600 | – | – | – |",
     ]
+
+
+def reduced(p50: float) -> dict[str, Any]:
+    return report(**{"all_reduce 4 B": {"p50": p50}})
+
+
+def test_collectives_of_torch_go_over_gloo_and_a_gate_may_be_of_a_variant(load: Load) -> None:
+    writer = load("report")
+    found = {
+        "telegrad": {"two hosts": [reduced(600.0)]},
+        "torch": {"two hosts": [reduced(500.0)]},
+        "telegrad-plain": {"two hosts": [reduced(400.0)]},
+    }
+    lines = list(writer.table({"collectives-hosts": found}))
+    assert lines[0].startswith(
+        "|  | telegrad 1.0 | torch (Gloo) 1.0 | telegrad, not encrypted 1.0 |"
+    )
+    assert lines[2] == (
+        "| between hosts: `all_reduce` 4 B, us | 600 | 500 | 400 | 0.80 x torch "
+        "| at most 1 x torch (not encrypted) |"
+    )
+
+
+def test_the_readme_has_calls_and_collectives_of_two_ranks(load: Load) -> None:
+    writer, plans = load("report"), ("2 ranks", "4 ranks")
+    ranks = {"telegrad": {plan: [reduced(10.0)] for plan in plans}}
+    hosts = {"telegrad": {"two hosts": [reduced(10.0)]}}
+    parts = {"collectives": ranks, "collectives-hosts": hosts}
+    result = {"words": "today", "missing": {}, "skipped": {}, "parts": parts}
+    for lines, of_all in (
+        (writer.summary(result), True),
+        (writer.summary(result, writer.README_TABLES, writer.README_ROWS), False),
+    ):
+        assert any("2 ranks: `all_reduce` 4 B, us | 10.0 |" in line for line in lines)
+        for shown in ("4 ranks: ", "between hosts: "):
+            assert any(shown in line for line in lines) == of_all
 
 
 def test_growth_has_a_line_for_each_number_of_workers_that_was_run(load: Load) -> None:
@@ -259,7 +352,7 @@ def test_each_tree_runs_its_own_programs_on_its_own_package(load: Load, tmp_path
 
 def test_what_can_be_compared_needs_no_peer_and_no_second_host(load: Load) -> None:
     told = load("quick").parse([])
-    assert told.only == ["calls", "grpc", "step", "jobs", "mlp"]
+    assert told.only == ["calls", "grpc", "step", "jobs", "mlp", "collectives", "ddp"]
     assert told.base == "HEAD"
     assert not told.fail
     with pytest.raises(SystemExit):
@@ -370,7 +463,7 @@ def test_other_numbers_than_telegrads_are_told(load: Load) -> None:
     assert not list(load("bench").differing({"step": found}))
     found["torch"]["p"].append(report(step=other))
     (told,) = load("bench").differing({"step": found})
-    assert told == "step, step: [1.0, 2.0] and, torch, [1.0, 2.1]"
+    assert told == "step, p, step: [1.0, 2.0] and, torch, [1.0, 2.1]"
 
 
 @pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--write", "--quick"], ["--only", "all"]])

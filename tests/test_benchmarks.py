@@ -81,14 +81,15 @@ CHAINS = (("chain of 2", "chain"), ("chain of 3", "chain"))
 @pytest.mark.timeout(180)  # a dozen processes, which import NumPy and gRPC
 def test_make_bench_runs_and_writes_what_it_found(programs: Programs, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    few = ["--quick", "--peers", "telegrad", "--only", "calls", "step", "jobs", "mlp", "growth"]
+    names = ["calls", "step", "jobs", "mlp", "collectives", "ddp", "growth"]
+    few = ["--quick", "--peers", "telegrad", "--only", *names]
     output = programs.run(["python", "benchmarks/bench.py", *few, "--json", path], limit=150.0)
     parts = json.loads(path.read_text())["parts"]
-    assert list(parts) == ["calls", "step", "jobs", "mlp", "growth"]
+    assert list(parts) == names
     assert list(parts["growth"]["telegrad"]) == ["2 workers", "4 workers"]
     assert parts["calls"]["telegrad"]["2 workers"][0]["transport"]
     rows = [line for line in output.splitlines() if line.startswith("| ")]
-    assert sum("| – | at " in row for row in rows) == 12  # torch was not asked for
+    assert sum("| – | at " in row for row in rows) == 27  # torch was not asked for
     assert not any("| – | – | at " in row for row in rows)
 
 
@@ -99,7 +100,7 @@ def test_make_bench_quick_runs_and_compares_with_a_commit(programs: Programs) ->
     few = ["--rounds", "1", "--seconds", "0.05"]
     output = programs.run(["python", "benchmarks/quick.py", *few], limit=150.0)
     rows = [line for line in output.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == 14
+    assert len(rows) == 29
     assert not any("not measured" in row for row in rows)
 
 

@@ -27,9 +27,9 @@ def parameters() -> list[Any]:
     return made
 
 
-def data() -> tuple[Any, Any]:
+def data(seed: int = 8) -> tuple[Any, Any]:
     """Returns one batch: inputs in float32, and labels."""
-    rng = np.random.default_rng(8)
+    rng = np.random.default_rng(seed)
     x = rng.standard_normal((BATCH, SIZES[0])).astype(np.float32)
     return x, rng.integers(0, SIZES[-1], BATCH)
 

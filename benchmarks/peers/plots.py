@@ -15,7 +15,7 @@ import matplotlib as mpl
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from parts import GROWTH, ROWS, Row
-from report import NAMES, number
+from report import name_of, number
 from rounds import Found, median_of
 
 mpl.use("Agg")  # there may be no screen
@@ -32,6 +32,7 @@ COLOURS = {
     "dask": "#8d6a9f",
     "monarch": "#7f7f7f",
     "numpy": "#4d77cf",
+    "openmpi": "#a0522d",
 }
 COLUMNS = 3
 PANEL = (4.2, 1.9)  # inches
@@ -54,7 +55,7 @@ def draw_rows(parts: dict[str, Found], words: str, path: Path) -> bool:
         row, bars = drawn[place]
         peers = list(reversed(bars))
         made = ax.barh(
-            [NAMES[peer] for peer in peers],
+            [name_of(peer, row.part) for peer in peers],
             [bars[peer] for peer in peers],
             color=[COLOURS[peer] for peer in peers],
         )
@@ -97,7 +98,12 @@ def draw_growth(found: Found, words: str, path: Path) -> bool:
             ]
             if points:
                 any_drawn = True
-                ax.plot(*zip(*points, strict=True), "o-", color=COLOURS[peer], label=NAMES[peer])
+                ax.plot(
+                    *zip(*points, strict=True),
+                    "o-",
+                    color=COLOURS[peer],
+                    label=name_of(peer, "growth"),
+                )
         ax.set_xscale("log", base=2)
         ax.set_xticks(GROWTH, [str(n) for n in GROWTH])
         ax.set_xlabel("workers")
