@@ -186,6 +186,23 @@ def test_ranks_that_find_a_wrong_sum_report_nothing(load: Load) -> None:
         collectives.measure(Ranks(), told)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(120)  # processes that import torch
+@pytest.mark.parametrize(
+    ("part", "peer"), [("collectives", "openmpi"), ("collectives", "torch"), ("ddp", "torch")]
+)
+def test_a_peers_ranks_report_the_figure_of_every_row(load: Load, part: str, peer: str) -> None:
+    parts, rounds, programs = load("parts"), load("rounds"), load("programs")
+    if rounds.present([peer], "bench")[1]:
+        pytest.skip(f"{peer} is not installed; make bench does that")
+    for plan, arguments in parts.PARTS[part].plans:
+        program = parts.PARTS[part].programs[peer]
+        reported = programs.run(peer, program, [*arguments, "--seconds", "0.001"])
+        assert reported.get("version"), reported
+        rows = [row for row in parts.ROWS if (row.part, row.plan) == (part, plan)]
+        assert all(rounds.value_of(reported, *row.where) > 0 for row in rows)
+
+
 @pytest.mark.parametrize(("least", "kept", "worst"), [(False, 1.0, 1.32), (True, 1.3, 1.08)])
 def test_a_gate_that_is_missed_may_get_a_tenth_worse(
     load: Load, least: bool, kept: float, worst: float
