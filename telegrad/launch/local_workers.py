@@ -256,7 +256,7 @@ class LocalProcess:
         if not self._told_to_leave:
             self._exited(1.0)
             end = self.ending()
-            if end != describe(0):
+            if end != describe(0) and not self._told_to_leave:  # `end` may have reaped it meanwhile
                 self._show("stderr", end.encode())
 
     def _pass_on(self, key: selectors.SelectorKey) -> bool:

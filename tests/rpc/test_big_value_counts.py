@@ -156,8 +156,7 @@ for _ in range(CALLS):
     collectives.all_reduce(total)
 told = end()
 size = collectives.get_world_size()
-sent = 2 * (size - 1) * CALLS * total.nbytes // size  # as a ring sends
-check("all_reduce", told, sent, socket=10_000 if size == 2 else 20_000)
+check("all_reduce", told, 0, socket=2_000)  # at most a message to a rank that sleeps
 total[:] = collectives.get_rank() + 1
 collectives.all_reduce(total)
 assert (total == size * (size + 1) // 2).all()
@@ -218,7 +217,7 @@ def test_one_value_for_several(programs: Programs) -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_reductions(programs: Programs, workers: int) -> None:
-    """What arrives is reduced where it lies; what is sent is copied once, and not through the socket."""
+    """Ranks of one host reduce in memory that all have mapped: nothing is sent."""
     counted(programs, REDUCTION, workers)
 
 
