@@ -45,11 +45,15 @@ class Link(ABC):
         """The number of ranks that take part."""
 
     @abstractmethod
-    def send(self, to: int, data: Buffer) -> None:
+    def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         """Sends bytes to a rank; never waits.
 
-        The bytes are not copied and must never change again. The operation does not end before all
-        of them were handed to the transport.
+        The operation does not end before all of them were handed to the transport.
+
+        Args:
+            to: The rank.
+            data: The bytes. Unless they are copied, they must never change again.
+            copy: True to send a copy.
         """
 
     @abstractmethod

@@ -62,7 +62,7 @@ from telegrad.rpc.seams import (
     seconds,
 )
 from telegrad.types import Rank, WorkerInfo
-from telegrad.wire import Buffer
+from telegrad.wire import Buffer, copy_of
 
 __all__ = [
     "MESSAGE_BYTES",
@@ -332,11 +332,12 @@ class Operation(Meeting, Generic[T]):
         other = to if source == self.rank else source
         return None if other == ANY else other
 
-    def send(self, to: int, data: Buffer) -> None:
+    def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         """Sends small data at once, large data when the receiver is ready; never waits."""
         step = self._sent[to]
         self._sent[to] += 1
-        data = self.group.shared(to, data)  # in this thread, as the loop may run the post
+        shared = self.group.shared(to, data)  # in this thread, as the loop may run the post
+        data = copy_of(data) if copy and shared is data else shared
         nbytes = memoryview(data).nbytes
         with self.group.state_lock:
             at_once = to in self.slot.ready or self._may_push(to, nbytes)

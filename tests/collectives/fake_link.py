@@ -56,10 +56,11 @@ class FakeLink(Link):
     def size(self) -> int:
         return len(self._job.links)
 
-    def send(self, to: int, data: Buffer) -> None:
+    def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         assert to != self._rank
         self.messages += 1
         self.nbytes += memoryview(data).nbytes
+        data = bytes(data) if copy else data
         self._job.deliver(("data", self._rank, to), (self.clock + 1, data))
 
     async def receive(self, source: int) -> Buffer:

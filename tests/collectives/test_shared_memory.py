@@ -165,7 +165,7 @@ class FakeMeeting(Meeting):
     def tell_call(self) -> None:
         self.told = True
 
-    def send(self, to: int, data: Buffer) -> None:
+    def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         raise NotImplementedError
 
     async def receive(self, source: int) -> Buffer:
@@ -339,7 +339,7 @@ class CopyingMeeting(FakeLink, FakeMeeting):
         FakeLink.__init__(self, job, rank, call)
         self._calls: list[Signature] = []
 
-    def send(self, to: int, data: Buffer) -> None:
+    def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         shared = shared_below(memoryview(data)) is not None and (self.rank, to) not in self.copies
         FakeLink.send(self, to, data if shared else bytearray(data))
 

@@ -42,7 +42,7 @@ async def broadcast(link: Link, flat: Array, root: int) -> None:
     parts = cut_blocks(flat, segments(flat.nbytes, n))
     if place == 0 and n > 1:
         for part in parts:
-            link.send(after, as_bytes(part.copy()))
+            link.send(after, as_bytes(part), copy=True)
     await dissemination.barrier(link)
     if place == 0:
         return

@@ -124,7 +124,7 @@ async def _send_parts(link: Link, parts: Sequence[Array]) -> dict[int, Buffer]:
     early: dict[int, Buffer] = {}
     for distance in range(1, n):
         to, source = (r + distance) % n, (r - distance) % n
-        link.send(to, as_bytes(parts[to].copy()))
+        link.send(to, as_bytes(parts[to]), copy=True)
         if parts[to].nbytes > AT_ONCE_UP_TO_BYTES:
             early[source] = await link.receive(source)
     return early

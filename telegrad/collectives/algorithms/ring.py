@@ -36,7 +36,7 @@ async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     n, r = link.size, link.rank
     left, right = (r - 1) % n, (r + 1) % n
     blocks = cut_blocks(flat, n)
-    link.send(right, as_bytes(blocks[r].copy()))
+    link.send(right, as_bytes(blocks[r]), copy=True)
     for k in range(n - 1):
         own = blocks[(r - k - 1) % n]
         partial = from_bytes(await link.receive(left), flat.dtype, own.shape)

@@ -27,7 +27,7 @@ async def reduce(link: Link, flat: Array, op: ReduceOp, root: int) -> None:
     sends 1 message of B bytes. The bits are those of `direct.all_reduce`.
     """
     if link.rank != root:
-        link.send(root, as_bytes(flat.copy()))
+        link.send(root, as_bytes(flat), copy=True)
     await dissemination.barrier(link)
     if link.rank != root:
         return
@@ -67,7 +67,7 @@ async def gather(link: Link, array: Array, root: int) -> list[Array] | None:
     sends 1 message, the bytes of its own array.
     """
     if link.rank != root:
-        link.send(root, as_bytes(array.copy()))
+        link.send(root, as_bytes(array), copy=True)
     await dissemination.barrier(link)
     if link.rank != root:
         return None
@@ -100,7 +100,7 @@ async def scatter(link: Link, array: Array, parts: Sequence[Array], root: int) -
     if link.rank == root:
         for distance in range(1, link.size):
             to = (root + distance) % link.size
-            link.send(to, as_bytes(parts[to].copy()))
+            link.send(to, as_bytes(parts[to]), copy=True)
         part = parts[root]
     else:
         data = await link.receive(root)

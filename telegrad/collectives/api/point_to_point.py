@@ -287,7 +287,7 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
     staged = Staged(checked)
 
     async def run(link: Link) -> None:
-        link.send(to, as_bytes(staged.flat.copy()))
+        link.send(to, as_bytes(staged.flat), copy=True)
 
     return Call(
         signature=signature_of("send", checked, "", shape=checked.shape),

@@ -144,9 +144,9 @@ class Part(Meeting):
         """The number of the ranks."""
         return len(self._ranks)
 
-    def send(self, to: int, data: Buffer) -> None:
+    def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         """See `Link`."""
-        self._whole.send(self._ranks[to], data)
+        self._whole.send(self._ranks[to], data, copy=copy)
 
     def receive(self, source: int) -> Steps[Buffer]:
         """See `Link`."""
