@@ -48,6 +48,7 @@ class SharedMemory(mmap):
     Attributes:
         descriptor: The file descriptor of the memory, in the process that made it; -1 without one.
         travels: True if arrays in this memory are sent to local workers without a copy.
+        copied: True if that is for collectives alone, and what a program sends is copied.
 
     >>> memory = SharedMemory.make(4096)
     >>> again = SharedMemory.of(memory.descriptor, 4096)
@@ -58,6 +59,7 @@ class SharedMemory(mmap):
 
     descriptor: int = -1
     travels: bool = False
+    copied: bool = False
 
     @classmethod
     def make(cls, size: int) -> Self:

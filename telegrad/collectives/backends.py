@@ -130,6 +130,11 @@ class Sharing:
         self._shared: tuple[Boards, Residents] | None = None
         self._queue: deque[Meeting] = deque()
 
+    @property
+    def in_place(self) -> bool:
+        """True if long arrays that were made in shared memory are reduced without copies."""
+        return self.possible and self._alone
+
     # The group calls these two with its lock held, in the order of the operations.
 
     def queue(self, meeting: Meeting) -> None:
@@ -137,10 +142,11 @@ class Sharing:
         if self.possible:
             self._queue.append(meeting)
 
-    def leave(self, meeting: Meeting) -> None:
-        """Removes an operation that is over."""
+    def leave(self, meeting: Meeting) -> list[Meeting]:
+        """Removes an operation that is over; returns those whose turn it is now."""
         if meeting in self._queue:
             self._queue.remove(meeting)
+        return [*self._queue][: 1 if self.possible else None]
 
     async def enter(self, meeting: Meeting) -> Backend:
         """Waits for the turn of an operation and returns its backend."""

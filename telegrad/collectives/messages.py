@@ -96,29 +96,18 @@ class Signature:
         >>> three.fits(Signature(operation="all_reduce", op="SUM", dtype="float32", shape=(4,)))
         False
         """
-        same = (self._verb, self.op, self.root, self.dtype, self.label) == (
-            other._verb,
-            other.op,
-            other.root,
-            other.dtype,
-            other.label,
-        )
-        return same and self._fits_shape(other) and self._fits_calls(other)
+        return self.compared() == other.compared()
 
-    def _fits_calls(self, other: Signature) -> bool:
-        same = len(self.calls) == len(other.calls)
-        return same and all(a.fits(b) for a, b in zip(self.calls, other.calls, strict=True))
-
-    def _fits_shape(self, other: Signature) -> bool:
+    def compared(self) -> tuple[object, ...]:
+        """Returns what is equal on all ranks whose calls fit each other."""
+        shape: object = (self.shape, self.parts)
         if self.operation in _FREE_SHAPE:
-            return True
-        if self.operation in _FREE_LENGTH and self.shape and other.shape:
-            return self.shape[1:] == other.shape[1:]
-        return self.shape == other.shape and self.parts == other.parts
-
-    @property
-    def _verb(self) -> str:
-        return _TWINS.get(self.operation, self.operation)
+            shape = None
+        elif self.operation in _FREE_LENGTH and self.shape:
+            shape = self.shape[1:]
+        verb = _TWINS.get(self.operation, self.operation)
+        calls = tuple(each.compared() for each in self.calls)
+        return verb, self.op, self.root, self.dtype, self.label, shape, calls
 
     def __str__(self) -> str:
         """Returns the signature in the form of a call.

@@ -479,14 +479,19 @@ class Operation(Meeting, Generic[T]):
         with self.group.state_lock:
             if self.over:
                 return
+            actions = self.noticed()  # in memory, the others may have come without a message
             due = self._clock.due()
+            if due is Due.EXPIRE and not self._stands:
+                due, self._cancel_timer = Due.NOTHING, _nothing  # its next wait ends at once
+            elif due is not Due.EXPIRE:
+                self._watch()
             blocked = self._stands and self.group.cross_waits.blocked_in() is self
             tell = due is Due.TELL and not (self._told_entered and self._told_blocked >= blocked)
             self._told_entered |= tell
             self._told_blocked |= tell and blocked
             missing = self._missing()
-            if due is not Due.EXPIRE:
-                self._watch()
+        for action in actions:
+            action()
         if tell:
             self.tell_call()
         if due is Due.TELL:

@@ -38,7 +38,7 @@ from telegrad.collectives.messages import (
     OperationMessage,
 )
 from telegrad.collectives.operation import MESSAGE_BYTES, Call, CrossWaits, Operation, time_limit
-from telegrad.collectives.shared_memory.boards import MOST_RANKS, has_order
+from telegrad.collectives.shared_memory.boards import MOST_RANKS
 from telegrad.errors import (
     AgentForkedError,
     BlockingCallError,
@@ -530,8 +530,9 @@ class ProcessGroup:
             operation.end()
             actions = self._take_turns()
             if operation.call.in_turn:
-                self.sharing.leave(operation)
-                actions += [a for each in self._operations.values() for a in each.noticed()]
+                next_ones = self.sharing.leave(operation)
+                for each in self._operations.values():
+                    actions += each.noticed() if each in next_ones else ()
         _perform(actions)
 
     def _known(self, channel: Channel) -> Channel:
@@ -781,7 +782,7 @@ def _neighbours(agent: AgentCore, members: Sequence[WorkerInfo]) -> Sequence[Seq
     for r, member in enumerate(members):
         hosts.setdefault(agent.exchange.host_of(member) or f"alone: {r}", []).append(r)
     most = max(map(len, hosts.values()), default=0)
-    return list(hosts.values()) if 1 < most <= MOST_RANKS and has_order() else ()
+    return list(hosts.values()) if 1 < most <= MOST_RANKS else ()
 
 
 def _perform(actions: Sequence[Callable[[], None]]) -> None:

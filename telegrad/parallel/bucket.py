@@ -110,7 +110,7 @@ def assign_buckets(
     return tuple(sorted(closed, key=lambda bucket: position[bucket.members[-1]]))
 
 
-MOST_KEPT = 2  # of one size: one holds gradients while the other is reduced
+MOST_KEPT = 2  # of one bucket: one holds gradients while the other is reduced
 
 
 @final
@@ -125,10 +125,15 @@ class Buffers:
         self._make = make
         self._kept: dict[int, list[Array]] = {}
 
-    def take(self, size: int, dtype: np.dtype[np.generic], xp: Any = np) -> Array:
+    def clear(self) -> None:
+        """Keeps none of the memory any more."""
+        self._kept.clear()
+
+    def take(self, b: int, size: int, dtype: np.dtype[np.generic], xp: Any = np) -> Array:
         """Returns a buffer of so many items, whose values are undefined.
 
         Args:
+            b: The number of the bucket, which always has the same size and dtype until `clear`.
             size: The number of items.
             dtype: Their dtype.
             xp: The library of the array; only memory of NumPy's is used again.
@@ -136,7 +141,7 @@ class Buffers:
         if xp is not np:
             fresh: Array = xp.empty(size, dtype=dtype)
             return fresh
-        kept = self._kept.setdefault(size * dtype.itemsize, [])
+        kept = self._kept.setdefault(b, [])
         for i in range(len(kept)):
             if getrefcount(kept[i]) == 2:  # `kept` and this call
                 return kept[i].view(dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import device_of, shared_empty
+from telegrad.arrays import device_of, shared_below, shared_empty
 from telegrad.autograd import Completion, Tensor, is_grad_enabled
 from telegrad.collectives import (
     ProcessGroup,
@@ -467,10 +467,16 @@ class _Group:
         return all_gather(array, group=self._group, async_op=True, label=label)
 
     def memory(self, nbytes: int) -> Array:
-        if self._group.sharing.possible:
-            with suppress(OSError):  # no descriptor is left
-                return shared_empty(nbytes, np.uint8)
-        return np.empty(nbytes, np.uint8)
+        if not self._group.sharing.in_place:
+            return np.empty(nbytes, np.uint8)
+        try:
+            buffer = shared_empty(nbytes, np.uint8)
+        except OSError:  # no descriptor is left
+            return np.empty(nbytes, np.uint8)
+        memory = shared_below(buffer)
+        assert memory is not None
+        memory.copied = True  # the bucket is used again when no array here lies in it
+        return buffer
 
     def abort(self, cause: BaseException) -> None:
         self._group.abort(cause)

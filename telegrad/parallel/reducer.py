@@ -214,6 +214,7 @@ class Reducer:
         No pass is under way.
         """
         self.buckets = assign_buckets(self._slots, self._limit, order)
+        self.buffers.clear()
         self.order_known = True
 
     def _begin(self, target: GradientTarget) -> Reduction | None:
@@ -361,7 +362,7 @@ class Reduction(PassEnd):
             self._start_rows(b, bucket.members[0])
             return
         hook = self._reducer.hook
-        buffer, views = self._fill(bucket, with_present=hook is None)
+        buffer, views = self._fill(b, bucket, with_present=hook is None)
         if hook is not None:
             self._start_hook(hook, b, bucket, buffer)
             return
@@ -429,7 +430,7 @@ class Reduction(PassEnd):
 
         work.then(settle)
 
-    def _fill(self, bucket: Bucket, *, with_present: bool) -> tuple[Array, list[Array]]:
+    def _fill(self, b: int, bucket: Bucket, *, with_present: bool) -> tuple[Array, list[Array]]:
         """Returns a new buffer with this rank's gradients, and its parts.
 
         `with_present` adds an item for each parameter that tells if this rank has a gradient.
@@ -439,7 +440,7 @@ class Reduction(PassEnd):
         if with_present:
             shapes.append((len(parameters),))
         size = sum(math.prod(shape) for shape in shapes)
-        buffer = self._reducer.buffers.take(size, bucket.dtype, namespace(parameters[0].data))
+        buffer = self._reducer.buffers.take(b, size, bucket.dtype, namespace(parameters[0].data))
         views = views_of(buffer, shapes)
         for i, parameter, view in zip(bucket.members, parameters, views, strict=False):
             gradient = self._gradient(parameter)

@@ -120,7 +120,7 @@ def bytes_of(
     in_order = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
     if in_order and memory is not NO_MEMORY and array.nbytes > LENT_BYTES:
         below = shared_below(array)
-        if below is not None and memory.lends(below):
+        if below is not None and not below.copied and memory.lends(below):
             return _octets(array, order).data
         if (kept := memory.keep(array)) is not None:
             return kept

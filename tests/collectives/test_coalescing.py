@@ -90,9 +90,9 @@ def run_block(block: list[Step], async_op: bool) -> list[bytes]:
     return [get().tobytes() for step, (get, _) in same if step[0] != "reduce_scatter_single"]
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_blocks(n: int) -> None:
-    with Cluster(n) as cluster:
+@pytest.mark.parametrize(("n", "processes"), [(2, False), (3, False), (4, False), (2, True)])
+def test_blocks(n: int, processes: bool) -> None:
+    with Cluster(n, processes=processes) as cluster:
 
         @settings(max_examples=30)
         @given(st.lists(steps(n), max_size=8), st.booleans())

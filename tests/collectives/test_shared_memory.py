@@ -455,7 +455,7 @@ def test_arrays_in_shared_memory_are_reduced_where_they_are(
 
 
 def test_more_memory_than_slots() -> None:
-    """Each rank goes round its slots; an earlier array is handed round again."""
+    """What finds no slot is copied."""
     job = FakeJob([np.zeros(1)] * 2)
     job.links = [CopyingMeeting(job, r, CALL) for r in range(2)]
     sharings = [one_host(2) for _ in range(2)]
@@ -474,22 +474,51 @@ def test_more_memory_than_slots() -> None:
 
 
 def test_memory_that_comes_as_a_copy_is_not_used() -> None:
-    """Nothing is written to a copy that only its receiver sees."""
+    """Nothing is written to a copy that only its receiver sees, and it goes round once."""
     job = FakeJob([np.zeros(1)] * 2)
     links = [CopyingMeeting(job, r, CALL) for r in range(2)]
     job.links = list(links)
-    arrays = make_arrays("whole", 2, ITEMS)
-    wanted = arrays[0] + arrays[1]
+    sharings = [one_host(2) for _ in range(2)]
+    first, second = make_arrays("whole", 2, ITEMS), make_arrays("whole", 2, ITEMS)
+    wanted = 2 * (first[0] + first[1]), second[0] + second[1]
 
     async def reduce_copied(link: Link, _: Array) -> None:
-        backend = await enter(link, one_host(2))
+        backend = await enter(link, sharings[link.rank])
         assert isinstance(link, CopyingMeeting)
         link.copies = frozenset({(0, 1)})
-        await backend.all_reduce(arrays[link.rank], ReduceOp.SUM)
+        await backend.all_reduce(first[link.rank], ReduceOp.SUM)
+        link.copies = frozenset()
+        await backend.all_reduce(second[link.rank], ReduceOp.SUM)
+        await backend.all_reduce(first[link.rank], ReduceOp.SUM)
 
     job.run(reduce_copied)
-    np.testing.assert_array_equal(arrays[0], wanted)
-    np.testing.assert_array_equal(arrays[1], wanted)
+    for r in range(2):
+        np.testing.assert_array_equal(first[r], wanted[0])
+        np.testing.assert_array_equal(second[r], wanted[1])
+    assert links[0].nbytes < 2 * 8.1 * ITEMS + BOARD_BYTES
+
+
+def test_a_rank_that_fails_in_the_last_meeting_spoils_it() -> None:
+    """Another one that comes later must not take over what the first may have changed since."""
+    boards = make_boards(2)
+
+    def room(r: int, wait: Callable[[], Any]) -> tuple[Room, FakeMeeting]:
+        meeting = FakeMeeting(r, 2, wait, CALL)
+        return Room(meeting, Boards(r, boards), Residents(r), Spin(0.0)), meeting
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def over() -> None:
+        raise AssertionError("waits for the news of the failure, as it should")
+
+    first, _ = room(0, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_here(first.meet())
+    second, meeting = room(1, over)
+    with pytest.raises(CollectiveMismatchError):
+        run_here(second.meet())
+    assert meeting.told
 
 
 # -- real processes ------------------------------------------------------------------------------

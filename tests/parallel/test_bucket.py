@@ -118,7 +118,7 @@ def test_memory_is_used_again_once_no_array_lies_in_it(
     buffers = Buffers(lambda nbytes: make(nbytes, np.uint8))
     held: list[tuple[Array, float]] = []
     for number, (size, keep) in enumerate(steps):
-        buffer = buffers.take(4 * size, np.dtype(np.float32))
+        buffer = buffers.take(size, 4 * size, np.dtype(np.float32))
         assert buffer.shape == (4 * size,)
         buffer[...] = number
         held = [*held, (buffer.reshape(2, -1)[1:], float(number))][-keep:] if keep else []
@@ -127,7 +127,7 @@ def test_memory_is_used_again_once_no_array_lies_in_it(
             assert (view == value).all()
 
 
-def test_no_more_than_two_of_a_size_are_kept() -> None:
+def test_no_more_than_two_of_a_bucket_are_kept() -> None:
     made: list[int] = []
 
     def make(nbytes: int) -> Array:
@@ -136,10 +136,24 @@ def test_no_more_than_two_of_a_size_are_kept() -> None:
 
     buffers, dtype = Buffers(make), np.dtype(np.float64)
     for _ in range(3):
-        buffers.take(4, dtype)
+        buffers.take(0, 4, dtype)
     assert made == [32]
-    held = [buffers.take(4, dtype) for _ in range(4)]
+    held = [buffers.take(0, 4, dtype) for _ in range(4)]
     assert made == [32] * 4
     held.clear()
-    held = [buffers.take(4, dtype) for _ in range(3)]
+    held = [buffers.take(0, 4, dtype) for _ in range(3)]
     assert made == [32] * 5
+
+
+def test_none_is_used_again_after_clear() -> None:
+    made: list[int] = []
+
+    def make(nbytes: int) -> Array:
+        made.append(nbytes)
+        return np.empty(nbytes, np.uint8)
+
+    buffers = Buffers(make)
+    buffers.take(0, 4, np.dtype(np.float64))
+    buffers.clear()
+    buffers.take(0, 2, np.dtype(np.float64))
+    assert made == [32, 16]

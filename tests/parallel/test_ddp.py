@@ -122,6 +122,39 @@ def test_gradients_equal_those_of_one_process_over_processes() -> None:
         cluster.run(one_backward, 200)
 
 
+_sent: list[Array] = []
+
+
+def take(array: Array) -> None:
+    _sent.append(array)
+
+
+def send_gradients() -> None:
+    """Rank 0 sends a gradient to rank 1, which keeps it over the next backward."""
+    rank = dist.init_process_group().rank
+    model = DistributedDataParallel(Linear(200, 200))
+    (weight,) = (p for p in model.module.parameters() if p.ndim == 2)
+    values = []
+    for scale in (1.0, 2.0):
+        model.zero_grad()
+        (model(np.full((1, 200), scale, np.float32)).sum()).backward()
+        assert weight.grad is not None
+        values.append(weight.grad.data.copy())
+        if rank == 0:
+            rpc.rpc_sync(1, take, (weight.grad.data,))
+        dist.barrier()
+    if rank == 1:
+        for found, value in zip(_sent, values, strict=True):
+            np.testing.assert_array_equal(found, value)
+    dist.barrier()
+
+
+def test_a_gradient_that_was_sent_keeps_its_values() -> None:
+    """The memory of a bucket is shared for reductions alone: a call sends a copy."""
+    with Cluster(2, processes=True) as cluster:
+        cluster.run(send_gradients)
+
+
 def two_backwards() -> None:
     model, rank = wrap()
     for _ in range(2):

@@ -50,8 +50,9 @@ def has_order() -> bool:
 
 @cache
 def digest_of(signature: Signature) -> int:
-    """Returns a number for a call, the same on all ranks for the same call and no other."""
-    return int.from_bytes(blake2b(repr(signature).encode(), digest_size=WORD).digest(), "little")
+    """Returns a number for a call, above 0: the same for calls that fit each other, and no others."""
+    said = repr(signature.compared()).encode()
+    return int.from_bytes(blake2b(said, digest_size=WORD).digest(), "little") or 1
 
 
 @final
@@ -125,6 +126,11 @@ class Boards:
     def others_calls(self, step: int) -> set[int]:
         """Returns the digests of the calls that the others make; for a step to which all came."""
         return {words[DIGEST + step % 2] for words in self._others.values()}
+
+    def spoil(self) -> None:
+        """Shows that this rank, which has come to the last step, does not go on."""
+        self._own[DIGEST] = self._own[DIGEST + 1] = 0
+        self._order()
 
     def notes(self, step: int) -> list[int]:
         """Returns the notes of all ranks, by rank; for a step to which all came."""

@@ -1,7 +1,7 @@
 """Arrays that programs made in shared memory: all ranks map them, and nothing is copied.
 
 A rank gives each such memory one of its slots, and tells the others the slot and the offset when they
-meet. From then on they have it mapped, until the memory is gone or the slot is given to another one.
+meet. From then on they have it mapped, until they meet after that memory is gone.
 """
 
 from __future__ import annotations
@@ -63,30 +63,34 @@ class Residents:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._own: dict[int, weakref.ref[SharedMemory]] = {}  # by slot
-        self._last = 0
+        self._refused: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
         self._theirs: dict[tuple[int, int], memoryview] = {}  # by rank and slot
 
     def place(self, flat: Array) -> Place:
-        """Returns the place of an array of this rank; memory that is new gets a slot."""
+        """Returns the place of an array of this rank; new memory gets a slot, if there is one."""
         self._own = {slot: known for slot, known in self._own.items() if known() is not None}
         living = sum(1 << slot for slot in self._own)
         memory = shared_below(flat)
-        if memory is None:
+        if memory is None or memory in self._refused:
             return Place(living=living)
         offset = _address(flat) - _address(np.frombuffer(memory, np.uint8))
         for slot, known in self._own.items():
             if known() is memory:
                 return Place(slot, False, living, offset)
         free = [slot for slot in range(1, SLOTS + 1) if slot not in self._own]
-        slot = free[0] if free else self._last % SLOTS + 1
-        return Place(slot, True, living | 1 << slot, offset)
+        return Place(free[0], True, living, offset) if free else Place(living=living)
 
     def know(self, place: Place, flat: Array) -> None:
         """Records that all ranks have the memory of an array of this rank at its place."""
         memory = shared_below(flat)
         if memory is not None:
             self._own[place.slot] = weakref.ref(memory)
-            self._last = place.slot
+
+    def refuse(self, flat: Array) -> None:
+        """Records that not all ranks can share memory: that of an array, if it is new, is copied."""
+        memory = shared_below(flat)
+        if memory is not None and self.place(flat).new:
+            self._refused.add(memory)
 
     def memory_of(self, flat: Array) -> Buffer:
         """Returns all of the memory that an array of this rank lies in."""

@@ -9,17 +9,24 @@ none of the group uses it.
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
 import numpy as np
 
-from telegrad.arrays import shared_empty
+from telegrad.arrays import memory_below, shared_empty
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import as_bytes
-from telegrad.collectives.shared_memory.boards import BOARD_BYTES, Board, Boards, digest_of
+from telegrad.collectives.shared_memory.boards import (
+    BOARD_BYTES,
+    Board,
+    Boards,
+    digest_of,
+    has_order,
+)
 from telegrad.collectives.shared_memory.residents import Place, Residents
 from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc.seams import Spin
@@ -83,17 +90,28 @@ class Room:
         """
         boards = self._boards
         step = boards.come(self._digest, note)
-        if boards.all_here(step):
-            for r in boards.sleepers(step):
-                self._meeting.wake(r)
-        elif not self._spin.poll(lambda _: [True] if boards.all_here(step) else [], 0):
-            boards.sleep(step)
-            await self._meeting.until(lambda: boards.all_here(step) or None)
-            boards.sleep(0)
-        if not boards.others_calls(step) <= {self._digest}:
-            self._meeting.tell_call()
-            await self._meeting.until(lambda: None)  # messages find the difference
+        try:
+            if boards.all_here(step):
+                for r in boards.sleepers(step):
+                    self._meeting.wake(r)
+            else:
+                await self._wait(step)
+            if not boards.others_calls(step) <= {self._digest}:
+                self._meeting.tell_call()
+                await self._meeting.until(lambda: None)  # messages find the difference
+        except BaseException:
+            boards.spoil()  # who comes now must not take this rank's memory for good
+            raise
         return boards.notes(step)
+
+    async def _wait(self, step: int) -> None:
+        boards, spin, began = self._boards, self._spin, time.monotonic()
+        if spin.window and spin.poll(lambda _: [True] if boards.all_here(step) else [], 0):
+            return
+        boards.sleep(step)
+        await self._meeting.until(lambda: boards.all_here(step) or None)
+        boards.sleep(0)
+        spin.learn(time.monotonic() - began)
 
     async def residents(self, flat: Array) -> list[Array] | None:
         """Returns the arrays of all ranks, if each lies in memory that its rank made to be shared.
@@ -116,6 +134,7 @@ class Room:
                 if places[r].new:
                     residents.take(r, places[r], await self._meeting.receive(r))
             if not all(await self.meet(residents.has_all(places))):
+                residents.refuse(flat)
                 return None
             residents.know(own, flat)
         return residents.arrays(places, flat)
@@ -207,6 +226,7 @@ async def share_boards(link: Meeting, everyone: Link) -> Boards | None:
     except OSError:
         memory = np.zeros(BOARD_BYTES, np.uint8)
     own = Board(memory.data)
+    below = memory_below(memory)
     for r in others:
         link.send(r, as_bytes(memory))
     boards = [own if r == link.rank else Board(await link.receive(r)) for r in range(link.size)]
@@ -215,7 +235,9 @@ async def share_boards(link: Meeting, everyone: Link) -> Boards | None:
         link.signal(r)
     for r in others:
         await link.signalled(r)
-    good = all(own.marked(r) and boards[r].writable for r in others)
+    if below is not None:
+        below.close_descriptor()  # all have it
+    good = has_order() and all(own.marked(r) and boards[r].writable for r in others)
     elsewhere = [r for r in range(everyone.size) if r != everyone.rank]
     for r in elsewhere:
         everyone.send(r, bytes([good]))
