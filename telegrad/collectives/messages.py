@@ -16,8 +16,8 @@ compare it with its own. Any message may overtake any other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Any, TypeAlias, final
 
 from telegrad.errors import DecodeError, RemoteError
@@ -140,20 +140,36 @@ class Signature:
     def from_wire(body: object) -> Signature:
         """Returns a signature from plain values; raises DecodeError."""
         match body:
-            case [[str(operation), str(op), int(root), str(dtype), str(label)], shape, rare]:
+            case [list(texts), list(shape), None]:
+                try:
+                    return _call_of(tuple(texts), tuple(shape))
+                except TypeError:
+                    raise DecodeError("not a call of a collective operation") from None
+            case [list(texts), shape, rare]:
                 parts, wanted, *calls = _rare(rare)
-                return Signature(
-                    operation=operation,
-                    op=op,
-                    root=root,
-                    dtype=dtype,
+                return replace(
+                    _call_of(tuple(texts), None),
                     shape=None if shape is None else _integers(shape),
                     parts=tuple(map(_integers, parts)),
                     wanted=tuple(map(_integers, wanted)),
-                    label=label,
                     calls=tuple(Signature.from_wire(each) for of in calls for each in of),
                 )
         raise DecodeError("not a call of a collective operation")
+
+
+@lru_cache(1024)  # of a program that does the same again and again
+def _call_of(texts: tuple[object, ...], shape: tuple[object, ...] | None) -> Signature:
+    match texts:
+        case (str(operation), str(op), int(root), str(dtype), str(label)):
+            return Signature(
+                operation=operation,
+                op=op,
+                root=root,
+                dtype=dtype,
+                shape=None if shape is None else _integers([*shape]),
+                label=label,
+            )
+    raise DecodeError("not a call of a collective operation")
 
 
 @cache
