@@ -63,13 +63,13 @@ def draw_rows(parts: dict[str, Found], words: str, path: Path) -> bool:
         ax.locator_params(axis="x", nbins=5)
         more = "/s" in row.label
         ax.set_title(
-            f"{row.label.replace('`', '')} ({'more' if more else 'less'} is better)", fontsize=8
+            f"{row.label.replace('`', '')} ({'more' if more else 'less'} is better)", fontsize=7.5
         )
         ax.tick_params(labelsize=7)
         ax.margins(x=0.2)
         ax.spines[["top", "right"]].set_visible(False)
     figure.suptitle(words, fontsize=8)
-    figure.tight_layout()
+    figure.set_layout_engine("constrained")
     figure.savefig(path, dpi=DPI)
     return True
 
@@ -112,7 +112,7 @@ def draw_growth(found: Found, words: str, path: Path) -> bool:
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=8)
     figure.suptitle(words, fontsize=8)
-    figure.tight_layout()
+    figure.set_layout_engine("constrained")
     if any_drawn:
         figure.savefig(path, dpi=DPI)
     return any_drawn
