@@ -242,8 +242,9 @@ def check_array(verb: str, array: object, *, written: bool) -> Array:
     """
     if not is_array(array):
         raise TypeError(
-            f"{verb} takes a NumPy or CuPy array, not {type(array).__name__}; "
-            "of a Tensor pass tensor.data, of numbers np.array(numbers)"
+            f"{verb} takes a NumPy or CuPy array, not {type(array).__name__}; of a Tensor pass "
+            "tensor.data, of numbers np.array(numbers); a RowSparse is summed by "
+            "telegrad.parallel.all_reduce_rows"
         )
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{verb} does not take a masked array; pass array.data, or the filled one")

@@ -1,10 +1,12 @@
-"""What joins process groups to an agent: not for users."""
+"""The parts of collectives for the packages above: not for users."""
 
 from __future__ import annotations
 
+from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.groups import Groups, attach_to
 
 __all__ = [
     "Groups",
     "attach_to",
+    "check_outside",
 ]

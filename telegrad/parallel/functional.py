@@ -29,6 +29,7 @@ from telegrad import collectives
 from telegrad.arrays import namespace
 from telegrad.autograd import Function, FunctionContext, Tensor, as_tensor, is_grad_enabled
 from telegrad.collectives import ProcessGroup, ReduceOp
+from telegrad.collectives.seams import check_outside
 from telegrad.types import Array, Rank
 
 __all__ = [
@@ -434,7 +435,7 @@ def scatter(
         [(3.0, [6.0, 10.0]), (5.0, [0.0])]
     """
     given = [] if scatter_list is None else list(scatter_list)
-    call = _Call("scatter", group, timeout, label, [tensor, *given])
+    call, has_parts = _Call("scatter", group, timeout, label, [tensor, *given]), bool(given)
 
     def forward(array: Array, *parts: Array) -> list[Array]:
         result, sent = array.copy(), None if scatter_list is None else parts
@@ -443,7 +444,7 @@ def scatter(
 
     def adjoint(gradient: Value) -> list[Tensor | None]:
         parts = gather(gradient, src, **call.back)
-        return [None, *parts] if given else [parts[call.group.rank]]
+        return [None, *parts] if has_parts else [parts[call.group.rank]]
 
     return call.run(forward, adjoint)[0]
 
@@ -728,6 +729,7 @@ class _Call:
             raise TypeError(f"label must be a str, not {label!r}")
         self.group = collectives.world_group() if group is None else group
         collectives.get_world_size(self.group)  # raises where it is no group
+        check_outside(self.group, f"functional.{verb}")  # its backward, too
         self.tensors = [as_tensor(value) for value in values]
         self.records = is_grad_enabled() and any(each.requires_grad for each in self.tensors)
         self._op = op
@@ -761,7 +763,8 @@ class _Call:
         self, forward: Callable[..., Sequence[Array]], adjoint: Callable[..., Sequence[Any]]
     ) -> list[Tensor]:
         """Returns the results of `forward` as Tensors, whose gradients go through `adjoint`."""
-        return list(_Exchange.apply(forward, adjoint, *self.tensors))
+        tensors, self.tensors = self.tensors, []  # `adjoint` lives as long as the graph
+        return list(_Exchange.apply(forward, adjoint, *tensors))
 
 
 @final

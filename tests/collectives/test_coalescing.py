@@ -276,3 +276,19 @@ def test_calls_that_are_none(rare: object) -> None:
     texts = ["coalesced", "", -1, "", ""]
     with pytest.raises(DecodeError):
         Signature.from_wire([texts, None, rare])
+
+
+def beside_another_thread() -> list[float]:
+    remote_code.begin()
+    x, y = np.ones(2), np.ones(2)
+    with dist.coalesced():
+        dist.all_reduce(x)
+        asyncio.run(asyncio.to_thread(dist.all_reduce, y))  # with a copy of the context
+        assert y.tolist() == [2.0, 2.0]
+        assert x.tolist() == [1.0, 1.0]
+    return x.tolist()
+
+
+def test_calls_of_other_threads_are_not_collected() -> None:
+    with Cluster(2) as cluster:
+        assert cluster.run(beside_another_thread) == [[2.0, 2.0]] * 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +18,7 @@ from telegrad import collectives as dist
 from telegrad import dist_autograd
 from telegrad.autograd import Tensor, no_grad
 from telegrad.collectives import ReduceOp
-from telegrad.errors import CallTimeoutError, CollectiveMismatchError
+from telegrad.errors import CallTimeoutError, CollectiveMismatchError, InvalidUseError
 from telegrad.nn import Linear, Parameter
 from telegrad.optim import SGD
 from telegrad.parallel import DistributedDataParallel, functional
@@ -475,3 +477,48 @@ def test_a_graph_that_is_kept_runs_back_twice(pair: Cluster) -> None:
         return x.grad and x.grad.item()
 
     assert pair.run(step) == [4.0, 4.0]
+
+
+def in_a_block() -> tuple[str, str, bool]:
+    dist.init_process_group()
+    x = tg.tensor(np.ones(3), requires_grad=True)
+    y = functional.all_reduce(x)
+    with dist.coalesced():
+        with pytest.raises(InvalidUseError) as forward:
+            functional.all_reduce(x)
+        with pytest.raises(InvalidUseError) as backward:
+            y.sum().backward()
+    functional.all_reduce(x).sum().backward()
+    assert x.grad is not None
+    return (
+        str(forward.value),
+        str(backward.value),
+        bool((x.grad.data == dist.get_world_size()).all()),
+    )
+
+
+def test_a_block_of_coalesced_takes_no_differentiable_calls() -> None:
+    """It would hand on values that are not reduced yet."""
+    with Cluster(2) as cluster:
+        for forward, backward, right in cluster.run(in_a_block):
+            assert "functional.all_reduce cannot be coalesced" in forward
+            assert "functional.all_reduce cannot be coalesced" in backward
+            assert right
+
+
+def keeps_inputs() -> bool:
+    dist.init_process_group()
+    x = tg.tensor(np.ones(3), requires_grad=True)
+    hidden = x * 2.0
+    seen = weakref.ref(hidden)
+    total = functional.all_reduce(hidden).sum()
+    del hidden
+    gc.collect()
+    gone = seen() is None
+    total.backward()
+    return gone
+
+
+def test_the_graph_does_not_keep_the_inputs_of_a_sum() -> None:
+    with Cluster(2) as cluster:
+        assert cluster.run(keeps_inputs) == [True, True]

@@ -8,6 +8,7 @@ with coalesced():
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -117,7 +118,7 @@ def coalesced(
     The block may call `all_reduce`, `broadcast`, `all_gather_single` and `reduce_scatter_single`
     on the group, in any order and number, the same on every rank. Calls of one verb with the same
     op, source and dtype share their messages. The arrays belong to the block until the operation
-    is done: it sends the values that they have at the end of the block. A call with
+    is done: do not change them after the call. A call with
     `async_op=True` returns a Work that is done with the operation; calls that return an array
     need it. If the block raises, nothing is sent. Calls on other groups, and in other threads, are
     not collected.
@@ -187,6 +188,8 @@ class Coalesced:
         self.open = True
         self._pieces: list[Piece[Any]] = []
         self._futures: list[Future[Any]] = []
+        self._values: dict[int, Any] = {}  # of the calls, by their place
+        self._thread = threading.get_ident()
         self._work: Work[None] | None = None
 
     @property
@@ -201,6 +204,10 @@ class Coalesced:
                 "only a block of coalesced(async_op=True) that has ended has a Work"
             )
         return self._work
+
+    def collects(self, group: ProcessGroup) -> bool:
+        """Returns True if calls on a group belong to this block: in its thread, until its end."""
+        return self.open and self.group is group and self._thread == threading.get_ident()
 
     def collect(self, called: Piece[T], async_op: bool, timeout: float | None) -> Work[T] | T:
         """Adds a call; returns None, or with `async_op` a Work that is done with the operation.
@@ -253,7 +260,9 @@ class Coalesced:
         except BaseException as error:
             self._fail(error)
             raise
-        if self._work is not None:
+        if self._work is None:
+            self._succeed()
+        else:
             self._work.add_done_callback(self._settle)
 
     def _call(self) -> Call[None]:
@@ -267,8 +276,7 @@ class Coalesced:
 
         async def run(link: Link) -> None:
             for places, joint in joints:
-                for i, value in zip(places, await joint.run(link), strict=True):
-                    self._futures[i].try_set_result(value)
+                self._values |= zip(places, await joint.run(link), strict=True)
 
         return Call(
             signature=Signature(
@@ -297,8 +305,14 @@ class Coalesced:
 
     def _settle(self, done: Future[None]) -> None:
         error = done.exception()
-        if error is not None:
+        if error is None:
+            self._succeed()
+        else:
             self._fail(error)
+
+    def _succeed(self) -> None:
+        for i, future in enumerate(self._futures):
+            future.try_set_result(self._values[i])
 
     def _fail(self, error: BaseException) -> None:
         for future in self._futures:
@@ -310,7 +324,7 @@ _blocks: ContextVar[tuple[Coalesced, ...]] = ContextVar("telegrad_coalesced", de
 
 def _block_of(group: ProcessGroup) -> Coalesced | None:
     """Returns the block that collects calls on a group here; a task may outlive it."""
-    return next((each for each in _blocks.get() if each.group is group and each.open), None)
+    return next((each for each in _blocks.get() if each.collects(group)), None)
 
 
 # Steps that NumPy may take to compare the items of two arrays whose bounds overlap. After more of
