@@ -301,7 +301,11 @@ def extension(value: bytes) -> Callable[[bytes | None], bytes]:
 
 
 def check_timeout(timeout: float) -> float:
-    """Returns a timeout in seconds; raises ValueError for 0, negatives and NaN."""
+    """Returns a timeout in seconds; raises TypeError for no number, ValueError for 0 and less."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(
+            f"timeout must be seconds, not {timeout!r}; of a timedelta write .total_seconds()"
+        )
     if math.isnan(timeout) or timeout <= 0:
         raise ValueError(
             f"timeout must be above 0 seconds (got {timeout}); write math.inf to wait without a limit"

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,12 @@ def test_a_wait_ends_at_its_deadline_with_words(store: Store) -> None:
     assert any(key.endswith("never") for key in caught.value.missing)
     store.set("never", b"v")
     assert store.get("never", timeout=5.0) == b"v"
+
+
+@pytest.mark.parametrize("timeout", [timedelta(seconds=1), "1", True])
+def test_a_timeout_is_a_number_of_seconds(store: Store, timeout: Any) -> None:
+    with pytest.raises(TypeError, match=r"timeout must be seconds, not .*total_seconds"):
+        store.get("k", timeout=timeout)
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, math.nan])
