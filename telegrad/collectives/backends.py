@@ -142,6 +142,11 @@ class Sharing:
         if self.possible:
             self._queue.append(meeting)
 
+    def ahead_of(self, meeting: Meeting) -> Meeting | None:
+        """Returns the operation whose turn it is, if another one waits for that."""
+        first = next(iter(self._queue), None)
+        return first if first is not meeting and meeting in self._queue else None
+
     def leave(self, meeting: Meeting) -> list[Meeting]:
         """Removes an operation that is over; returns those whose turn it is now."""
         if meeting in self._queue:

@@ -506,6 +506,8 @@ class Operation(Meeting, Generic[T]):
             self.group.fail(self._expired(missing), since=self.slot.id.since)
 
     def _who(self, missing: list[int]) -> str:
+        if (first := self.group.sharing.ahead_of(self)) is not None:
+            return f"waits for its turn, since {first} is not over"
         if missing:
             return f"not entered by {', '.join(self._whereabouts(r) for r in missing)}"
         if self.partner is not None:

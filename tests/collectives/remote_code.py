@@ -611,3 +611,10 @@ def reduce_in_place(size: int, times: int) -> int:
         np.testing.assert_array_equal(array, np.arange(size) * sum(q + k for q in range(n)))
         sent = sent or dist.world_group().statistics().bytes_sent
     return dist.world_group().statistics().bytes_sent - sent
+
+
+def waits_for_a_turn() -> str:
+    """Starts an operation to which nobody comes, and one behind it that has less time."""
+    begin()
+    dist.all_reduce(np.ones(3), async_op=True)
+    return refusal(lambda: dist.all_reduce(np.ones(3), timeout=0.5))

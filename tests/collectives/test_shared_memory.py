@@ -581,3 +581,12 @@ def test_memory_is_freed_with_its_group() -> None:
         for _ in range(8):
             cluster.run(remote_code.in_a_group_for_once)
         assert max(cluster.run(remote_code.mapped_memory)) <= 2 * 2
+
+
+def test_the_error_of_an_operation_that_waits_for_its_turn_says_so() -> None:
+    with Cluster(2, processes=True) as cluster:
+        cluster.run(remote_code.counted_in_memory, 3)
+        words = cluster.call(0, remote_code.waits_for_a_turn)
+        assert words.startswith("CallTimeoutError: "), words
+        assert "waits for its turn, since all_reduce(op=SUM" in words
+        assert "is not over" in words
