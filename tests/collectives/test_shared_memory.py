@@ -521,6 +521,23 @@ def test_a_rank_that_fails_in_the_last_meeting_spoils_it() -> None:
     assert meeting.told
 
 
+def test_a_rank_that_fails_in_the_next_meeting_spoils_only_that() -> None:
+    """A slow rank still looks at the meeting before, to which all have come."""
+    boards = make_boards(2)
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    slow_has_come = Boards(1, boards)
+    step = slow_has_come.come(digest_of(CALL))
+    fast = Room(FakeMeeting(0, 2, interrupted, CALL), Boards(0, boards), Residents(0), Spin(0.0))
+    run_here(fast.meet())
+    with pytest.raises(KeyboardInterrupt):
+        run_here(fast.meet())
+    assert slow_has_come.all_here(step)
+    assert slow_has_come.others_calls(step) == {digest_of(CALL)}
+
+
 # -- real processes ------------------------------------------------------------------------------
 
 

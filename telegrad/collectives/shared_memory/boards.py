@@ -128,8 +128,11 @@ class Boards:
         return {words[DIGEST + step % 2] for words in self._others.values()}
 
     def spoil(self) -> None:
-        """Shows that this rank, which has come to the last step, does not go on."""
-        self._own[DIGEST] = self._own[DIGEST + 1] = 0
+        """Shows that this rank does not go on from the step that it has come to last.
+
+        The one before is good: another rank may still have to look at it.
+        """
+        self._own[DIGEST + self._step % 2] = 0
         self._order()
 
     def notes(self, step: int) -> list[int]:
