@@ -11,6 +11,7 @@ import base64
 import contextlib
 import importlib
 import json
+import math
 import os
 import queue
 import runpy
@@ -44,6 +45,7 @@ from telegrad.launch.policy import describe
 from telegrad.transport import shared_loop_thread
 
 __all__ = [
+    "GONE",
     "LOADING",
     "LocalProcess",
     "LocalWorkers",
@@ -51,6 +53,7 @@ __all__ = [
     "load_script",
     "main",
     "own_script",
+    "readable",
     "refuse_while_loading",
     "start_thread",
 ]
@@ -59,6 +62,7 @@ __all__ = [
 # -- one local worker, seen from the program: its process, messages and output -------------------
 
 READ_BYTES = 1 << 16
+GONE = "is gone"  # the ending of a process that the program itself has reaped
 # The path is an argument, so that telegrad is found in the same place as in the program.
 BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -177,24 +181,28 @@ class LocalProcess:
     def terminate(self) -> None:
         """Sends the process SIGTERM; does not wait."""
         self._told_to_leave = True
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
+        if not self._reaped():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
 
     def end(self, deadline: float) -> None:
         """Waits for its exit until the deadline, kills the rest of its session, and reaps it."""
         self._told_to_leave = True
         self._exited(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
-        self._process.wait()
-        self._channel.close()
-        os.close(self._to_relay)
-        for thread in self._threads:
-            thread.join()
-        os.close(self._relaying)
-        for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+        try:
+            if not self._reaped():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+        finally:
+            self._channel.close()
+            os.close(self._to_relay)
+            for thread in self._threads:
+                thread.join()
+            os.close(self._relaying)
+            for pipe in (self._process.stdout, self._process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
     def _exited(self, timeout: float) -> bool:
         """Waits for its exit; does not reap it."""
@@ -205,9 +213,17 @@ class LocalProcess:
         except ProcessLookupError:  # the program has reaped it by a wait for any child
             return True
         try:
-            return bool(select.select([descriptor], [], [], timeout)[0])
+            return bool(readable([descriptor], timeout))
         finally:
             os.close(descriptor)
+
+    def _reaped(self) -> bool:
+        """Returns True if the program has reaped it, so that its number may be another's."""
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        return False
 
     def ending(self) -> str:
         """Returns in words in which way the process ended."""
@@ -216,9 +232,9 @@ class LocalProcess:
         try:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            return "is gone"
+            return GONE
         if ended is None:
-            return "is gone"
+            return GONE
         code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         return describe(code)
 
@@ -536,6 +552,7 @@ def _checked_timeout(timeout: float) -> float:
 # children.
 
 ANSWER_SECONDS = 10.0  # the program answers from a thread of its own, whatever else it does
+LONGEST_POLL_SECONDS = 3600.0  # poll() takes milliseconds, as a C int
 DRAIN_SECONDS = 2.0  # for calls that are being served when the workers are closed
 CLOSE_SECONDS = 5.0  # after that; the program ends the process earlier
 LEFT = "its LocalWorkers were closed"
@@ -680,8 +697,21 @@ def end_with(program: int) -> None:
         end_session()
     if os.getppid() != program:  # it is gone, and another process may have its number already
         end_session()
-    select.select([descriptor], [], [])
+    while not readable([descriptor], math.inf):
+        pass
     end_session()
+
+
+def readable(descriptors: Iterable[int], timeout: float) -> set[int]:
+    """Returns those descriptors, of any number, that can be read within `timeout`.
+
+    It waits for an hour at most.
+    """
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    limit = min(max(0.0, timeout), LONGEST_POLL_SECONDS)
+    return {descriptor for descriptor, _ in poll.poll(math.ceil(1000 * limit))}
 
 
 def start_thread(name: str, target: Callable[..., object], *args: object) -> None:

@@ -18,12 +18,12 @@ import atexit
 import base64
 import contextlib
 import contextvars
+import functools
 import importlib
 import inspect
 import json
 import math
 import os
-import select
 import shutil
 import socket
 import sys
@@ -38,13 +38,15 @@ from typing import Any, Final, final
 import numpy as np
 
 from telegrad.arrays import SharedMemory, shared_below
-from telegrad.errors import WorkerLostError
+from telegrad.errors import InvalidUseError, WorkerLostError
 from telegrad.launch.local_workers import (
+    GONE,
     LOADING,
     LocalProcess,
     end_with,
     load_script,
     own_script,
+    readable,
     refuse_while_loading,
     start_thread,
 )
@@ -113,7 +115,9 @@ class SpawnedProcesses(ProcessContext):
         self._daemon = daemon
         self._pid = os.getpid()
         self._joining = threading.RLock()  # one thread at a time waits, or ends them
-        self._closed = False
+        self._closing = self._closed = False
+        self._first: Callable[[], BaseException] | None = None  # makes the first failure
+        self._cut_short: list[int] = []  # ranks that `close` has ended
         self._processes: list[LocalProcess] = []
         self._messages: dict[int, dict[str, Any]] = {}
         self._running: dict[int, int] = {}  # ranks that have not ended, with their descriptors
@@ -164,16 +168,24 @@ class SpawnedProcesses(ProcessContext):
         end = math.inf if timeout is None else time.monotonic() + timeout
         try:
             with self._joining:
-                while self._running:
-                    failed = self._collect()
-                    if failed is not None:
-                        raise failed
+                while self._running and not self._closing:
+                    self._first = self._collect()
+                    if self._first is not None:
+                        break
                     now = time.monotonic()
                     if self._running and now >= end:
                         return False
                     if self._running:
                         self._wait(min(end, self._losses_end) - now)
                 self.close()
+                if self._first is not None:
+                    raise self._first()
+                if self._cut_short:
+                    ranks = ", ".join(map(str, self._cut_short))
+                    raise InvalidUseError(
+                        f"{self._what} has no result at ranks {ranks}: close() has ended their "
+                        "processes; call join() before close(), or before the block ends"
+                    )
                 return True
         except BaseException:
             self.close()
@@ -183,27 +195,35 @@ class SpawnedProcesses(ProcessContext):
         """Ends those that still run."""
         if self._pid != os.getpid():  # in a forked child they are not ours
             return
-        if not self._closed:  # a thread that waits for them hears of their end
-            for process in self._processes:
-                process.terminate()
+        self._closing = True
+        self._note_message()  # a thread that waits for them closes them, too
         with self._joining:
             if self._closed:
                 return
             self._closed = True
             deadline = time.monotonic() + GRACE
-            for process in self._processes:
-                process.end(deadline)
-            for descriptor in self._running.values():
-                os.close(descriptor)
-            self._running.clear()
-            self._held.close()
-            self._wake.close()
-            self._waking.close()
-            atexit.unregister(self._at_exit)
+            with contextlib.ExitStack() as last:  # the rest is done, whichever of it fails
+                last.callback(atexit.unregister, self._at_exit)
+                for held in (self._waking, self._wake, self._held):
+                    last.callback(held.close)
+                last.callback(self._close_running)
+                for process in reversed(self._processes):
+                    last.callback(process.end, deadline)
+                if self._first is None:
+                    self._first = self._collect()
+                self._cut_short = sorted(self._running)
+                for process in self._processes:
+                    process.terminate()
+
+    def _close_running(self) -> None:
+        for descriptor in self._running.values():
+            os.close(descriptor)
+        self._running.clear()
 
     def _at_exit(self) -> None:
+        ends_well = getattr(sys, "last_value", None) is None  # else of an uncaught error
         try:
-            if not self._daemon and self._pid == os.getpid():
+            if not self._daemon and ends_well and self._pid == os.getpid():
                 self.join()
         except Exception:  # of the user's function; nobody else hears of it
             traceback.print_exc()
@@ -215,35 +235,37 @@ class SpawnedProcesses(ProcessContext):
             self._waking.send(b"1")
 
     def _wait(self, timeout: float) -> None:
-        limit = None if math.isinf(timeout) else max(0.0, timeout)
-        waiting: list[Any] = [self._wake, *self._running.values()]
-        ready = select.select(waiting, [], [], limit)[0]
-        if self._wake in ready:
+        wake = self._wake.fileno()
+        if wake in readable([wake, *self._running.values()], timeout):
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(4096)
 
-    def _collect(self) -> BaseException | None:
-        """Notes what has ended; returns the error of the first failure, if there is one."""
-        failures: list[tuple[bool, float, BaseException]] = []
-        descriptors: list[Any] = list(self._running.values())
-        over = select.select(descriptors, [], [], 0.0)[0]
+    def _collect(self) -> Callable[[], BaseException] | None:
+        """Notes what has ended; returns what makes the error of the first failure, if any."""
+        failures: list[tuple[bool, float, Callable[[], BaseException]]] = []
+        over = readable(self._running.values(), 0.0)
         for r, descriptor in list(self._running.items()):
             process, ended = self._processes[r], descriptor in over
             wait = LAST_MESSAGE_SECONDS if ended else 0.0
             if r not in self._messages and (message := process.next_message(wait)) is not None:
                 self._messages[r] = message
             said = self._messages.get(r, {"verb": "nothing"})
+            make: Callable[[], BaseException]
             if said["verb"] == "failed":
-                failures.append((said["lost"], said["time"], self._failure(r, said)))
+                make = functools.partial(self._failure, r, said)
+                failures.append((said["lost"], said["time"], make))
             elif said["verb"] == "left":
                 how = ending_of(said["code"])
-                failures.append((False, said["time"], self._loss(r, how, said["verb"])))
+                make = functools.partial(self._loss, r, how, said["verb"])
+                failures.append((False, said["time"], make))
             elif ended:
                 os.close(self._running.pop(r))
                 how = process.ending()
-                if how != ending_of(0):
-                    failures.append((False, 0.0, self._loss(r, how, said["verb"])))
-                self._coordinator.ended(r, how="exit code 0" if how == ending_of(0) else how)
+                good = how == ending_of(0) or (how == GONE and said["verb"] == "done")
+                if not good:
+                    make = functools.partial(self._loss, r, how, said["verb"])
+                    failures.append((False, 0.0, make))
+                self._coordinator.ended(r, how="exit code 0" if good else how)
         if not failures:
             return None
         is_consequence, _, first = min(failures, key=lambda failure: failure[:2])

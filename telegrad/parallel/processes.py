@@ -31,14 +31,16 @@ class ProcessContext(ABC):
     def join(self, timeout: float | None = None) -> bool:
         """Waits until all processes have ended, or the first one has failed.
 
-        When one fails, the others get SIGTERM, and SIGKILL after 5 s. An error that interrupts
+        When one fails, the others get SIGTERM, and SIGKILL after 5 s; each later call raises the
+        same failure. An error that interrupts
         this wait, such as a KeyboardInterrupt, ends all of them in the same way.
 
         Args:
             timeout: Seconds; None for no limit.
 
         Returns:
-            True if all have ended without an error; False if one still runs after `timeout`.
+            True if all have ended without an error, also if asked again; False if one still runs
+            after `timeout`.
 
         Raises:
             Exception: The error that the function raised at the rank that failed first. A note has
@@ -46,6 +48,8 @@ class ProcessContext(ABC):
                 travel and is imported here; else it is a RemoteError.
             WorkerLostError: A process ended before the function did: it was killed by a signal, or
                 it exited with a code other than 0. Both are in the message.
+            InvalidUseError: No process has failed, but `close`, or an error that interrupted an
+                earlier wait, has ended some.
         """
 
     @abstractmethod
@@ -89,7 +93,7 @@ def spawn(
         nprocs: The number of processes.
         join: True to wait for their end; False to return at once.
         daemon: With `join=False`: True if the end of this program ends the processes; False if the
-            program waits for their end.
+            program waits for their end, unless an uncaught error or Ctrl-C has ended it.
 
     Returns:
         None once all have ended without an error; with `join=False` the processes.

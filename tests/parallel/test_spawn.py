@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import pytest
 from telegrad import collectives as dist
 from telegrad import parallel, rpc
 from telegrad.arrays import shared_empty
-from telegrad.errors import EncodeError, WorkerLostError
+from telegrad.errors import EncodeError, InvalidUseError, WorkerLostError
+from telegrad.launch.local_workers import LocalProcess
 from telegrad.types import Array
 from tests.conftest import Programs
 from tests.launch.test_run import wait_until_gone
@@ -113,6 +115,67 @@ def test_a_rank_that_ends_by_itself_is_named(how: str, words: str) -> None:
     wait_until_gone(pids)
 
 
+def test_each_join_raises_the_first_failure() -> None:
+    context = parallel.spawn(fail, ("raise",), nprocs=3, join=False)
+    assert context is not None
+    errors = []
+    for _ in range(2):
+        with pytest.raises(Wrong) as raised:
+            context.join()
+        errors.append(raised.value)
+    first, second = errors
+    assert first is not second
+    assert (first.args, first.__notes__) == (second.args, second.__notes__)
+
+
+def succeed(rank: int) -> None:
+    del rank
+
+
+def test_a_program_that_reaps_its_children_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = parallel.spawn(succeed, nprocs=2, join=False)
+    assert context is not None
+    for pid in context.pids():
+        assert os.waitpid(pid, 0) == (pid, 0)
+    killed: list[int] = []  # the numbers may be those of other processes now
+    for name in ("kill", "killpg"):
+        monkeypatch.setattr(os, name, lambda pid, _: killed.append(pid))
+    assert context.join()
+    assert not killed
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Makes the next descriptors greater than those that select() takes."""
+    with contextlib.ExitStack() as opened:
+        while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 1100:
+            opened.callback(os.close, descriptor)
+        opened.callback(os.close, descriptor)
+        yield
+
+
+@pytest.mark.usefixtures("many_descriptors")
+def test_a_program_with_more_than_a_thousand_descriptors() -> None:
+    assert parallel.spawn(succeed, nprocs=1) is None
+
+
+def test_a_process_that_cannot_be_ended_leaves_the_rest_of_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    context = parallel.spawn(stay, nprocs=3, join=False)
+    assert context is not None
+    pids, end = context.pids(), LocalProcess.end
+
+    def fail_after(process: LocalProcess, deadline: float) -> None:
+        end(process, deadline)
+        raise PermissionError(process.pid)
+
+    monkeypatch.setattr(LocalProcess, "end", fail_after)
+    with pytest.raises(PermissionError):
+        context.close()
+    wait_until_gone(pids)
+
+
 def refuse(rank: int) -> None:
     with rpc.init_rpc():
         dist.init_process_group()
@@ -138,7 +201,8 @@ def test_a_wait_with_a_timeout_and_the_end_of_the_block() -> None:
         assert not context.join(0.01)
     wait_until_gone(context.pids())
     context.close()
-    assert context.join()
+    with pytest.raises(InvalidUseError, match=r"stay has no result at ranks 0, 1: close\(\) has"):
+        context.join()
 
 
 def shout(rank: int) -> None:
@@ -200,15 +264,17 @@ def work(rank):
 if __name__ == "__main__":
     mode = sys.argv[1]
     context = parallel.spawn(work, nprocs=2, join=mode == "join", daemon=mode == "daemon")
-    if mode == "daemon":
+    if mode == "error":
+        raise RuntimeError("of the program")
+    if mode in ("daemon", "main"):
         import time
-        while not os.path.exists(sys.argv[2]):
+        while mode == "main" or not os.path.exists(sys.argv[2]):
             time.sleep(0.01)
 """
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("mode", ["join", "later"])
+@pytest.mark.parametrize("mode", ["join", "later", "main"])
 def test_the_end_of_the_program_is_that_of_all(
     programs: Programs, end: signal.Signals, mode: str
 ) -> None:
@@ -219,6 +285,11 @@ def test_the_end_of_the_program_is_that_of_all(
     program.process.send_signal(end)
     program.wait(code=None)
     wait_until_gone(pids)
+
+
+def test_an_uncaught_error_of_the_program_ends_all(programs: Programs) -> None:
+    output = programs.run(["python", programs.script(WAITING), "error"], code=1, preload=[])
+    assert "RuntimeError: of the program" in output
 
 
 def test_the_end_of_a_program_ends_daemons(programs: Programs, tmp_path: Path) -> None:
