@@ -20,13 +20,16 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from telegrad import collectives as dist
 from telegrad import dist_autograd, rpc
+from telegrad.arrays import shared_empty
 from telegrad.autograd import Tensor, tensor
 from telegrad.errors import (
     CallCancelledError,
@@ -57,6 +60,7 @@ CALL_SECONDS = 4.0
 BOUND = 20.0
 THREADS = 3
 ROUNDS = 25  # of collective operations
+SHARED_ITEMS = 150_000  # of float64, more than 1 MiB
 
 Fault: TypeAlias = tuple[float, str]  # after so many seconds: "break", "cut" or "heal"
 Draw: TypeAlias = random.Random
@@ -284,23 +288,201 @@ OPERATIONS: list[Callable[[Draw], None]] = [
 ]  # fmt: skip
 
 
+# -- collective operations, of numbers that floats add exactly ------------------------------------
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The values that all ranks drew for one operation.
+
+    Attributes:
+        r: This rank.
+        n: The number of ranks.
+        root: The rank that an operation with a root has for it.
+        base: Every array is a multiple of this one.
+    """
+
+    r: int
+    n: int
+    root: int
+    base: Array
+
+    def own(self, rank: int) -> Array:
+        """Returns the array of a rank."""
+        return self.base * (rank + 1)
+
+    def total(self, times: int = 1) -> Array:
+        """Returns the sum of the arrays of all ranks, each taken so many times."""
+        return self.base * (times * self.n * (self.n + 1) // 2)
+
+    def part(self, src: int, dst: int) -> Array:
+        """Returns the array that one rank has for another, no two of which are the same."""
+        return self.base * (src * self.n + dst + 1)
+
+    def parts_from(self, src: int) -> list[Array]:
+        return [self.part(src, dst) for dst in range(self.n)]
+
+    def parts_for(self, dst: int) -> list[Array]:
+        return [self.part(src, dst) for src in range(self.n)]
+
+
+def expect_all(found: Sequence[object] | None, right: Sequence[Array]) -> None:
+    """Compares lists of arrays."""
+    for each, wanted in zip(found or (), right, strict=True):
+        expect(each, wanted)
+
+
+def all_reduce(drawn: Drawn) -> None:
+    array = drawn.own(drawn.r)
+    dist.all_reduce(array)
+    expect(array, drawn.total())
+
+
+def all_reduce_shared(drawn: Drawn) -> None:
+    """Adds arrays of more than 1 MiB that the ranks of one host need not copy."""
+    array = shared_empty((SHARED_ITEMS,))
+    array[...] = np.resize(drawn.own(drawn.r), SHARED_ITEMS)
+    dist.all_reduce(array)
+    expect(array, np.resize(drawn.total(), SHARED_ITEMS))
+
+
+def reduce(drawn: Drawn) -> None:
+    array = drawn.own(drawn.r)
+    dist.reduce(array, drawn.root)
+    expect(array, drawn.total() if drawn.r == drawn.root else drawn.own(drawn.r))
+
+
+def reduce_scatter(drawn: Drawn) -> None:
+    expect(dist.reduce_scatter(drawn.parts_from(drawn.r)), sum(drawn.parts_for(drawn.r)))
+
+
+def reduce_scatter_single(drawn: Drawn) -> None:
+    whole = np.concatenate(drawn.parts_from(drawn.r))
+    expect(dist.reduce_scatter_single(whole), sum(drawn.parts_for(drawn.r)))
+
+
+def broadcast(drawn: Drawn) -> None:
+    array = drawn.own(drawn.r)
+    dist.broadcast(array, drawn.root)
+    expect(array, drawn.own(drawn.root))
+
+
+def all_gather(drawn: Drawn) -> None:
+    expect_all(dist.all_gather(drawn.own(drawn.r)), [drawn.own(q) for q in range(drawn.n)])
+
+
+def all_gather_single(drawn: Drawn) -> None:
+    found = dist.all_gather_single(drawn.own(drawn.r))
+    expect(found, np.concatenate([drawn.own(q) for q in range(drawn.n)]))
+
+
+def gather(drawn: Drawn) -> None:
+    found = dist.gather(drawn.own(drawn.r), drawn.root)
+    expect_all(found, [drawn.own(q) for q in range(drawn.n)] if drawn.r == drawn.root else [])
+
+
+def scatter(drawn: Drawn) -> None:
+    array, root = np.empty_like(drawn.base), drawn.root
+    dist.scatter(array, drawn.parts_from(root) if drawn.r == root else None, root)
+    expect(array, drawn.part(root, drawn.r))
+
+
+def all_to_all(drawn: Drawn) -> None:
+    expect_all(dist.all_to_all(drawn.parts_from(drawn.r)), drawn.parts_for(drawn.r))
+
+
+def all_to_all_single(drawn: Drawn) -> None:
+    found = dist.all_to_all_single(np.concatenate(drawn.parts_from(drawn.r)))
+    expect(found, np.concatenate(drawn.parts_for(drawn.r)))
+
+
+def pairs_one_by_one(drawn: Drawn) -> None:
+    """Each rank sends to each other one, one message at a time."""
+    for src, dst in permutations(range(drawn.n), 2):
+        if drawn.r == src:
+            dist.send(drawn.part(src, dst), dst)
+        elif drawn.r == dst:
+            array = np.empty_like(drawn.base)
+            dist.recv(array, src)
+            expect(array, drawn.part(src, dst))
+
+
+def pairs_at_once(drawn: Drawn) -> None:
+    """Each rank sends to each other one, in the order of a ring, and all messages are on their way."""
+    r, n = drawn.r, drawn.n
+    works: list[dist.Work[Any]] = []
+    received = {(r - step) % n: np.empty_like(drawn.base) for step in range(1, n)}
+    for step in range(1, n):
+        dst, src = (r + step) % n, (r - step) % n
+        works.append(dist.isend(drawn.part(r, dst), dst))
+        works.append(dist.irecv(received[src], src))
+    for work in works:
+        work.wait()
+    for src, array in received.items():
+        expect(array, drawn.part(src, r))
+
+
+def pairs_in_a_batch(drawn: Drawn) -> None:
+    """Each rank sends to each other one, all in one batch; receives come first."""
+    r, others = drawn.r, [q for q in range(drawn.n) if q != drawn.r]
+    received = {src: np.empty_like(drawn.base) for src in others}
+    batch = [dist.P2POp(dist.irecv, array, src) for src, array in received.items()]
+    batch += [dist.P2POp(dist.isend, drawn.part(r, dst), dst) for dst in others]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    for src, array in received.items():
+        expect(array, drawn.part(src, r))
+
+
+def all_gather_object(drawn: Drawn) -> None:
+    found = dist.all_gather_object({"rank": drawn.r, "array": drawn.own(drawn.r)})
+    expect([each["rank"] for each in found], range(drawn.n))
+    expect_all([each["array"] for each in found], [drawn.own(q) for q in range(drawn.n)])
+
+
+def gather_object(drawn: Drawn) -> None:
+    found = dist.gather_object((drawn.r, "word"), dst=drawn.root)
+    at_root = [(q, "word") for q in range(drawn.n)]
+    expect(found == (at_root if drawn.r == drawn.root else None), True)
+
+
+def broadcast_object_list(drawn: Drawn) -> None:
+    objects: list[Any] = [drawn.r, drawn.own(drawn.r)]
+    dist.broadcast_object_list(objects, drawn.root)
+    expect(objects[0], drawn.root)
+    expect(objects[1], drawn.own(drawn.root))
+
+
+def coalesced(drawn: Drawn) -> None:
+    """Three operations in one; their arrays are right after the block."""
+    added, taken, doubled = drawn.own(drawn.r), drawn.own(drawn.r), 2 * drawn.own(drawn.r)
+    with dist.coalesced():
+        dist.all_reduce(added)
+        dist.broadcast(taken, drawn.root)
+        dist.all_reduce(doubled)
+    expect(added, drawn.total())
+    expect(taken, drawn.own(drawn.root))
+    expect(doubled, drawn.total(2))
+
+
+def barrier(_: Drawn) -> None:
+    dist.barrier()
+
+
+COLLECTIVES: list[Callable[[Drawn], None]] = [
+    all_reduce, all_reduce_shared, reduce, reduce_scatter, reduce_scatter_single, broadcast,
+    all_gather, all_gather_single, gather, scatter, all_to_all, all_to_all_single,
+    pairs_one_by_one, pairs_at_once, pairs_in_a_batch, all_gather_object, gather_object,
+    broadcast_object_list, coalesced, barrier,
+]  # fmt: skip
+
+
 def collective(draw: Draw) -> None:
-    """One operation of all ranks, of numbers that floats add exactly."""
+    """Runs one operation of all ranks."""
     r, n = dist.get_rank(), dist.get_world_size()
-    kind = draw.choice(["all_reduce", "broadcast", "all_gather", "barrier"])
-    base, src = counted(draw.randrange(100), draw.choice([3, 5000, 100_000])), draw.randrange(n)
-    array = base * (r + 1)
-    if kind == "all_reduce":
-        dist.all_reduce(array)
-        expect(array, base * (n * (n + 1) // 2))
-    elif kind == "broadcast":
-        dist.broadcast(array, src)
-        expect(array, base * (src + 1))
-    elif kind == "all_gather":
-        for rank, each in enumerate(dist.all_gather(array)):
-            expect(each, base * (rank + 1))
-    else:
-        dist.barrier()
+    base = counted(draw.randrange(100), draw.choice([3, 5000, 100_000]))
+    root = draw.randrange(n)
+    draw.choice(COLLECTIVES)(Drawn(r, n, root, base))
 
 
 # -- a worker's part of a run ------------------------------------------------------------------
