@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from telegrad import collectives as dist
 from telegrad.collectives import ReduceOp
+from telegrad.rpc import RpcOptions
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.collectives import remote_code
@@ -35,21 +37,36 @@ EXCHANGES = ["broadcast", "all_gather", "all_gather_single", "gather", "scatter"
 EXCHANGES += ["all_to_all_single"]
 LAYOUTS = ["contiguous", "transposed", "strided", "fortran", "read-only", "0-d"]
 IN_PLACE = ["all_reduce", "broadcast", "reduce", "scatter"]
+VERBS = REDUCTIONS + EXCHANGES
+ROOTED = ["all_reduce", "reduce", "broadcast"]  # whose arrays have one shape on all ranks
 
 # verb, op, dtype, root, layout, async_op, lengths of first axes, seed
 Step = tuple[str, str, str, int, str, bool, list[int], int]
 
 
 @st.composite
-def steps(draw: st.DrawFn, n: int) -> Step:
-    verb = draw(st.sampled_from(REDUCTIONS + EXCHANGES))
+def steps(draw: st.DrawFn, n: int, long: bool = False) -> Step:
+    """Draws a step. Long ones pass the 256 KiB from which reductions take a ring or blocks.
+
+    The largest arrays of a broadcast also pass the n MiB from which it takes a chain.
+    """
+    verb = draw(st.sampled_from(VERBS + 3 * ROOTED if long else VERBS))
     dtype = draw(st.sampled_from(list(DTYPES)))
     ops = [op.name for op in ReduceOp if meaningful(op, DTYPES[dtype])]
-    layout = draw(st.sampled_from(LAYOUTS))
-    lengths = draw(st.lists(st.integers(0, 3), min_size=n * n, max_size=n * n))
+    layout = draw(st.sampled_from(LAYOUTS[:-1] if long else LAYOUTS))
+    firsts = st.lists(st.integers(2 if long else 0, 3), min_size=n * n, max_size=n * n)
+    scale = scale_of(verb, n) if long else 1
+    lengths = [scale * first for first in draw(firsts)]
     seed = draw(st.integers(0, 2**16))
     root = draw(st.integers(0, n - 1))
     return verb, draw(st.sampled_from(ops)), dtype, root, layout, draw(st.booleans()), lengths, seed
+
+
+def scale_of(verb: str, n: int) -> int:
+    """Returns what the lengths of long arrays are multiplied by."""
+    if verb == "broadcast":
+        return 40_000 * n
+    return 80_000 if verb in ROOTED else 60_000 // n
 
 
 def laid_out(values: Array, layout: str, verb: str) -> Array:
@@ -69,7 +86,9 @@ def laid_out(values: Array, layout: str, verb: str) -> Array:
 
 
 def values_of(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> Array:
-    return rng.integers(0, 3, tuple(shape)).astype(dtype)
+    """Draws values, up to a prime number of them, which long arrays repeat."""
+    drawn = rng.integers(0, 3, min(math.prod(shape), 1009))
+    return np.resize(drawn, tuple(shape)).astype(dtype)
 
 
 def run_step(step: Step) -> None:
@@ -94,18 +113,22 @@ def run_step(step: Step) -> None:
         assert found.dtype == dtype
         assert found.shape == wanted.shape
         assert found.flags.writeable
-        np.testing.assert_allclose(
-            found.astype(complex), wanted.astype(complex), rtol=2e-2 if verb in REDUCTIONS else 0
-        )
+        if verb in REDUCTIONS:
+            np.testing.assert_allclose(found.astype(complex), wanted.astype(complex), rtol=2e-2)
+        else:
+            np.testing.assert_array_equal(found, wanted)
 
     tail = () if layout == "0-d" else (2,)
     head = () if layout == "0-d" else (lengths[0],)
-    each = [values_of(rng, (*head, *tail), dtype) for _ in range(n)]
-    rows = [values_of(rng, (lengths[q], *tail), dtype) for q in range(n)]
-    grid = [
-        [values_of(rng, (lengths[q * n + p], *tail), dtype) for p in range(n)] for q in range(n)
-    ]
-    own = lay(each[r])
+    if verb in ROOTED:
+        each = [values_of(rng, (*head, *tail), dtype) for _ in range(n)]
+        own = lay(each[r])
+    elif verb in ("all_to_all", "all_to_all_single"):
+        grid = [
+            [values_of(rng, (lengths[q * n + p], *tail), dtype) for p in range(n)] for q in range(n)
+        ]
+    else:
+        rows = [values_of(rng, (lengths[q], *tail), dtype) for q in range(n)]
     if verb == "all_reduce":
         called(own, op)
         compare(own, combined(each))
@@ -116,7 +139,7 @@ def run_step(step: Step) -> None:
         called(own, root)
         compare(own, each[root])
     elif verb == "reduce_scatter":
-        parts = [[values_of(rng, part.shape, dtype) for part in grid[0]] for _ in range(n)]
+        parts = [[values_of(rng, part.shape, dtype) for part in rows] for _ in range(n)]
         compare(called([lay(part) for part in parts[r]], op), combined([mine[r] for mine in parts]))
     elif verb == "reduce_scatter_single":
         sizes = lengths[:n]
@@ -163,16 +186,41 @@ def run_program(program: list[Step]) -> None:
         raise
 
 
-@pytest.mark.parametrize(
-    ("n", "processes"), [(2, False), (3, False), (4, False), (2, True), (3, True)]
-)
-def test_programs(n: int, processes: bool) -> None:
-    """Ranks in processes of their own use shared memory where an operation can."""
-    with Cluster(n, processes=processes) as cluster:
+# Ranks, how they reach each other, and numbers of programs: of short arrays, and of long ones.
+JOBS: dict[str, tuple[int, dict[str, Any], int, int]] = {
+    "2 here": (2, {}, 40, 12),
+    "3 here": (3, {}, 40, 12),
+    "4 here": (4, {}, 30, 12),
+    "5 here": (5, {}, 20, 8),
+    "6 here": (6, {}, 20, 8),
+    "9 here": (9, {}, 10, 8),
+    "2 processes": (2, {"processes": True}, 40, 12),
+    "3 processes": (3, {"processes": True}, 40, 12),
+    "2 over TCP": (2, {"processes": True, "options": RpcOptions(local=False)}, 25, 10),
+    "2 over gRPC": (
+        2,
+        {"processes": True, "options": RpcOptions(local=False, direct=False)},
+        25,
+        10,
+    ),
+}
 
-        @settings(max_examples=40)
+
+@pytest.mark.parametrize("job", JOBS)
+def test_programs(job: str) -> None:
+    """Ranks in processes of their own use shared memory where an operation can."""
+    n, arguments, examples, long_examples = JOBS[job]
+    with Cluster(n, **arguments) as cluster:
+
+        @settings(max_examples=examples)
         @given(st.lists(steps(n), min_size=1, max_size=6))
         def check(program: list[Step]) -> None:
             cluster.run(run_program, program)
 
+        @settings(max_examples=long_examples)
+        @given(steps(n, long=True))
+        def check_long(step: Step) -> None:
+            cluster.run(run_program, [step])
+
         check()
+        check_long()
