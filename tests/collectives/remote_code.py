@@ -257,7 +257,13 @@ NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
     "reduce_scatter": lambda group: dist.reduce_scatter(of_each(), group=group),
     "reduce_scatter longer": lambda group: dist.reduce_scatter(of_each(3), group=group),
     "reduce_scatter MIN": lambda group: dist.reduce_scatter(of_each(), ReduceOp.MIN, group),
+    "reduce_scatter float32": lambda group: dist.reduce_scatter(
+        [np.ones(2, np.float32)] * dist.get_world_size(), group=group
+    ),
     "reduce_scatter_single": lambda group: dist.reduce_scatter_single(np.ones(6), group=group),
+    "reduce_scatter_single int64": lambda group: dist.reduce_scatter_single(
+        np.ones(6, np.int64), group=group
+    ),
     "reduce_scatter_single split": lambda group: dist.reduce_scatter_single(
         np.ones(6), group=group, split_sizes=[1, 2, 3]
     ),
@@ -271,6 +277,9 @@ NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
         np.ones((6, 2)), [2, 2, 3], group=group
     ),
     "all_gather_single": lambda group: dist.all_gather_single(np.ones((2, 2)), group=group),
+    "all_gather_single float32": lambda group: dist.all_gather_single(
+        np.ones((2, 2), np.float32), group=group
+    ),
     "all_gather_single wide": lambda group: dist.all_gather_single(np.ones((2, 3)), group=group),
     "all_gather_object": lambda group: dist.all_gather_object("a", group=group),
     "broadcast much": lambda group: dist.broadcast(np.ones(10 * LARGE), 0, group),

@@ -94,6 +94,17 @@ DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
         [["reduce_scatter"], ["reduce_scatter MIN"], ["reduce_scatter"]],
         ["reduce_scatter(op=SUM", "reduce_scatter(op=MIN"],
     ),
+    "dtype of reduce_scatter": (
+        [["reduce_scatter"], ["reduce_scatter"], ["reduce_scatter float32"]],
+        ["reduce_scatter(op=SUM, dtype=float64", "reduce_scatter(op=SUM, dtype=float32"],
+    ),
+    "dtype of reduce_scatter_single": (
+        [["reduce_scatter_single"], ["reduce_scatter_single int64"], ["reduce_scatter_single"]],
+        [
+            "reduce_scatter_single(op=SUM, dtype=float64",
+            "reduce_scatter_single(op=SUM, dtype=int64",
+        ],
+    ),
     "splits of reduce_scatter_single": (
         [
             ["reduce_scatter_single"],
@@ -118,6 +129,10 @@ DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
             "rank 2 ('worker2') called",
             "parts=[(2, 2), (2, 2), (2, 2)]",
         ],
+    ),
+    "dtype of all_gather_single": (
+        [["all_gather_single float32"], ["all_gather_single"], ["all_gather_single"]],
+        ["all_gather_single(dtype=float64", "all_gather_single(dtype=float32"],
     ),
     "width of all_gather_single": (
         [["all_gather_single"], ["all_gather_single"], ["all_gather_single wide"]],

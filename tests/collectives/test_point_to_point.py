@@ -84,6 +84,57 @@ def test_messages_from_any_rank(n: int) -> None:
         check()
 
 
+SHAPES = [(), (0,), (3, 0, 2), (1, 1), (LARGE,)]
+
+
+def passes_shapes(posted: bool) -> None:
+    """Sends read-only arrays of all shapes to the right and receives those from the left."""
+    r, n = remote_code.begin(), dist.get_world_size()
+    for shape in SHAPES:
+        sent, received = np.full(shape, r + 1.0), np.zeros(shape)
+        sent.flags.writeable = False
+        if posted:
+            coming, going = dist.irecv(received, (r - 1) % n), dist.isend(sent, (r + 1) % n)
+            going.wait()
+            assert coming.wait() == (r - 1) % n
+        else:
+            received = remote_code.pass_round(sent, r, n)
+        assert received.shape == shape
+        assert (received == (r - 1) % n + 1.0).all()
+        assert (sent == r + 1.0).all()
+        assert not sent.flags.writeable
+
+
+@pytest.mark.parametrize("posted", [False, True])
+@pytest.mark.parametrize("processes", [False, True])
+def test_empty_0d_and_read_only_arrays(posted: bool, processes: bool) -> None:
+    with Cluster(3, processes=processes) as cluster:
+        cluster.run(passes_shapes, posted)
+
+
+def receives_read_only() -> str:
+    """A refused receive takes no message: the next receive gets it."""
+    r = remote_code.begin()
+    if r == 0:
+        dist.send(np.ones(3), 1)
+        return ""
+    array = np.zeros(3)
+    array.flags.writeable = False
+    said = refusal(lambda: dist.recv(array, 0))
+    assert (array == 0.0).all()
+    array.flags.writeable = True
+    dist.recv(array, 0)
+    assert (array == 1.0).all()
+    return said
+
+
+def test_a_receive_into_a_read_only_array_is_refused() -> None:
+    with Cluster(2) as cluster:
+        said = cluster.run(receives_read_only)[1]
+    assert said.startswith("ValueError: "), said
+    assert "read-only" in said
+
+
 def takes_from_any(kind: str) -> list[str]:
     """Rank 0 receives from any rank; rank 1 sends something else, or leaves."""
     r = remote_code.begin(timeout=20.0)
