@@ -663,6 +663,7 @@ class Exchange:
         return tuple(each.endpoint for each in self._listeners if each.endpoint)
 
     async def _introduce(self, endpoint: str, expected: WorkerInfo | None) -> WorkerInfo:
+        broken = False
         while True:
             answer = await ask(self._terms, endpoint, expected)
             carriers = self._peers.find(answer.peer, True)
@@ -672,7 +673,10 @@ class Exchange:
             try:
                 await self._open(carriers, answer)
             except (CarrierClosedError, RefusedError) as error:
-                if carriers.stream is None and not _is_crossed(error):
+                # The peer's own dial may have ended this stream, and come up a moment later.
+                first_break = isinstance(error, CarrierClosedError) and not broken
+                broken |= first_break
+                if carriers.stream is None and not first_break and not _is_crossed(error):
                     raise
             if carriers.stream is not None:
                 return carriers.peer
