@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from telegrad import rpc
-from telegrad.errors import WaitCycleError
+from telegrad.errors import NotEnoughResultsError, WaitCycleError
 from telegrad.rpc import seams
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
@@ -213,10 +213,15 @@ def test_calls_that_wait_for_each_other_are_told(job: Job, how: str) -> None:
 
 
 def test_calls_that_wait_for_any_of_each_other_are_told(job: Job) -> None:
-    """Whichever of them ended first would end the others."""
+    """Whichever of them ended first would end the others, and sometimes does so before they are told."""
     name = secrets.token_hex()
     told = job.on(0, rpc.rpc_sync, "w1", waiting_code.begins_a_knot, (name,))
-    for error in (*told, *(noted(name) for _ in range(4))):
+    errors = [*told, *(noted(name) for _ in range(4))]
+    assert isinstance(errors[0], WaitCycleError) or isinstance(errors[1], WaitCycleError)
+    for error in errors:
+        if isinstance(error, NotEnoughResultsError):  # both calls that it waits for were told
+            assert "4 calls wait for each other" in str(error)
+            continue
         assert isinstance(error, WaitCycleError)
         text = " ".join(error.chain)
         assert len(error.chain) == 4

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from telegrad import rpc
-from telegrad.errors import CallTimeoutError, WaitCycleError
+from telegrad.errors import CallTimeoutError, NotEnoughResultsError, WaitCycleError
 from tests.rpc import remote_code
 from tests.rpc.turns import turn
 
@@ -42,7 +42,7 @@ def noted(name: str, func: Callable[..., Any], *args: Any) -> Any:
     """Calls a function and hands over the cycle that it ran into."""
     try:
         return func(*args)
-    except WaitCycleError as error:
+    except (WaitCycleError, NotEnoughResultsError) as error:
         put(f"{name}-noted", error)
         raise
 
