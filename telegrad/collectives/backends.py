@@ -1,9 +1,8 @@
 """The backends of a group: messages, shared memory, or both; and the turns of its operations.
 
-    ranks on one host that share memory      Memory
-    ranks on several hosts, some with more   Hosts: long reductions go through memory and messages,
-                                             all else by messages
-    all others                               Messages
+    ranks on one host that share memory      MemoryBackend
+    ranks on several hosts, some with more   HostsBackend: long all_reduces go through memory first
+    all others                               MessageBackend
 
 Operations use the backend one after the other, in the order of their numbers.
 """
@@ -25,14 +24,14 @@ from telegrad.collectives.select import (
 )
 from telegrad.collectives.shared_memory.boards import Boards
 from telegrad.collectives.shared_memory.residents import Residents
-from telegrad.collectives.shared_memory.room import Meeting, Part, Room, share_boards
+from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, share_boards
 from telegrad.rpc.seams import Spin
 from telegrad.types import Array
 
-__all__ = ["Hosts", "Memory", "Messages", "Sharing"]
+__all__ = ["HostsBackend", "MemoryBackend", "MessageBackend", "Sharing"]
 
 
-class Messages(Backend):
+class MessageBackend(Backend):
     """The backend that sends messages; `select` chooses the algorithm.
 
     Args:
@@ -60,7 +59,7 @@ class Messages(Backend):
 
 
 @final
-class Memory(Backend):
+class MemoryBackend(Backend):
     """The backend of ranks that share memory.
 
     Args:
@@ -88,7 +87,7 @@ class Memory(Backend):
 
 
 @final
-class Hosts(Messages):
+class HostsBackend(MessageBackend):
     """The backend of ranks on several hosts, of which some have several.
 
     Args:
@@ -158,18 +157,18 @@ class Sharing:
         if self.possible:
             await meeting.until(lambda: not self.possible or self._queue[0] is meeting or None)
         if not self.possible:
-            return Messages(meeting)
+            return MessageBackend(meeting)
         near = next(ranks for ranks in self._hosts if meeting.rank in ranks)
-        here = meeting if self._alone else Part(meeting, near)
+        here = meeting if self._alone else PartMeeting(meeting, near)
         if self._shared is None:
             boards = await share_boards(here, meeting)
             if boards is None:
                 self.possible = False
-                return Messages(meeting)
+                return MessageBackend(meeting)
             self._shared = boards, Residents(here.rank)
         room = Room(here, *self._shared, self._spin)
         if self._alone:
-            return Memory(room)
+            return MemoryBackend(room)
         first = [ranks[0] for ranks in self._hosts]
-        leaders = Messages(Part(meeting, first)) if here.rank == 0 else None
-        return Hosts(meeting, room, leaders)
+        leaders = MessageBackend(PartMeeting(meeting, first)) if here.rank == 0 else None
+        return HostsBackend(meeting, room, leaders)

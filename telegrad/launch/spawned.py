@@ -87,7 +87,7 @@ def start(
         raise TypeError(f"nprocs must be an integer, not {n!r}")
     if n < 1:
         raise ValueError(f"nprocs must be at least 1 (got {n})")
-    call = _Call.of(fn, args)
+    call = _SpawnedCall.of(fn, args)
     return SpawnedProcesses(call, n, daemon=daemon)
 
 
@@ -110,7 +110,7 @@ class SpawnedProcesses(ProcessContext):
         daemon: True if the end of the program ends them; False if it waits for them.
     """
 
-    def __init__(self, call: _Call, n: int, *, daemon: bool) -> None:
+    def __init__(self, call: _SpawnedCall, n: int, *, daemon: bool) -> None:
         self._what = call.name
         self._daemon = daemon
         self._pid = os.getpid()
@@ -133,7 +133,7 @@ class SpawnedProcesses(ProcessContext):
             raise
         atexit.register(self._at_exit)
 
-    def _start(self, call: _Call, n: int) -> None:
+    def _start(self, call: _SpawnedCall, n: int) -> None:
         directory = tempfile.mkdtemp(prefix="telegrad-")  # 0700
         watcher = Watcher(directory)
         self._held.callback(watcher.dismiss)
@@ -302,7 +302,7 @@ class SpawnedProcesses(ProcessContext):
 
 
 @final
-class _Call:
+class _SpawnedCall:
     """A function and its arguments, encoded.
 
     Attributes:
@@ -317,7 +317,7 @@ class _Call:
         self._places = places
 
     @classmethod
-    def of(cls, fn: Callable[..., object], args: tuple[Any, ...]) -> _Call:
+    def of(cls, fn: Callable[..., object], args: tuple[Any, ...]) -> _SpawnedCall:
         """Encodes a call.
 
         Raises:

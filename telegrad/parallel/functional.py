@@ -99,7 +99,7 @@ def all_reduce(
         ...     cluster.run(step)[0]
         ([2.0, 1.0], [3.0, 3.0])
     """
-    call = _Call("all_reduce", group, timeout, label, [tensor], op)
+    call = _CollectiveCall("all_reduce", group, timeout, label, [tensor], op)
     if call.picks:
         return _pick(op, all_gather(tensor, **call.at))
 
@@ -158,7 +158,7 @@ def reduce(
         ...     cluster.run(step)
         [(5.0, 10.0), (0.0, 10.0)]
     """
-    call = _Call("reduce", group, timeout, label, [tensor], op)
+    call = _CollectiveCall("reduce", group, timeout, label, [tensor], op)
     if call.picks:
         return _pick(op, gather(tensor, dst, **call.at))
 
@@ -213,7 +213,7 @@ def broadcast(
         ...     cluster.run(step)
         [(3.0, 0.0), (3.0, 11.0)]
     """
-    call = _Call("broadcast", group, timeout, label, [tensor])
+    call = _CollectiveCall("broadcast", group, timeout, label, [tensor])
 
     def forward(array: Array) -> list[Array]:
         result = array.copy()
@@ -264,7 +264,7 @@ def all_gather(
         ...     cluster.run(step)
         [4.0, 2.0]
     """
-    call = _Call("all_gather", group, timeout, label, [tensor])
+    call = _CollectiveCall("all_gather", group, timeout, label, [tensor])
 
     def forward(array: Array) -> Any:
         return collectives.all_gather(array, **call.at)
@@ -314,7 +314,7 @@ def all_gather_single(
         ...     cluster.run(step)
         [[0.0], [2.0, 4.0]]
     """
-    call = _Call("all_gather_single", group, timeout, label, [tensor])
+    call = _CollectiveCall("all_gather_single", group, timeout, label, [tensor])
     shape = call.tensors[0].shape
 
     def forward(array: Array) -> list[Array]:
@@ -373,7 +373,7 @@ def gather(
         ...     cluster.run(step)
         [2.0, 1.0]
     """
-    call = _Call("gather", group, timeout, label, [tensor])
+    call = _CollectiveCall("gather", group, timeout, label, [tensor])
 
     def forward(array: Array) -> Any:
         parts = collectives.gather(array, dst, **call.at)
@@ -435,7 +435,8 @@ def scatter(
         [(3.0, [6.0, 10.0]), (5.0, [0.0])]
     """
     given = [] if scatter_list is None else list(scatter_list)
-    call, has_parts = _Call("scatter", group, timeout, label, [tensor, *given]), bool(given)
+    call = _CollectiveCall("scatter", group, timeout, label, [tensor, *given])
+    has_parts = bool(given)
 
     def forward(array: Array, *parts: Array) -> list[Array]:
         result, sent = array.copy(), None if scatter_list is None else parts
@@ -491,7 +492,7 @@ def reduce_scatter(
         ...     cluster.run(step)
         [(6.0, [12.0, 20.0]), (10.0, [12.0, 20.0])]
     """
-    call = _Call("reduce_scatter", group, timeout, label, tensors, op)
+    call = _CollectiveCall("reduce_scatter", group, timeout, label, tensors, op)
     if call.picks:
         return _pick(op, all_to_all(tensors, **call.at))
 
@@ -547,7 +548,7 @@ def reduce_scatter_single(
         ...     cluster.run(step)
         [([0.0], [0.0, 4.0, 8.0]), ([2.0, 4.0], [0.0, 4.0, 8.0])]
     """
-    call = _Call("reduce_scatter_single", group, timeout, label, [tensor], op)
+    call = _CollectiveCall("reduce_scatter_single", group, timeout, label, [tensor], op)
     if call.picks:
         rows, n = all_to_all_single(tensor, None, split_sizes, **call.at), call.group.size
         return _pick(op, rows.reshape(n, rows.shape[0] // n, *rows.shape[1:]))
@@ -602,7 +603,7 @@ def all_to_all(
         ...     cluster.run(step)
         [[1.0, 10.0], [1.0, 10.0]]
     """
-    call = _Call("all_to_all", group, timeout, label, tensors)
+    call = _CollectiveCall("all_to_all", group, timeout, label, tensors)
 
     def forward(*arrays: Array) -> Any:
         return collectives.all_to_all(arrays, **call.at)
@@ -659,7 +660,7 @@ def all_to_all_single(
         ...     cluster.run(step)
         [([0.0, 0.0], [1.0, 10.0, 10.0]), ([1.0, 2.0, 1.0, 2.0], [1.0, 10.0, 10.0])]
     """
-    call = _Call("all_to_all_single", group, timeout, label, [tensor])
+    call = _CollectiveCall("all_to_all_single", group, timeout, label, [tensor])
     shape, sent = call.tensors[0].shape, copy(input_split_sizes)
 
     def forward(array: Array) -> list[Array]:
@@ -694,7 +695,7 @@ def _pick(op: ReduceOp, parts: Any) -> Tensor:
 
 
 @final
-class _Call:
+class _CollectiveCall:
     """One call of a collective.
 
     Args:

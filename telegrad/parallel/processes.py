@@ -32,8 +32,8 @@ class ProcessContext(ABC):
         """Waits until all processes have ended, or the first one has failed.
 
         When one fails, the others get SIGTERM, and SIGKILL after 5 s; each later call raises the
-        same failure. An error that interrupts
-        this wait, such as a KeyboardInterrupt, ends all of them in the same way.
+        same failure. An error that interrupts this wait, such as a KeyboardInterrupt, ends all of
+        them in the same way.
 
         Args:
             timeout: Seconds; None for no limit.

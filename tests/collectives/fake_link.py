@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from telegrad.collectives.backends import Messages
+from telegrad.collectives.backends import MessageBackend
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature
 from telegrad.errors import CollectiveMismatchError
@@ -78,7 +78,7 @@ class FakeLink(Link):
         await self._take(("signal", source, self._rank))
 
     async def backend(self) -> Backend:
-        return Messages(self)
+        return MessageBackend(self)
 
     def call_of(self, source: int) -> Signature:
         return self._job.links[source].own_call

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.collectives import ReduceOp
-from telegrad.collectives.backends import Hosts, Memory, Messages, Sharing
+from telegrad.collectives.backends import HostsBackend, MemoryBackend, MessageBackend, Sharing
 from telegrad.collectives.link import Link
 from telegrad.types import Array
 from tests.collectives.fake_link import FakeJob, arrays_for
@@ -18,11 +18,11 @@ from tests.collectives.test_algorithms import CASES, expected
 from tests.collectives.test_shared_memory import CALL, CopyingMeeting, enter
 
 KINDS: dict[str, tuple[type, list[list[int]]]] = {
-    "messages": (Messages, [[0], [1], [2], [3], [4]]),
-    "memory": (Memory, [[0, 1, 2, 3, 4]]),
-    "two hosts": (Hosts, [[0, 1, 2], [3, 4]]),
-    "one alone": (Hosts, [[0, 2, 3, 4], [1]]),
-    "mixed up": (Hosts, [[0, 3], [1, 4], [2]]),
+    "messages": (MessageBackend, [[0], [1], [2], [3], [4]]),
+    "memory": (MemoryBackend, [[0, 1, 2, 3, 4]]),
+    "two hosts": (HostsBackend, [[0, 1, 2], [3, 4]]),
+    "one alone": (HostsBackend, [[0, 2, 3, 4], [1]]),
+    "mixed up": (HostsBackend, [[0, 3], [1, 4], [2]]),
 }
 N = 5
 SMALL = [0, 1, 5, 700]

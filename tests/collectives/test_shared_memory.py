@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from telegrad.arrays import shared_below, shared_empty
 from telegrad.collectives import ReduceOp
 from telegrad.collectives.algorithms import shared_memory
-from telegrad.collectives.backends import Memory, Sharing
+from telegrad.collectives.backends import MemoryBackend, Sharing
 from telegrad.collectives.link import Backend, Link, Steps, run_here
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.shared_memory.boards import (
@@ -27,7 +27,7 @@ from telegrad.collectives.shared_memory.boards import (
     Boards,
     digest_of,
 )
-from telegrad.collectives.shared_memory.residents import LEAST_BYTES, Place, Residents
+from telegrad.collectives.shared_memory.residents import LEAST_BYTES, ResidentPlace, Residents
 from telegrad.collectives.shared_memory.room import Meeting, Room
 from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc import RpcOptions
@@ -387,7 +387,7 @@ def test_memory_is_used_if_every_pair_shares_it(n: int, pairs: set[tuple[int, in
     async def shares(link: Link, _: Array) -> bool:
         assert isinstance(link, CopyingMeeting)
         link.copies = copies
-        return isinstance(await enter(link, one_host(n)), Memory)
+        return isinstance(await enter(link, one_host(n)), MemoryBackend)
 
     assert job.run(shares) == [not copies] * n
 
@@ -404,8 +404,8 @@ ITEMS = LEAST_BYTES // 8  # of float64, the fewest that are not copied
     st.integers(0, 2**43 - 1),
 )
 def test_a_place_is_one_number(slot: int, new: bool, living: int, offset: int) -> None:
-    place = Place(slot, new, living, offset)
-    assert Place.of(place.note) == place
+    place = ResidentPlace(slot, new, living, offset)
+    assert ResidentPlace.of(place.note) == place
     assert place.note < 2**64
 
 

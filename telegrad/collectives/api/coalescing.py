@@ -28,7 +28,7 @@ from telegrad.errors import InvalidUseError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future
 
-__all__ = ["CallsOf", "Joint", "Piece", "check_outside", "coalesced", "run_call"]
+__all__ = ["CallsOf", "JoinableCall", "Joint", "check_outside", "coalesced", "run_call"]
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Joint(NamedTuple, Generic[T]):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece(Generic[T]):
+class JoinableCall(Generic[T]):
     """A call that may be joined with others of the same verb, op, root and dtype.
 
     Attributes:
@@ -65,7 +65,7 @@ class Piece(Generic[T]):
     signature: Signature
     staged: Staged
     in_place: bool
-    join: Callable[[ProcessGroup, Sequence[Piece[T]], CallsOf], Joint[T]]
+    join: Callable[[ProcessGroup, Sequence[JoinableCall[T]], CallsOf], Joint[T]]
 
     def alone(self, group: ProcessGroup) -> Call[T]:
         """Returns the call as an operation of its own."""
@@ -84,13 +84,13 @@ class Piece(Generic[T]):
 
 
 def run_call(
-    group: ProcessGroup, called: Call[T] | Piece[T], async_op: bool, timeout: float | None
+    group: ProcessGroup, called: Call[T] | JoinableCall[T], async_op: bool, timeout: float | None
 ) -> Work[T] | T:
     """Runs a call in this thread and returns its value, or returns the Work of a started one.
 
     Inside a block of `coalesced` for the group, it collects the call and returns None or a Work.
     """
-    if not isinstance(called, Piece):
+    if not isinstance(called, JoinableCall):
         check_outside(group, called.signature.operation)
         call = called
     elif (block := _block_of(group)) is not None:
@@ -186,7 +186,7 @@ class Coalesced:
     def __init__(self, group: ProcessGroup) -> None:
         self.group: Final = group
         self.open = True
-        self._pieces: list[Piece[Any]] = []
+        self._pieces: list[JoinableCall[Any]] = []
         self._futures: list[Future[Any]] = []
         self._values: dict[int, Any] = {}  # of the calls, by their place
         self._thread = threading.get_ident()
@@ -209,7 +209,9 @@ class Coalesced:
         """Returns True if calls on a group belong to this block: in its thread, until its end."""
         return self.open and self.group is group and self._thread == threading.get_ident()
 
-    def collect(self, called: Piece[T], async_op: bool, timeout: float | None) -> Work[T] | T:
+    def collect(
+        self, called: JoinableCall[T], async_op: bool, timeout: float | None
+    ) -> Work[T] | T:
         """Adds a call; returns None, or with `async_op` a Work that is done with the operation.
 
         Raises:
@@ -332,7 +334,7 @@ def _block_of(group: ProcessGroup) -> Coalesced | None:
 OVERLAP_STEPS: Final = 10_000
 
 
-def _check_apart(pieces: Sequence[Piece[Any]]) -> None:
+def _check_apart(pieces: Sequence[JoinableCall[Any]]) -> None:
     """Raises InvalidUseError if one call writes into an array of another: order would matter."""
     bounds = [np.lib.array_utils.byte_bounds(each.staged.array) for each in pieces]
     reached: list[int] = []  # arrays that end behind the start of the next one

@@ -22,7 +22,7 @@ from telegrad.collectives.api.calls import (
     place_of,
     signature_of,
 )
-from telegrad.collectives.api.coalescing import CallsOf, Joint, Piece, run_call
+from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, Joint, run_call
 from telegrad.collectives.link import Link
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup, Work
@@ -496,11 +496,13 @@ def all_to_all_single(
 # -- the calls -----------------------------------------------------------------------------------
 
 
-def _broadcast_piece(array: object, src: object, group: ProcessGroup, label: str) -> Piece[None]:
+def _broadcast_piece(
+    array: object, src: object, group: ProcessGroup, label: str
+) -> JoinableCall[None]:
     """Returns the call of `broadcast`; raises the errors of `broadcast` for its arguments."""
     checked = check_array("broadcast", array, written=True)
     root = place_of("src", src, group)
-    return Piece(
+    return JoinableCall(
         signature=signature_of(
             "broadcast", checked, label, root=group.ranks[root], shape=checked.shape
         ),
@@ -511,7 +513,7 @@ def _broadcast_piece(array: object, src: object, group: ProcessGroup, label: str
 
 
 def _broadcast(
-    root: int, group: ProcessGroup, pieces: Sequence[Piece[None]], _: CallsOf
+    root: int, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
 ) -> Joint[None]:
     joined = Joined([each.staged for each in pieces])
 
@@ -540,9 +542,9 @@ def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[lis
     return Call(signature=signature, run=run, eager_bytes=choice.eager_bytes)
 
 
-def _all_gather_single_piece(array: object, label: str) -> Piece[Array]:
+def _all_gather_single_piece(array: object, label: str) -> JoinableCall[Array]:
     checked = check_array("all_gather_single", array, written=False)
-    return Piece(
+    return JoinableCall(
         signature=signature_of("all_gather_single", checked, label, shape=checked.shape),
         staged=Staged(checked),
         in_place=False,
@@ -551,7 +553,7 @@ def _all_gather_single_piece(array: object, label: str) -> Piece[Array]:
 
 
 def _all_gather_single(
-    group: ProcessGroup, pieces: Sequence[Piece[Array]], calls_of: CallsOf
+    group: ProcessGroup, pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf
 ) -> Joint[Array]:
     if len(pieces) > 1:
         return _all_gather_joined(pieces, calls_of)
@@ -570,7 +572,7 @@ def _all_gather_single(
     return Joint(run, choice.eager_bytes)
 
 
-def _all_gather_joined(pieces: Sequence[Piece[Array]], calls_of: CallsOf) -> Joint[Array]:
+def _all_gather_joined(pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf) -> Joint[Array]:
     """Gathers directly: only a rank that is heard tells the shapes of its arrays."""
     flat = joined_flat([each.staged.flat for each in pieces])
 

@@ -17,7 +17,7 @@ from telegrad.collectives.api.calls import (
     place_of,
     signature_of,
 )
-from telegrad.collectives.api.coalescing import CallsOf, Joint, Piece, run_call
+from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, Joint, run_call
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
@@ -316,12 +316,12 @@ def reduce_scatter_single(
 # -- the calls -----------------------------------------------------------------------------------
 
 
-def _all_reduce_piece(array: object, op: object, label: str) -> Piece[None]:
+def _all_reduce_piece(array: object, op: object, label: str) -> JoinableCall[None]:
     checked = check_array("all_reduce", array, written=True)
     reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    return Piece(
+    return JoinableCall(
         signature=signature_of(
             "all_reduce", checked, label, op=reduction.name, shape=checked.shape
         ),
@@ -332,7 +332,7 @@ def _all_reduce_piece(array: object, op: object, label: str) -> Piece[None]:
 
 
 def _all_reduce(
-    op: ReduceOp, group: ProcessGroup, pieces: Sequence[Piece[None]], _: CallsOf
+    op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
 ) -> Joint[None]:
     joined = Joined([each.staged for each in pieces])
     flat = joined.flat
@@ -382,13 +382,13 @@ def _reduce_scatter_call(
 
 def _reduce_scatter_single_piece(
     array: object, op: object, split_sizes: object, group: ProcessGroup, label: str
-) -> Piece[Array]:
+) -> JoinableCall[Array]:
     checked = check_array("reduce_scatter_single", array, written=False)
     reduction = check_reducible(op, checked.dtype)
     lengths = check_splits("split_sizes", split_sizes, checked, group)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    return Piece(
+    return JoinableCall(
         signature=signature_of(
             "reduce_scatter_single",
             checked,
@@ -404,7 +404,7 @@ def _reduce_scatter_single_piece(
 
 
 def _reduce_scatter_single(
-    op: ReduceOp, group: ProcessGroup, pieces: Sequence[Piece[Array]], _: CallsOf
+    op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[Array]], _: CallsOf
 ) -> Joint[Array]:
     own = [each.signature.parts[group.rank] for each in pieces]
     cut = [views_of(each.staged.flat, each.signature.parts) for each in pieces]

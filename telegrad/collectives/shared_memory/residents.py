@@ -16,13 +16,13 @@ from telegrad.arrays import SharedMemory, memory_below, shared_below
 from telegrad.types import Array
 from telegrad.wire import Buffer
 
-__all__ = ["LEAST_BYTES", "Place", "Residents"]
+__all__ = ["LEAST_BYTES", "ResidentPlace", "Residents"]
 
 LEAST_BYTES = 2**20  # a smaller array is copied sooner than its place is told
 SLOTS = 15
 
 
-class Place(NamedTuple):
+class ResidentPlace(NamedTuple):
     """The place of an array, as one number of 64 bits for the other ranks.
 
     Attributes:
@@ -46,8 +46,8 @@ class Place(NamedTuple):
     def of(cls, note: int) -> Self:
         """Returns the place that a number means.
 
-        >>> Place.of(Place(3, True, 0b1010, 4096).note)
-        Place(slot=3, new=True, living=10, offset=4096)
+        >>> ResidentPlace.of(ResidentPlace(3, True, 0b1010, 4096).note)
+        ResidentPlace(slot=3, new=True, living=10, offset=4096)
         """
         return cls(note & 0xF, bool(note >> 4 & 1), note >> 5 & 0xFFFF, note >> 21)
 
@@ -66,21 +66,23 @@ class Residents:
         self._refused: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
         self._theirs: dict[tuple[int, int], memoryview] = {}  # by rank and slot
 
-    def place(self, flat: Array) -> Place:
+    def place(self, flat: Array) -> ResidentPlace:
         """Returns the place of an array of this rank; new memory gets a slot, if there is one."""
         self._own = {slot: known for slot, known in self._own.items() if known() is not None}
         living = sum(1 << slot for slot in self._own)
         memory = shared_below(flat)
         if memory is None or memory in self._refused:
-            return Place(living=living)
+            return ResidentPlace(living=living)
         offset = _address(flat) - _address(np.frombuffer(memory, np.uint8))
         for slot, known in self._own.items():
             if known() is memory:
-                return Place(slot, False, living, offset)
+                return ResidentPlace(slot, False, living, offset)
         free = [slot for slot in range(1, SLOTS + 1) if slot not in self._own]
-        return Place(free[0], True, living, offset) if free else Place(living=living)
+        return (
+            ResidentPlace(free[0], True, living, offset) if free else ResidentPlace(living=living)
+        )
 
-    def know(self, place: Place, flat: Array) -> None:
+    def know(self, place: ResidentPlace, flat: Array) -> None:
         """Records that all ranks have the memory of an array of this rank at its place."""
         memory = shared_below(flat)
         if memory is not None:
@@ -98,26 +100,26 @@ class Residents:
         assert memory is not None
         return np.frombuffer(memory, np.uint8).data
 
-    def drop_gone(self, places: Sequence[Place]) -> None:
+    def drop_gone(self, places: Sequence[ResidentPlace]) -> None:
         """Lets go of the memory that is gone at the other ranks."""
         for r, slot in [*self._theirs]:
             if not places[r].living >> slot & 1:
                 del self._theirs[r, slot]
 
-    def take(self, rank: int, place: Place, data: Buffer) -> None:
+    def take(self, rank: int, place: ResidentPlace, data: Buffer) -> None:
         """Takes memory of another rank; if it came as a copy, it is of no use."""
         view = memoryview(data)
         self._theirs.pop((rank, place.slot), None)
         if memory_below(view) is not None:
             self._theirs[rank, place.slot] = view
 
-    def has_all(self, places: Sequence[Place]) -> bool:
+    def has_all(self, places: Sequence[ResidentPlace]) -> bool:
         """Returns True if this rank has the memory of all others at their places."""
         return all(
             r == self._rank or (r, place.slot) in self._theirs for r, place in enumerate(places)
         )
 
-    def arrays(self, places: Sequence[Place], flat: Array) -> list[Array]:
+    def arrays(self, places: Sequence[ResidentPlace], flat: Array) -> list[Array]:
         """Returns the arrays of all ranks, each of the dtype and the size of `flat`, this rank's."""
         return [
             flat

@@ -27,13 +27,13 @@ from telegrad.collectives.shared_memory.boards import (
     digest_of,
     has_order,
 )
-from telegrad.collectives.shared_memory.residents import Place, Residents
+from telegrad.collectives.shared_memory.residents import ResidentPlace, Residents
 from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc.seams import Spin
 from telegrad.types import Array
 from telegrad.wire import Buffer
 
-__all__ = ["Meeting", "Part", "Room", "share_boards"]
+__all__ = ["Meeting", "PartMeeting", "Room", "share_boards"]
 
 R = TypeVar("R")
 
@@ -123,7 +123,7 @@ class Room:
         """
         residents, others = self._residents, [r for r in range(self.size) if r != self.rank]
         own = residents.place(flat)
-        places = [Place.of(each) for each in await self.meet(own.note)]
+        places = [ResidentPlace.of(each) for each in await self.meet(own.note)]
         residents.drop_gone(places)
         if not all(place.slot for place in places):
             return None
@@ -141,7 +141,7 @@ class Room:
 
 
 @final
-class Part(Meeting):
+class PartMeeting(Meeting):
     """The view of an operation that some of its ranks have of each other.
 
     Args:
