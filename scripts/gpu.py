@@ -33,6 +33,7 @@ MARKERS = "xp: runs on arrays of CuPy\nlong: belongs to make test-long"
 TEST_SECONDS = 450
 ONE_TEST_SECONDS = 120
 TIMING_SECONDS = 150
+MOST_PROCESSES = 12  # that run tests at once, where pytest-xdist is installed
 # The oldest driver of each extra's CUDA (its release notes, minor version compatibility).
 DRIVERS = ((580, "cuda13x"), (525, "cuda12x"))
 OF_TESTS = ("pytest", "hypothesis", "ml_dtypes", "safetensors", "scipy")
@@ -180,10 +181,18 @@ def pytest_command(python: str, results: Path) -> list[str]:
     # The conftest of tests/ needs more than such a machine has; those of the folders do not.
     command += [f"--confcutdir={ROOT / 'tests' / 'gpu'}"]
     command += ["-q", "-ra", "--tb=short", f"--junitxml={results}"]
-    timeouts = "import pytest_timeout"
-    if subprocess.run([python, "-c", timeouts], capture_output=True, check=False).returncode == 0:
+    if _imports(python, "pytest_timeout"):
         command += ["-p", "pytest_timeout", f"--timeout={ONE_TEST_SECONDS}"]
+    if _imports(python, "xdist"):  # each process keeps a context on the GPU, of about half a GiB
+        processes = min(MOST_PROCESSES, max(1, (os.cpu_count() or 1) - 2))
+        command += ["-p", "xdist.plugin", "-n", str(processes), "--dist", "worksteal"]
     return command
+
+
+def _imports(python: str, module: str) -> bool:
+    """Returns whether this interpreter has a module."""
+    done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def run_tests(python: str) -> list[dict[str, Any]]:
