@@ -14,7 +14,8 @@
     ├─ AuthenticationError, CallRefusedError                           (PermissionError)
     ├─ EncodeError                                                     (TypeError)
     ├─ QueueEmptyError                                                 (queue.Empty)
-    └─ DecodeError, DuplicateNameError, CollectiveMismatchError        (ValueError)
+    └─ DecodeError, DuplicateNameError, CollectiveMismatchError,
+       ScheduleError                                                    (ValueError)
 
 Every error takes its message first. Further facts are keyword-only and kept as attributes.
 """
@@ -52,6 +53,7 @@ __all__ = [
     "RemoteError",
     "RendezvousError",
     "RendezvousTimeoutError",
+    "ScheduleError",
     "TelegradError",
     "UnknownWorkerError",
     "UnreachableWorkerError",
@@ -637,4 +639,15 @@ class CollectiveMismatchError(TelegradError, ValueError):
         ... except CollectiveMismatchError:
         ...     print("the arrays have different shapes")
         the arrays have different shapes
+    """
+
+
+class ScheduleError(TelegradError, ValueError):
+    """A pipeline's schedule cannot be run: the table is not whole, or its workers wait in a circle.
+
+    Example:
+        >>> from telegrad.parallel.pipeline import make_schedule
+        >>> make_schedule("zb-v", places=4, micro_batches=8, stages=4)
+        Traceback (most recent call last):
+        telegrad.errors.ScheduleError: the schedule 'zb-v' takes 8 stages on 4 places (given: 4)
     """

@@ -60,7 +60,7 @@ DOCUMENTED: dict[str, str] = {
         ContextMismatchError DecodeError DuplicateNameError EncodeError EvictedError
         FunctionNotFoundError InvalidUseError JoinCancelledError NotEnoughResultsError NotInitializedError OwnerLostError
         PoolExhaustedError QueueEmptyError RemoteError
-        RendezvousError RendezvousTimeoutError TelegradError UnknownWorkerError UnreachableWorkerError ValueNotFoundError
+        RendezvousError RendezvousTimeoutError ScheduleError TelegradError UnknownWorkerError UnreachableWorkerError ValueNotFoundError
         WaitCycleError WorkerLostError""",
 }
 
