@@ -1,8 +1,25 @@
-"""Pipelines: schedules as data, their proof and their pictures."""
+"""Pipelines: schedules as data, their proof, their times and their pictures."""
 
 from __future__ import annotations
 
 from telegrad.errors import ScheduleError
+from telegrad.parallel.pipeline.checking import Checked, check, simulate
+from telegrad.parallel.pipeline.picture import as_svg, as_text
 from telegrad.parallel.pipeline.schedule import Action, Kind, Schedule, make_schedule
+from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
-__all__ = ["Action", "Kind", "Schedule", "ScheduleError", "make_schedule"]
+__all__ = [
+    "Action",
+    "Checked",
+    "Costs",
+    "Kind",
+    "Schedule",
+    "ScheduleError",
+    "Span",
+    "Timeline",
+    "as_svg",
+    "as_text",
+    "check",
+    "make_schedule",
+    "simulate",
+]

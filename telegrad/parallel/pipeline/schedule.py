@@ -40,6 +40,9 @@ class Kind(enum.Enum):
     WEIGHTS = "W"
     """The second half of a backward: the gradients of the weights."""
 
+    # Actions are keys of large tables, and Enum's own hash takes half the time of a lookup.
+    __hash__ = object.__hash__
+
 
 @final
 @dataclass(frozen=True, slots=True)
