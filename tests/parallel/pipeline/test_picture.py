@@ -146,6 +146,13 @@ def test_a_text_cuts_the_labels_of_what_is_far_shorter_than_the_rest() -> None:
     assert len(line) < 1100
 
 
+def test_one_action_that_is_far_shorter_than_the_rest_does_not_stretch_the_text() -> None:
+    spans = [Span(Action(Kind.FORWARD, 0, i), float(i), i + 1.0) for i in range(10)]
+    short = Span(Action(Kind.BACKWARD, 0, 9), 10.0, 10.0001)
+    line = as_text(Timeline("measured", ((*spans, short),), "s")).splitlines()[1]
+    assert line == f"place 0 |{' '.join(f'F{i}' for i in range(10))} | idle 0%"
+
+
 def test_a_timeline_without_actions_or_without_time_has_a_picture() -> None:
     empty = Timeline("nothing", ((), ()))
     at_once = simulate(make_schedule("gpipe", 2, 2), Costs(forward=0, inputs=0, weights=0))
