@@ -4,7 +4,7 @@
     ├─ NotInitializedError, AlreadyInitializedError, BlockingCallError, AgentForkedError,
     │  RemoteError, AutogradError, ContextError, ContextMismatchError,
     │  PoolExhaustedError, WaitCycleError, NotEnoughResultsError,
-    │  InvalidUseError                                                 (RuntimeError)
+    │  InvalidUseError, KernelError                                    (RuntimeError)
     ├─ RendezvousError, WorkerLostError                                (ConnectionError)
     │  ├─ RendezvousTimeoutError, JoinCancelledError                   (RendezvousError)
     │  └─ OwnerLostError, EvictedError, UnreachableWorkerError         (WorkerLostError)
@@ -45,6 +45,7 @@ __all__ = [
     "FunctionNotFoundError",
     "InvalidUseError",
     "JoinCancelledError",
+    "KernelError",
     "NotEnoughResultsError",
     "NotInitializedError",
     "OwnerLostError",
@@ -101,6 +102,13 @@ class InvalidUseError(TelegradError, RuntimeError):
         ...     rref.to_here()
         Traceback (most recent call last):
         telegrad.errors.InvalidUseError: this RRef to a value at 'a' was released; use it ...
+    """
+
+
+class KernelError(TelegradError, RuntimeError):
+    """A GPU kernel cannot be compiled, or takes no arrays of this dtype.
+
+    The message names the kernel; the compiler's words name the file and the line.
     """
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Normalized,
         normalize,
         normalize_input,
-        normalize_weight,
+        normalize_parameters,
     )
     from telegrad.kernels.pooling import (
         max_pool2d,
@@ -59,7 +59,7 @@ __all__ = [
     "mean_pool2d",
     "normalize",
     "normalize_input",
-    "normalize_weight",
+    "normalize_parameters",
     "one_hot",
     "pick_places",
     "recurrence_backward",
@@ -75,7 +75,7 @@ _MODULES = {
     "attention": "attention_backward attention_forward",
     "convolution": "conv2d conv2d_input conv2d_weight",
     "gaussian": "gelu gelu_slope",
-    "normalization": "Normalized normalize normalize_input normalize_weight",
+    "normalization": "Normalized normalize normalize_input normalize_parameters",
     "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",
     "recurrent": "recurrence_backward recurrence_forward",
     "special": "special_function",

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tests.gpu.stand_in_devices import Device, cuda, current_device
+from tests.gpu.stand_in_kernels import RawModule
 
 __all__ = ["ndarray", "stand_in"]
 
@@ -450,6 +451,7 @@ _MODULE = types.SimpleNamespace(
             sliding_window_view=_function_of("sliding_window_view", np.lib.stride_tricks),
         )
     ),
+    RawModule=RawModule,
     abs=_MODULE_UFUNCS["absolute"],
     arange=_made_by(np.arange),
     array=_array,

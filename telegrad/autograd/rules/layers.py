@@ -118,9 +118,7 @@ def _bend(x: Any, approximate: str) -> Any:
 
 
 def _gelu_slope(b: Any, x: Any, *, approximate: str = "none") -> Array:
-    made: Any = kernels.gelu_slope(x, approximate=approximate)
-    made *= b
-    return made  # type: ignore[no-any-return]
+    return kernels.gelu_slope(x, b, approximate=approximate)
 
 
 def _masked_scale(a: Any, mask: Any, *, scale: float = 1.0) -> Array:
@@ -310,7 +308,7 @@ def _weight(g: Any, standard: Any, over: Any) -> Any:
         return None
     if isinstance(g[0], Tensor) or isinstance(standard, Tensor):
         return _bias(g[0] * standard, over)
-    return kernels.normalize_weight(g[0], standard, over=over)
+    return kernels.normalize_parameters(g[0], standard, over=over)[0]
 
 
 def _bias(g: Any, over: Any) -> Any:

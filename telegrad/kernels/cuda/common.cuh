@@ -1,0 +1,154 @@
+// The part that all kernels share: number types, packs of items, and sums over a warp and a block.
+//
+// The loader puts this file and a line `#define NAME value` for each definition before each source. It
+// includes no header: NVRTC has none of its own, and users of CuPy's wheels may have no toolkit.
+
+#ifndef TELEGRAD_EMULATED
+#define KERNEL extern "C" __global__
+// Bytes of shared memory, as many as the launch asks for.
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+
+typedef long long Index;
+constexpr unsigned WARP = 0xffffffffu;
+
+// -- number types: 16-bit floats are stored as bits and computed in float --------------------------
+
+struct Half {
+    unsigned short bits;
+};
+struct Bfloat {
+    unsigned short bits;
+};
+
+template <class T> struct Computing {
+    typedef T type;
+};
+template <> struct Computing<Half> {
+    typedef float type;
+};
+template <> struct Computing<Bfloat> {
+    typedef float type;
+};
+// The type in which numbers of type T are computed.
+template <class T> using Wide = typename Computing<T>::type;
+
+template <class T> __device__ inline T widen(T x) { return x; }
+
+__device__ inline float widen(Half x) {
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+#else
+    unsigned sign = (x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
+    if (rest >= 0x7c00u) return __uint_as_float(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest < 0x400u) return __uint_as_float(sign | __float_as_uint(rest * 0x1p-24f));
+    return __uint_as_float(sign | ((rest << 13) + 0x38000000u));
+#endif
+}
+
+__device__ inline float widen(Bfloat x) { return __uint_as_float((unsigned)x.bits << 16); }
+
+template <class T> struct Narrow {
+    template <class R> static __device__ inline T of(R x) { return static_cast<T>(x); }
+};
+
+template <> struct Narrow<Half> {
+    static __device__ inline Half of(float x) {
+        Half y;
+#ifdef __CUDA_ARCH__
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
+        unsigned bits = __float_as_uint(x), sign = bits >> 16 & 0x8000u, rest = bits & 0x7fffffffu;
+        if (rest > 0x7f800000u) rest = 0x7e00u;
+        else if (rest >= 0x477ff000u) rest = 0x7c00u;
+        else if (rest < 0x38800000u)  // one ulp of 0.5 is the smallest number of Half
+            rest = __float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000u;
+        else rest = (rest - 0x38000000u + 0xfffu + (rest >> 13 & 1u)) >> 13;
+        y.bits = (unsigned short)(sign | rest);
+#endif
+        return y;
+    }
+};
+
+template <> struct Narrow<Bfloat> {
+    static __device__ inline Bfloat of(float x) {
+        unsigned bits = __float_as_uint(x);
+        bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+        bits = nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u);
+        return Bfloat{(unsigned short)(bits >> 16)};
+    }
+};
+
+// -- N items at once: with 16 bytes a thread, memory is read at its full speed ----------------------
+
+template <class T, int N> struct alignas(sizeof(T) * N) Pack {
+    T at[N];
+};
+
+template <class R, int N> struct Numbers {
+    R at[N];
+};
+
+// Whether packs of N items can be read at `p`.
+template <int N, class T> __device__ inline bool aligned(const T* p) {
+    return reinterpret_cast<unsigned long long>(p) % sizeof(Pack<T, N>) == 0;
+}
+
+// Reads N items as numbers of type R; `from` is aligned.
+template <class R, int N, class T> __device__ inline Numbers<R, N> load(const T* from) {
+    Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);
+    Numbers<R, N> numbers;
+#pragma unroll
+    for (int j = 0; j < N; ++j) numbers.at[j] = static_cast<R>(widen(pack.at[j]));
+    return numbers;
+}
+
+// Writes N numbers; `to` is aligned.
+template <int N, class T, class R> __device__ inline void store(T* to, const Numbers<R, N>& numbers) {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int j = 0; j < N; ++j) pack.at[j] = Narrow<T>::of(numbers.at[j]);
+    *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+
+template <class Function, class Out, class... R, int N>
+__device__ inline void map_pack(Function function, Out* y, const Numbers<R, N>&... x) {
+    Numbers<Wide<Out>, N> found;
+#pragma unroll
+    for (int j = 0; j < N; ++j) found.at[j] = function(x.at[j]...);
+    store<N>(y, found);
+}
+
+// Writes function(x[i]...) to y[i] for i < n, with the whole grid; items are widened before.
+template <class Function, class Out, class... In>
+__device__ inline void map(Function function, Index n, Out* y, const In*... x) {
+    constexpr int N = 16 / sizeof(Out);
+    const Index first = (Index)blockIdx.x * blockDim.x + threadIdx.x;
+    const Index step = (Index)gridDim.x * blockDim.x;
+    Index done = 0;
+    if (aligned<N>(y) && (aligned<N>(x) && ...)) {
+        done = n / N * N;
+        for (Index i = first * N; i < done; i += step * N)
+            map_pack(function, y + i, load<Wide<In>, N>(x + i)...);
+    }
+    for (Index i = done + first; i < n; i += step) y[i] = Narrow<Out>::of(function(widen(x[i])...));
+}
+
+// -- sums; blocks have a multiple of 32 threads along x ---------------------------------------------
+
+template <class T> __device__ inline T warp_sum(T x) {
+    for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(WARP, x, distance);
+    return x;
+}
+
+// Returns the sum over the block to every thread. All threads of the block call it.
+template <class T> __device__ inline T block_sum(T x) {
+    __shared__ T parts[32];
+    x = warp_sum(x);
+    __syncthreads();  // an earlier call may still read parts
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+    __syncthreads();
+    return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : T(0));
+}

@@ -1,0 +1,166 @@
+"""`Kernel`: one function of a CUDA C++ source in this folder, compiled and launched through CuPy.
+
+CuPy compiles for the GPU at hand with NVRTC, keeps the result in its cache on disk, and launches on
+the current stream of the caller. The code that is compiled consists of `common.cuh`, one `#define`
+for each definition of the launch, and the source.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from telegrad.arrays import namespace
+from telegrad.errors import KernelError
+
+__all__ = ["Kernel", "blocks_for", "code_of", "contiguous"]
+
+Parameters = tuple[tuple[str, bool], ...]  # their names, and whether they are pointers
+
+_FOLDER: Final = Path(__file__).parent
+_TYPES: Final = {
+    "float64": "double", "float32": "float", "float16": "Half", "bfloat16": "Bfloat",
+    "int64": "long long", "int32": "int", "int16": "short", "int8": "signed char",
+    "uint64": "unsigned long long", "uint32": "unsigned", "uint16": "unsigned short",
+    "uint8": "unsigned char", "bool": "bool",
+}  # fmt: skip
+_OPTIONS: Final = ("--std=c++17",)
+_NULL: Final = np.uintp(0)
+MOST_BLOCKS: Final = 1 << 16
+"""Blocks of a launch at most; a kernel's loops take steps of the whole grid."""
+
+
+def blocks_for(items: int, per_block: int) -> int:
+    """Returns the number of blocks that `items` need, at most MOST_BLOCKS.
+
+    >>> blocks_for(0, 256), blocks_for(1, 256), blocks_for(10**12, 256)
+    (0, 1, 65536)
+    """
+    return min(MOST_BLOCKS, -(-items // per_block))
+
+
+def contiguous(x: Any) -> Any:
+    """Returns `x` if its items lie in C order without gaps, else such a copy."""
+    return x if x.flags.c_contiguous else x.copy(order="C")
+
+
+@final
+class Kernel:
+    """A function of a `.cu` source.
+
+    Args:
+        source: The name of the file in this folder, without `.cu`.
+        name: The function, which is declared there as `KERNEL void name(...)`.
+    """
+
+    def __init__(self, source: str, name: str) -> None:
+        self._source = source
+        self._name = name
+
+    def launch(
+        self,
+        *args: Any,
+        blocks: int | tuple[int, ...],
+        threads: int = 256,
+        shared: int = 0,
+        **define: Any,
+    ) -> None:
+        """Launches the function on the caller's current stream and returns at once.
+
+        Args:
+            args: The arguments in the order of the source. An array stands for a pointer, None for
+                a null pointer, an int for `Index` and a float for `double`. A NumPy scalar stands
+                for its own type.
+            blocks: The number of blocks, or up to three numbers; with 0 nothing is launched.
+            threads: The number of threads in a block.
+            shared: The bytes of a block's dynamic shared memory.
+            define: The values of the source's macros: a dtype becomes its C++ type.
+
+        Raises:
+            KernelError: The source does not compile, or takes no such dtype.
+            TypeError: The arguments are not those that the source declares.
+            ValueError: An array is in host memory, on another device, or not contiguous.
+        """
+        grid = blocks if isinstance(blocks, tuple) else (blocks,)
+        if 0 in grid:
+            return
+        xp = namespace(*args)
+        function, parameters = _compiled(
+            xp.RawModule, self._source, self._name, tuple(define.items())
+        )
+        _check(xp.ndarray, self._name, parameters, args)
+        given = tuple([_NULL if each is None else each for each in args])
+        function(grid, (threads,), given, shared_mem=shared)
+
+
+def code_of(source: str, **define: Any) -> str:
+    """Returns the code that is compiled for a source.
+
+    Args:
+        source: The name of the file, without `.cu`.
+        define: The values of its macros: a dtype becomes its C++ type, all else stays.
+
+    Raises:
+        KernelError: No kernel takes such a dtype.
+    """
+    lines = [f"#define {name} {_written(source, value)}" for name, value in define.items()]
+    for file in ("common.cuh", f"{source}.cu"):
+        lines += [f'#line 1 "{file}"', (_FOLDER / file).read_text()]
+    return "\n".join(lines)
+
+
+def _written(source: str, value: Any) -> str:
+    if isinstance(value, (int, str)):
+        return str(value)
+    found = _TYPES.get(np.dtype(value).name)
+    if found is None:
+        raise KernelError(f"the kernels of {source}.cu take no arrays of {np.dtype(value).name}")
+    return found
+
+
+@cache
+def _compiled(
+    raw_module: Any, source: str, name: str, define: tuple[tuple[str, Any], ...]
+) -> tuple[Any, Parameters]:
+    code = code_of(source, **dict(define))
+    try:
+        function = raw_module(code=code, options=_OPTIONS).get_function(name)
+    except Exception as error:  # CuPy's and those of NVRTC and the driver
+        words = f"the kernel {name} of {source}.cu was not compiled: {error}"
+        raise KernelError(words) from error
+    found = re.search(rf"KERNEL void {name}\((.*?)\)\s*{{", code, re.DOTALL)
+    if found is None:
+        raise KernelError(f"{source}.cu declares no `KERNEL void {name}(...)`")
+    each = [text.strip() for text in found[1].split(",")]
+    return function, tuple((re.split(r"\W+", text)[-1], "*" in text) for text in each)
+
+
+def _check(ndarray: Any, name: str, parameters: Parameters, args: tuple[Any, ...]) -> None:
+    if len(args) != len(parameters):
+        raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(args)}")
+    first, place = "", -1
+    for (parameter, pointer), value in zip(parameters, args, strict=True):
+        if not isinstance(value, ndarray):
+            if isinstance(value, np.ndarray):
+                raise ValueError(
+                    f"{parameter} of {name} is in host memory; move it, for instance with "
+                    "tensor.to(device)"
+                )
+            if pointer is not (value is None):
+                raise TypeError(f"{parameter} of {name} cannot be {value!r}")
+            continue
+        if not pointer:
+            raise TypeError(f"{parameter} of {name} is a number, not an array")
+        if not value.flags.c_contiguous:
+            raise ValueError(f"{parameter} of {name} is not contiguous; copy it first")
+        number = value.device.id
+        if place not in (-1, number):
+            raise ValueError(
+                f"{first} and {parameter} of {name} are on different devices (cuda:{place}, "
+                f"cuda:{number}); move one, and call inside `with cupy.cuda.Device(number)`"
+            )
+        first, place = parameter, number

@@ -1,0 +1,160 @@
+"""`RawModule` of the stand-in for CuPy: kernels compiled by the C++ compiler and run on the CPU.
+
+`cuda_emulation.h` says how threads run and which errors are found. A test that launches a kernel on a
+machine without a C++ compiler is skipped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+__all__ = ["CompileException", "RawModule", "launched"]
+
+HEADER = Path(__file__).with_name("cuda_emulation.h")
+# In the checkout, as all that tests make; git ignores it.
+MADE = Path(__file__).resolve().parents[2] / ".kernel_cache"
+FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off")
+_LAUNCH = threading.Lock()  # the emulation runs one kernel at a time
+_SEEN: list[list[str]] = []
+
+
+class CompileException(Exception):
+    """As CuPy's: the compiler's words."""
+
+
+class Span(ctypes.Structure):
+    """`emulation::Span`."""
+
+    _fields_ = [
+        ("place", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("item", ctypes.c_size_t),
+        ("copy", ctypes.c_void_p),
+        ("before", ctypes.c_void_p),
+        ("pages", ctypes.c_void_p),
+        ("length", ctypes.c_size_t),
+    ]
+
+
+@contextmanager
+def launched() -> Iterator[list[str]]:
+    """Notes the names of the kernels that any thread launches in its block."""
+    names: list[str] = []
+    _SEEN.append(names)
+    try:
+        yield names
+    finally:
+        _SEEN.remove(names)
+
+
+@cache
+def _compiler() -> str:
+    found = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    if found is None:
+        pytest.skip("there is no C++ compiler here (g++, clang++ or $CXX) to run GPU kernels with")
+    return found
+
+
+@cache
+def _library(code: str) -> ctypes.CDLL:
+    names = re.findall(r"^KERNEL void (\w+)\(", code, re.MULTILINE)
+    entries = [f"EMULATION_ENTRY({name})" for name in dict.fromkeys(names)]
+    text = "\n".join([f'#include "{HEADER}"', code, '#line 1 "entries"', *entries, ""])
+    key = hashlib.sha256("\0".join([text, HEADER.read_text(), *FLAGS]).encode()).hexdigest()[:32]
+    path = MADE / f"{key}.so"
+    if not path.exists():
+        compiler = _compiler()
+        MADE.mkdir(exist_ok=True)
+        source, part = MADE / f"{key}.{os.getpid()}.cpp", MADE / f"{key}.{os.getpid()}.part"
+        source.write_text(text)
+        command = [compiler, *FLAGS, "-o", str(part), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        source.unlink()
+        if done.returncode != 0:
+            raise CompileException(done.stderr)
+        part.rename(path)
+    return ctypes.CDLL(str(path))
+
+
+class RawModule:
+    """Compiles when a function is asked for, as CuPy's."""
+
+    def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
+        assert all(re.match(r"--?std=c\+\+1[47]$", option) for option in options), options
+        self._code = code
+
+    def get_function(self, name: str) -> RawKernel:
+        return RawKernel(_library(self._code), name)
+
+
+class RawKernel:
+    """A kernel; a call runs it to its end.
+
+    Raises:
+        AssertionError: The kernel did what a GPU forbids, or was given what it does not take.
+    """
+
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self._name = name
+        self._launch = getattr(library, f"launch_{name}")
+        self._launch.restype = ctypes.c_char_p
+        codes = getattr(library, f"codes_{name}")
+        codes.restype = ctypes.c_char_p
+        self._codes: str = codes().decode()
+
+    def __call__(
+        self, grid: Any, block: Any, args: tuple[Any, ...], *, shared_mem: int = 0
+    ) -> None:
+        grid, block = ((*shape, 1, 1)[:3] for shape in (grid, block))
+        assert 1 <= np.prod(block) <= 1024, block
+        assert np.prod(block) % 32 == 0, f"{block}: kernels here use whole warps"
+        assert 1 <= grid[0] < 2**31, grid
+        assert all(1 <= n < 2**16 for n in grid[1:]), grid
+        assert 0 <= shared_mem <= 48 << 10, "more shared memory has to be asked for"
+        assert len(args) == len(self._codes), (self._name, len(args), self._codes)
+        spans: dict[tuple[int, int], int] = {}
+        places: list[Any] = []
+        made = (Span * len(args))()
+        for code, value in zip(self._codes, args, strict=True):
+            places.append(self._place(code, value, spans, made))
+        shape = (ctypes.c_uint * 7)(*grid, *block, shared_mem)
+        pointers = (ctypes.c_void_p * len(args))(*map(ctypes.addressof, places))
+        with _LAUNCH:
+            words = self._launch(shape, pointers, made, len(spans))
+        for names in _SEEN:
+            names.append(self._name)
+        assert words is None, f"{self._name}: {words.decode()}"
+
+    def _place(self, code: str, value: Any, spans: dict[tuple[int, int], int], made: Any) -> Any:
+        """Returns memory that holds one argument; for an array, the number of its span."""
+        if code == "P":
+            host = getattr(value, "of_host", None)
+            if host is None:
+                assert repr(value) == repr(np.uintp(0)), (self._name, value)
+                return ctypes.c_long(0)
+            key = host.__array_interface__["data"][0], host.nbytes
+            if key not in spans:
+                made[len(spans)] = Span(*key, host.itemsize)
+                spans[key] = len(spans) + 1
+            return ctypes.c_long(spans[key])
+        exact = np.asarray(
+            value, {int: np.int64, float: np.float64, bool: np.bool_}.get(type(value))
+        )
+        assert exact.dtype == np.dtype(code), (
+            f"{self._name} takes {np.dtype(code)}, not {exact.dtype}"
+        )
+        return (ctypes.c_char * exact.itemsize).from_buffer_copy(exact.tobytes())

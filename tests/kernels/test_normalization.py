@@ -1,0 +1,105 @@
+"""Normalisation of CuPy arrays: the kernels against their twins of NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad import kernels
+from tests.gpu.comparison import host
+from tests.kernels.strided import DTYPES, EDGES, agree, few, laid, layouts, small_grid
+
+__all__ = ["small_grid"]
+
+LENGTHS = st.integers(1, 9) | st.sampled_from([n for n in EDGES if n])
+
+
+@st.composite
+def cases(draw: Any) -> tuple[Any, Any]:
+    """A shape, and how many last axes are normalised together; None for all but the second."""
+    over = draw(st.sampled_from([None, 1, 2]))
+    shape = [draw(st.integers(0, 5)), draw(st.integers(1, 5)), draw(LENGTHS)]
+    if over is None:
+        shape = [draw(st.integers(1, 5)), draw(st.integers(0, 5)), draw(LENGTHS)]
+    return tuple(shape), over
+
+
+def both(cupy: Any, shape: Any, over: Any, dtype: Any, layout: str, given: Any, **how: Any) -> None:
+    """Compares forward and backward."""
+    generator = np.random.default_rng(sum(shape))
+    x, g = (generator.normal(size=shape).astype(dtype) for _ in range(2))
+    size = shape[1:2] if over is None else shape[3 - over :]
+    parts = [generator.normal(size=size).astype(dtype) if one else None for one in given]
+    x_there, g_there = laid(cupy, x, layout), laid(cupy, g, layout)
+    parts_there = [None if part is None else laid(cupy, part, layout) for part in parts]
+    expected: Any = kernels.normalize(x, *parts, over=over, **how)
+    found: Any = kernels.normalize(x_there, *parts_there, over=over, **how)
+    for actual, wanted in zip(found, expected, strict=True):
+        agree(cupy, actual, wanted, times=10)
+    centred = {"over": over, "centred": how.get("centred", True)}
+    standard, scale = expected.standard, expected.scale
+    kept = cupy.asarray(standard), cupy.asarray(scale)
+    agree(
+        cupy,
+        kernels.normalize_input(g_there, *kept, parts_there[0], **centred),
+        kernels.normalize_input(g, standard, scale, parts[0], **centred),
+        times=100,
+        dtype=dtype,
+    )
+    found = kernels.normalize_parameters(g_there, kept[0], over=over)
+    expected = kernels.normalize_parameters(g, standard, over=over)
+    for actual, wanted in zip(found, expected, strict=True):
+        agree(cupy, actual, wanted, times=100)
+
+
+@few
+@given(
+    cases(),
+    st.sampled_from(DTYPES),
+    layouts,
+    st.tuples(st.booleans(), st.booleans()),
+    st.booleans(),
+)
+def test_cupys_numbers_are_numpys(
+    cupy: Any, case: Any, dtype: Any, layout: str, given: Any, centred: bool
+) -> None:
+    shape, over = case
+    both(cupy, shape, over, dtype, layout, given, centred=centred, eps=1e-3)
+
+
+@pytest.mark.usefixtures("small_grid")
+@pytest.mark.parametrize("over", [1, 2, None])
+def test_more_rows_and_columns_than_a_grid(cupy: Any, over: Any) -> None:
+    both(cupy, (3, 4, 80), over, np.float32, "plain", (True, True))
+
+
+def test_weights_of_another_dtype(cupy: Any) -> None:
+    x, weight = np.ones((2, 8), np.float16), np.arange(8, dtype=np.float32)
+    x[:, ::2] = -1
+    found = kernels.normalize(cupy.asarray(x), cupy.asarray(weight), cupy.asarray(weight[::-1]))
+    expected = kernels.normalize(x, weight, weight[::-1])
+    for actual, wanted in zip(found, expected, strict=True):
+        agree(cupy, actual, wanted)
+
+
+def test_far_numbers_keep_their_variance(cupy: Any) -> None:
+    x = (1e4 + np.random.default_rng(0).normal(size=(3, 64))).astype(np.float32)
+    found = host(kernels.normalize(cupy.asarray(x)).variance)
+    np.testing.assert_allclose(found[:, 0], x.astype(np.float64).var(-1), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_what_does_not_fit(cupy: Any, name: str) -> None:
+    x = cupy.ones((2, 3), dtype=np.float32)
+    wrong: list[tuple[Any, str]] = [
+        (x[:, 0], f"{name} has 2 items, 3 needed"),
+        (np.ones(3, np.float32), f"{name} of normalize_forward is in host memory"),
+    ]
+    for part, words in wrong:
+        given: dict[str, Any] = {name: part}
+        with pytest.raises(ValueError, match=words):
+            kernels.normalize(x, **given)

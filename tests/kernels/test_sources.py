@@ -1,0 +1,40 @@
+"""The CUDA sources: NVRTC compiles each for all GPUs, with few registers and no spills."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from telegrad.kernels.cuda import code_of
+from tests.kernels.nvrtc import FOLDER, SOURCES, compiled, usage, variants
+
+# A100, H100, B200, and V100, which CUDA 13 has dropped.
+ARCHITECTURES = ["sm_80", "sm_90", "sm_100", "sm_70"]
+MOST_REGISTERS = 80  # of 65,536 for a multiprocessor's 2,048 threads: 3 blocks of 256 at once
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_sources_compile_and_spill_nothing(source: str, arch: str) -> None:
+    text = (FOLDER / f"{source}.cu").read_text()
+    names = set(re.findall(r"^KERNEL void (\w+)\(", text, re.MULTILINE))
+    first, *others = variants(source)  # the first for all, each other one for one of three
+    own = others[ARCHITECTURES.index(arch) :: 3] if arch != "sm_70" else []
+    for define in [first, *own]:
+        done, log = compiled(code_of(source, **define), arch)
+        assert done, log
+        used = usage(log)
+        assert names <= used.keys()
+        for name, (registers, spilled) in used.items():
+            assert registers <= MOST_REGISTERS, (name, define, registers)
+            assert spilled == 0, (name, define, spilled)
+
+
+def test_errors_name_the_file_and_the_line() -> None:
+    broken = (
+        code_of("gelu", ITEM="float", TANH=0).replace("return erfc", "").replace("value(x)", "x.y")
+    )
+    done, log = compiled(broken, "sm_90")
+    assert not done
+    assert re.search(r"gelu\.cu\(\d+\): error", log)
