@@ -123,7 +123,7 @@ lock: env ## renews constraints.txt
 
 clean: ## removes what the other targets made
 	rm -rf examples/polyglot/node_modules
-	rm -rf $(VENV) $(VENV)-floors $(VENV)-docs $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache dist site .hypothesis fuzz-findings
+	rm -rf $(VENV) $(VENV)-floors $(VENV)-docs $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache dist site .hypothesis .kernel_cache fuzz-findings
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env:

@@ -49,7 +49,7 @@ constexpr int warpSize = 32;
 namespace emulation {
 
 constexpr int MOST_THREADS = 1024;
-constexpr size_t STACK = 128 << 10, PAGE = 4096, MOST_SHARED = 227 << 10;
+constexpr size_t STACK = 128 << 10, PAGE = 4096, GUARD = 1 << 20, MOST_SHARED = 227 << 10;
 constexpr unsigned char CANARY = 0xA5;
 
 enum State { READY, AT_BLOCK, AT_WARP, DONE };
@@ -372,26 +372,27 @@ static size_t pages_for(size_t bytes) { return (bytes + 64 + PAGE - 1) / PAGE * 
 // is, and what follows is checked for writes.
 static bool copy_in(Span& s) {
     size_t inside = pages_for(s.bytes);
-    s.length = inside + 2 * PAGE;
-    void* all = mmap(nullptr, s.length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    s.length = inside + 2 * GUARD;
+    void* all = mmap(nullptr, s.length, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (all == MAP_FAILED) return false;
     s.pages = static_cast<unsigned char*>(all);
-    memset(s.pages + PAGE, CANARY, inside);
-    unsigned char* end = s.pages + PAGE + inside;
+    memset(s.pages + GUARD, CANARY, inside);
+    unsigned char* end = s.pages + GUARD + inside;
     s.copy = end - s.bytes;
     if (s.bytes % 16 != 0 && s.bytes / s.item % 2 == 0)
         s.copy -= (reinterpret_cast<uintptr_t>(s.copy) - reinterpret_cast<uintptr_t>(s.place)) % 64;
     memcpy(s.copy, s.place, s.bytes);
     s.before = new unsigned char[s.bytes + 1];
     memcpy(s.before, s.place, s.bytes);
-    mprotect(s.pages, PAGE, PROT_NONE);
-    mprotect(end, PAGE, PROT_NONE);
+    mprotect(s.pages, GUARD, PROT_NONE);
+    mprotect(end, GUARD, PROT_NONE);
     return true;
 }
 
 // Copies back what has changed, so that arrays that overlap keep what was written by way of another.
 static void copy_out(const Span& s) {
-    unsigned char *begin = s.pages + PAGE, *end = s.pages + s.length - PAGE;
+    unsigned char *begin = s.pages + GUARD, *end = s.pages + s.length - GUARD;
     for (unsigned char* p = begin; p < end; ++p)
         if ((p < s.copy || p >= s.copy + s.bytes) && *p != CANARY) {
             fail("a write %td bytes from the begin of an array of %zu bytes", p - s.copy, s.bytes);
