@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad import kernels
-from tests.gpu.comparison import host
+from telegrad import kernels, nn
+from telegrad.autograd import tensor
+from tests.gpu.comparison import host, normal
+from tests.gpu.launches import launches
 from tests.kernels.strided import DTYPES, EDGES, agree, few, laid, layouts, small_grid
 
 __all__ = ["small_grid"]
@@ -103,3 +105,32 @@ def test_what_does_not_fit(cupy: Any, name: str) -> None:
         given: dict[str, Any] = {name: part}
         with pytest.raises(ValueError, match=words):
             kernels.normalize(x, **given)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda x, w, b: nn.functional.layer_norm(x, (4,), w, b),
+        lambda x, w, b: nn.functional.rms_norm(x, (4,), w),
+        lambda x, w, b: nn.functional.batch_norm(x, None, None, w, b, training=True),
+    ],
+    ids=["layer", "rms", "batch"],
+)
+def test_one_launch_forward_and_two_back(stand_in_cupy: Any, layer: Any) -> None:
+    def leaf(*shape: int) -> Any:
+        values = normal(0, *shape, dtype=np.float32)
+        return tensor(stand_in_cupy.asarray(values), requires_grad=True)
+
+    x, weight, bias = leaf(3, 4), leaf(4), leaf(4)
+    gradient = stand_in_cupy.asarray(normal(1, 3, 4, dtype=np.float32))
+    with launches() as forward:
+        y = layer(x, weight, bias)
+    with launches() as backward:
+        y.backward(gradient)
+    assert forward == ["normalize_forward"]
+    assert len([name for name in backward if name != "array"]) == 2, backward
+    here = [tensor(host(each), requires_grad=True) for each in (x, weight, bias)]
+    layer(*here).backward(host(gradient))
+    for there, expected in zip((x, weight, bias), here, strict=True):
+        if expected.grad is not None:
+            agree(stand_in_cupy, there.grad.data, expected.grad.data, times=10)

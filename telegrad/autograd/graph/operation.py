@@ -16,7 +16,8 @@ names what it needs:
 A call saves only values that rules name, and only rules of arguments that need a gradient count. A
 saved value is the array that the Tensor held at that time. A rule may return more axes or another
 dtype than its argument has (broadcasting, promotion): the node sums and casts. A rule may return
-None for no gradient.
+None for no gradient, or a list with the gradients of its argument and of those that follow it, where
+one computation finds several.
 
 With several outputs `g` is a tuple with one gradient per output, None for an output without one.
 
@@ -253,6 +254,8 @@ class OperationNode(SavingNode):
         results: list[Any] = [None] * len(self.edges)
         inputs = self._inputs
         for i, rule, needs, only, pick in self._plan.rules:
+            if results[i] is not None:
+                continue
             shape, dtype = inputs[i]
             if only is not None:
                 result = rule(gradient, unpacked[only])
@@ -263,6 +266,13 @@ class OperationNode(SavingNode):
             else:
                 result = rule(gradient, *self._found(needs, i, shape, unpacked))
             if result is None:
+                continue
+            if type(result) is list:
+                given = zip(result, inputs[i:], self.edges[i:], strict=False)
+                results[i : i + len(result)] = [
+                    None if needed is None else fit(each, *needed, edge)
+                    for each, needed, edge in given
+                ]
                 continue
             if self._conjugated:
                 result = _conjugate(result)

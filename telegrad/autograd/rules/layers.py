@@ -308,7 +308,7 @@ def _weight(g: Any, standard: Any, over: Any) -> Any:
         return None
     if isinstance(g[0], Tensor) or isinstance(standard, Tensor):
         return _bias(g[0] * standard, over)
-    return kernels.normalize_parameters(g[0], standard, over=over)[0]
+    return [*kernels.normalize_parameters(g[0], standard, over=over)]
 
 
 def _bias(g: Any, over: Any) -> Any:
