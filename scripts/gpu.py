@@ -302,26 +302,40 @@ def test_table(tests: list[dict[str, Any]]) -> str:
 
 
 def timing_table(timings: dict[str, Any]) -> str:
-    """Says the medians of both libraries and what part of the memory's speed CuPy reaches."""
+    """Says the medians of both libraries and what part of the memory's speed CuPy reaches.
+
+    Fused kernels come in a table of their own, beside CuPy's functions call by call and torch.
+    """
     if "error" in timings:
         return f"no timings: {timings['error']}"
     rows: list[tuple[str, ...]] = [
         ("what", "size", "NumPy, ms", "CuPy, ms", "times faster", "GB/s", "of a copy's")
     ]
+    fused: list[tuple[str, ...]] = [
+        ("fused kernel", "size", "ms", "call by call, ms", "torch, ms", "of torch's", "of a copy's")
+    ]
     for row in timings["rows"]:
         numpy_ms, cupy_ms, rate = row["numpy_ms"], row["cupy_ms"], row["gb_per_s"]
+        part = "" if rate is None else f"{100 * rate / timings['copy_gb_per_s']:.0f} %"
+        begin = (row["what"], row["size"])
+        if "torch_ms" in row:
+            others = [row["composed_ms"], row["torch_ms"]]
+            numbers = ["" if ms is None else f"{ms:.4f}" for ms in (cupy_ms, *others)]
+            times = "" if not row["torch_ms"] else f"{cupy_ms / row['torch_ms']:.2f}"
+            fused.append((*begin, *numbers, times, part))
+            continue
         rows.append(
             (
-                row["what"],
-                row["size"],
+                *begin,
                 "" if numpy_ms is None else f"{numpy_ms:.3f}",
                 f"{cupy_ms:.3f}",
                 "" if numpy_ms is None else f"{numpy_ms / cupy_ms:.1f}",
                 "" if rate is None else f"{rate:.1f}",
-                "" if rate is None else f"{100 * rate / timings['copy_gb_per_s']:.0f} %",
+                part,
             )
         )
-    return table(rows)
+    tables = [table(rows), *([table(fused)] if len(fused) > 1 else [])]
+    return "\n\n".join(tables)
 
 
 def write(path: Path, result: dict[str, Any]) -> None:

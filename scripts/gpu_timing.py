@@ -13,7 +13,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from scripts.gpu_calls import measure_calls, measure_staging
+from scripts.gpu_fused import FusedCase, fused_cases, torch_or_none
 from telegrad import arrays, kernels, nn, optim
 
-__all__ = ["Case", "Sizes", "cases", "measure", "time_cupy", "time_numpy"]
+__all__ = ["Case", "Sizes", "cases", "measure", "measure_fused", "time_cupy", "time_numpy"]
 
 WARM_UP = 3  # calls, or one if that took longer than SECONDS
 FEWEST, MOST = 3, 200
@@ -175,11 +176,22 @@ def time_numpy(run: Callable[[], object]) -> float:
     return repeat(once)
 
 
-def time_cupy(xp: Any, run: Callable[[], object]) -> float:
-    """Returns the median milliseconds of a call on the GPU, by events before and after it."""
+def time_cupy(
+    xp: Any, run: Callable[[], object], *, first: Callable[[], object] | None = None
+) -> float:
+    """Returns the median milliseconds of a call on the GPU, by events before and after it.
+
+    Args:
+        xp: CuPy.
+        run: Runs it once.
+        first: Keeps the GPU busy while the host launches `run`, so that the time of launches does
+            not count.
+    """
     start, end = xp.cuda.Event(), xp.cuda.Event()
 
     def once() -> float:
+        if first is not None:
+            first()
         start.record()
         run()
         end.record()
@@ -210,10 +222,41 @@ def measure(xp: Any, sizes: Sizes) -> dict[str, Any]:
     return {"copy_gb_per_s": copy, "rows": rows}
 
 
+def measure_fused(
+    xp: Any, found: Iterable[FusedCase], *, busy_bytes: int = 1024 * MIB
+) -> list[dict[str, Any]]:
+    """Times fused kernels; `xp` is CuPy. All run on the default stream, torch's kernels too.
+
+    A copy of `busy_bytes` comes before each call. It takes longer than the host needs to launch the
+    call, and it empties the cache, so the numbers are those of the kernels alone.
+    """
+    busy = copy_case(xp, busy_bytes).run
+
+    def time_or_none(run: Callable[[], object] | None) -> float | None:
+        return None if run is None else time_cupy(xp, run, first=busy)
+
+    rows = []
+    for case in found:
+        fused_ms = time_cupy(xp, case.fused, first=busy)
+        rows.append(
+            {
+                "what": case.what,
+                "size": case.size,
+                "numpy_ms": None,
+                "cupy_ms": fused_ms,
+                "gb_per_s": case.bytes / fused_ms / 1e6 if fused_ms else None,
+                "composed_ms": time_or_none(case.composed),
+                "torch_ms": time_or_none(case.torch),
+            }
+        )
+    return rows
+
+
 def main() -> int:
     """Runs the command; returns its exit code."""
     cupy = importlib.import_module("cupy")
     result = measure(cupy, Sizes())
+    result["rows"] += measure_fused(cupy, fused_cases(cupy, torch_or_none()))
     result["rows"] += [*measure_staging(cupy), *measure_calls(cupy)]
     sys.stdout.write(json.dumps(result) + "\n")
     return 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scripts import gpu as script
-from scripts import gpu_calls, gpu_timing
+from scripts import gpu_calls, gpu_fused, gpu_timing
 
 SMALL = gpu_timing.Sizes(
     rows=((4, 3),), buckets=((2, 4),), copy_bytes=64, transfer_bytes=64, steps=((4, 8),)
@@ -82,6 +82,21 @@ def test_every_case_runs_and_is_timed(xp: Any) -> None:
     text = script.timing_table(found)
     assert len(text.splitlines()) == len(names) + 2
     assert script.timing_table({"error": "it broke"}) == "no timings: it broke"
+
+
+def test_fused_kernels_are_timed(xp: Any) -> None:
+    rows = gpu_timing.measure_fused(xp, gpu_fused.fused_cases(xp, shape=(8, 16)), busy_bytes=64)
+    assert {row["what"] for row in rows} == {
+        "gelu",
+        "gelu, back",
+        "gelu tanh",
+        "gelu tanh, back",
+        "layer norm",
+        "layer norm, back",
+    }
+    assert all(row["composed_ms"] for row in rows if not row["what"].startswith("gelu"))
+    text = script.timing_table({"rows": rows, "copy_gb_per_s": 1.0})
+    assert len(text.splitlines()) == 2 + 1 + 2 + len(rows)
 
 
 def test_staging_is_timed(xp: Any) -> None:
