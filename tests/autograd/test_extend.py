@@ -42,6 +42,32 @@ def polar_y(g: Any, radius: Any, x: Any, y: Any) -> Any:
     return sum(parts)
 
 
+def product_both(g: Any, a: Any, b: Any) -> list[Any]:
+    return [g * b, g * a]
+
+
+product = extend.primitive(
+    "product", np.multiply, "a b", complex_rule="holomorphic", a=product_both, b=lambda g, a: g * a
+)
+
+
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)])
+def test_a_rule_finds_the_gradients_of_the_next_arguments_too(needs: Any) -> None:
+    a, b = leaf(2, 3), leaf(3, seed=1)
+    z = Tensor(complex_numbers((2, 3)), requires_grad=True)
+    for pair in ((a, b), (b, a), (z, z.detach().requires_grad_())):
+        leaves = [part for part, one in zip(pair, needs, strict=True) if one]
+
+        def called(*rest: Any, pair: Any = pair) -> Any:
+            waiting = iter(rest)
+            return product(
+                *[next(waiting) if one else x.data for x, one in zip(pair, needs, strict=True)]
+            )
+
+        assert gradcheck(called, leaves)
+        assert gradgradcheck(called, leaves)
+
+
 polar = extend.primitive("polar", to_polar, "x y", outputs="radius angle", x=polar_x, y=polar_y)
 
 

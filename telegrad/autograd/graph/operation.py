@@ -252,7 +252,7 @@ class OperationNode(SavingNode):
                 entry = self._recorded(len(unpacked), value) if recorded else value.array
             unpacked.append(entry)
         results: list[Any] = [None] * len(self.edges)
-        inputs = self._inputs
+        inputs: list[Any] = self._inputs
         for i, rule, needs, only, pick in self._plan.rules:
             if results[i] is not None:
                 continue
@@ -268,11 +268,11 @@ class OperationNode(SavingNode):
             if result is None:
                 continue
             if type(result) is list:
-                given = zip(result, inputs[i:], self.edges[i:], strict=False)
-                results[i : i + len(result)] = [
-                    None if needed is None else fit(each, *needed, edge)
-                    for each, needed, edge in given
-                ]
+                for k, each in enumerate(result[: len(results) - i], start=i):
+                    if each is not None and inputs[k] is not None:
+                        shape, dtype = inputs[k]
+                        each = _conjugate(each) if self._conjugated else each
+                        results[k] = fit(each, shape, dtype, self.edges[k])
                 continue
             if self._conjugated:
                 result = _conjugate(result)
