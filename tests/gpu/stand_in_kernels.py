@@ -94,7 +94,7 @@ class RawModule:
     """Compiles when a function is asked for, as CuPy's."""
 
     def __init__(self, *, code: str, options: tuple[str, ...] = ()) -> None:
-        assert all(re.match(r"--?std=c\+\+1[47]$", option) for option in options), options
+        assert all(re.match(r"-std=c\+\+17$", option) for option in options), options
         self._code = code
 
     def get_function(self, name: str) -> RawKernel:

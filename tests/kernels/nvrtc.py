@@ -19,7 +19,7 @@ __all__ = ["SOURCES", "compiled", "usage", "variants"]
 FOLDER = Path(cuda.__file__).parent
 SOURCES = sorted(path.stem for path in FOLDER.glob("*.cu"))
 # Those of the loader and of CuPy 14.
-OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "-ftz=true", "--ptxas-options=-v")
+OPTIONS = ("-std=c++17", "--device-as-default-execution-space", "-ftz=true", "--ptxas-options=-v")
 
 
 def variants(source: str) -> Iterator[dict[str, str]]:

@@ -37,6 +37,7 @@ def test_cupys_numbers_are_numpys(
             cupy,
             kernels.gelu_slope(*given_there, approximate=form),
             kernels.gelu_slope(*given_here, approximate=form),
+            times=4,
         )
     agree(cupy, there, x)
 

@@ -28,7 +28,7 @@ _TYPES: Final = {
     "uint64": "unsigned long long", "uint32": "unsigned", "uint16": "unsigned short",
     "uint8": "unsigned char", "bool": "bool",
 }  # fmt: skip
-_OPTIONS: Final = ("--std=c++17",)
+_OPTIONS: Final = ("-std=c++17",)
 _NULL: Final = np.uintp(0)
 MOST_BLOCKS: Final = 1 << 16
 """Blocks of a launch at most; a kernel's loops take steps of the whole grid."""
