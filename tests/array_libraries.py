@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in_special import special_stand_in
 
 __all__ = ["CUPY_PLACES", "NUMPY_PLACES", "REQUIRED", "cupy", "gpu", "xp"]
 
@@ -77,5 +78,7 @@ def _library(request: pytest.FixtureRequest) -> Any:
     if request.param == "gpu":
         return request.getfixturevalue("gpu")
     module = stand_in()
-    request.getfixturevalue("monkeypatch").setitem(sys.modules, "cupy", module)
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setitem(sys.modules, "cupyx.scipy.special", special_stand_in())
     return module

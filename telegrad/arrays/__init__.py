@@ -28,6 +28,14 @@ from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, g
 from telegrad.arrays.joining import joined_flat, joined_rows, views_of
 from telegrad.arrays.shared import SharedMemory, can_share, memory_below, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
+from telegrad.arrays.twins import (
+    add_at,
+    check_supported,
+    fourier_twin,
+    reduction_twin,
+    stable_order,
+    windows_twin,
+)
 
 __all__ = [
     "CPU",
@@ -35,16 +43,19 @@ __all__ = [
     "Mappings",
     "SharedMemory",
     "SharedPlace",
+    "add_at",
     "array_beside",
     "array_from_dlpack",
     "as_array",
     "can_share",
     "check_devices",
+    "check_supported",
     "computing_dtype",
     "copy_into",
     "copy_to_device",
     "device_name",
     "device_of",
+    "fourier_twin",
     "gpu_identities",
     "host_copy",
     "is_array",
@@ -57,12 +68,15 @@ __all__ = [
     "memory_below",
     "namespace",
     "octets_from_gpu",
+    "reduction_twin",
     "shared_below",
     "shared_empty",
     "sparse_product",
     "sparse_product_asks",
+    "stable_order",
     "takes_ufuncs",
     "to_device",
     "to_host",
     "views_of",
+    "windows_twin",
 ]

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from scipy import special
 
 from telegrad.arrays import is_inexact, sparse_product, to_device
 from telegrad.autograd import Tensor, extend, gradcheck, gradgradcheck
@@ -33,7 +34,8 @@ from tests.autograd.samples.special import WITHOUT_PROTOCOL
 from tests.autograd.samples.splitting import SPLITTING
 from tests.autograd.samples.stacking import STACKING
 from tests.autograd.samples.tables import SAMPLES
-from tests.gpu.comparison import close
+from tests.gpu.comparison import close, host
+from tests.gpu.stand_in_special import NAMES as SPECIAL_NAMES
 
 # Entries that are no function of NumPy; tests/autograd/operation_cases.py proves them.
 OTHERS = {
@@ -47,12 +49,18 @@ OTHERS = {
 FUNCTIONS = sorted(SAMPLES, key=lambda function: function.__name__)
 _ARRAYS = (np.ndarray, np.generic)
 
-# Options that CuPy's functions of that name do not take, as of CuPy 13.
-ABSENT_OPTIONS = {"where", "initial", "correction", "order", "casting", "mean"}
-ABSENT = {np.linalg.eig, np.linalg.eigvals}
-KNOWN = {id(x) for home in (np, np.linalg, np.fft) for x in vars(home).values()}
-ON_STAND_IN = [f for f in FUNCTIONS if id(f) in KNOWN and f not in ABSENT]
+# Options that CuPy's functions of that name do not take, as of CuPy 13, and that have no twin.
+ABSENT_OPTIONS = {"order", "casting", "mean"}
+ABSENT = {np.linalg.eig, np.linalg.eigvals, special.dawsn}
+KNOWN = {
+    id(x) for home in (np, np.linalg, np.fft, np.lib.stride_tricks) for x in vars(home).values()
+}
+ON_STAND_IN = [
+    f for f in FUNCTIONS if f not in ABSENT and (id(f) in KNOWN or f.__name__ in SPECIAL_NAMES)
+]
 SAMPLES_ON_CUPY = 4  # of all samples on NumPy's arrays
+# The outputs whose vectors have a free sign, with the axis along which a vector lies.
+PHASES = {np.linalg.eigh: {1: -2}, np.linalg.svd: {0: -2, 2: -1}}
 # Functions that move, choose and order items: CuPy's differ most there, and run on all samples.
 REARRANGING = {
     *AXIS_ORDER, *CONDITIONS, *DIAGONALS, *DIFFERENCES, *GRIDS, *ORDER_STATISTICS, *SELECTION,
@@ -294,10 +302,27 @@ def moved(tree: Any, place: Callable[[Any], Any]) -> Any:
     return place(tree) if isinstance(tree, np.ndarray) else tree
 
 
+def phases(function: Any, found: list[Tensor], expected: list[Tensor]) -> list[Any]:
+    """Factors that turn the expected outputs into those found, which are as valid.
+
+    LAPACK and cuSOLVER choose eigenvectors and singular vectors with other signs, or phases.
+    """
+    factors: list[Any] = [np.ones((), y.dtype) for y in expected]
+    for k, axis in PHASES.get(function, {}).items() if len(found) > 1 else ():
+        here, there = host(expected[k]), host(found[k])
+        turned = np.sum(here.conj() * there, axis=axis, keepdims=True)
+        factors[k] = turned / np.abs(turned)
+    return factors
+
+
 def outputs_and_leaves(
-    prepared: Prepared, place: Callable[[Any], Any]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """All outputs for arrays that `place` makes, and the leaves after a backward of each output."""
+    prepared: Prepared, place: Callable[[Any], Any], like: list[Tensor] | None = None
+) -> tuple[list[Tensor], list[Tensor], list[Any]]:
+    """All outputs for arrays that `place` makes, and the leaves after a backward of each output.
+
+    With the outputs of another library, `like`, the gradients that come in are turned as the
+    outputs are; the factors are the third result.
+    """
     leaves: list[Tensor] = []
 
     def leaf(x: Any) -> Tensor:
@@ -308,21 +333,22 @@ def outputs_and_leaves(
     outputs = arrays_in(
         [prepared.function(*moved(arguments, place), **moved(options, place))], Tensor
     )
-    for seed, y in enumerate(outputs):
+    factors = phases(prepared.function, outputs, like or outputs)
+    for seed, (y, factor) in enumerate(zip(outputs, factors, strict=True)):
         if y.requires_grad:
             incoming = np.random.default_rng(seed).uniform(0.5, 1.5, y.shape).astype(y.dtype)
-            y.backward(place(incoming), retain_graph=True)
-    return outputs, leaves
+            y.backward(place(incoming * factor), retain_graph=True)
+    return outputs, leaves, factors
 
 
 def check_on(xp: Any) -> Aspect:
     """Values and gradients are NumPy's, and CuPy's arrays."""
 
     def check(prepared: Prepared) -> None:
-        here, here_leaves = outputs_and_leaves(prepared, lambda x: x)
-        there, there_leaves = outputs_and_leaves(prepared, xp.asarray)
-        for found, expected in zip(there, here, strict=True):
-            close(found, expected)
+        here, here_leaves, _ = outputs_and_leaves(prepared, lambda x: x)
+        there, there_leaves, factors = outputs_and_leaves(prepared, xp.asarray, here)
+        for found, expected, factor in zip(there, here, factors, strict=True):
+            close(found, host(expected) * factor)
         for found, expected in zip(there_leaves, here_leaves, strict=True):
             assert (found.grad is None) == (expected.grad is None)
             if expected.grad is not None:

@@ -7,7 +7,10 @@ It is no GPU and no emulator of one. It finds what CuPy would refuse or answer w
     np.add(a, a), np.sum(a)        by way of the protocols, to the function of that name here
     a.sum(), a[0], a.max()         arrays of no axes, never NumPy scalars
     a[mask] = numpy_array          TypeError (CuPy takes some such values; nothing here relies on it)
-    a + tensor                     left to Tensor, as CuPy leaves it
+    a + tensor                     left to Tensor only if `tensor.__array_ufunc__` is None
+    np.add(a, tensor)              computed here if the Tensor has a CUDA array interface
+    np.mean(a, where=mask)         TypeError: only CuPy's arguments (stand_in_signatures.py)
+    np.linalg.eigh(a)              vectors with other signs than LAPACK's
 
 Its `cuda` part has one device, or as many as are asked for, streams and events that do nothing but
 tell the time, and memory that processes share. Arrays are made on the thread's current device; views stay where they are.
@@ -16,6 +19,7 @@ Functions that CuPy has and telegrad does not use are missing on purpose: a new 
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -25,8 +29,9 @@ import numpy as np
 
 from tests.gpu.stand_in_devices import Device, cuda, current_device
 from tests.gpu.stand_in_kernels import RawModule
+from tests.gpu.stand_in_signatures import SIGNATURES
 
-__all__ = ["ndarray", "stand_in"]
+__all__ = ["Ufunc", "call_on_host", "ndarray", "stand_in"]
 
 SCALARS = (bool, int, float, complex, np.generic)
 
@@ -99,8 +104,18 @@ class ndarray:
         return types.SimpleNamespace(ptr=self.of_host.__array_interface__["data"][0])
 
     @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        told = self.of_host.__array_interface__
+        names = ("shape", "typestr", "descr", "data", "strides", "version")
+        return {name: told[name] for name in names}
+
+    @property
     def real(self) -> ndarray:
         return self._view(self.of_host.real)
+
+    @property
+    def imag(self) -> ndarray:
+        return self._view(self.of_host.imag)
 
     @property
     def base(self) -> Any:
@@ -227,12 +242,16 @@ class ndarray:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if "out" in kwargs:
             (kwargs["out"],) = kwargs["out"]
-        function = getattr(_MODULE, ufunc.__name__, None)
+        special = sys.modules.get("cupyx.scipy.special")
+        name = ufunc.__name__
+        function = getattr(_MODULE, name, None) or getattr(special, name, None)
         if function is None or method not in ("__call__", "at"):
             return NotImplemented
         operands = [*inputs, *([kwargs["out"]] if "out" in kwargs else [])]
-        if not all(isinstance(x, (*SCALARS, ndarray, np.ndarray)) for x in operands):
-            return NotImplemented
+        for x in operands:
+            known = isinstance(x, (*SCALARS, ndarray, np.ndarray))
+            if not known and not hasattr(x, "__cuda_array_interface__"):
+                return NotImplemented
         return (function if method == "__call__" else getattr(function, method))(*inputs, **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -248,9 +267,19 @@ def _host(value: Any) -> Any:
     """Returns what NumPy is to compute with: NumPy's own arrays are refused, as by CuPy."""
     if isinstance(value, ndarray):
         return value.of_host
+    if (told := getattr(value, "__cuda_array_interface__", None)) is not None:
+        return np.asarray(_Exported(told, value))
     if not isinstance(value, SCALARS):
         raise TypeError(f"Unsupported type {type(value)}")
     return value
+
+
+class _Exported:
+    """The memory of another object that says where its array lies, which this keeps."""
+
+    def __init__(self, told: dict[str, Any], owner: Any) -> None:
+        self.__array_interface__ = told
+        self.owner = owner
 
 
 def _wrap(result: Any) -> Any:
@@ -299,7 +328,7 @@ def _reflected(ufunc: Any) -> Callable[[Any, Any], Any]:
 
 
 def _in_place(ufunc: Any) -> Callable[[Any, Any], Any]:
-    return lambda left, right: _MODULE_UFUNCS[ufunc.__name__](left, right, out=left)
+    return lambda left, right: _MODULE_UFUNCS[ufunc.__name__](left, right, left)
 
 
 _OPERATORS = {
@@ -309,9 +338,14 @@ _OPERATORS = {
     "truediv": np.divide,
     "pow": np.power,
     "matmul": np.matmul,
+    "floordiv": np.floor_divide,
     "mod": np.remainder,
+    "divmod": np.divmod,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
 }
 _COMPARISONS = {
     "eq": np.equal,
@@ -324,7 +358,7 @@ _COMPARISONS = {
 for _name, _function in _OPERATORS.items():
     setattr(ndarray, f"__{_name}__", _operator(_function))
     setattr(ndarray, f"__r{_name}__", _reflected(_function))
-    if _function is not np.matmul:  # CuPy has none in place
+    if _name not in ("matmul", "divmod"):  # CuPy has none in place
         setattr(ndarray, f"__i{_name}__", _in_place(_function))
 for _name, _function in _COMPARISONS.items():
     setattr(ndarray, f"__{_name}__", _operator(_function))
@@ -342,7 +376,7 @@ for _name, _unary in {
 _UFUNCS = """arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt copysign cosh deg2rad degrees divmod
     exp2 fabs float_power floor_divide fmax fmin fmod frexp heaviside hypot ldexp log10 log2 logaddexp logaddexp2
     modf rad2deg radians reciprocal sinh tan absolute add bitwise_and bitwise_or bitwise_xor ceil
-    conjugate cos divide equal exp expm1 floor
+    conjugate cos divide equal exp expm1 floor left_shift nextafter right_shift
     greater greater_equal invert isfinite isinf isnan less less_equal log log1p logical_and
     logical_not logical_or logical_xor matmul maximum minimum multiply negative not_equal positive
     power remainder rint sign sin sqrt square subtract tanh trunc"""
@@ -359,22 +393,50 @@ _LINALG = "cholesky det eigh inv lstsq matrix_power norm pinv qr slogdet solve s
 _FFT = "fft fft2 fftn fftshift ifft ifft2 ifftn ifftshift irfft rfft"
 
 
-class _Ufunc:
-    """A ufunc of NumPy on arrays of the stand-in."""
+class Ufunc:
+    """A ufunc of NumPy or SciPy on arrays of the stand-in."""
 
-    def __init__(self, ufunc: np.ufunc) -> None:
+    def __init__(self, ufunc: np.ufunc, name: str) -> None:
         self._ufunc = ufunc
-        self.__name__ = f"cupy_{ufunc.__name__}"
+        self.name = self.__name__ = name
 
     def __call__(
         self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind"
     ) -> Any:
+        for x in args:
+            override = getattr(x, "__cupy_override_elementwise_kernel__", None)
+            if override is not None:
+                given = {"out": out, "dtype": dtype, "casting": casting}
+                usual = {"out": None, "dtype": None, "casting": "same_kind"}
+                return override(
+                    self, *args, **{key: x for key, x in given.items() if x != usual[key]}
+                )
+        if len(args) > self._ufunc.nin:
+            *args, out = args  # type: ignore[assignment]
         given = {} if out is None else {"out": (_host(out),)}
         result = self._ufunc(*map(_host, args), dtype=dtype, casting=casting, **given)
         return _wrap(result) if out is None else out
 
     def at(self, a: ndarray, indices: Any, b: Any) -> None:
+        name = self._ufunc.__name__
+        if name not in _AT:
+            raise NotImplementedError(f"`{self.name}.at` is not supported yet")
+        if str(a.dtype) not in _AT[name].split():
+            raise TypeError(f"cupy.{name}.at only supports {_AT[name]} as data type")
         self._ufunc.at(a.of_host, _index(indices), _host(b))
+
+
+# The dtypes that CuPy adds to, or compares with, at places that repeat.
+_BITS = "int32 int64 uint32 uint64"
+_AT = {
+    "add": f"{_BITS} float16 float32 float64",
+    "subtract": "int32 uint32",
+    "maximum": f"{_BITS} float32 float64",
+    "minimum": f"{_BITS} float32 float64",
+    "bitwise_and": _BITS,
+    "bitwise_or": _BITS,
+    "bitwise_xor": _BITS,
+}
 
 
 def _plain(tree: Any) -> Any:
@@ -385,15 +447,112 @@ def _plain(tree: Any) -> Any:
     return _host(tree)
 
 
-def _function_of(name: str, home: Any = np) -> Callable[..., Any]:
-    function = getattr(home, name)
+def call_on_host(
+    function: Callable[..., Any], signature: inspect.Signature | None = None
+) -> Callable[..., Any]:
+    """Returns a function on arrays of the stand-in; a signature refuses all other arguments."""
 
     def evaluate(*args: Any, **kwargs: Any) -> Any:
+        if signature is not None:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
         plain = {key: _plain(value) for key, value in kwargs.items()}
         return _wrap(function(*_plain(args), **plain))
 
-    evaluate.__name__ = name
+    evaluate.__name__ = function.__name__
     return evaluate
+
+
+def _function_of(name: str, home: Any = np, under: str = "") -> Callable[..., Any]:
+    return call_on_host(
+        _AS_CUPY.get(under + name) or getattr(home, name), SIGNATURES.get(under + name)
+    )
+
+
+# -- functions that take other arguments than NumPy's, or return something else ------------------
+
+
+def _argsort(a: Any, axis: Any = -1, kind: Any = None) -> Any:
+    if kind not in (None, "stable"):
+        raise ValueError("kind can only be None or 'stable'")
+    return np.argsort(a, axis=axis, kind="stable")
+
+
+def _split_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
+        if not np.isscalar(indices_or_sections):
+            for index in indices_or_sections:
+                if np.ndim(index) or isinstance(indices_or_sections, np.ndarray):
+                    raise TypeError("'ndarray' object cannot be interpreted as an integer")
+        return function(ary, indices_or_sections, axis)
+
+    split.__name__ = function.__name__
+    return split
+
+
+def _like(function: Callable[..., Any]) -> Callable[..., Any]:
+    fill = 1 if function is np.full_like else 0
+
+    def like(a: Any, *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(function).bind(a, *args, **kwargs).arguments
+        if given.get("subok") is not None:
+            raise TypeError("subok is not supported yet")
+        if "shape" in given and not given["shape"]:
+            given["shape"] = None  # as CuPy, which takes () for no shape
+        first = [given.pop(name) for name in list(given)[: 1 + fill]]
+        return function(*first, **given)
+
+    like.__name__ = function.__name__
+    return like
+
+
+def _eigh(a: Any, UPLO: Any = "L") -> Any:
+    values, vectors = np.linalg.eigh(a, UPLO)
+    return values, vectors * np.where(np.arange(vectors.shape[-1]) % 2, -1, 1).astype(a.dtype)
+
+
+def _windows(x: Any, window_shape: Any, axis: Any = None) -> Any:
+    given = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
+    if len({k % x.ndim for k in given}) < len(given):
+        raise ValueError("duplicate value in 'axis'")
+    return np.lib.stride_tricks.sliding_window_view(x, window_shape, axis)
+
+
+def _of_several(function: Callable[..., Any]) -> Callable[..., Any]:
+    def transform(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+        last = range(-(a.ndim if s is None else len(s)), 0)
+        if axes is None and "2" in function.__name__:
+            axes = (-2, -1)
+        axes = tuple(last) if axes is None else tuple(axes)
+        if s is not None and s != a.shape:  # CuPy compares with the whole shape, for any axes
+            for n, axis in zip(s, axes, strict=True):
+                if n is not None and n != a.shape[axis]:
+                    a = np.moveaxis(a, axis, 0)
+                    missing = np.zeros((max(n - len(a), 0), *a.shape[1:]), a.dtype)
+                    a = np.moveaxis(np.concatenate((a[:n], missing)), 0, axis)
+        return function(a, None, axes, norm)
+
+    transform.__name__ = function.__name__
+    return transform
+
+
+_AS_CUPY: dict[str, Callable[..., Any]] = {
+    "argsort": _argsort,
+    "array_split": _split_by(np.array_split),
+    "split": _split_by(np.split),
+    **{
+        function.__name__: _like(function)
+        for function in (np.empty_like, np.full_like, np.ones_like, np.zeros_like)
+    },
+    "fft.fft2": _of_several(np.fft.fft2),
+    "fft.fftn": _of_several(np.fft.fftn),
+    "fft.ifft2": _of_several(np.fft.ifft2),
+    "fft.ifftn": _of_several(np.fft.ifftn),
+    "lib.stride_tricks.sliding_window_view": _windows,
+    "linalg.eigh": _eigh,
+}
 
 
 def _array(obj: Any, dtype: Any = None, copy: Any = True, order: str = "K") -> ndarray:
@@ -404,6 +563,8 @@ def _array(obj: Any, dtype: Any = None, copy: Any = True, order: str = "K") -> n
 def _asarray(a: Any, dtype: Any = None) -> ndarray:
     if isinstance(a, ndarray) and (dtype is None or a.dtype == dtype):
         return a
+    if hasattr(a, "__cuda_array_interface__"):
+        return _asarray(ndarray(_host(a)), dtype)
     return _array(a, dtype)  # never the host's memory
 
 
@@ -424,7 +585,11 @@ def _may_share_memory(a: ndarray, b: ndarray) -> bool:
 
 
 def _made_by(function: Callable[..., Any]) -> Callable[..., ndarray]:
-    return lambda *args, **kwargs: ndarray(function(*args, **kwargs))
+    def make(*args: Any, **kwargs: Any) -> ndarray:
+        SIGNATURES[function.__name__].bind(*args, **kwargs)
+        return ndarray(function(*args, **kwargs))
+
+    return make
 
 
 class _Generator:
@@ -437,18 +602,24 @@ class _Generator:
         return ndarray(self._source.random(size, dtype=dtype))
 
 
-_MODULE_UFUNCS = {name: _Ufunc(getattr(np, name)) for name in _UFUNCS.split()}
+_MODULE_UFUNCS = {
+    name: Ufunc(getattr(np, name), f"cupy_{getattr(np, name).__name__}") for name in _UFUNCS.split()
+}
 _MODULE = types.SimpleNamespace(
     **_MODULE_UFUNCS,
     **{name: _function_of(name) for name in _FUNCTIONS.split()},
     linalg=types.SimpleNamespace(
-        **{name: _function_of(name, np.linalg) for name in _LINALG.split()}
+        **{name: _function_of(name, np.linalg, "linalg.") for name in _LINALG.split()}
     ),
-    fft=types.SimpleNamespace(**{name: _function_of(name, np.fft) for name in _FFT.split()}),
+    fft=types.SimpleNamespace(
+        **{name: _function_of(name, np.fft, "fft.") for name in _FFT.split()}
+    ),
     lib=types.SimpleNamespace(
         stride_tricks=types.SimpleNamespace(
             as_strided=_as_strided,
-            sliding_window_view=_function_of("sliding_window_view", np.lib.stride_tricks),
+            sliding_window_view=_function_of(
+                "sliding_window_view", np.lib.stride_tricks, "lib.stride_tricks."
+            ),
         )
     ),
     RawModule=RawModule,
@@ -477,5 +648,6 @@ def stand_in(devices: int = 1) -> Any:
     """Returns what stands in `sys.modules` for CuPy, on a machine of so many GPUs."""
     module = types.ModuleType("cupy", __doc__)
     vars(module).update(vars(_MODULE), cuda=cuda(devices))
+    module.__version__ = "14.2.0"  # type: ignore[attr-defined]
     module.__file__ = sys.modules[__name__].__file__
     return module

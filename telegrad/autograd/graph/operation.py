@@ -37,6 +37,7 @@ import numpy as np
 from telegrad.arrays import (
     array_beside,
     check_devices,
+    check_supported,
     is_array,
     is_inexact,
     is_sparse,
@@ -381,7 +382,6 @@ class Operation:
     ) -> None:
         self.name = self.__name__ = self.__qualname__ = name
         self.__doc__ = forward.__doc__
-        self.forward = forward
         self.options = dict(options or {})
         self._variadic = arguments.startswith("*")
         self._arguments = tuple(arguments.lstrip("*").split())
@@ -391,6 +391,7 @@ class Operation:
         self._outputs = tuple(outputs.replace(SEVERAL, "").split()) if outputs else ("y",)
         self._view = view
         self._kernels = dict(kernels or {})
+        self.forward = self._kernels.pop("numpy", forward)
         self._holomorphic = complex_rule == "holomorphic"
         self._complex = complex_rule is not None
         names = [*self._arguments, *self._optional, *self.options, *self._outputs]
@@ -464,15 +465,18 @@ class Operation:
         if len(inputs) == 2 and inputs[0] is inputs[1]:
             # x * x is a square even if another thread replaces x.data meanwhile
             values[1], arrays[1] = values[0], arrays[0]
-        if names is not self._arguments or self._kernels:
+        if names is not self._arguments or (
+            self._kernels and not (arrays and type(arrays[0]) is np.ndarray)
+        ):
             result = self._compute(arrays, names, keywords)
         else:
             try:
                 # `**keywords` would create a dict even when it is empty
                 forward = self.forward
                 result = forward(*arrays, **keywords) if keywords else forward(*arrays)
-            except (TypeError, ValueError, AttributeError):  # CuPy's errors for a NumPy array
-                check_devices(self.name, *arrays)
+            except (TypeError, ValueError, AttributeError) as error:
+                check_devices(self.name, *arrays)  # CuPy's errors for a NumPy array
+                check_supported(self.forward, error, *arrays)
                 raise
         if not tensors:
             return result
@@ -535,8 +539,9 @@ class Operation:
             leading = arrays[:first]
         try:
             return forward(*leading, **keywords)
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError) as error:
             check_devices(self.name, *arrays)
+            check_supported(self.forward, error, *arrays)
             raise
 
     def _bind(

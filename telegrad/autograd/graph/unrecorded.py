@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import is_array
+from telegrad.arrays import check_supported, is_array
 from telegrad.autograd.graph.dispatch import PLAIN, TABLE, refuse_out
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.autograd.graph.parameters import positional_names
@@ -57,7 +57,12 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
             if len(args) > 1:
                 place = _place_of_out(function) if place is None else place
                 refuse_out(function, args[place] if len(args) > place else None)
-        result = function(*_unwrap(args), **_unwrap(kwargs))
+        plain, options = _unwrap(args), _unwrap(kwargs)
+        try:
+            result = function(*plain, **options)
+        except (TypeError, AttributeError) as error:
+            check_supported(function, error, *_flatten((plain, options)))
+            raise
         return _wrap(result) if tensors else result
 
     return evaluate

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad import kernels
+from telegrad.arrays import reduction_twin
 from telegrad.autograd.extend import Operation, numpy_function, primitive
 from telegrad.autograd.ops.shape import (
     count,
@@ -57,12 +58,12 @@ _BOUNDED: Final = {**_OVER, "initial": None}
 _H: Final = "holomorphic"
 
 # fmt: off
-reduce_sum = numpy_function(np.sum,  "a", arrays="where", options={**_TYPED, "initial": 0}, complex_rule=_H,
+reduce_sum = numpy_function(np.sum,  "a", arrays="where", kernels={"cupy": reduction_twin("sum")}, options={**_TYPED, "initial": 0}, complex_rule=_H,
                             a=lambda g, shape, axis, where: masked(spread(g, shape, axis), where))
-mean       = numpy_function(np.mean, "a", arrays="where", options=_TYPED, complex_rule=_H,
+mean       = numpy_function(np.mean, "a", arrays="where", kernels={"cupy": reduction_twin("mean")}, options=_TYPED, complex_rule=_H,
                             a=_average)
-reduce_max = numpy_function(np.max,  "a", arrays="where", options=_BOUNDED, a=to_winners)
-reduce_min = numpy_function(np.min,  "a", arrays="where", options=_BOUNDED, a=to_winners)
+reduce_max = numpy_function(np.max,  "a", arrays="where", kernels={"cupy": reduction_twin("max")}, options=_BOUNDED, a=to_winners)
+reduce_min = numpy_function(np.min,  "a", arrays="where", kernels={"cupy": reduction_twin("min")}, options=_BOUNDED, a=to_winners)
 # fmt: on
 
 

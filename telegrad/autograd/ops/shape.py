@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import CPU, as_array, is_array, namespace, to_device
+from telegrad.arrays import CPU, add_at, as_array, is_array, namespace, to_device
 from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.autograd.graph.plan import sum_over_broadcast
@@ -92,7 +92,7 @@ def _scatter(a: Any, *, index: Any, into: Shape) -> Array:
     whole: Array = xp.zeros(into, dtype=a.dtype)
     index = _plain(index)
     if _may_repeat(index):
-        xp.add.at(whole, index, a)
+        add_at(whole, index, a)
     else:
         whole[index] = a
     return whole

@@ -219,10 +219,22 @@ def _rows(x: Any, axis: int = 0) -> tuple[Array, ...]:
 
 _INTO: Final = {"indices_or_sections": None, "axis": 0}
 
+
+def _split_there(function: Any) -> dict[str, Any]:
+    """Returns a kernel for CuPy, whose functions take no array of places."""
+
+    def parts(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
+        if is_array(indices_or_sections):
+            indices_or_sections = to_host(indices_or_sections).tolist()
+        return getattr(namespace(ary), function.__name__)(ary, indices_or_sections, axis)
+
+    return {"cupy": parts}
+
+
 # fmt: off
-array_split = numpy_function(np.array_split, "ary", outputs="*", view=True, options=_INTO, complex_rule="own",
+array_split = numpy_function(np.array_split, "ary", outputs="*", view=True, options=_INTO, complex_rule="own", kernels=_split_there(np.array_split),
                              ary=lambda g, shape, indices_or_sections, axis: _joined(g, shape, indices_or_sections, axis))
-split       = numpy_function(np.split,       "ary", outputs="*", view=True, options=_INTO, complex_rule="own",
+split       = numpy_function(np.split,       "ary", outputs="*", view=True, options=_INTO, complex_rule="own", kernels=_split_there(np.split),
                              ary=lambda g, shape, indices_or_sections, axis: _joined(g, shape, indices_or_sections, axis))
 unstack     = numpy_function(np.unstack,     "x",   outputs="*", view=True, options={"axis": 0}, complex_rule="own", kernels={"cupy": _rows},
                              x=_stacked)
@@ -310,7 +322,14 @@ def _full_like(
 ) -> Any:
     if device is not None:
         raise TypeError("full_like of tensors does not take device; it uses that of the first")
-    filled = as_tensor(np.empty_like(a, dtype, order, subok, shape))
+    del subok  # a Tensor holds arrays of NumPy's and CuPy's own classes
+    data = as_tensor(a).data
+    xp = namespace(data)
+    if shape is None:
+        made = xp.empty_like(data, dtype, order)
+    else:  # CuPy's `empty_like` takes () for no shape
+        made = xp.empty(shape, dtype or data.dtype, "C" if order in ("K", "A") else order)
+    filled = as_tensor(made)
     filled[...] = fill_value
     return filled
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from telegrad.arrays import array_beside, is_array, namespace, to_host
+from telegrad.arrays import array_beside, is_array, namespace, reduction_twin, to_host
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.autograd.graph.user_warning import warn_user
@@ -22,6 +22,7 @@ from telegrad.autograd.ops import (
     broadcast_to,
     concatenate,
     getitem,
+    mean,
     ravel,
     reshape,
     swapaxes,
@@ -179,7 +180,7 @@ def _nancumprod(a: Any, axis: Any = None, dtype: Any = None) -> Any:
 def _distance(a: Any, axis: Any, where: Any) -> Any:
     """Returns the distance of each item from the mean; 0 where `where` is false."""
     counted = {} if where is None else {"where": where}
-    average = np.mean(a, axis=axis, keepdims=True, **counted)
+    average = mean(a, axis=axis, keepdims=True, **counted)
     return masked(a - average, where)
 
 
@@ -222,11 +223,11 @@ _BOUNDED: Final = {**_OVER, "initial": None}
 _SPREAD: Final = {**_TYPED, "ddof": 0, "correction": None}
 
 # fmt: off
-prod       = numpy_function(np.prod, "a", arrays="where", options={**_TYPED, "initial": 1}, complex_rule=_H, a=_of_product)
-var        = numpy_function(np.var,  "a", arrays="where", options=_SPREAD, complex_rule="own", a=_of_variance)
-std        = numpy_function(np.std,  "a", arrays="where", options=_SPREAD, complex_rule="own", a=_of_deviation)
-amax       = numpy_function(np.amax, "a", arrays="where", options=_BOUNDED, a=to_winners)
-amin       = numpy_function(np.amin, "a", arrays="where", options=_BOUNDED, a=to_winners)
+prod       = numpy_function(np.prod, "a", arrays="where", kernels={"cupy": reduction_twin("prod")}, options={**_TYPED, "initial": 1}, complex_rule=_H, a=_of_product)
+var        = numpy_function(np.var,  "a", arrays="where", kernels={"cupy": reduction_twin("var")}, options=_SPREAD, complex_rule="own", a=_of_variance)
+std        = numpy_function(np.std,  "a", arrays="where", kernels={"cupy": reduction_twin("std")}, options=_SPREAD, complex_rule="own", a=_of_deviation)
+amax       = numpy_function(np.amax, "a", arrays="where", kernels={"cupy": reduction_twin("max")}, options=_BOUNDED, a=to_winners)
+amin       = numpy_function(np.amin, "a", arrays="where", kernels={"cupy": reduction_twin("min")}, options=_BOUNDED, a=to_winners)
 # fmt: on
 
 
@@ -309,8 +310,8 @@ _enter_spread(np.nanstd, np.std)
 _NAN_OVER: Final = {"axis": None, "keepdims": False, "initial": None}
 
 # fmt: off
-nanmax = numpy_function(np.nanmax, "a", arrays="where", options=_NAN_OVER, a=to_winners)
-nanmin = numpy_function(np.nanmin, "a", arrays="where", options=_NAN_OVER, a=to_winners)
+nanmax = numpy_function(np.nanmax, "a", arrays="where", kernels={"cupy": reduction_twin("nanmax")}, options=_NAN_OVER, a=to_winners)
+nanmin = numpy_function(np.nanmin, "a", arrays="where", kernels={"cupy": reduction_twin("nanmin")}, options=_NAN_OVER, a=to_winners)
 # fmt: on
 
 

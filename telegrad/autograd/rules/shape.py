@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from numpy.lib.stride_tricks import sliding_window_view
 
-from telegrad.arrays import is_inexact, namespace
+from telegrad.arrays import is_inexact, namespace, windows_twin
 from telegrad.autograd.extend import Operation, composed, constant, numpy_function, primitive
 from telegrad.autograd.ops import broadcast_to, concatenate, getitem, ravel, swapaxes, transpose
 from telegrad.autograd.ops.shape import along
@@ -299,8 +299,7 @@ def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> A
 
 
 def _windows(x: Any, window_shape: Any, axis: Any = None) -> Array:
-    view = namespace(x).lib.stride_tricks.sliding_window_view
-    seen: Array = view(x, window_shape, axis)
+    seen: Array = sliding_window_view(x, window_shape, axis)
     return seen
 
 
@@ -323,7 +322,7 @@ folded: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
-windows = primitive("sliding_window_view", _windows, "x", stands_for=(sliding_window_view,), view=True, complex_rule=_H,
+windows = primitive("sliding_window_view", _windows, "x", stands_for=(sliding_window_view,), view=True, complex_rule=_H, kernels={"cupy": windows_twin},
                     options={"window_shape": None, "axis": None}, x=lambda g, shape, axis: folded(g, into=shape, axis=axis))
 folded  = primitive("folded", _folded, "a", complex_rule=_H, options={"into": (), "axis": None},
                     a=lambda g, shape, into, axis: windows(g, shape[len(into):], axis))

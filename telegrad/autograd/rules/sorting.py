@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from telegrad.arrays import namespace
+from telegrad.arrays import namespace, stable_order
 from telegrad.autograd.extend import composed
 from telegrad.autograd.ops import (
     astype,
@@ -55,11 +55,7 @@ def _sort(
     stable: bool | None = None,
 ) -> Any:
     _refuse_fields(order)
-    options: dict[str, Any] = {"kind": kind} if kind is not None else {}
-    options |= {"stable": stable} if stable is not None else {}
-    return _ordered(
-        as_tensor(a), axis, lambda data, k: namespace(data).argsort(data, axis=k, **options)
-    )
+    return _ordered(as_tensor(a), axis, lambda data, k: stable_order(data, k, kind, stable))
 
 
 @composed(np.partition)

@@ -43,9 +43,15 @@ def _ufunc(name: str, arguments: str, **others: Any) -> Operation:
 
 
 def _primitive(name: str, forward: Callable[..., Any], arguments: str, **others: Any) -> Operation:
-    made = primitive(name, forward, arguments, kernels={"cupy": special_function(name)}, **others)
+    others.setdefault("kernels", {"cupy": special_function(name)})
+    made = primitive(name, forward, arguments, **others)
     made.__module__ = "telegrad.scipy.special"
     return made
+
+
+def _polygamma_there(n: Any, x: Any) -> Any:
+    xp = namespace(n, x)
+    return special_function("polygamma")(xp.asarray(n), xp.asarray(x))  # CuPy takes no numbers
 
 
 def _on_arrays(name: str, *args: Any, **options: Any) -> Any:
@@ -130,7 +136,7 @@ gammaln   = _ufunc("gammaln",   "x", x=lambda g, x: g * digamma(x))
 loggamma  = _ufunc("loggamma",  "x", complex_rule=_H, x=lambda g, x: g * digamma(x))
 gamma     = _ufunc("gamma",     "x", complex_rule=_H, x=lambda g, x, y: g * (y * digamma(x)))
 digamma   = _ufunc("digamma",   "x", x=lambda g, x: g * polygamma(1, x))
-polygamma = _primitive("polygamma", special.polygamma, "n x", stands_for=(special.polygamma,), x=lambda g, n, x: g * polygamma(n + 1, x))
+polygamma = _primitive("polygamma", special.polygamma, "n x", stands_for=(special.polygamma,), kernels={"cupy": _polygamma_there}, x=lambda g, n, x: g * polygamma(n + 1, x))
 beta      = _ufunc("beta",      "x1 x2", x1=lambda g, y, x1, x2: g * y * (digamma(x1) - digamma(x1 + x2)), x2=lambda g, y, x1, x2: g * y * (digamma(x2) - digamma(x1 + x2)))
 betaln    = _ufunc("betaln",    "x1 x2", x1=lambda g, x1, x2: g * (digamma(x1) - digamma(x1 + x2)), x2=lambda g, x1, x2: g * (digamma(x2) - digamma(x1 + x2)))
 # There is no rule for the order, because that derivative has no closed form.

@@ -194,7 +194,10 @@ class Interchange(ArrayHolder):
     def __cuda_array_interface__(self) -> Any:
         if not is_cupy(self._value.array):
             raise AttributeError("__cuda_array_interface__ is of arrays on a GPU")
-        return self._exported().__cuda_array_interface__
+        if self.requires_grad and is_grad_enabled():  # CuPy then leaves its ufuncs to Tensor
+            raise AttributeError("__cuda_array_interface__ is of what needs no gradient")
+        array: Any = self._value.array
+        return array.__cuda_array_interface__
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._exported().__dlpack__(**options)

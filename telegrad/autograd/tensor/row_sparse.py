@@ -9,7 +9,7 @@ from typing import Any, TypeGuard, final
 
 import numpy as np
 
-from telegrad.arrays import device_name, device_of, is_array, namespace, to_device
+from telegrad.arrays import add_at, device_name, device_of, is_array, namespace, to_device
 from telegrad.errors import AutogradError
 from telegrad.types import Array, DTypeLike, Shape
 
@@ -81,14 +81,14 @@ class RowSparse:
         xp = namespace(self.values)
         rows, places = xp.unique(self.rows, return_inverse=True)
         values = xp.zeros((len(rows), *self.shape[1:]), dtype=self.dtype)
-        xp.add.at(values, places, self.values)
+        add_at(values, places, self.values)
         return RowSparse(rows, values, self.shape)
 
     def to_dense(self) -> Array:
         """Returns the whole array."""
         xp = namespace(self.values)
         whole: Array = xp.zeros(self.shape, dtype=self.dtype)
-        xp.add.at(whole, self.rows, self.values)
+        add_at(whole, self.rows, self.values)
         return whole
 
     def astype(self, dtype: DTypeLike, *, copy: bool = True) -> RowSparse:
@@ -114,7 +114,7 @@ class RowSparse:
             return self._joined(other)
         if is_array(other) and other.shape == self.shape:
             whole = other.astype(np.result_type(other.dtype, self.dtype))  # a copy
-            namespace(whole).add.at(whole, self.rows, self.values.astype(whole.dtype, copy=False))
+            add_at(whole, self.rows, self.values.astype(whole.dtype, copy=False))
             return whole
         return NotImplemented
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from sys import getrefcount
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -25,6 +26,7 @@ from telegrad.arrays import (
     as_array,
     check_devices,
     is_array,
+    is_cupy,
     is_inexact,
     namespace,
 )
@@ -84,6 +86,29 @@ _SOLE: Final = 2
 
 It counts the attribute, and its own argument.
 """
+
+
+@final
+class _UfuncProtocol:
+    """NumPy's protocol of ufuncs on Tensors, which CuPy's operators find None on one of a GPU.
+
+    NumPy looks `__array_ufunc__` up on the class, and CuPy on the right operand of its operators:
+
+        None        `array * tensor` is left to `Tensor.__rmul__`
+        a method    NumPy's ufunc asks the left operand first, and CuPy computes with the Tensor's
+                    memory alone: the result would be an array, cut off from the graph
+    """
+
+    __slots__ = ()
+
+    def __get__(self, tensor: Tensor | None, kind: type[Tensor]) -> Any:
+        if tensor is None:
+            return _compute_ufunc
+        return None if is_cupy(tensor._value.array) else MethodType(_compute_ufunc, tensor)
+
+
+def _compute_ufunc(tensor: Tensor, ufunc: np.ufunc, method: str, *args: Any, **kwargs: Any) -> Any:
+    return dispatch(ufunc if method == "__call__" else getattr(ufunc, method), args, kwargs)
 
 
 class Tensor(
@@ -306,8 +331,15 @@ class Tensor(
 
     # Python's and NumPy's protocols.
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return dispatch(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
+    __array_ufunc__ = _UfuncProtocol()
+
+    def __cupy_override_elementwise_kernel__(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        # CuPy's ufuncs, which `np.multiply(cupy_array, tensor)` ends in, ask for this first.
+        function: Any = getattr(np, kernel.name.removeprefix("cupy_"), None)
+        if isinstance(function, np.ufunc) and len(args) == function.nin:
+            return dispatch(function, args, kwargs)
+        plain = [x._exported() if isinstance(x, Tensor) else x for x in args]
+        return kernel(*plain, **kwargs)
 
     def __array_function__(
         self,
