@@ -1,11 +1,12 @@
 """Runs what there is for GPUs: all tests that take arrays of CuPy, and the kernels timed.
 
-    scripts/gpu.py [--venv .venv] [--json gpu.json]
+    scripts/gpu.py [--venv .venv] [--json gpu.json] [--write]
+    scripts/gpu.py --render gpu.json    runs nothing: writes the tables of that run
 
     exit code 0    everything passed; the table is printed, and gpu.json says it all
               1    no GPU, no CuPy, or something failed; the words say which, and what to do
 
-Nothing is installed and nothing is fetched. The first of these interpreters that has all that is
+`--write` puts the tables into docs/gpu.md. Nothing is installed and nothing is fetched. The first of these interpreters that has all that is
 needed is used, with telegrad as it lies in this checkout: this one, $PYTHON, python3, and that of
 the virtual environment.
 """
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -26,6 +28,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "gpu.md"
+MARKS = ("<!-- measured: written by make gpu GPU_ARGS=--write -->", "<!-- end of measured -->")
 # Tests with the marker `xp`: those with an array library as their argument, and all of tests/gpu.
 FOLDERS = ("arrays", "autograd", "gpu", "kernels", "nn", "optim")
 MARKERS = "xp: runs on arrays of CuPy\nlong: belongs to make test-long"
@@ -338,6 +342,37 @@ def timing_table(timings: dict[str, Any]) -> str:
     return "\n\n".join(tables)
 
 
+def measured(result: dict[str, Any]) -> str:
+    """Says what docs/gpu.md says of a run: where it was, the tests, and the times but for pieces."""
+    machine, tests, timings = result["machine"], result["tests"], result["timings"]
+    counts = Counter(test["outcome"] for test in tests)
+    said = (
+        f"{result['when'][:10]}, commit {result['commit'][:7]}: {machine['name']}, driver "
+        f"{machine['driver']}, CuPy {machine['cupy']}, NumPy {machine['numpy']}, Python "
+        f"{machine['python']}. Of {len(tests)} tests, {counts['passed']} passed, "
+        f"{counts['failed']} failed and {counts['skipped']} were skipped."
+    )
+    lines = textwrap.wrap(said, 100, break_on_hyphens=False)
+    if "error" not in timings:
+        kept = [row for row in timings["rows"] if "in pieces" not in row["what"]]
+        timings = {**timings, "rows": kept}
+    return "\n".join([*lines, "", timing_table(timings)])
+
+
+def put(page: Path, text: str) -> None:
+    """Puts a text between the marks of a page.
+
+    Raises:
+        ValueError: The page has not both marks, once each and in order.
+    """
+    begin, end = MARKS
+    whole = page.read_text()
+    if whole.count(begin) != 1 or whole.count(end) != 1 or whole.index(begin) > whole.index(end):
+        raise ValueError(f"{page} needs {begin!r} and then {end!r}, once each")
+    before, after = whole.partition(begin)[0], whole.partition(end)[2]
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+
+
 def write(path: Path, result: dict[str, Any]) -> None:
     """Writes what is known so far."""
     path.write_text(json.dumps(result, indent=1) + "\n")
@@ -348,7 +383,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to look for CuPy")
     parser.add_argument("--json", type=Path, default=ROOT / "gpu.json", help="where results go")
+    parser.add_argument("--write", action="store_true", help="puts the tables into docs/gpu.md")
+    parser.add_argument("--render", type=Path, metavar="JSON", help="writes the tables of this run")
     options = parser.parse_args()
+    if options.render is not None:
+        put(PAGE, measured(json.loads(options.render.read_text())))
+        return 0
     try:
         python, machine = find_gpu(options.venv)
     except UnableError as error:
@@ -362,6 +402,8 @@ def main() -> int:
     write(options.json, result)
     result["timings"] = timings = run_timings(python)
     write(options.json, result)
+    if options.write:
+        put(PAGE, measured(result))
     failed = [test for test in tests if test["outcome"] == "failed"]
     sys.stdout.write(
         f"\n{test_table(tests)}\n\n{timing_table(timings)}\n\nall of it: {options.json}\n"

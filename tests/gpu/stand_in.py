@@ -213,6 +213,8 @@ class ndarray:
         subok: Any = None,
         copy: bool = True,
     ) -> ndarray:
+        if casting is not None or subok is not None:
+            raise TypeError("casting and subok are not supported yet")
         exact = np.dtype(dtype)
         return self if exact == self.dtype and not copy else ndarray(self.of_host.astype(exact))
 
@@ -447,6 +449,23 @@ def _plain(tree: Any) -> Any:
     return _host(tree)
 
 
+# Functions whose first argument may be a number, a list or None; all others take an array there.
+_OF_ANYTHING = [
+    "allclose",
+    "array_equal",
+    "broadcast_arrays",
+    "concatenate",
+    "einsum",
+    "isclose",
+    "ndim",
+    "outer",
+    "result_type",
+    "shape",
+    "size",
+    "stack",
+]
+
+
 def call_on_host(
     function: Callable[..., Any], signature: inspect.Signature | None = None
 ) -> Callable[..., Any]:
@@ -458,6 +477,8 @@ def call_on_host(
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}") from None
+            if function.__name__ not in _OF_ANYTHING and not isinstance(args[0], ndarray):
+                raise AttributeError(f"{type(args[0]).__name__!r} is no array of CuPy")
         plain = {key: _plain(value) for key, value in kwargs.items()}
         return _wrap(function(*_plain(args), **plain))
 

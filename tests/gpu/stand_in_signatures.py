@@ -129,7 +129,7 @@ SIGNATURES: Final = {
 """By the name below `cupy`, such as `linalg.inv`."""
 
 ABSENT: Final = frozenset({
-    "block", "broadcast_shapes", "einsum_path", "geomspace", "histogram_bin_edges", "insert", "isnat",
+    "block", "einsum_path", "geomspace", "histogram_bin_edges", "insert", "isnat",
     "matvec", "nanpercentile", "nanquantile", "polyder", "polydiv", "polyint", "spacing", "unstack",
     "vecdot", "vecmat", "linalg.diagonal", "linalg.matrix_norm", "linalg.multi_dot", "linalg.outer",
     "linalg.svdvals", "linalg.tensordot", "linalg.trace", "linalg.vecdot", "linalg.vector_norm",

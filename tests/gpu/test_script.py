@@ -114,6 +114,34 @@ def test_calls_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["size"] for row in rows] == ["0.125 MiB", "1 MiB"] * 2
 
 
+def test_what_a_run_measured_goes_between_the_marks_of_the_page(tmp_path: Path) -> None:
+    row = {"size": "1", "numpy_ms": None, "cupy_ms": 0.5, "gb_per_s": 2.0}
+    rows = [{"what": "copy", **row}, {"what": "to the GPU in pieces of 1 MiB", **row}]
+    keys = ("name", "driver", "cupy", "numpy", "python")
+    result = {
+        "when": "2026-01-02T03:04:05Z",
+        "commit": "0123456789",
+        "machine": dict.fromkeys(keys, "x"),
+        "tests": [{"outcome": word} for word in ("passed", "passed", "failed")],
+        "timings": {"rows": rows, "copy_gb_per_s": 4.0},
+    }
+    text = script.measured(result)
+    assert text.startswith("2026-01-02, commit 0123456: x, driver x, CuPy x, NumPy x")
+    assert "Of 3 tests, 2 passed, 1 failed and 0 were skipped." in " ".join(text.split())
+    assert "| copy |" in text
+    assert "50 %" in text
+    assert "in pieces" not in text
+    page = tmp_path / "page.md"
+    begin, end = script.MARKS
+    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    script.put(page, text)
+    assert page.read_text() == f"before\n{begin}\n\n{text}\n\n{end}\nafter\n"
+    page.write_text(f"{end}\n{begin}\n")
+    with pytest.raises(ValueError, match="once each"):
+        script.put(page, text)
+    assert all(script.PAGE.read_text().count(mark) == 1 for mark in script.MARKS)
+
+
 def test_results_of_pytest_are_read(tmp_path: Path) -> None:
     path = tmp_path / "results.xml"
     path.write_text(

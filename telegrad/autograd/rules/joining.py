@@ -221,12 +221,14 @@ _INTO: Final = {"indices_or_sections": None, "axis": 0}
 
 
 def _split_there(function: Any) -> dict[str, Any]:
-    """Returns a kernel for CuPy, whose functions take no array of places."""
+    """Returns a kernel for CuPy, whose functions take no array, and read beyond one for [-99]."""
 
-    def parts(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
-        if is_array(indices_or_sections):
-            indices_or_sections = to_host(indices_or_sections).tolist()
-        return getattr(namespace(ary), function.__name__)(ary, indices_or_sections, axis)
+    def parts(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
+        axis = normalize_axis_index(axis, ary.ndim)
+        given = indices_or_sections
+        lines = function(np.arange(ary.shape[axis]), to_host(given) if is_array(given) else given)
+        ends = [(line[0], line[-1] + 1) if line.size else (0, 0) for line in lines]
+        return [ary[along(axis, slice(*pair))] for pair in ends]
 
     return {"cupy": parts}
 

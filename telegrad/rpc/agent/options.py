@@ -178,7 +178,7 @@ class RpcOptions:
     callables: str | Sequence[str] | Decide = "project"
     insecure: bool = False
     device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
-    cuda_ipc: bool = False  # it has never been run on a GPU
+    cuda_ipc: bool = False  # one array of 1 MiB takes no less time than by the host (docs/gpu.md)
     limits: Limits = field(default_factory=Limits)  # only a flood reaches them
     spin: float = 0.001  # a call with a layer's arrays and gradients; 2 ms were no better
     switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
