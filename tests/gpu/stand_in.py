@@ -466,6 +466,10 @@ _OF_ANYTHING = [
 ]
 
 
+# Functions whose Python number or bool of NumPy is an array of no axes in CuPy.
+_OF_NO_AXES = ("allclose", "array_equal", "count_nonzero")
+
+
 def call_on_host(
     function: Callable[..., Any], signature: inspect.Signature | None = None
 ) -> Callable[..., Any]:
@@ -480,7 +484,8 @@ def call_on_host(
             if function.__name__ not in _OF_ANYTHING and not isinstance(args[0], ndarray):
                 raise AttributeError(f"{type(args[0]).__name__!r} is no array of CuPy")
         plain = {key: _plain(value) for key, value in kwargs.items()}
-        return _wrap(function(*_plain(args), **plain))
+        result = function(*_plain(args), **plain)
+        return ndarray(result) if function.__name__ in _OF_NO_AXES else _wrap(result)
 
     evaluate.__name__ = function.__name__
     return evaluate
@@ -559,6 +564,18 @@ def _of_several(function: Callable[..., Any]) -> Callable[..., Any]:
     return transform
 
 
+def _intersect1d(
+    arr1: Any, arr2: Any, assume_unique: bool = False, return_indices: bool = False
+) -> Any:
+    if not assume_unique:
+        intersect: Any = np.intersect1d
+        return intersect(arr1, arr2, return_indices=return_indices)
+    places = np.searchsorted(arr2, arr1)  # as CuPy, for which `arr2` is sorted
+    mask = arr2[np.minimum(places, arr2.size - 1)] == arr1
+    found = (arr1[mask], np.flatnonzero(mask), places[mask])
+    return found if return_indices else found[0]
+
+
 _AS_CUPY: dict[str, Callable[..., Any]] = {
     "argsort": _argsort,
     "array_split": _split_by(np.array_split),
@@ -572,6 +589,7 @@ _AS_CUPY: dict[str, Callable[..., Any]] = {
     "fft.ifft2": _of_several(np.fft.ifft2),
     "fft.ifftn": _of_several(np.fft.ifftn),
     "lib.stride_tricks.sliding_window_view": _windows,
+    "intersect1d": _intersect1d,
     "linalg.eigh": _eigh,
 }
 

@@ -1,7 +1,6 @@
 """The signatures of CuPy's functions, which the stand-in refuses other arguments by.
 
-`tests/gpu/test_stand_in.py` compares them with CuPy's own under `make gpu`. Some are shorter than
-those of the newest CuPy: that is what all versions from 13 on have.
+`tests/gpu/test_stand_in.py` compares them with CuPy's own under `make gpu`.
 """
 
 from __future__ import annotations

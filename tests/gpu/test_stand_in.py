@@ -209,6 +209,13 @@ def test_places_of_splits_far_outside(cupy: Any) -> None:
             close(part, expected)
 
 
+def test_common_items_of_arrays_in_any_order(cupy: Any) -> None:
+    a, b = np.array([3.0, 1.0, 2.0]), np.array([5.0, 3.0, 2.0, 0.0])
+    x, y = (tensor(cupy.asarray(each)) for each in (a, b))
+    for alone in (False, True):
+        close(np.intersect1d(x, y, alone), np.intersect1d(a, b, alone))
+
+
 def test_shapes_of_full_like(cupy: Any) -> None:
     x = tensor(cupy.asarray(ITEMS), requires_grad=True)
     for shape in (None, (), (2,), (4, 1)):

@@ -153,9 +153,9 @@ def _intersect1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, return_indices: bool = False
 ) -> Any:
     first, second = (ravel(x) for x in alike((ar1, ar2)))
-    _, *places = namespace(first.data).intersect1d(
-        first.data, second.data, assume_unique, return_indices=True
-    )
+    xp = namespace(first.data)
+    alone = assume_unique and xp is np  # CuPy then takes the second array for sorted
+    _, *places = xp.intersect1d(first.data, second.data, alone, return_indices=True)
     values = take(concatenate(first, second, axis=0), places[0])
     return (values, *map(Tensor, places)) if return_indices else values
 
