@@ -415,6 +415,9 @@ class Ufunc:
                 )
         if len(args) > self._ufunc.nin:
             *args, out = args  # type: ignore[assignment]
+        kinds = {getattr(x, "dtype", np.dtype(bool)).kind for x in args}
+        if self._ufunc.__name__.startswith("logical") and "c" in kinds:
+            raise TypeError(f"{self.name} has no loop for complex numbers")
         given = {} if out is None else {"out": (_host(out),)}
         result = self._ufunc(*map(_host, args), dtype=dtype, casting=casting, **given)
         return _wrap(result) if out is None else out
