@@ -59,7 +59,7 @@ def launches() -> Iterator[list[str]]:
             return made
 
         for name, function in vars(module).items():
-            plain = callable(function) and not isinstance(function, (type, stand_in._Ufunc))
+            plain = callable(function) and not isinstance(function, (type, stand_in.Ufunc))
             if plain and name not in FREE:
                 stack.enter_context(mock.patch.object(module, name, counted(name, function)))
         astype = stand_in.ndarray.astype
@@ -67,11 +67,11 @@ def launches() -> Iterator[list[str]]:
         for name in METHODS:
             method = counted(name, getattr(stand_in.ndarray, name))
             stack.enter_context(mock.patch.object(stand_in.ndarray, name, method))
-        ufunc = stand_in._Ufunc.__call__
+        ufunc = stand_in.Ufunc.__call__
 
         def counted_ufunc(self: Any, *args: Any, **kwargs: Any) -> Any:
             names.append(self.__name__)
             return ufunc(self, *args, **kwargs)
 
-        stack.enter_context(mock.patch.object(stand_in._Ufunc, "__call__", counted_ufunc))
+        stack.enter_context(mock.patch.object(stand_in.Ufunc, "__call__", counted_ufunc))
         yield names
