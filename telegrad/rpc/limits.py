@@ -70,8 +70,6 @@ def not_done(label: str, elapsed: float) -> CallTimeoutError:
 # A loop that calls without waiting fills its own memory, not the callee's (2 to 3 KiB a call
 # there). At 100,000 calls/s and 10 ms each, 1,000 are pending: no program meets this by accident.
 PENDING_CALLS_PER_PEER = 10_000
-# Ten peers' worth: 300 MB of futures and messages here.
-PENDING_CALLS = 100_000
 # Ten workers that push the gradients of 25 million float32 parameters at once; a host that runs a
 # worker has this much to spare.
 PENDING_BYTES = 2**30
@@ -120,16 +118,12 @@ class Limits:
     Attributes:
         pending_calls_per_peer: The most unanswered root calls of this worker to one other; further
             ones wait here, in order.
-        pending_calls: The same for all other workers together; they take turns.
         pending_bytes: The most bytes of calls with a permit that this worker takes in at once, from
             all others together. A larger call comes when no other one is in.
-        pending_bytes_per_peer: The same for one other worker. A larger call comes when no other
-            call of that worker is in.
         allowance_bytes: The most bytes of calls without a permit that this worker has under way to
             one other. Such calls are sent at once and count in nobody's `pending_bytes`.
         stalled_after: Seconds after which this worker takes in one more call than `pending_bytes`
-            or `pending_bytes_per_peer` allows, if the calls that are in do not end: they may wait
-            for it. `math.inf` for never.
+            allows, if the calls that are in do not end: they may wait for it. `math.inf` for never.
         served_calls_per_peer: The most calls of one worker that are served, or wait for a thread,
             at once; further ones fail with PoolExhaustedError. Twice as many replies, and at least
             1,000, may wait for a worker that does not take them; beyond that it is given up.
@@ -151,9 +145,7 @@ class Limits:
     """
 
     pending_calls_per_peer: int = PENDING_CALLS_PER_PEER
-    pending_calls: int = PENDING_CALLS
     pending_bytes: int = PENDING_BYTES
-    pending_bytes_per_peer: int = PENDING_BYTES
     allowance_bytes: int = ALLOWANCE_BYTES
     stalled_after: float = STALLED_AFTER
     served_calls_per_peer: int = SERVED_CALLS_PER_PEER
@@ -189,9 +181,7 @@ class Limits:
 # The least values; telegrad's own messages fit into them.
 _RANGES = {
     "pending_calls_per_peer": (1, MOST),
-    "pending_calls": (1, MOST),
     "pending_bytes": (1, MOST),
-    "pending_bytes_per_peer": (1, MOST),
     "allowance_bytes": (0, MOST),
     "served_calls_per_peer": (1, MOST),
     "document_bytes": (2**16, 2**32 - 1),

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad.rpc import Limits
-from telegrad.rpc.call.admission import LOOKS, Budget, Grant, Leaves, Move, Places, Step, Window
-from telegrad.rpc.limits import MOST
+from telegrad.rpc.call.admission import LOOKS, Budget, Grant, Move, Step, Window
 from telegrad.types import WorkerInfo
 from tests.repeated import on_examples
 
@@ -29,19 +28,11 @@ def calls(grants: list[Grant]) -> list[int]:
     return [grant.call for grant in grants]
 
 
-def window_of(limits: Limits) -> Window:
-    return Window(limits, Places(limits.pending_calls))
-
-
-def budget_of(limit: int) -> Budget:
-    return Budget(limit, MOST)
-
-
 # -- the window ---------------------------------------------------------------------------------
 
 
 def test_calls_within_the_allowance_start_at_once() -> None:
-    window = window_of(Limits(allowance_bytes=100))
+    window = Window(Limits(allowance_bytes=100))
     assert [window.enter(call, 25) for call in range(4)] == [Step.START] * 4
     assert window.enter(4, 1) is Step.ASK
     assert window.enter(5, 0) is Step.START  # others overtake who asks
@@ -50,7 +41,7 @@ def test_calls_within_the_allowance_start_at_once() -> None:
 
 
 def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
-    window = window_of(Limits(allowance_bytes=100))
+    window = Window(Limits(allowance_bytes=100))
     assert window.enter(1, 1000) is Step.ASK
     assert window.admit(1)
     assert not window.admit(1)
@@ -61,7 +52,7 @@ def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
 
 
 def test_without_a_place_calls_wait_in_order() -> None:
-    window = window_of(Limits(pending_calls_per_peer=2, allowance_bytes=10))
+    window = Window(Limits(pending_calls_per_peer=2, allowance_bytes=10))
     assert window.enter(1, 1) is Step.START
     assert window.enter(2, 99) is Step.ASK
     assert [window.enter(call, size) for call, size in ((3, 1), (4, 99), (5, 1))] == (
@@ -73,61 +64,11 @@ def test_without_a_place_calls_wait_in_order() -> None:
     assert not window.admit(2)
 
 
-def test_without_a_place_for_any_peer_those_that_wait_take_turns() -> None:
-    limits = Limits(pending_calls=2, pending_calls_per_peer=2, allowance_bytes=10)
-    places = Places(limits.pending_calls)
-    one, two = Window(limits, places), Window(limits, places)
-    assert [one.enter(call, 1) for call in (1, 2, 3, 4)] == [Step.START] * 2 + [Step.WAIT] * 2
-    assert [two.enter(call, size) for call, size in ((5, 99), (6, 1))] == [Step.WAIT] * 2
-    assert steps(one.leave(1)) == [(5, Step.ASK)]
-    assert steps(one.leave(2)) == [(3, Step.START)]
-    assert steps(two.leave(5)) == [(5, Step.WITHDRAW), (6, Step.START)]
-    assert steps(two.lose()) == [(4, Step.START)]
-    assert one.leave(3) == one.leave(4) == []
-    assert one.is_empty
-    assert two.is_empty
-    assert one.enter(7, 1) is Step.START
-
-
 # -- the budget ---------------------------------------------------------------------------------
 
 
-def test_one_peer_takes_no_more_than_one_may() -> None:
-    budget = Budget(100, 20)
-    for call in (1, 2, 3):
-        budget.ask(A, call, 10)
-    assert calls(budget.ask(B, 4, 30)) == [4]  # larger than that: it comes when it is alone
-    assert calls(budget.ask(B, 5, 1)) == []
-    assert budget.in_use == 50
-    assert calls(budget.withdraw(A, 1)) == [3]
-    assert calls(budget.release(B, 4)) == [5]
-    assert budget.in_use == 21
-
-
-def test_one_peer_that_stalls_gets_one_more_in_though_others_go_on() -> None:
-    budget = Budget(100, 10)
-    budget.ask(A, 1, 10)
-    budget.ask(A, 2, 10)
-    budget.ask(A, 3, 10)
-    seen = budget.changes
-    budget.ask(B, 7, 10)
-    budget.arrive(B, 7)
-    assert calls(budget.overdraw(seen)) == []  # one is coming: that is no stall
-    budget.arrive(A, 1)
-    assert calls(budget.overdraw(seen)) == []  # it has come since
-    seen = budget.changes
-    budget.release(B, 7)
-    assert calls(budget.overdraw(seen)) == [2]
-    budget.arrive(A, 2)
-    seen = budget.changes
-    assert calls(budget.overdraw(seen)) == [3]  # nothing at all has changed
-    for call in (1, 2, 3):
-        budget.release(A, call)
-    assert budget.is_empty
-
-
 def test_calls_are_admitted_while_there_is_room() -> None:
-    budget = budget_of(100)
+    budget = Budget(100)
     assert calls(budget.ask(A, 1, 60)) == [1]
     assert calls(budget.ask(A, 2, 60)) == []
     assert calls(budget.ask(B, 3, 10)) == []  # it fits, but nobody overtakes the head
@@ -140,7 +81,7 @@ def test_calls_are_admitted_while_there_is_room() -> None:
 
 
 def test_peers_take_turns() -> None:
-    budget = budget_of(10)
+    budget = Budget(10)
     budget.ask(C, 0, 10)
     for call in range(1, 4):
         budget.ask(A, call, 10)
@@ -154,7 +95,7 @@ def test_peers_take_turns() -> None:
 
 
 def test_a_call_larger_than_the_budget_comes_alone() -> None:
-    budget = budget_of(10)
+    budget = Budget(10)
     assert calls(budget.ask(A, 1, 4)) == [1]
     assert calls(budget.ask(B, 2, 1000)) == []
     assert calls(budget.ask(A, 3, 4)) == []
@@ -163,7 +104,7 @@ def test_a_call_larger_than_the_budget_comes_alone() -> None:
 
 
 def test_what_is_withdrawn_holds_nothing() -> None:
-    budget = budget_of(10)
+    budget = Budget(10)
     assert calls(budget.ask(A, 1, 10)) == [1]
     assert calls(budget.ask(A, 2, 10)) == []
     assert calls(budget.withdraw(A, 2)) == []
@@ -176,7 +117,7 @@ def test_what_is_withdrawn_holds_nothing() -> None:
 
 
 def test_a_lost_peer_holds_what_still_runs_and_no_more() -> None:
-    budget = budget_of(20)
+    budget = Budget(20)
     for call in (1, 2, 3):
         budget.ask(A, call, 10)
     budget.ask(B, 4, 10)
@@ -194,7 +135,7 @@ def test_a_lost_peer_holds_what_still_runs_and_no_more() -> None:
 
 def test_no_budget_is_full_of_messages_that_arrived_by_half() -> None:
     """Admitted chunk by chunk, four messages of 10 would each hold 5 of 20 and wait for ever."""
-    budget = budget_of(20)
+    budget = Budget(20)
     coming = [grant for peer in (A, B) for call in (1, 2) for grant in budget.ask(peer, call, 10)]
     assert len(coming) == 2  # each whole: nothing that is under way needs more
     for grant in coming:
@@ -250,42 +191,52 @@ def test_a_call_that_waits_lets_others_in() -> None:
 
 
 def test_calls_that_stall_let_one_more_in_at_a_time() -> None:
-    budget = budget_of(10)
+    budget = Budget(10)
     for call in range(3):
         budget.ask(A, call, 10)
-    assert calls(budget.overdraw(budget.changes)) == []  # one is coming: that is no stall
+    assert calls(budget.look({}, budget.changes)) == []  # one is coming: that is no stall
     for call in range(2):
+        seen = budget.changes
         budget.arrive(A, call)
-        assert calls(budget.overdraw(budget.changes)) == [call + 1]
+        assert calls(budget.look({}, seen)) == []  # it has come since
+        assert calls(budget.look({}, budget.changes)) == [call + 1]
     budget.arrive(A, 2)
-    assert calls(budget.overdraw(budget.changes)) == []
+    assert calls(budget.look({}, budget.changes)) == []
     assert budget.in_use == 30
 
 
-# -- leaves that are not used --------------------------------------------------------------------
+# -- permits that are not used -------------------------------------------------------------------
 
 
-def test_a_leave_that_lapses_lets_others_in() -> None:
-    budget = budget_of(10)
+def lapse(budget: Budget, *lapsed: Grant) -> list[Grant]:
+    """Looks until these permits have lapsed, as pieces of all other calls come."""
+    grants: list[Grant] = []
+    for look in range(LOOKS + 1):
+        missing = {each: None if each in lapsed else look for each in budget.coming}
+        grants += budget.look(missing, budget.changes)
+    return grants
+
+
+def test_a_permit_that_lapses_lets_others_in() -> None:
+    budget = Budget(10)
     assert calls(budget.ask(A, 1, 2**60)) == [1]
     budget.ask(A, 2, 2**60)
     budget.ask(B, 3, 10)
     budget.ask(C, 4, 10)
     assert budget.coming == [Grant(A, 1)]
-    assert calls(budget.lapse([Grant(A, 1), Grant(A, 7)])) == [3]  # not its own next one
+    assert calls(lapse(budget, Grant(A, 1))) == [3]  # not its own next one
     assert budget.in_use == 10
-    assert calls(budget.lapse([Grant(A, 1)])) == []
     assert calls(budget.release(B, 3)) == [4]
-    assert budget.asked_by(A) == 2  # who asks on and on, and sends nothing, is bounded by that
-    assert calls(budget.release(C, 4)) == [2]  # nobody else waits
+    assert budget.asked_by(A) == 2  # a peer that asks on and on, and sends nothing, is bounded
+    assert calls(budget.release(C, 4)) == [2]  # no other peer waits
     assert not budget.arrive(A, 9)
 
 
 def test_a_call_that_comes_late_counts_from_then_on() -> None:
-    budget = budget_of(10)
+    budget = Budget(10)
     budget.ask(A, 1, 8)
     budget.ask(B, 2, 8)
-    assert calls(budget.lapse(budget.coming)) == [2]
+    assert calls(lapse(budget, Grant(A, 1))) == [2]
     assert budget.arrive(A, 1)
     assert budget.in_use == 16
     assert calls(budget.ask(A, 3, 2)) == []
@@ -303,27 +254,34 @@ def test_a_call_that_comes_late_counts_from_then_on() -> None:
     ],
     ids=["withdrawn", "lost", "given back"],
 )
-def test_a_lapsed_leave_ends(end: Callable[[Budget], list[Grant]]) -> None:
-    budget = budget_of(10)
+def test_a_lapsed_permit_ends(end: Callable[[Budget], list[Grant]]) -> None:
+    budget = Budget(10)
     budget.ask(A, 1, 8)
-    budget.lapse(budget.coming)
+    lapse(budget, Grant(A, 1))
     assert (budget.is_empty, end(budget)) == (False, [])
     assert (budget.is_empty, budget.in_use) == (True, 0)
 
 
-def test_leaves_lapse_when_nothing_comes_for_so_many_looks() -> None:
-    leaves, slow, silent = Leaves(), Grant(A, 1), Grant(B, 2)
-    for look in range(1, LOOKS + 1):
-        assert leaves.look({slow: 100 - look, silent: None}) == []
-    assert leaves.look({slow: 50, silent: None}) == [silent]
-    assert leaves.look({slow: 50}) == []
-    assert leaves.look({slow: None}) == []  # on a new carrier, or whatever changes: counted anew
+def test_permits_lapse_when_nothing_comes_for_so_many_looks() -> None:
+    slow, silent, waits = Grant(A, 1), Grant(B, 2), Grant(C, 3)
+    budget = Budget(10)
+    for each, size in ((slow, 5), (silent, 5), (waits, 5)):
+        budget.ask(*each, size)
+
+    def look(left: int | None) -> list[Grant]:
+        return budget.look({slow: left, silent: None}, budget.changes)
+
+    for number in range(1, LOOKS + 1):
+        assert look(100 - number) == []
+    assert look(50) == [waits]  # in place of the silent one
+    assert budget.coming == [slow, waits]
+    budget.arrive(*waits)
+    assert look(None) == []  # on a new carrier, or whatever changes: counted anew
     for _ in range(LOOKS - 1):
-        assert leaves.look({slow: None}) == []
-    assert leaves.look({slow: None}) == [slow]
-    assert leaves.look({}) == []
-    for _ in range(LOOKS):  # it was forgotten
-        assert leaves.look({slow: None}) == []
+        assert look(None) == []
+    assert budget.coming == [slow]
+    assert look(None) == []
+    assert (budget.coming, budget.in_use) == ([], 5)
 
 
 # -- any order of events ------------------------------------------------------------------------
@@ -351,13 +309,11 @@ class World:
 
     def __post_init__(self) -> None:
         ends = [(a, b) for a in (A, B, C) for b in (A, B, C)]
-        self.places = {each: Places(self.limits.pending_calls) for each in (A, B, C)}
-        self.windows = {(a, b): Window(self.limits, self.places[a]) for a, b in ends}
-        sizes = (self.limits.pending_bytes, self.limits.pending_bytes_per_peer)
-        self.budgets = {each: Budget(*sizes) for each in (A, B, C)}
+        self.windows = {(a, b): Window(self.limits) for a, b in ends}
+        self.budgets = {each: Budget(self.limits.pending_bytes) for each in (A, B, C)}
         self.overdrawn = False
         self.lapsed = 0
-        # What budgets and places should hold: calls that asked, to their sizes; those that take a place.
+        # What budgets and windows should hold: calls that asked, to their sizes; calls with a place.
         self.admitted: dict[WorkerInfo, dict[int, int]] = {each: {} for each in (A, B, C)}
         self.placed: set[int] = set()
 
@@ -453,7 +409,7 @@ class World:
                 each.state = "lost"
         for other in {A, B, C} - self.dead:
             self.forget(other, gone)
-            self.move(self.windows[other, gone].lose())
+            self.windows[other, gone].lose()
             self.grant(other, self.budgets[other].lose(gone))
         self.messages = [each for each in self.messages if not self.dead & set(each[1:3])]
 
@@ -488,7 +444,6 @@ class World:
         assert all(self.windows[a, b].is_empty for a in living for b in living)
         assert all(self.budgets[each].is_empty for each in living)
         assert all(self.budgets[each].in_use == 0 for each in living)
-        assert all(self.places[each].taken == 0 for each in living)
 
 
 class Random:
@@ -505,9 +460,7 @@ class Random:
         self.world = World(
             Limits(
                 pending_calls_per_peer=rng.randint(1, 5),
-                pending_calls=rng.randint(1, 8),
                 pending_bytes=rng.randint(1, 40),
-                pending_bytes_per_peer=rng.randint(1, 40),
                 allowance_bytes=rng.choice((0, 5, 20)),
             )
         )
@@ -545,18 +498,18 @@ class Random:
                         world.withdraw(rng.choice(held))
                     case "stall":
                         at = rng.choice(living)
-                        grants = world.budgets[at].overdraw(
-                            world.budgets[at].changes - rng.choice((0, 0, 2))
-                        )
+                        seen = world.budgets[at].changes - rng.choice((0, 0, 2))
+                        moving = dict.fromkeys(world.budgets[at].coming, rng.getrandbits(30))
+                        grants = world.budgets[at].look(moving, seen)
                         world.overdrawn |= bool(grants)
                         world.grant(at, grants)
                     case "lapse":
                         at = rng.choice(living)
-                        coming = world.budgets[at].coming
-                        lapsed = rng.sample(coming, min(len(coming), rng.randint(1, 2)))
-                        world.overdrawn |= bool(lapsed)
-                        world.lapsed += len(lapsed)
-                        world.grant(at, world.budgets[at].lapse(lapsed))
+                        if coming := world.budgets[at].coming:
+                            lapsed = rng.sample(coming, min(len(coming), rng.randint(1, 2)))
+                            world.overdrawn = True
+                            world.lapsed += len(lapsed)
+                            world.grant(at, lapse(world.budgets[at], *lapsed))
                     case "crash" if self.crashes and len(living) == N and rng.random() < 0.3:
                         world.crash(rng.choice(living))
 
@@ -566,15 +519,19 @@ class Random:
             held, budget = world.admitted[callee], world.budgets[callee]
             assert budget.in_use == sum(held.values())
             assert budget.in_use <= world.limits.pending_bytes or len(held) == 1
-            for peer in (A, B, C):
-                used = [size for call, size in held.items() if world.calls[call].caller == peer]
-                assert sum(used) <= world.limits.pending_bytes_per_peer or len(used) == 1
         for caller in {A, B, C} - world.dead:
-            places = world.places[caller]
-            windows = [each for (a, _), each in world.windows.items() if a == caller]
-            assert places.taken == sum(world.calls[each].caller == caller for each in world.placed)
-            assert places.taken <= world.limits.pending_calls
-            assert places.is_full or not any(each.is_ready for each in windows)
+            for peer in {A, B, C} - {caller}:
+                taken = sum(
+                    (world.calls[each].caller, world.calls[each].callee) == (caller, peer)
+                    for each in world.placed
+                )
+                held_back = any(
+                    each.state == "held" and (each.caller, each.callee) == (caller, peer)
+                    for each in world.calls.values()
+                    if each.number not in world.placed
+                )
+                assert taken <= world.limits.pending_calls_per_peer
+                assert taken == world.limits.pending_calls_per_peer or not held_back
 
 
 @on_examples(st.booleans(), st.integers(0, 2**32), few=80, many=600)
@@ -595,9 +552,7 @@ def test_the_random_worlds_are_not_trivial() -> None:
     ("wrong", "error", "words"),
     [
         ({"pending_calls_per_peer": 0}, ValueError, r"Limits\.pending_calls_per_peer"),
-        ({"pending_calls": 0}, ValueError, r"Limits\.pending_calls must be from 1"),
         ({"pending_bytes": 0}, ValueError, "pending_bytes must be from 1"),
-        ({"pending_bytes_per_peer": 0}, ValueError, r"Limits\.pending_bytes_per_peer"),
         ({"pending_bytes": 1.0}, TypeError, "integer"),
         ({"allowance_bytes": -1}, ValueError, "from 0"),
         ({"allowance_bytes": True}, TypeError, "integer"),

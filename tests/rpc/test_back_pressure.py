@@ -241,19 +241,19 @@ def test_waits_that_nobody_sees_let_one_more_in_at_a_time(make_job: MakeJob) -> 
     assert_nothing_is_left(job)
 
 
-def test_a_leave_of_which_nothing_comes_lapses(make_job: MakeJob) -> None:
-    """Who asks, and then does not send, holds the others up for a while and no longer."""
+def test_a_permit_of_which_nothing_comes_lapses(make_job: MakeJob) -> None:
+    """A caller that asks, and then does not send, holds the others up for a while only."""
     job = make_job(3, limits=Limits(allowance_bytes=0, pending_bytes=MIB, stalled_after=0.01))
     silent, _, honest = job.agents
     silent.messages.post(silent.members.find("w1"), "rpc.ask", [2**40, 2**50])
-    wait_until("leave", lambda: job.agents[1].statistics().admitted_bytes == 2**50)
+    wait_until("permit", lambda: job.agents[1].statistics().admitted_bytes == 2**50)
     assert job.on(2, rpc.rpc_sync, "w1", remote_code.who) == "w1"
     wait_until("end", lambda: job.agents[1].statistics().admitted_bytes == 0)
     silent.messages.post(silent.members.find("w1"), "rpc.withdraw", 2**40)
     assert_nothing_is_left(job, honest, job.agents[1])
 
 
-def test_a_leave_of_which_nothing_comes_lapses_between_processes() -> None:
+def test_a_permit_of_which_nothing_comes_lapses_between_processes() -> None:
     limits = Limits(pending_bytes=MIB // 2, allowance_bytes=0, stalled_after=0.02)
     with Cluster(3, processes=True, options=rpc.RpcOptions(limits=limits)) as cluster:
         cluster.call(0, pressure_code.ask_and_send_nothing)
@@ -404,32 +404,6 @@ def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
     with pytest.raises(WorkerLostError if asks else NotInitializedError):
         call.wait(1.0)
     assert undone.count == (1 if asks else 0)
-
-
-@pytest.mark.parametrize("end", ["answered", "cancelled", "lost"])
-def test_calls_to_different_workers_wait_for_a_place_in_all(make_job: MakeJob, end: str) -> None:
-    job = make_job(3, limits=Limits(pending_calls=2))
-    name, peer = f"in all {end}", "w1"
-    with seams.use_agent(job.agents[0]):
-        first = [rpc.rpc_async(peer, remote_code.hold, (name,), timeout=math.inf) for _ in range(2)]
-        assert remote_code.entered(name)
-        behind = [rpc.rpc_async(peer, remote_code.who, timeout=math.inf) for _ in range(3)]
-        other = rpc.rpc_async("w2", remote_code.who, timeout=math.inf)
-        assert job.agents[0].statistics().waiting_calls == 4
-        if end == "lost":
-            job.agents[1].shutdown(graceful=False)
-        elif end == "cancelled":
-            for each in (*first, *behind):
-                assert each.cancel()
-            remote_code.release(name)
-        else:
-            remote_code.release(name)
-            assert rpc.wait_all([*first, *behind]) == [name] * 2 + [peer] * 3
-        assert other.wait(20) == "w2"
-    remote_code.release(name)
-    assert_nothing_is_left(
-        job, *(each for each in job.agents if end != "lost" or each.info.name != peer)
-    )
 
 
 def test_a_lost_caller_gives_back_what_was_on_its_way(make_job: MakeJob) -> None:

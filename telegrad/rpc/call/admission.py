@@ -1,50 +1,47 @@
-"""Which root calls wait before they are sent: a window at the caller, a budget at the callee.
+"""Decides which root calls wait before they are sent: a window at the caller, a budget at the callee.
 
     caller                                              callee
-    root call ─▶ place in the Window,
-                 and in Places?  no ─▶ wait
+    root call ─▶ place in the Window?  no ─▶ wait
                   │ yes
                  within the allowance? yes ─▶ the call ────────────────▶ served
                   │ no
-                 Ask(call, bytes) ────────────────▶ Budget: room, no ─▶ wait, peers in turn
-                                                    in all and for
-                                                    the caller?
+                 Ask(call, bytes) ────────────────▶ room in the Budget? no ─▶ wait, peers in turn
                                                       │ yes
-                 the call ◀──────────────────────── Admit
+                 the call ◀──────────────────────── Admit: a permit
                     └──────────────────────────────▶ in use until it ends or waits
-                                                      nothing of it comes: the leave lapses
+                                                      nothing of it comes: the permit lapses
 
 Guarantees, under any order of messages:
 
-- G1: what is admitted comes whole: the budget is taken before its first byte is sent.
+- G1: an admitted call comes whole: its bytes are taken from the budget before the first one is sent.
 - G2: every call ends up started or withdrawn, as long as calls in use end, wait or stall: the
-  head of the queue is admitted as soon as nothing is in use, whatever its size, and nothing that a
-  call in use may need (replies, nested calls, its own bytes) ever waits here.
+  head of the queue is admitted as soon as nothing is in use, whatever its size, and no message that
+  a call in use may need (replies, nested calls, its own bytes) ever waits here.
 - G3: calls that wait for the same reason start in the order in which they were made, per peer;
-  both ends take peers in turn, and nobody overtakes who waits at the head, unless that peer has
-  what one may have.
-- G4: what is given back twice counts once; who is lost holds nothing but what still runs.
-- G5: a leave that lapsed holds nothing. Its call may come all the same, and counts from then on;
+  the callee takes peers in turn, and no call overtakes the head of the queue.
+- G4: bytes that are given back twice count once; a lost peer holds only the bytes of calls that
+  still run.
+- G5: a permit that lapsed holds nothing. Its call may come all the same, and counts from then on;
   until it does, or is withdrawn, its peer's turn comes after those of all others.
 
-A `Window` belongs to one peer, `Places` and a `Budget` to all. None is thread-safe; whoever owns
-them holds one lock around each event.
+A `Window` belongs to one peer, a `Budget` to all. Neither is thread-safe; their owner holds one
+lock around each event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias, final
 
 from telegrad.rpc.limits import Limits
 from telegrad.types import WorkerInfo
 
-__all__ = ["LOOKS", "Budget", "Grant", "Leaves", "Move", "Places", "Step", "Window"]
+__all__ = ["LOOKS", "Budget", "Grant", "Move", "Step", "Window"]
 
 
 class Step(Enum):
-    """What a call does next."""
+    """The next step of a call."""
 
     START = "it is sent now"
     ASK = "the callee is asked"
@@ -56,9 +53,9 @@ class Move(NamedTuple):
     """One step of one call.
 
     Attributes:
-        call: Its number.
-        step: What it does.
-        size: Its bytes.
+        call: The call's number.
+        step: The step.
+        size: The call's bytes.
     """
 
     call: int
@@ -67,99 +64,34 @@ class Move(NamedTuple):
 
 
 @final
-class Places:
-    """How many root calls of this worker, to all others, are unanswered at once.
-
-    Args:
-        limit: How many may be.
-
-    Attributes:
-        taken: How many are; the windows count, and `fill` where it has become less.
-        line: The windows that wait for a place here, in turn.
-    """
-
-    __slots__ = ("limit", "line", "taken")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.taken = 0
-        self.line: dict[Window, None] = {}
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there is none left."""
-        return self.taken >= self.limit
-
-    def queue(self, window: Window) -> None:
-        """A window has calls that wait for nothing but a place here."""
-        self.line.setdefault(window)
-
-    def fill(self) -> list[Move]:
-        """Gives the places that are free to the windows in turn; returns what starts or asks."""
-        moves = []
-        while self.line and not self.is_full:
-            window = next(iter(self.line))
-            del self.line[window]
-            if window.is_ready:
-                moves.append(window.start_first())
-            if window.is_ready:
-                self.line[window] = None
-        return moves
-
-
-@final
 class Window:
     """The caller's end: the root calls of this worker to one peer.
 
     Args:
-        limits: Of this worker.
-        places: Of this worker, for the calls to all peers.
+        limits: The limits of this worker.
     """
 
-    def __init__(self, limits: Limits, places: Places) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._limit = limits.pending_calls_per_peer
-        self._places = places
-        self._allowance = limits.allowance_bytes
-        self._unasked = 0  # bytes of calls that went without asking
-        self._taken = 0  # places: calls that have started, or ask
-        self._waiting: dict[int, int] = {}  # no place yet, in order; call to size
-        self._asking: dict[int, int] = {}  # have a place; call to size
-        self._started: dict[int, int] = {}  # call to what it takes of the allowance
+        self._allowance = limits.allowance_bytes  # the bytes of it that no call has taken
+        self._waiting: dict[int, int] = {}  # calls without a place, in order, to their sizes
+        self._asking: dict[int, int] = {}  # calls with a place, to their sizes
+        self._started: dict[int, int] = {}  # calls to the bytes that they take of the allowance
 
     @property
     def is_empty(self) -> bool:
-        """Whether it knows of no call."""
+        """True if it knows of no call."""
         return not (self._started or self._asking or self._waiting)
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a call waits and this window has a place for it."""
-        return bool(self._waiting) and self._taken < self._limit
-
     def enter(self, call: int, size: int) -> Step:
-        """Takes a new call and says what becomes of it: START, ASK or WAIT."""
-        places = self._places
-        if self._waiting or self._taken >= self._limit or places.taken >= places.limit:
+        """Takes a new call and returns its first step: START, ASK or WAIT."""
+        if self._waiting or len(self._started) + len(self._asking) >= self._limit:
             self._waiting[call] = size
-            if self.is_ready:
-                places.queue(self)
             return Step.WAIT
-        if self._unasked + size > self._allowance:
-            return self._take_place(call, size)
-        self._taken += 1  # as `_take_place` does: nearly every call ends here
-        places.taken += 1
-        self._unasked += size
-        self._started[call] = size
-        return Step.START
-
-    def start_first(self) -> Move:
-        """Gives a place to the call that has waited longest; for `Places`."""
-        call = next(iter(self._waiting))
-        size = self._waiting.pop(call)
-        return Move(call, self._take_place(call, size), size)
+        return self._take_place(call, size)
 
     def admit(self, call: int) -> bool:
-        """Hears that the callee takes a call; tells whether it starts, or was withdrawn before."""
+        """Takes the callee's permit for a call; returns False if the call was withdrawn before."""
         if self._asking.pop(call, None) is None:
             return False
         self._started[call] = 0
@@ -169,47 +101,37 @@ class Window:
         """Takes out a call that was answered, or that will never start; idempotent.
 
         Returns:
-            Its own WITHDRAW where it had asked, then START or ASK of what has its place: a call
-            to any peer.
+            Its own WITHDRAW if it had asked, then START or ASK of the calls that get a place.
         """
         moves: list[Move] = []
-        places = self._places
-        allowance = self._started.pop(call, None)
-        if allowance is not None:
-            self._unasked -= allowance
-            self._taken -= 1
-            places.taken -= 1
-        elif self._waiting.pop(call, None) is None:
-            size = self._asking.pop(call, None)
-            if size is not None:
-                self._taken -= 1
-                places.taken -= 1
-                moves.append(Move(call, Step.WITHDRAW, size))
-        if self._waiting and self.is_ready:
-            places.queue(self)
-        return moves + places.fill() if places.line else moves
+        if (taken := self._started.pop(call, None)) is not None:
+            self._allowance += taken
+        elif (size := self._asking.pop(call, None)) is not None:
+            moves.append(Move(call, Step.WITHDRAW, size))
+        else:
+            self._waiting.pop(call, None)
+        while self._waiting and len(self._started) + len(self._asking) < self._limit:
+            first = next(iter(self._waiting))
+            size = self._waiting.pop(first)
+            moves.append(Move(first, self._take_place(first, size), size))
+        return moves
 
-    def lose(self) -> list[Move]:
-        """Its peer is lost: forgets all calls; returns START or ASK of what has their places."""
-        self._places.taken -= self._taken
-        self._taken = 0
+    def lose(self) -> None:
+        """Forgets all calls, as the peer is lost."""
         for calls in (self._waiting, self._asking, self._started):
             calls.clear()
-        return self._places.fill()
 
     def _take_place(self, call: int, size: int) -> Step:
-        self._taken += 1
-        self._places.taken += 1
-        if self._unasked + size > self._allowance:
+        if size > self._allowance:
             self._asking[call] = size
             return Step.ASK
-        self._unasked += size
+        self._allowance -= size
         self._started[call] = size
         return Step.START
 
 
 class Grant(NamedTuple):
-    """A call that may come."""
+    """A call that has a permit."""
 
     peer: WorkerInfo
     call: int
@@ -217,67 +139,64 @@ class Grant(NamedTuple):
 
 _Key: TypeAlias = tuple[WorkerInfo, int]
 
+# A permit lapses after so many looks, `Limits.stalled_after` apart, at which nothing of its call
+# had come. That takes 10 s, the time in which a silent worker is lost. A worker that is alive
+# announces an admitted call at once and sends its pieces in turn with all other messages. On a
+# loaded host it pauses for a second or two, and a permit that lapses too soon exceeds the budget.
+LOOKS: Final = 10
+
 
 @final
 class Budget:
-    """The callee's end: what it takes in of calls that asked.
+    """The callee's end: the calls with a permit, and those that asked for one.
 
     Args:
-        limit: Bytes in use at once.
-        per_peer: Bytes in use at once of one peer's calls.
+        limit: The most bytes in use at once.
+
+    Attributes:
+        in_use: The bytes of calls that are here, or on their way.
+        changes: A number that grows whenever a call arrives or gives its bytes back.
     """
 
-    def __init__(self, limit: int, per_peer: int) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._per_peer = per_peer
-        self._in_use_by: dict[WorkerInfo, int] = {}  # without those of which there is nothing
-        self._changed: dict[WorkerInfo, int] = {}  # their last one among the changes
         self._queue: dict[WorkerInfo, dict[int, int]] = {}  # peers in turn, calls in order
-        self._coming: dict[_Key, int] = {}  # admitted, not here yet
+        self._coming: dict[_Key, int] = {}  # calls with a permit that are not here yet
         self._here: dict[_Key, int] = {}
-        self._lapsed: dict[_Key, int] = {}  # admitted once, and may still come
-        self._withdrawn: set[_Key] = set()  # before they asked
-        self._in_use = 0
-        self._changes = 0
-
-    @property
-    def in_use(self) -> int:
-        """Bytes of calls that are here, or on their way."""
-        return self._in_use
+        self._lapsed: dict[_Key, int] = {}  # calls that had a permit, and may still come
+        self._withdrawn: set[_Key] = set()  # calls that were withdrawn before they asked
+        self._silent: dict[_Key, tuple[int | None, int]] = {}  # pieces missing, looks at those
+        self.in_use = 0
+        self.changes = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether calls wait to be admitted."""
+        """True if calls wait to be admitted."""
         return bool(self._queue)
 
     @property
-    def changes(self) -> int:
-        """A number that grows whenever a call arrives or gives its bytes back."""
-        return self._changes
-
-    @property
     def is_empty(self) -> bool:
-        """Whether it knows of no call."""
+        """True if it knows of no call."""
         known = (self._queue, self._coming, self._here, self._lapsed, self._withdrawn)
         return not any(known)
 
     @property
     def expects(self) -> bool:
-        """Whether there is a call that was admitted and is not here yet."""
+        """True if a call that was admitted is not here yet."""
         return bool(self._coming or self._lapsed)
 
     @property
     def coming(self) -> list[Grant]:
-        """The calls that were admitted and are not here yet."""
+        """The calls that have a permit and are not here yet."""
         return [Grant(peer, call) for peer, call in self._coming]
 
     def asked_by(self, peer: WorkerInfo) -> int:
-        """How many calls of a peer wait to be admitted, or were and did not come."""
+        """Returns the number of calls of a peer that wait for a permit, or let theirs lapse."""
         lapsed = sum(other == peer for other, _ in self._lapsed)
         return len(self._queue.get(peer, ())) + lapsed
 
     def ask(self, peer: WorkerInfo, call: int, size: int) -> list[Grant]:
-        """A peer wants to send a call of `size` bytes."""
+        """Takes the request of a peer that wants to send a call of `size` bytes."""
         key = (peer, call)
         if key in self._withdrawn:
             self._withdrawn.remove(key)
@@ -287,120 +206,81 @@ class Budget:
         return self._admit()
 
     def arrive(self, peer: WorkerInfo, call: int) -> bool:
-        """A call came; tells whether it is one that had asked."""
-        size = self._coming.pop((peer, call), None) if self._coming else None
-        if size is None and self._lapsed:
-            size = self._lapsed.pop((peer, call), None)
-            self._use(peer, size or 0)
-        if size is None:
-            return False
-        self._here[peer, call] = size
-        self._note_change(peer)
+        """Counts a call that came; returns True if it had asked."""
+        key = (peer, call)
+        if (size := self._coming.pop(key, None)) is None:
+            if (size := self._lapsed.pop(key, None)) is None:
+                return False
+            self.in_use += size
+        self._here[key] = size
+        self.changes += 1
         return True
 
     def release(self, peer: WorkerInfo, call: int) -> list[Grant]:
-        """A call ended, or begins to wait; idempotent."""
+        """Gives back the bytes of a call that ended, or begins to wait; idempotent."""
         self._give_back((peer, call))
         return self._admit()
 
     def withdraw(self, peer: WorkerInfo, call: int) -> list[Grant]:
-        """A call that had asked will not come."""
+        """Forgets a call that had asked and will not come."""
         if self._unqueue(peer, call) is None and not self._give_back((peer, call)):
             self._withdrawn.add((peer, call))
         return self._admit()
 
     def lose(self, peer: WorkerInfo) -> list[Grant]:
-        """A peer is lost: nothing of it will come; what is here of it runs on."""
+        """Forgets a lost peer, of which nothing will come; its calls that are here run on."""
         self._queue.pop(peer, None)
         self._withdrawn = {key for key in self._withdrawn if key[0] != peer}
         for key in [key for key in (*self._coming, *self._lapsed) if key[0] == peer]:
             self._give_back(key)
         return self._admit()
 
-    def lapse(self, leaves: Iterable[Grant]) -> list[Grant]:
-        """Nothing has come of these for long: they hold up nobody any more."""
-        for key in leaves:
-            size = self._coming.get(key)
-            if size is not None:
+    def look(self, missing: Mapping[Grant, int | None], seen: int) -> list[Grant]:
+        """Checks for a stall, `Limits.stalled_after` after the last look, while calls wait.
+
+        A permit of whose call nothing has come for `LOOKS` looks lapses. If no call is coming and
+        no call has arrived or ended since the last look, one more is admitted beyond the limit: the
+        calls that are here may wait for it.
+
+            look   1     2     3    ...   LOOKS + 1
+                   seen  same  same       same: the permit lapses, and others come in its place
+                         a piece has come: counted anew
+
+        Args:
+            missing: For each call that is `coming`, the number of its pieces that have not come;
+                None if it is not announced yet.
+            seen: The value of `changes` at the last look.
+        """
+        silent, self._silent = self._silent, {}
+        stalled = self.changes == seen and not self._coming
+        for key, size in list(self._coming.items()):
+            left = missing.get(Grant(*key))
+            before, looks = silent.get(key, (left, 0))
+            looks = looks + 1 if before == left else 1
+            if looks <= LOOKS:
+                self._silent[key] = left, looks
+            else:
                 self._give_back(key)
                 self._lapsed[key] = size
-        return self._admit()
+        return self._admit(beyond=stalled)
 
-    def overdraw(self, seen: int) -> list[Grant]:
-        """Nothing may have changed for long: admits one call more than it would.
-
-        It admits none for whom one is still coming.
-
-        Args:
-            seen: What `changes` was then. If it is that still, the next call comes; else the next
-                one of each peer of which nothing has changed, and that has what one may have.
-        """
-        if self._changes == seen:
-            return [] if self._coming else self._admit(beyond=True)
-        coming = {peer for peer, _ in self._coming}
-        return self._admit(
-            stalled=[
-                peer
-                for peer in self._queue
-                if self._is_kept_back(peer) and self._changed[peer] <= seen and peer not in coming
-            ]
-        )
-
-    def _admit(self, *, beyond: bool = False, stalled: Iterable[WorkerInfo] = ()) -> list[Grant]:
-        """Admits what there is room for.
-
-        Args:
-            beyond: The first one comes in any case.
-            stalled: Whose next call comes regardless of what one peer may have.
-        """
+    def _admit(self, *, beyond: bool = False) -> list[Grant]:
+        """Admits the calls for which there is room; with `beyond` the first one in any case."""
         grants: list[Grant] = []
-        regardless = set(stalled)
-        while (peer := self._next_peer(self._queue if beyond else regardless)) is not None:
+        while self._queue:
+            late = {peer for peer, _ in self._lapsed}
+            peer = next((each for each in self._queue if each not in late), next(iter(self._queue)))
             call, size = next(iter(self._queue[peer].items()))
-            if self._in_use and self._in_use + size > self._limit and not beyond:
+            if self.in_use and self.in_use + size > self._limit and not beyond:
                 break
             beyond = False
-            regardless.discard(peer)
             self._unqueue(peer, call)
             if peer in self._queue:
                 self._queue[peer] = self._queue.pop(peer)  # to the end: peers take turns
             self._coming[peer, call] = size
-            self._use(peer, size)
-            self._changed.setdefault(peer, self._changes)
+            self.in_use += size
             grants.append(Grant(peer, call))
         return grants
-
-    def _next_peer(self, regardless: Container[WorkerInfo]) -> WorkerInfo | None:
-        """Whose turn it is: whoever let a leave lapse comes after all others."""
-        late = {peer for peer, _ in self._lapsed}
-        first = None
-        for peer in self._queue:
-            if peer not in regardless and self._is_kept_back(peer):
-                continue
-            if peer not in late:
-                return peer
-            first = first or peer
-        return first
-
-    def _is_kept_back(self, peer: WorkerInfo) -> bool:
-        """Whether a peer that waits has in use what one may have."""
-        used = self._in_use_by.get(peer, 0)
-        return used > 0 and used + next(iter(self._queue[peer].values())) > self._per_peer
-
-    def _use(self, peer: WorkerInfo, size: int) -> None:
-        self._in_use += size
-        used = self._in_use_by.get(peer, 0) + size
-        if used:
-            self._in_use_by[peer] = used
-        else:
-            self._in_use_by.pop(peer, None)
-
-    def _note_change(self, peer: WorkerInfo) -> None:
-        self._changes += 1
-        if peer in self._in_use_by:
-            self._changed[peer] = self._changes
-        else:
-            self._changed.pop(peer, None)
 
     def _unqueue(self, peer: WorkerInfo, call: int) -> int | None:
         calls = self._queue.get(peer, {})
@@ -416,48 +296,6 @@ class Budget:
         size = held.pop(key, None)
         if size is None:
             return False
-        self._use(key[0], -size)
-        self._note_change(key[0])
+        self.in_use -= size
+        self.changes += 1
         return True
-
-
-# -- leaves that lapse: those of which nothing comes while others wait -----------------------------
-
-# Of `Limits.stalled_after` each: 10 s, the time in which a silent worker is lost. On a loaded host
-# honest ones pause for a second or two, and a leave that lapses too soon exceeds the budget.
-LOOKS: Final = 10
-
-
-@final
-class Leaves:
-    """Counts looks at the calls that were admitted and have not come.
-
-        look   1     2     3    ...   LOOKS + 1
-               seen  same  same       same: the leave lapses, and others come in its place
-                     a piece has come: counted anew
-
-    A worker that is alive announces an admitted call at once and sends its pieces in turn with
-    whatever else it sends, so at ten looks in a row the same says that it is stopped, cut off or
-    means harm. If the call comes after all it is taken in, and counts from then on.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[Grant, tuple[int | None, int]] = {}
-
-    def look(self, coming: Mapping[Grant, int | None]) -> list[Grant]:
-        """Takes a look; returns the leaves that lapse now.
-
-        Args:
-            coming: The calls on their way, and how many pieces each still awaits; None where it is
-                not announced yet.
-        """
-        seen, self._seen = self._seen, {}
-        lapsed = []
-        for grant, left in coming.items():
-            before, looks = seen.get(grant, (left, 0))
-            looks = looks + 1 if before == left else 1
-            if looks > LOOKS:
-                lapsed.append(grant)
-            else:
-                self._seen[grant] = left, looks
-        return lapsed

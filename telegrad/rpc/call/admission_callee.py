@@ -1,4 +1,4 @@
-"""The callee's end of admission: what it takes in at once of calls that must ask."""
+"""The callee's end of admission: the permits of large calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import final
 
 from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
-from telegrad.rpc.call.admission import Budget, Grant, Leaves
+from telegrad.rpc.call.admission import Budget, Grant
 from telegrad.rpc.call.admission_caller import ADMIT
 from telegrad.rpc.limits import MOST, Limits
 from telegrad.rpc.pool.deadlines import Deadlines
@@ -21,17 +21,17 @@ __all__ = ["CalleeAdmission"]
 
 @final
 class CalleeAdmission:
-    """The Budget of one worker. From any thread; handlers run on the loop.
-
-    Attributes:
-        expects: Whether a call may come that has asked; true before its leave is posted.
+    """The Budget of one worker. Methods may be called from any thread; handlers run on the loop.
 
     Args:
-        limits: Of this worker.
-        deadlines: Where it looks whether those that wait have waited too long.
+        limits: The limits of this worker.
+        deadlines: The moments at which it looks for calls that wait too long.
         post: Posts an envelope; raises WorkerLostError.
-        awaited: Says of the calls that come from a peer now how many pieces each still awaits, by
-            number.
+        awaited: Returns the numbers of the calls that come from a peer now, and for each the number
+            of its pieces that have not come.
+
+    Attributes:
+        expects: True if a call may come that has asked; set before its permit is posted.
     """
 
     def __init__(
@@ -47,18 +47,17 @@ class CalleeAdmission:
         self._post = post
         self._awaited = awaited
         self._lock = threading.Lock()
-        self._budget = Budget(limits.pending_bytes, limits.pending_bytes_per_peer)
-        self._leaves = Leaves()  # this one on the loop alone
+        self._budget = Budget(limits.pending_bytes)
         self._watching = False
         self.expects = False
 
     @property
     def in_use(self) -> int:
-        """Bytes of admitted calls that are here, or on their way."""
+        """The bytes of admitted calls that are here, or on their way."""
         return self._budget.in_use
 
     def on_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """A peer wants to send a call."""
+        """Takes the request of a peer that wants to send a call."""
         body = read_body(envelope, limits=SMALL_LIMITS)
         if not isinstance(body, list) or len(body) != 2:
             raise DecodeError("the body of rpc.ask is not [call, bytes]")
@@ -70,14 +69,15 @@ class CalleeAdmission:
         self._event(lambda: self._budget.ask(peer, call, size))
 
     def on_withdraw(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """A call that had asked will not come."""
+        """Forgets a call that had asked and will not come."""
         call = _natural(read_body(envelope, limits=SMALL_LIMITS))
         self._event(lambda: self._budget.withdraw(peer, call))
 
     def arrive(self, caller: WorkerInfo, number: int) -> Callable[[], None] | None:
-        """A call came; returns what gives its bytes back, None where it holds none.
+        """Counts a call that came, for a caller that sees that this `expects` one.
 
-        To be asked while it `expects` any.
+        Returns:
+            The function that gives the call's bytes back; None if it holds none.
         """
         with self._lock:
             if not self._budget.arrive(caller, number):
@@ -85,18 +85,19 @@ class CalleeAdmission:
         return partial(self.release, caller, number)
 
     def release(self, caller: WorkerInfo, number: int) -> None:
-        """A call ended, or begins to wait; idempotent."""
+        """Gives back the bytes of a call that ended, or begins to wait; idempotent."""
         self._event(lambda: self._budget.release(caller, number))
 
     def lose(self, peer: WorkerInfo) -> None:
-        """Forgets what a lost worker wanted to send."""
+        """Forgets the calls that a lost worker wanted to send."""
         self._event(lambda: self._budget.lose(peer))
 
     def _event(self, event: Callable[[], list[Grant]]) -> None:
         with self._lock:
             grants = deque(event())
             self.expects = self._budget.expects
-            watch = self._needs_watch()
+            watch = self._budget.is_full and not self._watching
+            self._watching |= watch
             seen = self._budget.changes
         if watch:
             self._deadlines.after(self._stalled_after, lambda: self._look(seen))
@@ -109,26 +110,14 @@ class CalleeAdmission:
                     grants.extend(self._budget.release(grant.peer, grant.call))
                     self.expects = self._budget.expects
 
-    def _needs_watch(self) -> bool:
-        if self._watching or not self._budget.is_full:
-            return False
-        self._watching = True
-        return True
-
     def _look(self, seen: int) -> None:
-        """A while later, on the loop: whoever is in may wait for one that is not, or not come."""
+        """Looks for a stall, a while after calls began to wait; on the loop."""
         with self._lock:
+            self._watching = False
             coming = self._budget.coming
         awaited = {peer: self._awaited(peer) for peer in {grant.peer for grant in coming}}
-        lapsed = self._leaves.look({each: awaited[each.peer].get(each.call) for each in coming})
-
-        def event() -> list[Grant]:
-            self._watching = False
-            if lapsed:
-                return self._budget.lapse(lapsed)
-            return self._budget.overdraw(seen)
-
-        self._event(event)
+        missing = {each: awaited[each.peer].get(each.call) for each in coming}
+        self._event(lambda: self._budget.look(missing, seen))
 
 
 def _natural(value: object) -> int:

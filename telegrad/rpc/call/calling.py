@@ -389,7 +389,7 @@ class Calling:
 
     def _expire(self, call: PendingCall) -> None:
         """Ends a call at its deadline, on the loop; tells the callee, and drops its reply later."""
-        sealed = self._admission.withdraw(call) if call.root else None
+        sealed = self._admission.leave(call, unsent_only=True) if call.root else None
         if sealed is not None:
             self._end_unsent(call, sealed, _not_admitted(call))
             return
@@ -411,7 +411,7 @@ class Calling:
         call = self._table.find(number)
         if call is None:
             return
-        sealed = self._admission.withdraw(call) if call.root else None
+        sealed = self._admission.leave(call, unsent_only=True) if call.root else None
         if sealed is not None:
             self._end_unsent(call, sealed, CallCancelledError("it was cancelled"))
         elif self._table.give_up(call):
