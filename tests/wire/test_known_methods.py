@@ -12,7 +12,6 @@ import pytest
 
 from telegrad.errors import CallRefusedError
 from telegrad.wire import CallablePolicy
-from telegrad.wire.policy.policy import KnownMethods
 
 
 class Base:
@@ -21,8 +20,10 @@ class Base:
 
 
 class Other:
-    def inherited(self) -> int:
-        return 2
+    """A class of a library."""
+
+    inherited = os.getpid
+    __module__ = "posix"
 
 
 class Thing(Base):
@@ -81,16 +82,6 @@ def policy() -> CallablePolicy:
     return policy
 
 
-def test_what_is_known() -> None:
-    known = KnownMethods()
-    for value, name in ((Thing(), "method"), (Thing(), "inherited"), (Slotted(), "method")):
-        assert not known.has(value, name)
-        known.add(value, name)
-        assert known.has(type(value)(), name)
-        assert known.is_found(value, name, getattr(value, name))
-        assert not known.is_found(value, name, getattr(type(value)(), name))
-
-
 def in_a_function() -> Any:
     class Local:
         def method(self) -> int:
@@ -101,13 +92,13 @@ def in_a_function() -> Any:
 
 @pytest.mark.parametrize(
     ("make", "name"),
-    [(OfMeta, "method"), (in_a_function, "method"), (Thing, "nothing"), (list, "append"),
-     (lambda: Thing, "method"), (Thing, "__call__")],
+    [(Thing, "method"), (Thing, "inherited"), (Slotted, "method"), (OfMeta, "method"),
+     (in_a_function, "method"), (list, "append"), (lambda: Thing, "method")],
 )  # fmt: skip
-def test_what_is_judged_each_time(make: Callable[[], Any], name: str) -> None:
-    known, value = KnownMethods(), make()
-    known.add(value, name)
-    assert not known.has(value, name)
+def test_what_may_be_called_may_be_called_again(make: Callable[[], Any], name: str) -> None:
+    policy = CallablePolicy("project")
+    for _ in range(3):
+        judged(policy, make(), name)
 
 
 def test_another_function_in_its_place(
@@ -138,12 +129,12 @@ class Changing(Base):
     pass
 
 
-def test_other_bases() -> None:
-    known, changing = KnownMethods(), Changing()
-    known.add(changing, "inherited")
-    assert known.has(changing, "inherited")
+def test_other_bases(policy: CallablePolicy) -> None:
+    changing = Changing()
+    judged(policy, changing, "inherited")
     Changing.__bases__ = (Other,)
-    assert not known.has(changing, "inherited")
+    with pytest.raises(CallRefusedError):
+        judged(policy, changing, "inherited")
 
 
 def test_a_policy_of_ones_own_is_asked_each_time() -> None:

@@ -6,11 +6,10 @@ For a refused name nothing is imported, no property is read, and no object is bu
 from __future__ import annotations
 
 import importlib
-import sys
 import types
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from telegrad.errors import CallRefusedError, FunctionNotFoundError
 from telegrad.types import WorkerInfo
@@ -21,12 +20,12 @@ from telegrad.wire.names import (
     attribute,
     bases,
     find,
+    first_in_bases,
     instance_dict,
     is_class,
     main_script,
     module_namespace,
     module_of,
-    namespace,
     own_attributes,
     split,
     wire_module,
@@ -52,7 +51,6 @@ __all__ = [
     "CallablePolicy",
     "CallableRequest",
     "Decide",
-    "KnownMethods",
 ]
 
 
@@ -121,82 +119,11 @@ class CallableRequest:
         return f"the caller {self.caller.name!r}" if self.caller.name else "the caller"
 
 
-# -- methods that were allowed once; most are called again, on objects of the same class ---------
-#
-# The verdict was about a function in the body of a class. It holds as long as the class of an
-# object leads to that very function under that name, and the object has no attribute of its own
-# before it. An attribute is called without a new check only if it is that function, bound to that
-# object.
-
-_BASES = type.__dict__["__mro__"].__get__
-MOST = 1000  # others are checked each time; only programs that keep making classes have more
-
-
-class _KnownMethod(NamedTuple):
-    function: types.FunctionType
-    order: tuple[type, ...]  # of the class, with all its bases
-    before: tuple[Mapping[str, Any], ...]  # the bodies that are searched before the definer's
-    body: Mapping[str, Any]
-    own: Callable[[object], Mapping[str, Any]] | None  # returns an object's own dictionary
-
-
-@final
-class KnownMethods:
-    """The methods that one policy has allowed. May be used from any thread."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[type, str], _KnownMethod] = {}
-
-    def has(self, value: object, name: str) -> bool:
-        """Returns True if this method of the object's class was allowed; runs no user code."""
-        cls = type(value)
-        if type(cls) is not type:  # another metaclass may define equality of its classes
-            return False
-        known = self._known.get((cls, name))
-        if known is None or _BASES(cls) is not known.order:
-            return False
-        for body in known.before:
-            if name in body:
-                return False
-        return known.body.get(name) is known.function and (
-            known.own is None or name not in known.own(value)
-        )
-
-    def is_found(self, value: object, name: str, found: object) -> bool:
-        """Returns True if an attribute is the allowed function, bound to the object."""
-        if type(found) is not types.MethodType or found.__self__ is not value:
-            return False
-        cls = type(value)
-        known = self._known.get((cls, name)) if type(cls) is type else None
-        return known is not None and found.__func__ is known.function
-
-    def add(self, value: object, name: str) -> None:
-        """Remembers a method that was allowed on an object, if it can be recognised later."""
-        if name == "__call__" or is_class(value):
-            return  # these are checked by the object's own facts, or in the class that it is
-        cls = type(value)
-        if type(cls) is not type or "<locals>" in cls.__qualname__ or len(self._known) >= MOST:
-            return
-        order = bases(cls)
-        before: list[Mapping[str, Any]] = []
-        for base in order:
-            body = namespace(base)
-            if name in body:
-                function = body[name]
-                if type(function) is types.FunctionType and is_at_home(function, base):
-                    own = instance_dict(cls)
-                    known = _KnownMethod(function, order, tuple(before), body, own)
-                    if own is None or name not in own(value):
-                        self._known[cls, name] = known
-                return
-            before.append(body)
-
-
 # -- the policy ----------------------------------------------------------------------------------
 
 MODES = ("project", "exposed", "importable")
+
+MOST_KNOWN = 1000  # methods; only a program that keeps making classes has more
 
 # (caller, module, qualified name) -> True if it may be called.
 Decide: TypeAlias = Callable[[WorkerInfo, str, str], bool]
@@ -250,8 +177,10 @@ class CallablePolicy:
         self.patterns = tuple(patterns)
         self._decide = decide
         self._project = Project()
-        self._known: dict[str, _Known] = {}  # functions that may be called, by name
-        self._known_methods = KnownMethods()
+        # Verdicts on functions that may be called; most are called again. A verdict holds for the
+        # same function under the same name, and for a method also on the same class.
+        self._known: dict[str, types.FunctionType] = {}
+        self._known_methods: set[tuple[type, str, object]] = set()
 
     def __repr__(self) -> str:
         if self._decide is not None:
@@ -274,28 +203,13 @@ class CallablePolicy:
         """
         name = ref.name if isinstance(ref, FunctionRef) else ref
         known = self._known.get(name) if type(name) is str else None
-        if (
-            known is not None
-            and sys.modules.get(known.key) is known.home
-            and known.names.get(known.path) is known.function
-        ):
-            return known.function
+        if known is not None and _at_top(name) is known:
+            return known
         ref = ref if isinstance(ref, FunctionRef) else FunctionRef(ref)
         function = self._resolve(CallableRequest(ref, caller, worker), called=True)
         if type(function) is types.FunctionType and self._decide is None:
-            self._know(name, function)
+            self._known[name] = function
         return function
-
-    def _know(self, name: str, function: types.FunctionType) -> None:
-        """Remembers a function that is at the top of its module."""
-        module, _, path = name.partition(":")
-        home = module_of(module)
-        if home is None or (names := module_namespace(home)).get(path) is not function:
-            return
-        for key in (module, *MAIN_NAMES):
-            if sys.modules.get(key) is home:
-                self._known[name] = _Known(home, key, names, path, function)
-                return
 
     def resolve_value(
         self, name: str, *, caller: WorkerInfo | None = None, worker: str = ""
@@ -341,7 +255,7 @@ class CallablePolicy:
         """
         if self.mode == "importable" and self._decide is None:
             return
-        if self._known_methods.has(value, method):
+        if self._knows(value, method):
             return
         if isinstance(value, _INTERNALS):
             name = own_attributes(value).get("__name__") or type(value).__qualname__
@@ -352,7 +266,8 @@ class CallablePolicy:
         if self._decide is not None:
             self._ask_of_method(value, method, caller, worker)
             return
-        for definer, name in definers(value, method):
+        deciding = definers(value, method)
+        for definer, name in deciding:
             if self._may_have(value, definer, name):
                 continue
             called = dotted(definer, name)
@@ -363,7 +278,8 @@ class CallablePolicy:
                 "it is not of this project; mark the class with rpc.expose if it is yours, or"
                 f" start the worker with RpcOptions(callables=[{called!r}])"
             )
-        self._known_methods.add(value, method)
+        if len(deciding) == 1 and method != "__call__" and not is_class(value):
+            self._remember(type(value), method)
 
     def check_found(
         self,
@@ -397,12 +313,33 @@ class CallablePolicy:
             Traceback (most recent call last):
             telegrad.errors.CallRefusedError: ...
         """
-        if self._known_methods.is_found(value, name, found):
-            return
+        if type(found) is types.MethodType and found.__self__ is value and name != "__call__":
+            cls = type(value)
+            if type(cls) is type and (cls, name, found.__func__) in self._known_methods:
+                return
         if name != "__call__" and not is_method(value, name):
             self.check_method(found, "__call__", caller=caller, worker=worker)
 
     # Methods.
+
+    def _knows(self, value: object, name: str) -> bool:
+        """Returns True if this method of the object's class was allowed; runs no user code."""
+        cls = type(value)
+        if type(cls) is not type:  # another metaclass may define equality of its classes
+            return False
+        function, own = first_in_bases(cls, name), instance_dict(cls)
+        return (
+            type(function) is types.FunctionType
+            and (cls, name, function) in self._known_methods
+            and (own is None or name not in own(value))
+        )
+
+    def _remember(self, cls: type, name: str) -> None:
+        """Remembers that a method may be called on the objects of a class."""
+        function = first_in_bases(cls, name)
+        plain = type(cls) is type and type(function) is types.FunctionType
+        if plain and "<locals>" not in cls.__qualname__ and len(self._known_methods) < MOST_KNOWN:
+            self._known_methods.add((cls, name, function))
 
     def _may_have(self, value: object, definer: object, method: str) -> bool:
         """Returns True if a class may give this object this method, or a function may be called."""
@@ -557,24 +494,11 @@ class CallablePolicy:
         )
 
 
-class _Known(NamedTuple):
-    """A function that was found and allowed once; most are called again.
-
-    The verdict holds as long as `home` is the module imported as `key`, and has the function.
-
-    Attributes:
-        home: The module that has the function at its top level.
-        key: The name of that module in `sys.modules`.
-        names: The namespace of that module.
-        path: The function's name there.
-        function: The function.
-    """
-
-    home: types.ModuleType
-    key: str
-    names: Mapping[str, object]
-    path: str
-    function: types.FunctionType
+def _at_top(name: str) -> object:
+    """Returns the object at the top of a module that has this name; None if there is none."""
+    module, _, path = name.partition(":")
+    home = module_of(module)
+    return None if home is None else module_namespace(home).get(path)
 
 
 def _find(module: types.ModuleType | None, parts: tuple[str, ...]) -> Found | None:
