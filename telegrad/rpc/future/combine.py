@@ -63,14 +63,18 @@ class Race:
     where its value is read.
 
     Args:
-        futures: What runs.
-        wanted: How many must succeed; None for all of them, and then the first error is the
+        futures: The futures.
+        wanted: The number that must succeed; None for all of them, and then the first error is the
             result's own.
-        label: What the result stands for.
-        as_values: Whether the result has their values, else the futures themselves.
-        in_order: Whether the items stand in the order of `futures`, else in that of success.
-        cancels: Whether those that are not needed, or no longer, are cancelled.
+        label: The name of the result in errors.
+        as_values: True if the result has their values, False if it has the futures themselves.
+        in_order: True if the items stand in the order of `futures`, False for that of success.
+        cancels: True to cancel those that are not needed, or no longer.
+        fails: False to count a failure like a success.
         dispatch: Runs callbacks in a pool; None for that of the first future that has one.
+
+    Attributes:
+        over: True if it was won, lost or called off.
 
     Raises:
         TypeError: `wanted` is no integer.
@@ -86,6 +90,7 @@ class Race:
         as_values: bool = False,
         in_order: bool = False,
         cancels: bool = False,
+        fails: bool = True,
         dispatch: Dispatch | None = None,
     ) -> None:
         self._wanted = len(futures) if wanted is None else checked_k(wanted, len(futures))
@@ -93,60 +98,63 @@ class Race:
         self._as_values = as_values
         self._in_order = in_order
         self._cancels = cancels
+        self._fails = fails
         dispatch = dispatch or next((f._dispatch for f in futures if f._dispatch), None)
         self._label = label
         self._lock = threading.Lock()  # guards all below
-        # Both are given up when it is over, as who runs on still knows this race.
+        # Both are given up when it is over, as the futures that run on still know this race.
         self._result: Future[list[Any]] | None = new_future(dispatch, label)
         self._futures = tuple(futures)
-        self._count = len(futures)
+        self._spare = len(futures) - self._wanted  # may fail, and it is won all the same
         self._succeeded: list[int] = []
         self._failed: list[int] = []
-        self._over = False
-
-    @property
-    def over(self) -> bool:
-        """Whether it was won, lost or called off."""
-        return self._over
+        self.over = False
 
     def start(self) -> Future[list[Any]]:
-        """Lets them run; returns the future of the result."""
+        """Begins to listen to the futures; returns the future of the result."""
         result = self._result
         assert result is not None
         if self._cancels:
             result._let_cancel(partial(self.call_off, None))
         for place, future in enumerate(self._futures):
-            future._hand_on()
-            future._call_when_done(_RaceArrival(self, place))
+            if self.over:
+                break
+            if future.done():
+                self.hear(place)
+            else:
+                future._call_when_done(Listener(self.hear, place))
         if not self._wanted:
             self._end()
         return result
 
     def call_off(self, error: BaseException | None) -> None:
-        """Ends it early; the result fails with `error`, where there is one. From any thread."""
+        """Ends it early; the result fails with `error`, if there is one. From any thread."""
         with self._lock:
-            if self._over:
+            if self.over:
                 return
             futures, result = self._close()
         if error is not None:
             result.try_set_exception(error)
         self._cancel(futures, result)
 
-    def arrive(self, place: int) -> None:
-        """Hears that one is completed; in any thread, decodes nothing there."""
+    def hear(self, place: int) -> None:
+        """Hears that a future is completed; in any thread, decodes nothing there."""
         with self._lock:
-            if self._over:
+            if self.over:
                 return
-            failed = self._futures[place]._failed
-            (self._failed if failed else self._succeeded).append(place)
-            won = len(self._succeeded) >= self._wanted
-            lost = len(self._failed) > self._count - self._wanted
-        if won or lost:
-            self._end()
+            if self._fails and self._futures[place]._failed:
+                self._failed.append(place)
+                if len(self._failed) <= self._spare:
+                    return
+            else:
+                self._succeeded.append(place)
+                if len(self._succeeded) < self._wanted:
+                    return
+        self._end()
 
     def _end(self) -> None:
         with self._lock:
-            if self._over:
+            if self.over:
                 return
             futures, result = self._close()
             won = len(self._succeeded) >= self._wanted
@@ -164,15 +172,15 @@ class Race:
         self._cancel(futures, result)
 
     def _close(self) -> tuple[tuple[Future[Any], ...], Future[list[Any]]]:
-        """Takes what it was about; holds the lock."""
-        self._over = True
+        """Takes the futures and the result; holds the lock."""
+        self.over = True
         futures, self._futures = self._futures, ()
         result, self._result = self._result, None
         assert result is not None
         return futures, result
 
     def _cancel(self, futures: Sequence[Future[Any]], result: Future[Any]) -> None:
-        """Last of all, since callbacks of users may run here."""
+        """Cancels the futures that run; last of all, since callbacks of users may run here."""
         if self._cancels:
             for future in futures:
                 if not future.done():
@@ -195,7 +203,7 @@ class Race:
         if len(failures) > NAMED_FAILURES:
             named.append(f"and {len(failures) - NAMED_FAILURES} more")
         lost = NotEnoughResultsError(
-            f"{len(failures)} of {self._count} failed in {self._label}, so fewer than "
+            f"{len(failures)} of {self._wanted + self._spare} failed in {self._label}, so fewer than "
             f"{self._wanted} can succeed: {'; '.join(named)}",
             failures=errors,
         )
@@ -203,27 +211,8 @@ class Race:
         result.try_set_exception(lost)
 
 
-@final
-class _RaceArrival(Listener):
-    """Tells the race of one future."""
-
-    __slots__ = ("_place", "_race")
-
-    def __init__(self, race: Race, place: int) -> None:
-        self._race = race
-        self._place = place
-
-    def __call__(self) -> None:
-        self._race.arrive(self._place)
-
-    @property
-    def stale(self) -> bool:
-        """Whether the race is over."""
-        return self._race.over
-
-
 def checked_k(k: object, count: int) -> int:
-    """Returns how many are wanted.
+    """Returns `k`, checked.
 
     Raises:
         TypeError: It is no integer.
@@ -244,7 +233,7 @@ def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
     """Returns a future of the list of `futures`, completed once all of them are, failed or not.
 
     Args:
-        futures: What is waited for; whoever reads the list reads their errors.
+        futures: The futures; the reader of the list reads their errors.
 
     Raises:
         TypeError: One of them is no Future.
@@ -257,25 +246,11 @@ def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
         [<class 'NoneType'>, <class 'KeyError'>]
     """
     collected = _checked(futures, "collect_all")
-    dispatch = next((f._dispatch for f in collected if f._dispatch is not None), None)
-    result: Future[list[Future[T]]] = new_future(dispatch, f"collect_all of {len(collected)}")
-    comes_from(result, tuple(collected))
-    lock = threading.Lock()
-    missing = len(collected)
-
-    def count() -> None:
-        nonlocal missing
-        with lock:
-            missing -= 1
-            complete = missing == 0
-        if complete:
-            result.try_set_result(collected)
-
+    label = f"collect_all of {len(collected)}"
+    result = Race(collected, None, label, in_order=True, fails=False).start()
     for future in collected:
         future._hand_on()
-        future._call_when_done(count)
-    if not collected:
-        result.set_result(collected)
+    comes_from(result, tuple(collected))
     return result
 
 
@@ -284,12 +259,12 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
     """Blocks until all futures are completed and returns their values, in order.
 
     Args:
-        futures: What is waited for.
+        futures: The futures.
         timeout: Seconds for all of them together; None waits until they are completed.
 
     Raises:
         CallTimeoutError: Some were not completed in time.
-        WaitCycleError: What completes one of them waits for this very wait.
+        WaitCycleError: The source that completes one of them waits for this very wait.
         BlockingCallError: On an event loop that telegrad runs.
         TypeError: One of them is no Future.
         BaseException: The error of the first future that fails, as soon as it fails.
@@ -307,30 +282,18 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
         raise BlockingCallError(
             "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
         )
-    gate = Gate()
-    countdown = _Countdown(len(waited), gate)
-    told: list[tuple[Future[T], Waker]] = []  # of many that are waited for some are done by now
-    for future in waited:
-        if future.done():
-            countdown.tell(future)
-        else:
-            told.append((future, partial(countdown.tell, future)))
-            future._call_when_done(told[-1][1])
-    started, late = time.monotonic(), False
+    started, label = time.monotonic(), f"wait_all of {len(waited)}"
+    race = Race(waited, None, label, as_values=True, in_order=True)
+    result = race.start()
+    comes_from(result, Wait(tuple(waited)))
     try:
-        drive = drive_of(tuple(waited))
-        late = not gate.wait(limit, *waited, drive=drive) and countdown.left > 0
-        if late:
-            raise _not_all(waited, countdown.left, time.monotonic() - started)
-        if countdown.failed is not None:
-            countdown.failed.value()
-        return [future.value() for future in waited]
+        return result.wait(limit)
     except BaseException as error:
-        for future, tell in told:
-            future._forget(tell)
-        if not late:
-            for future in waited:
-                future._hand_on()  # one error stands for all
+        race.call_off(None)
+        if time.monotonic() - started >= limit and not result.done():
+            raise _not_all(waited, time.monotonic() - started) from None
+        for future in waited:
+            future._hand_on()  # one error stands for all
         cut_own_frames(error)
         raise
 
@@ -365,7 +328,7 @@ def first_n(futures: Iterable[Future[T]], k: int) -> Future[list[Future[T]]]:
     The others are left alone. An error of one that was not needed is nobody's.
 
     Args:
-        futures: Of calls, or plain ones.
+        futures: Futures of calls, or plain ones.
         k: From 0 to the number of futures.
 
     Returns:
@@ -383,6 +346,8 @@ def first_n(futures: Iterable[Future[T]], k: int) -> Future[list[Future[T]]]:
     """
     raced = _checked(futures, "first_n")
     result = Race(raced, checked_k(k, len(raced)), f"first_n of {len(raced)}").start()
+    for future in raced:
+        future._hand_on()
     comes_from(result, Wait(tuple(raced)))
     origin = origin_of_caller(sys._getframe(1))
     if origin is not None:
@@ -392,10 +357,10 @@ def first_n(futures: Iterable[Future[T]], k: int) -> Future[list[Future[T]]]:
 
 @final
 class AsCompleted(Generic[T]):
-    """What `as_completed` returns.
+    """The iterator that `as_completed` returns.
 
     Args:
-        futures: What is waited for.
+        futures: The futures.
         limit: Seconds for all of them.
 
     Example:
@@ -413,7 +378,7 @@ class AsCompleted(Generic[T]):
         self._limit = limit
         self._started = time.monotonic()
         for place, future in enumerate(futures):
-            future._call_when_done(_Arrival(self._arrivals, place))
+            future._call_when_done(Listener(self._arrivals.hear, place))
 
     def __iter__(self) -> Iterator[Future[T]]:
         return self
@@ -468,7 +433,7 @@ class AsCompleted(Generic[T]):
         raise StopAsyncIteration
 
     def __del__(self) -> None:
-        self._arrivals.gone = True
+        self._arrivals.over = True
 
     def _take(self, wake: Waker) -> Future[T] | None:
         """Returns one that is completed; else None.
@@ -515,84 +480,38 @@ class AsCompleted(Generic[T]):
 
 @final
 class _Arrivals:
-    """What an iterator is told, apart from its futures: they refer to this, and not in a circle.
+    """The part of an iterator that its futures refer to: so there is no circle.
 
     Attributes:
         lock: Guards `places` and `sleepers`.
-        places: Of futures that are completed and were not taken, in order.
-        sleepers: Who wants to hear of the next one.
-        gone: Whether the iterator is garbage, or will be soon.
+        places: The places of the futures that are completed and were not taken, in order.
+        sleepers: Wake the threads and tasks that wait for the next one.
+        over: True if the iterator is garbage, or will be soon.
     """
 
-    __slots__ = ("gone", "lock", "places", "sleepers")
+    __slots__ = ("lock", "over", "places", "sleepers")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.places: deque[int] = deque()
         self.sleepers: list[Waker] = []
-        self.gone = False
+        self.over = False
 
-
-@final
-class _Arrival(Listener):
-    """Announces one future to an iterator."""
-
-    __slots__ = ("_arrivals", "_place")
-
-    def __init__(self, arrivals: _Arrivals, place: int) -> None:
-        self._arrivals = arrivals
-        self._place = place
-
-    def __call__(self) -> None:
-        arrivals = self._arrivals
-        with arrivals.lock:
-            arrivals.places.append(self._place)
-            sleepers, arrivals.sleepers = arrivals.sleepers, []
+    def hear(self, place: int) -> None:
+        """Hears that a future is completed."""
+        with self.lock:
+            self.places.append(place)
+            sleepers, self.sleepers = self.sleepers, []
         for wake in sleepers:
             wake()
 
-    @property
-    def stale(self) -> bool:
-        """Whether the iterator is gone."""
-        return self._arrivals.gone
 
-
-@final
-class _Countdown:
-    """Opens a gate: when all futures are completed, or the first of them has failed.
-
-    Attributes:
-        left: How many are not completed.
-        failed: The first that is known to have failed.
-    """
-
-    __slots__ = ("_gate", "_lock", "failed", "left")
-
-    def __init__(self, count: int, gate: Gate) -> None:
-        self._lock = threading.Lock()
-        self._gate = gate
-        self.left = count
-        self.failed: Future[Any] | None = None
-        if not count:
-            gate.open()
-
-    def tell(self, future: Future[Any]) -> None:
-        """Hears that one is completed; from any thread."""
-        with self._lock:
-            self.left -= 1
-            first = self.failed is None
-            if first and future._failed:
-                self.failed = future
-            over = first and (self.failed is not None or not self.left)
-        if over:
-            self._gate.open()
-
-
-def _not_all(waited: Sequence[Future[Any]], left: int, elapsed: float) -> CallTimeoutError:
-    missing = next((future._label for future in waited if not future.done()), "none any more")
+def _not_all(waited: Sequence[Future[Any]], elapsed: float) -> CallTimeoutError:
+    missing = [future for future in waited if not future.done()]
+    among = missing[0]._label if missing else "none any more"
     return CallTimeoutError(
-        f"{left} of {len(waited)} futures were not done after {elapsed:.3g} s "
-        f"of wait_all(), among them {missing}",
+        f"{len(missing)} of {len(waited)} futures were not done after {elapsed:.3g} s "
+        f"of wait_all(), among them {among}",
         phase="waiting",
         elapsed=elapsed,
     )
@@ -626,7 +545,7 @@ def gather(
     Args:
         calls: Tuples `(to, func)`, `(to, func, args)` or `(to, func, args, kwargs)` as for
             `rpc_async`, and futures, in any mixture.
-        k: How many must succeed; None for all.
+        k: The number that must succeed; None for all.
         timeout: Seconds for the calls, and for futures among them; None for the default, which
             bounds no future that was given.
 
@@ -670,6 +589,8 @@ def gather(
         dispatch=agent.pool.submit,
     )
     result = race.start()
+    for future in futures:
+        future._hand_on()
     if futures_given and timeout is not None and not race.over:
         _bound(agent, race, result, timeout)
     else:

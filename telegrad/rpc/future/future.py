@@ -22,11 +22,10 @@ import math
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from asyncio import _get_running_loop
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, final, overload
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final, overload
 
 from telegrad.errors import BlockingCallError, CallCancelledError, InvalidUseError
 from telegrad.rpc.agent.ambient import find_agent, forked_at
@@ -77,19 +76,24 @@ Waker: TypeAlias = Callable[[], None]
 MANY_WAKERS = 64  # from so many on, stale ones are looked for; fewer are not worth a look
 
 
-class Listener(ABC):
-    """A waker whose owner may go away without a word: the consumer of an iterator."""
+class Combination(Protocol):
+    """Several futures, of which it hears; it may be over before they are all completed."""
 
-    __slots__ = ()
+    over: bool  # True if it wants to hear no more, or is gone
 
-    @abstractmethod
-    def __call__(self) -> None:
-        """Hears that the future is completed; must not block, raise or look at the value."""
+
+@final
+class Listener(partial[None]):
+    """Calls `combination.hear(place)` when a future is completed: `Listener(hear, place)`.
+
+    `hear` must not block, raise or look at the value.
+    """
 
     @property
-    @abstractmethod
     def stale(self) -> bool:
-        """True if nobody is left who wants to know; read under the future's lock."""
+        """True if the combination is over; read under the future's lock."""
+        owner: Combination = self.func.__self__  # type: ignore[attr-defined]
+        return owner.over
 
 
 def without_stale(wakers: list[Waker]) -> list[Waker]:
