@@ -1,19 +1,19 @@
 """Calls that are made again when the callee is lost and comes back: for idempotent functions alone.
 
     send ──▶ answered: a value or an error, of which none is retried
-      ▲ └──▶ callee lost ──▶ wait for its successor, looking ever more rarely ──┐
-      └─────────────────────────────────────────────────────────────────────────┘
+      ▲ └──▶ callee lost ──▶ wait for its successor ──┐
+      └───────────────────────────────────────────────┘
 
 A broken connection alone is no loss: the session mends it, and nothing runs twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import inspect
 import math
 import numbers
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,6 @@ from telegrad.errors import (
 from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.failure import fresh_copy, remote_traceback
 from telegrad.rpc.call.served_call import (
-    ServedCall,
     current_served_call,
     inherited,
     still_runs,
@@ -51,11 +50,10 @@ F = TypeVar("F", bound="Callable[..., Any] | staticmethod[..., Any] | classmetho
 
 _MARK = "__telegrad_idempotent__"
 
-# How often a call looks whether its callee is back: soon after the loss, since a supervisor may be
-# quick; then rarely, since a program takes a second to start. Each wait is shortened by up to half,
-# so that the callers of one worker do not all come at the moment of its return.
-FIRST_LOOK_SECONDS = 0.05
-MOST_LOOK_SECONDS = 1.0
+# Calls whose callee is lost look so often whether it is back: a supervisor may be quick, and a look
+# takes a microsecond.
+LOOK_SECONDS = 0.1
+LEAST_SECONDS = 1e-6  # of an attempt: one without time says itself that it has none
 
 
 def idempotent(func: F) -> F:
@@ -93,7 +91,7 @@ def idempotent(func: F) -> F:
 
 
 def is_idempotent(func: object) -> bool:
-    """Tells whether a function or method carries the mark."""
+    """Returns True if a function or method carries the mark."""
     return getattr(func, _MARK, False) is True
 
 
@@ -112,13 +110,13 @@ def call_again(
     The arguments are encoded once, as they are now.
 
     Args:
-        agent: Who calls.
+        agent: The agent that calls.
         to: As for `rpc_async`; a lost worker is waited for like one that is lost later.
-        func: Marked `idempotent`.
-        args: A tuple or list.
-        kwargs: By name.
-        timeout: Seconds for all of it together.
-        retry: How often it is sent again at most.
+        func: A function that is marked `idempotent`.
+        args: The arguments by position, a tuple or list.
+        kwargs: The arguments by name.
+        timeout: Seconds for all attempts together.
+        retry: The number of times that it is sent again at most.
 
     Raises:
         TypeError: `retry` is no int, or an argument of the call has the wrong form.
@@ -138,42 +136,46 @@ def call_again(
             "lost may have run, in part or to its end; mark the function with @rpc.idempotent if "
             "running it twice is as good as once, else leave retry at 0"
         )
-    return agent.attachments[Retries].call(to, func, args, kwargs, timeout, int(retry))
+    peer = agent.members.find(to)
+    name, payload = call_payload(func, args, kwargs)
+    limit = max(min(seconds(timeout, agent.options.timeout), inherited()[0]), LEAST_SECONDS)
+    call = _Call(agent, peer, name, Prepared.of(payload).freeze(), limit, int(retry))
+    return agent.attachments[Retries].start(call)
 
 
 @final
 class Retries:
-    """What calls of one agent wait for: the return of their callees.
+    """The calls of one agent that are made again. All methods may be called from any thread.
 
     Args:
-        agent: Who calls.
+        agent: The agent that calls.
     """
 
     def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards the next three
         self._changed = threading.Condition(self._lock)
         self._calls: set[_Call] = set()
-        self._waiting: set[_Call] = set()
-        self._ending = False
-        self._closed = False
+        self._ticking = False
+        self._ending = self._closed = False
         agent.attachments.own_calls.append(self)
         agent.life.on_ending(self._end)
         agent.life.after_close(self._close)
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for the return of their callee."""
-        return len(self._waiting)
+        """The number of calls that wait for the return of their callee."""
+        with self._lock:
+            return sum(call.loss is not None for call in self._calls)
 
     @property
     def pending(self) -> int:
-        """How many calls have no attempt under way: no table of calls knows of those."""
+        """The number of calls without an attempt under way: no table of calls knows of those."""
         with self._lock:
             return sum(not call.in_flight for call in self._calls)
 
     def wait_until_idle(self, deadline: float) -> bool:
-        """Blocks until none of the calls goes on; tells whether that is so at the deadline."""
+        """Blocks until none of the calls goes on; returns True if that is so at the deadline."""
         with self._changed:
             while self._calls:
                 left = deadline - time.monotonic()
@@ -182,68 +184,69 @@ class Retries:
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
         return True
 
-    def call(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Any],
-        args: Sequence[Any] | None,
-        kwargs: Mapping[str, Any] | None,
-        timeout: float | None,
-        retry: int,
-    ) -> Future[Any]:
-        """See `call_again`."""
-        agent = self._agent
-        peer = agent.members.find(to)
-        name, payload = call_payload(func, args, kwargs)
-        # Where the served call has no time left at all, `send` is the one to say it.
-        limit = max(min(seconds(timeout, agent.options.timeout), inherited()[0]), 1e-6)
-        parent = current_served_call()
-        prepared = Prepared.of(payload).freeze()
-        call = _Call(self, agent, peer, name, prepared, limit, retry, parent)
+    def start(self, call: _Call) -> Future[Any]:
+        """Makes the first attempt, in the thread of the caller; returns the call's future."""
+        future, parent = call.future, call.parent
         with self._lock:
             self._calls.add(call)
-        call.future._call_when_done(partial(self._forget, call))
+        future._call_when_done(partial(self._forget, call))
         if parent is not None:  # between two attempts no table knows of it
-            parent.nested.add(call.future)
-            call.future._call_when_done(lambda: parent.nested.discard(call.future))
-        call.begin()
+            parent.nested.add(future)
+            future._call_when_done(partial(parent.nested.discard, future))
+        loss = self._agent.members.lost(call.peer)
+        if loss is not None:
+            call.wait(loss)
+        else:
+            try:
+                call.send(call.limit)
+            except BaseException as error:
+                future.try_set_exception(fresh_copy(error))  # it refers back to this call
+                raise
         if parent is not None and parent.cancelled:
-            call.future.cancel()
-        return call.future
+            future.cancel()
+        return future
 
-    def enter(self, call: _Call) -> bool:
-        """Keeps a call that waits; False where nothing is waited for any more."""
+    def look_for(self, call: _Call) -> None:
+        """Looks at times for the return of a call's callee."""
+        if self._ends(call):
+            call.end_closed()
+            return
         with self._lock:
-            ends = self._closed or (self._ending and not still_runs(call.parent))
-            if not ends:
-                self._waiting.add(call)
-            return not ends
+            start, self._ticking = not self._ticking, True
+        if start:
+            self._agent.deadlines.after(LOOK_SECONDS, self._tick)
 
-    def leave(self, call: _Call) -> bool:
-        """Takes out a call; False where it did not wait. Whoever takes it goes on with it."""
+    def _tick(self) -> None:
+        """Looks for all callees that are missing; on the loop."""
         with self._lock:
-            waited = call in self._waiting
-            self._waiting.discard(call)
-        return waited
+            waiting = [call for call in self._calls if call.loss is not None]
+            self._ticking = bool(waiting)
+        try:
+            for call in waiting:
+                call.look()
+        finally:
+            if waiting:
+                self._agent.deadlines.after(LOOK_SECONDS, self._tick)
+
+    def _ends(self, call: _Call) -> bool:
+        """Returns True if a call may wait no more.
+
+        A graceful shutdown ends the waits that no served call needs, for it would wait for workers
+        that are lost.
+        """
+        return self._closed or (self._ending and not still_runs(call.parent))
 
     def _end(self) -> None:
-        """Ends the waits that no served call needs: a graceful shutdown begins, or goes on.
-
-        It would wait for who is lost. What this worker serves it still serves.
-        """
+        """Begins, or goes on with, a graceful shutdown."""
+        self._ending = True
         with self._lock:
-            self._ending = True
-            waiting = {call for call in self._waiting if not still_runs(call.parent)}
-            self._waiting -= waiting
-        for call in waiting:
+            calls = [each for each in self._calls if each.loss is not None and self._ends(each)]
+        for call in calls:
             call.end_closed()
 
     def _close(self) -> None:
-        with self._lock:
-            self._closed = True
-            waiting, self._waiting = self._waiting, set()
-        for call in waiting:
-            call.end_closed()
+        self._closed = True
+        self._end()
 
     def _forget(self, call: _Call) -> None:
         with self._changed:
@@ -254,67 +257,50 @@ class Retries:
 
 @final
 class _Call:
-    """One call, from its first attempt to its last."""
+    """One call, from its first attempt to its last.
+
+    Attributes:
+        peer: The callee, in its latest incarnation.
+        limit: Seconds for all attempts together.
+        parent: The served call that makes it; None where none does.
+        future: The future of its value.
+        loss: The loss of the callee, while the call waits for its return; else None.
+    """
 
     def __init__(
         self,
-        retries: Retries,
         agent: AgentCore,
         peer: WorkerInfo,
         function: str,
         payload: Prepared,
         limit: float,
         retry: int,
-        parent: ServedCall | None,
     ) -> None:
-        self.parent = parent
+        self.peer = peer
+        self.limit = limit
+        self.parent = current_served_call()
         self.future = new_future(agent.pool.submit, f"the call of {function} on {peer.name!r}")
-        self._retries = retries
+        self.loss: WorkerLostError | None = None
         self._agent = agent
-        self._peer = peer
         self._function = function
         self._payload = payload
-        self._limit = limit
         self._left = retry
         self._sent = 0
         self._started = time.monotonic()
+        self._waits_until = math.inf
         self._context = contextvars.copy_context()
         self._inner: Future[Any] | None = None
-        self._loss: WorkerLostError | None = None
-        self._waits_until = math.inf
-        self._pause = FIRST_LOOK_SECONDS
-        self._stop_looking: Callable[[], None] | None = None
         self.future._let_cancel(self._cancelled)
 
     @property
     def in_flight(self) -> bool:
-        """Whether an attempt waits for its reply."""
+        """True if an attempt waits for its reply."""
         return self._inner is not None and not self._inner.done()
 
-    def begin(self) -> None:
-        """Makes the first attempt, in the thread of the caller."""
-        loss = self._agent.members.lost(self._peer)
-        if loss is not None:
-            self._wait(loss)
-            return
-        try:
-            self._send(self._limit)
-        except BaseException as error:
-            self.future.try_set_exception(fresh_copy(error))  # it refers back to this call
-            raise
-
-    def end_closed(self) -> None:
-        """The agent was shut down while the call waited."""
-        self.future.try_set_exception(
-            NotInitializedError(
-                f"the agent {self._agent.info.name!r} was shut down while the call of {self._function} "
-                f"waited for {self._peer.name!r} to come back; call rpc.init_rpc() again"
-            )
-        )
-
-    def _send(self, limit: float) -> None:
+    def send(self, limit: float) -> None:
+        """Makes an attempt, of `limit` seconds."""
         inner = self._agent.calling.send(
-            self._peer, CALL, self._payload, function=self._function, timeout=limit
+            self.peer, CALL, self._payload, function=self._function, timeout=limit
         )
         self._sent += 1
         self._inner = inner
@@ -322,92 +308,73 @@ class _Call:
             inner.cancel()
         inner._when_done(self._answered)
 
+    def wait(self, loss: WorkerLostError) -> None:
+        """Waits for another incarnation of the callee."""
+        # A call without a deadline still ends: the callee has as long to come back as a worker may
+        # take to join.
+        bound = self._agent.options.init_timeout if self.limit == math.inf else math.inf
+        self._waits_until = min(self._started + self.limit, time.monotonic() + bound)
+        self.loss = loss
+        self._agent.attachments[Retries].look_for(self)
+
+    def look(self) -> None:
+        """Goes on if the callee is back, or the time is over; on the loop, which alone does so."""
+        agent, loss = self._agent, self.loss
+        if loss is None or self.future.done():
+            return
+        if time.monotonic() >= self._waits_until:
+            self.loss = None
+            agent.pool.submit(self._end_waiting, loss)
+            return
+        with contextlib.suppress(UnknownWorkerError):
+            peer = agent.members.find(self.peer.name)
+            if peer.incarnation != self.peer.incarnation and agent.members.lost(peer) is None:
+                self.peer, self.loss = peer, None
+                agent.pool.submit_in(self._context.copy(), self._send_again)
+
+    def end_closed(self) -> None:
+        """Ends the wait, as the agent was shut down."""
+        self.future.try_set_exception(
+            NotInitializedError(
+                f"the agent {self._agent.info.name!r} was shut down while the call of "
+                f"{self._function} waited for {self.peer.name!r} to come back; call "
+                "rpc.init_rpc() again"
+            )
+        )
+
     def _answered(self, inner: Future[Any]) -> None:
-        """An attempt has ended; in the pool, where a reply may be decoded."""
+        """Takes the end of an attempt; in the pool, where a reply may be decoded."""
         error = inner.exception()
         if error is None:
             self.future.try_set_result(inner.value())
-        elif not self._is_loss(error):
-            self.future.try_set_exception(error)
-        elif not self._left:
-            error.add_note(f"it was sent {self._sent} times, each time to a worker that was lost")
-            self.future.try_set_exception(error)
-        else:
+        elif _is_loss(error) and self._left:
             self._left -= 1
-            self._wait(error)
-
-    @staticmethod
-    def _is_loss(error: BaseException) -> TypeGuard[WorkerLostError]:
-        """Whether the callee was lost, and not this worker, or somebody whom the function needed."""
-        return (
-            isinstance(error, WorkerLostError)
-            and not isinstance(error, EvictedError | UnreachableWorkerError)
-            and remote_traceback(error) is None
-        )
-
-    def _wait(self, loss: WorkerLostError) -> None:
-        """Waits for another incarnation of the callee, if there is time left."""
-        now = time.monotonic()
-        self._loss = loss
-        self._pause = FIRST_LOOK_SECONDS
-        # A call without a deadline still ends: who is to come back has as long as a worker may
-        # take to join.
-        bound = self._agent.options.init_timeout if self._limit == math.inf else math.inf
-        self._waits_until = min(self._started + self._limit, now + bound)
-        self._look_later()
-
-    def _look_later(self) -> None:
-        if not self._retries.enter(self):
-            self.end_closed()
-            return
-        if self.future.done() and self._retries.leave(self):
-            return
-        pause = self._pause * random.uniform(0.5, 1.0)
-        self._pause = min(2 * self._pause, MOST_LOOK_SECONDS)
-        left = self._waits_until - time.monotonic()
-        look = self._agent.deadlines.after(max(min(pause, left), 0.0), self._look)
-        self._stop_looking = look.cancel
-
-    def _look(self) -> None:
-        """Looks whether the callee is back; on the loop."""
-        if not self._retries.leave(self):
-            return
-        if time.monotonic() >= self._waits_until:
-            self._agent.pool.submit(self._end_waiting)
-            return
-        try:
-            peer = self._agent.members.find(self._peer.name)
-        except UnknownWorkerError:
-            peer = self._peer
-        if peer.incarnation == self._peer.incarnation or self._agent.members.lost(peer) is not None:
-            self._look_later()
-            return
-        self._peer = peer
-        self._agent.pool.submit_in(self._context.copy(), self._send_again)
+            self.wait(error)
+        else:
+            if _is_loss(error):
+                error.add_note(
+                    f"it was sent {self._sent} times, each time to a worker that was lost"
+                )
+            self.future.try_set_exception(error)
 
     def _send_again(self) -> None:
-        left = self._started + self._limit - time.monotonic()
-        if left <= 0:
-            self._end_waiting()
-            return
         try:
-            self._send(left)
+            self.send(max(self._started + self.limit - time.monotonic(), LEAST_SECONDS))
         except BaseException as error:  # the top of a task in the pool: the future tells
             self.future.try_set_exception(fresh_copy(error))
 
-    def _end_waiting(self) -> None:
-        loss, elapsed = self._loss, time.monotonic() - self._started
-        assert loss is not None
-        text = f"{self._peer.name!r} did not come back within {elapsed:.3g} s"
-        if self._limit == math.inf:
+    def _end_waiting(self, loss: WorkerLostError) -> None:
+        elapsed = time.monotonic() - self._started
+        text = f"{self.peer.name!r} did not come back within {elapsed:.3g} s"
+        if self.limit == math.inf:
             lost = fresh_copy(loss)
             lost.add_note(f"{text} (RpcOptions.init_timeout)")
             self.future.try_set_exception(lost)
             return
         error = CallTimeoutError(
-            f"{self._function} on {self._peer.name!r} took longer than {self._limit:.3g} s: the "
+            f"{self._function} on {self.peer.name!r} took longer than {self.limit:.3g} s: the "
             f"worker was lost, and {text}; start it again, or give a longer timeout=",
-            worker=self._peer.name,
+            worker=self.peer.name,
             function=self._function,
             phase="waiting for the worker to come back",
             elapsed=elapsed,
@@ -416,11 +383,17 @@ class _Call:
         self.future.try_set_exception(error)
 
     def _cancelled(self) -> None:
-        self._retries.leave(self)
-        if self._stop_looking is not None:
-            self._stop_looking()
         if self._inner is not None:
             self._inner.cancel()
+
+
+def _is_loss(error: BaseException) -> TypeGuard[WorkerLostError]:
+    """Returns True if the callee was lost, and not this worker or one that the function needed."""
+    return (
+        isinstance(error, WorkerLostError)
+        and not isinstance(error, EvictedError | UnreachableWorkerError)
+        and remote_traceback(error) is None
+    )
 
 
 def attach_to(agent: AgentCore) -> None:
