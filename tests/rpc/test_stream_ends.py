@@ -37,6 +37,7 @@ from tests.counting import counted
 from tests.patience import with_more_time
 from tests.rpc import remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.plain_futures import start
 from tests.rpc.rest import refused
 from tests.rpc.turns import turn
 
@@ -350,35 +351,36 @@ def test_what_a_served_call_has_left_bounds_all_of_it(job: Job, func: Callable[.
         assert counts.wait_closed("bound")
 
 
-def test_nobody_is_late_while_another_reader_gets_items(
-    job: Job, monkeypatch: pytest.MonkeyPatch, readers: list[StreamReader]
+def test_the_time_counts_for_each_reader_since_the_last_item(
+    job: Job, monkeypatch: pytest.MonkeyPatch, waits: threading.Event
 ) -> None:
     consumer, limit = job.agents[0], 61.5
     timers: list[Callable[[], None]] = []
-    stopped: list[int] = []
-
     others = consumer.deadlines.after
 
     def after(delay: float, callback: Callable[[], None]) -> Any:
-        if delay != limit:  # the agent has more to do than this
+        if not limit - 1.0 < delay <= limit:  # the agent has more to do than this
             return others(delay, callback)
         timers.append(callback)
-        place = len(timers)
-        return SimpleNamespace(cancel=lambda: stopped.append(place))
+        return SimpleNamespace(cancel=lambda: None)
 
+    monkeypatch.setattr(consumer.deadlines, "after", after)
     with seams.use_agent(consumer):
-        items, ended = rpc.stream("w1", stream_code.count, (3,), timeout=limit), threading.Event()
-        readers[0].call_when_ended(ended.set)
-        assert ended.wait(20)
-        monkeypatch.setattr(consumer.deadlines, "after", after)
-        forget = readers[0]._expire_later()
-        timers[0]()  # the next item is here
+        items = rpc.stream("w1", stream_code.holds, ("spared", 1), timeout=limit)
         assert next(items) == 0
-        timers[1]()  # one was taken
-        assert list(items) == [1, 2]
-        assert len(timers) == 3
-        forget()
-        assert stopped == [3]
+        waits.clear()
+        read: list[int] = []
+        thread = start(lambda: read.extend(items))
+        assert waits.wait(20)
+        leaks.wait_until_gone("timers", lambda: [] if timers else ["none is set"])
+        timers.pop()()  # of a reader that has got its item, or of this one: too early
+        assert len(timers) == 1
+        gates("spared").set()
+        thread.join(20)
+        assert read == [1]
+        timers.pop()()  # nobody waits
+        assert list(items) == []
+    assert not timers
 
 
 # Losses and the end of agents ---------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the two ends of a stream say to each other.
+"""The messages between the two ends of a stream.
 
     rpc.stream   {func, script, args, kwargs, stream}     a request; its one reply is the end:
     rref.stream  {rref, method, args, kwargs, stream}     {items, failure}
@@ -47,12 +47,12 @@ ITEMS_PER_TURN = 16
 @final
 @dataclass(frozen=True, slots=True)
 class ItemHeader:
-    """Which item it is.
+    """The place of an item.
 
     Attributes:
-        stream: Whose; drawn by the consumer.
-        number: Its place, from 0.
-        size: Its bytes, as both ends count them.
+        stream: The number of the stream, drawn by the consumer.
+        number: The place of the item, from 0.
+        size: The bytes of the item, as both ends count them.
     """
 
     stream: int
@@ -63,11 +63,11 @@ class ItemHeader:
 @final
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a stream has ended.
+    """The end of a stream.
 
     Attributes:
-        items: How many items it had.
-        failure: What `rebuild_failure` takes; None where the generator just ended.
+        items: The number of items that it had.
+        failure: The error, as `rebuild_failure` takes it; None if the generator just ended.
     """
 
     items: int

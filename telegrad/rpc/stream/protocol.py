@@ -96,6 +96,11 @@ class Receiver(Generic[T]):
     Args:
         items: The producer's limit of items.
         size: The producer's limit of bytes.
+
+    Attributes:
+        failure: The error that is raised once all items were taken; None for none.
+        is_closed: True if the consumer gave it up.
+        is_deaf: True if items that come now are not wanted.
     """
 
     def __init__(self, items: int = WINDOW_ITEMS, size: int = WINDOW_BYTES) -> None:
@@ -106,6 +111,8 @@ class Receiver(Generic[T]):
         self._said = 0  # the number of taken items that the producer was told
         self._unsaid_bytes = 0
         self._end: int | None = None
+        self.failure: BaseException | None = None
+        self.is_closed = self.is_deaf = False
 
     @property
     def taken(self) -> int:
@@ -116,6 +123,11 @@ class Receiver(Generic[T]):
     def has_next(self) -> bool:
         """True if the next item is here."""
         return self._taken in self._here
+
+    @property
+    def has_end(self) -> bool:
+        """True if it is known after how many items the stream ends."""
+        return self._end is not None
 
     @property
     def is_whole(self) -> bool:
@@ -139,26 +151,28 @@ class Receiver(Generic[T]):
             raise DecodeError(f"item {number} of a stream was not expected")
         self._here[number] = (item, size)
 
-    def end(self, sent: int) -> None:
-        """Records that the producer ended after `sent` items.
+    def end(self, sent: int, failure: BaseException | None = None) -> None:
+        """Records that the producer ended after `sent` items, perhaps with an error.
 
         Raises:
             DecodeError: Items with higher numbers arrived or were taken.
         """
         if sent < self._taken or any(number >= sent for number in self._here):
             raise DecodeError(f"a stream ended after {sent} items, but later ones were sent")
-        self._end = sent
+        self._end, self.failure = sent, failure
 
-    def break_off(self) -> list[T]:
+    def break_off(self, failure: BaseException | None = None) -> list[T]:
         """Ends the stream early; returns the items that can no longer be taken in order."""
+        self.is_deaf, self.failure = True, failure
         end = self._taken
         while end in self._here:
             end += 1
         self._end = end
         return [self._here.pop(number)[0] for number in sorted(self._here) if number >= end]
 
-    def close(self) -> list[T]:
+    def close(self, failure: BaseException | None = None) -> list[T]:
         """Ends the reading early; returns the items that are here."""
+        self.is_closed, self.is_deaf, self.failure = True, True, failure
         left = [item for item, _ in self._here.values()]
         self._here.clear()
         self._end = self._taken

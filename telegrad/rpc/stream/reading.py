@@ -1,6 +1,6 @@
 """The consumer's end of streams: items are kept as they came, and decoded where they are read.
 
-loop       item ──▶ Receiver ──▶ who waits is woken
+loop       item ──▶ Receiver ──▶ waiting readers are woken
 reader     take in order ──▶ decode ──▶ value; now and then `more` ──▶ producer
 loop       the reply: the end, decoded by the reader once no item is left
 """
@@ -13,7 +13,8 @@ import enum
 import itertools
 import math
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -59,15 +60,15 @@ _NOTHING: Final = _Mark.NOTHING
 
 @final
 class StreamReader:
-    """One stream, as its consumer sees it. From any thread.
+    """One stream, as its consumer sees it. All methods may be called from any thread.
 
     Args:
-        readers: All of this worker; forgets this one when nothing more will come.
-        number: What both ends call it.
+        readers: All streams of this worker; forgets this one when nothing more will come.
+        number: The number by which both ends name it.
         peer: The producer.
         record: This end's record of the request.
         limit: Seconds that a reader waits for the next item.
-        told: Says of an error of the request what is raised where the stream is read.
+        told: Returns, for an error of the request, the error that is raised at the reader.
         parent: The served call that opened it; None where no call did.
     """
 
@@ -86,175 +87,148 @@ class StreamReader:
         self.record = record
         self.parent = parent
         self._readers = readers
-        self._agent = readers.agent
         self._limit = limit
         self._told = told
         self._lock = threading.Lock()  # guards all below but the reply
         self._receiver: Receiver[Envelope] = Receiver()
-        self._waiters: list[Future[None]] = []
-        self._failure: BaseException | None = None
+        self._waiters: list[Future[None]] = []  # the oldest first
+        self._stop_timer: Callable[[], None] | None = None
         self._reply: Future[Any] | None = None
         self._ended = False  # the reply is here
-        self._read_end = False
-        self._stopped = False
-        self._deaf = False  # items that come now are not wanted
         self._lost: WorkerLostError | None = None
-        self._origin: Origin | None = None  # until whoever reads has heard of a failure
-        self._reports: Reports | None = None
+        # The place where it was opened, until the reader has heard of a failure.
+        self._unread: tuple[Origin, Reports] | None = None
 
     @property
     def label(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"the stream of {self.record.function} on {self.peer.name!r}"
 
     @property
     def state(self) -> str:
-        """How far it is, in words."""
-        taken = self._receiver.taken
-        if self._stopped:
-            return f"closed after {taken} items"
-        if self._failure is not None:
-            return f"failed after {taken} items"
-        return f"{'ended' if self._receiver.is_over else 'open'}, {taken} items taken"
+        """The present state, in words."""
+        receiver = self._receiver
+        if receiver.is_closed:
+            return f"closed after {receiver.taken} items"
+        if receiver.failure is not None:
+            return f"failed after {receiver.taken} items"
+        return f"{'ended' if receiver.is_over else 'open'}, {receiver.taken} items taken"
 
     def start(self, reply: Future[Any]) -> None:
         """Takes the future of the request's reply."""
         self._reply = reply
         reply._call_when_done(self._on_reply)
-        if self._stopped:  # the agent has ended meanwhile
-            self._give_up_reply()
+        if self._receiver.is_closed:  # the agent has ended meanwhile
+            reply.cancel()
 
     def call_when_ended(self, waker: Callable[[], None]) -> None:
-        """Has `waker` called when the reply is here, or given up; see `Future._call_when_done`."""
+        """Calls `waker` when the reply is here, or given up; see `Future._call_when_done`."""
         assert self._reply is not None
         self._reply._call_when_done(waker)
 
     # Failures that nobody reads.
 
     def watch(self, origin: Origin | None) -> None:
-        """Has a failure told in the log if nobody reads so far; see `unread`."""
-        self._origin, self._reports = origin, reports_of(self._agent, origin)
+        """Logs a failure that nobody reads; see `unread`."""
+        reports = reports_of(self._readers.agent, origin)
+        if origin is not None and reports is not None:
+            self._unread = origin, reports
 
-    def report_failure(self) -> None:
-        """Reports a failure that is known and was not read; for a finaliser."""
-        if self._failure is not None:
-            self._report(self._failure)
-
-    def report_end(self) -> None:
-        """Reports what the end may say that is here, and that nobody will read."""
-        if self._ended:
-            self._report(self._raise_end)
-
-    def _report(self, error: BaseException | Callable[[], object]) -> None:
-        origin, self._origin = self._origin, None
-        if origin is not None and self._reports is not None and not self._stopped:
-            self._reports.put(Report(self.label, origin, error))
+    def report(self) -> None:
+        """Reports the error with which it has ended, or may have; for a finaliser."""
+        error = self._receiver.failure or (self._raise_end if self._ended else None)
+        if error is None or self._receiver.is_closed:
+            return
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            origin, reports = unread
+            reports.put(Report(self.label, origin, error))
 
     def _raise_end(self) -> None:
         end = self._end()
-        failure = end if isinstance(end, BaseException) else end.failure
-        if isinstance(failure, BaseException):
-            raise failure
-        if failure is not None:
-            raise rebuild_failure(failure)
+        if isinstance(end, BaseException):
+            raise end
+        if end.failure is not None:
+            raise rebuild_failure(end.failure)
 
-    # What the reader calls.
+    # For the reader.
 
     def wait_next(self) -> Any:
-        """Blocks for the next item; OVER at the end.
+        """Blocks for the next item; returns OVER at the end.
 
         Raises:
             BlockingCallError: On an event loop that telegrad runs, while the item is not here.
-            BaseException: What the stream has ended with.
+            BaseException: The error with which the stream has ended.
         """
-        value, forget = self._poll(), _nothing
-        try:
-            while value is _NOTHING:
-                if on_own_loop():
-                    raise BlockingCallError(
-                        f"the next item of {self.label} is waited for on a loop of telegrad's, "
-                        "which it would block; write `async for`"
-                    )
-                waiter = self._waiter()
+        while (value := self._poll()) is _NOTHING:
+            if on_own_loop():
+                raise BlockingCallError(
+                    f"the next item of {self.label} is waited for on a loop of telegrad's, "
+                    "which it would block; write `async for`"
+                )
+            with self._waiting() as waiter:
                 if waiter is not None:
-                    if forget is _nothing:
-                        forget = self._expire_later()
-                    try:
-                        waiter.wait()
-                    except BaseException:  # an interrupt
-                        self._forget_waiter(waiter)
-                        raise
-                value = self._poll()
-        finally:
-            forget()
+                    waiter.wait()
         return value
 
     async def await_next(self) -> Any:
-        """Waits for the next item on the running loop; OVER at the end.
+        """Waits for the next item on the running loop; returns OVER at the end.
 
         Raises:
-            BaseException: What the stream has ended with.
+            BaseException: The error with which the stream has ended.
         """
         if self._receiver.taken % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)  # items that are here already must not hold the loop
-        value, forget = self._poll(), _nothing
-        try:
-            while value is _NOTHING:
-                waiter = self._waiter()
+        while (value := self._poll()) is _NOTHING:
+            with self._waiting() as waiter:  # if the task is cancelled, the stream is not
                 if waiter is not None:
-                    if forget is _nothing:
-                        forget = self._expire_later()
-                    try:
-                        await waiter
-                    except BaseException:  # the task was cancelled; the stream is not
-                        self._forget_waiter(waiter)
-                        raise
-                value = self._poll()
-        finally:
-            forget()
+                    await waiter
         return value
 
     def close(self, failure: BaseException | None = None) -> bool:
         """Gives it up: the generator is closed, items that were not taken are dropped.
 
         Args:
-            failure: What is raised where it is read; None to end there as if it were over.
+            failure: The error that is raised at the reader; None to end there as if it were over.
 
         Returns:
-            Whether it was open until now.
+            True if it was open until now.
         """
         with self._lock:
-            was_open = not (self._stopped or self._receiver.is_over)
-            if self._stopped or (failure is not None and not was_open):
+            was_open = not self._receiver.is_over
+            if self._receiver.is_closed or (failure is not None and not was_open):
                 return False
-            self._stopped = self._deaf = True
-            self._failure = failure
-            left = self._receiver.close()
+            left = self._receiver.close(failure)
             waiters = self._take_waiters()
-        self._readers.forget(self, left)
-        self._give_up_reply()
+        self._finish(left)
         _wake(waiters)
         return was_open
 
     def fail(self, error: BaseException) -> None:
-        """Ends it with an error, once what is here and in order was read."""
-        self._break_off(error)
+        """Ends it with an error, once the items that are here and in order were read."""
+        with self._lock:
+            if self._receiver.has_end:
+                return
+            left = self._receiver.break_off(without_frames(fresh_copy(error)))
+            waiters = self._take_waiters()
+        self._finish(left)
+        _wake(waiters)
 
     def cancel(self) -> bool:
-        """Gives it up: who reads it gets CallCancelledError. Tells whether it was open."""
+        """Gives it up: its reader gets CallCancelledError. Returns True if it was open."""
         return self.close(CallCancelledError(f"{self.label} was cancelled"))
 
-    # What the loop calls.
+    # For the loop.
 
     def arrive(self, number: int, size: int, envelope: Envelope) -> bool:
-        """An item came; tells whether anybody may still read it.
+        """Takes an item; returns True if it may still be read.
 
         Raises:
             DecodeError: None was to come; the stream has failed.
         """
         try:
             with self._lock:
-                if self._deaf:
+                if self._receiver.is_deaf:
                     return False
                 self._receiver.arrive(number, size, envelope)
                 waiters = self._take_waiters() if self._receiver.has_next else []
@@ -265,50 +239,59 @@ class StreamReader:
         return True
 
     def _on_reply(self) -> None:
-        """The end is here, or known; whoever reads on will decode it."""
+        """Hears that the end is here, or known; the reader will decode it."""
         with self._lock:
             self._ended = True
             waiters = self._take_waiters()
         _wake(waiters)
 
     def lose(self, error: WorkerLostError) -> None:
-        """The producer is lost; items that the reply has overtaken will not come."""
+        """Hears that the producer is lost; items that the reply has overtaken will not come."""
         with self._lock:
             self._lost = error
-            if not self._ended or self._stopped:
-                return  # then the reply says so
             left = self._miss_the_rest()
-            waiters = self._take_waiters()
+            waiters = self._take_waiters() if self._ended else []  # else the reply says so
         if left is not None:
-            self._readers.forget(self, left)
+            self._finish(left)
         _wake(waiters)
 
-    def _expire(self, taken: int) -> bool:
-        """Breaks it off, unless items came since `taken` of them were; tells whether it did."""
-        function, peer = self.record.function, self.peer.name
-        return self._break_off(
+    def _expire(self) -> None:
+        """Breaks it off if a reader has waited for too long; on the loop.
+
+        Each item wakes all readers, and those that do not get it begin to wait anew.
+        """
+        with self._lock:
+            self._stop_timer = None
+            if not self._waiters or self._receiver.has_end:
+                return
+            left = self._waiters[0]._made + self._limit - time.monotonic()
+            if left > 0:
+                after = self._readers.agent.deadlines.after
+                self._stop_timer = after(left, self._expire).cancel
+                return
+        self.fail(
             CallTimeoutError(
                 f"the next item of {self.label} did not come within {self._limit:.3g} s; the "
                 "generator is closed; give a longer timeout=, or math.inf",
-                worker=peer,
-                function=function,
+                worker=self.peer.name,
+                function=self.record.function,
                 phase="waiting for the next item",
                 elapsed=self._limit,
-            ),
-            since=taken,
+            )
         )
 
     # Inside.
 
     def _poll(self) -> Any:
-        """Returns the next value, OVER or _NOTHING; raises what the stream has ended with."""
-        self._agent.life.check_process()
+        """Returns the next value, OVER or _NOTHING; raises the error that it has ended with."""
+        receiver = self._receiver
+        self._readers.agent.life.check_process()
         while True:
             with self._lock:
-                envelope = self._receiver.take()
-                taken = self._receiver.ask_for_more()
-                over = self._receiver.is_over
-                ended = self._ended and not self._read_end
+                envelope = receiver.take()
+                taken = receiver.ask_for_more()
+                over = receiver.is_over
+                ended = self._ended and not receiver.has_end
             if envelope is not None:
                 return self._open(envelope, taken, last=over)
             if over:
@@ -316,25 +299,25 @@ class StreamReader:
             if not ended:
                 return _NOTHING
             self._read_reply()
-        if self._failure is not None:
-            self._origin = None
-            raise fresh_copy(self._failure)
+        if receiver.failure is not None:
+            self._unread = None
+            raise fresh_copy(receiver.failure)
         return OVER
 
     def _open(self, envelope: Envelope, taken: int | None, *, last: bool) -> Any:
+        agent = self._readers.agent
         if taken is not None:
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):  # its loss is the end
-                self._agent.messages.post(self.peer, MORE, [self.number, taken])
+                agent.messages.post(self.peer, MORE, [self.number, taken])
         if last:
-            self._readers.forget(self)
+            self._finish()
         try:
-            return self._agent.codec.open(self.peer, self.record, envelope)
+            return agent.codec.open(self.peer, self.record, envelope)
         except BaseException as error:
-            self._origin = None
+            self._unread = None
             kept = without_frames(fresh_copy(error))
-            if not self.close(kept):
-                with self._lock:
-                    self._failure = None if self._stopped else kept
+            if not self.close(kept) and not self._receiver.is_closed:
+                self._receiver.failure = kept
             raise
 
     def _read_reply(self) -> None:
@@ -345,19 +328,16 @@ class StreamReader:
             return
         failure = None if end.failure is None else without_frames(rebuild_failure(end.failure))
         with self._lock:
-            if self._read_end or self._stopped:
+            if self._receiver.has_end:
                 return
-            self._read_end = True
             try:
-                self._receiver.end(end.items)
-                self._failure = failure
+                self._receiver.end(end.items, failure)
                 left = self._miss_the_rest()
             except DecodeError as garbage:
-                self._failure = without_frames(garbage)
-                left = self._break_receiver()
+                left = self._receiver.break_off(without_frames(garbage))
             over = self._receiver.is_over
         if over or left is not None:
-            self._readers.forget(self, left)
+            self._finish(left)
 
     def _end(self) -> End | BaseException:
         reply = self._reply
@@ -369,128 +349,48 @@ class StreamReader:
             return self._told(garbage)
 
     def _miss_the_rest(self) -> list[Envelope] | None:
-        """Ends it early where items before its end will not come; holds the lock.
+        """Ends it early if items before its end will not come; holds the lock.
 
         Returns:
-            The items that can no longer be taken; None where it does not end early.
+            The items that can no longer be taken; None if it does not end early.
         """
-        if self._lost is None or not self._read_end or self._receiver.is_whole:
+        receiver = self._receiver
+        if self._lost is None or not receiver.has_end or receiver.is_whole or receiver.is_closed:
             return None
-        self._failure = without_frames(fresh_copy(self._told(self._lost)))
-        return self._break_receiver()
+        return receiver.break_off(without_frames(fresh_copy(self._told(self._lost))))
 
-    def _break_receiver(self) -> list[Envelope]:
-        self._deaf = True
-        return self._receiver.break_off()
-
-    def _break_off(self, error: BaseException, since: int | None = None) -> bool:
-        """Nothing further will come; what is here and in order may still be read.
-
-        Args:
-            error: What it ends with.
-            since: Spares it where the next item is here, or more than so many were taken.
-
-        Returns:
-            False where it was spared.
-        """
-        with self._lock:
-            receiver = self._receiver
-            if self._read_end or self._stopped:
-                return True
-            if since is not None and (receiver.taken > since or receiver.has_next):
-                return False
-            self._read_end = True
-            self._failure = without_frames(fresh_copy(error))
-            left = self._break_receiver()
-            waiters = self._take_waiters()
+    def _finish(self, left: list[Envelope] | None = None) -> None:
+        """Takes leave of the producer; `left` are the items that nobody will read."""
         self._readers.forget(self, left)
-        self._give_up_reply()
-        _wake(waiters)
-        return True
-
-    def _give_up_reply(self) -> None:
+        if (stop := self._stop_timer) is not None:
+            stop()
         if self._reply is not None:
             self._reply.cancel()
 
-    def _waiter(self) -> Future[None] | None:
-        """Returns what is done once something has changed; None where it has already."""
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[Future[None] | None]:
+        """Yields a future that is completed at the next change; None if that has come already."""
+        agent, receiver = self._readers.agent, self._receiver
         with self._lock:
-            receiver = self._receiver
-            if receiver.has_next or receiver.is_over or (self._ended and not self._read_end):
-                return None
-            waiter = new_future(self._agent.pool.submit, f"the next item of {self.label}")
-            if self._reply is not None:
-                comes_from(waiter, NextItem(self._reply, receiver.taken))
-            self._waiters.append(waiter)
-        return waiter
-
-    def _forget_waiter(self, waiter: Future[None]) -> None:
-        with self._lock, contextlib.suppress(ValueError):
-            self._waiters.remove(waiter)
+            if receiver.has_next or receiver.is_over or (self._ended and not receiver.has_end):
+                waiter = None
+            else:
+                waiter = new_future(agent.pool.submit, f"the next item of {self.label}")
+                if self._reply is not None:
+                    comes_from(waiter, NextItem(self._reply, receiver.taken))
+                self._waiters.append(waiter)
+                if self._stop_timer is None and self._limit < math.inf:
+                    self._stop_timer = agent.deadlines.after(self._limit, self._expire).cancel
+        try:
+            yield waiter
+        finally:
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
 
     def _take_waiters(self) -> list[Future[None]]:
         waiters, self._waiters = self._waiters, []
         return waiters
-
-    def _expire_later(self) -> Callable[[], None]:
-        """Returns what forgets it. Others may read, too: while they get items, none is late."""
-        if self._limit == math.inf:
-            return _nothing
-        return _Patience(self._agent, self._limit, self._receiver, self._expire).start()
-
-
-@final
-class _Patience:
-    """Breaks a stream off when no item has come for long; set anew while items are taken.
-
-    Args:
-        agent: Keeps the time.
-        limit: Seconds.
-        receiver: Counts items.
-        expire: Breaks it off unless more were taken than it is told; tells whether it did.
-    """
-
-    __slots__ = ("_agent", "_expire", "_forgotten", "_limit", "_receiver", "_stop", "_taken")
-
-    def __init__(
-        self,
-        agent: AgentCore,
-        limit: float,
-        receiver: Receiver[Envelope],
-        expire: Callable[[int], bool],
-    ) -> None:
-        self._agent = agent
-        self._limit = limit
-        self._receiver = receiver
-        self._expire = expire
-        self._taken = 0
-        self._stop: Callable[[], None] = _nothing
-        self._forgotten = False
-
-    def start(self) -> Callable[[], None]:
-        """Sets the timer; returns what forgets it."""
-        self._arm()
-        return self._forget
-
-    def _arm(self) -> None:
-        self._taken = self._receiver.taken
-        self._stop = self._agent.deadlines.after(self._limit, self._look).cancel
-        if self._forgotten:  # meanwhile
-            self._forget()
-
-    def _look(self) -> None:
-        """On the loop."""
-        if not self._expire(self._taken):
-            self._arm()
-
-    def _forget(self) -> None:
-        self._forgotten = True
-        stop, self._stop = self._stop, _nothing  # it refers back to this
-        stop()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _wake(waiters: list[Future[None]]) -> None:
@@ -530,7 +430,7 @@ class StreamReaders:
         agent.life.after_close(self.close)
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Returns the number of open streams."""
         return len(self._readers)
 
     def open(
@@ -608,7 +508,7 @@ class StreamReaders:
     def end(self) -> None:
         """Ends the streams that no served call needs: a graceful shutdown begins, or goes on.
 
-        It would wait for them, and nobody need read on. What this worker serves it still serves.
+        It would wait for them, and nobody need read on. The calls that this worker serves go on.
         """
         self._end(lambda reader: not still_runs(reader.parent))
 
@@ -662,5 +562,5 @@ class StreamReaders:
             while True:
                 reader = self._readers.get(self._dropped.get_nowait())
                 if reader is not None:
-                    reader.report_end()
+                    reader.report()
                     reader.close()

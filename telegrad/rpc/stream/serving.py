@@ -95,7 +95,7 @@ class Production:
 
     @property
     def rests(self) -> bool:
-        """Whether it waits until something was read."""
+        """True if it waits until an item was read."""
         return self._resting is not None
 
     def begin(self, call: UserCall) -> Any:
@@ -166,7 +166,7 @@ class Production:
                 return
             with self._lock:  # outside of the Context, which the next thread enters
                 if self._wanted and not self._sender.has_room:
-                    comes_from(self._end, None)  # who waits for it waits for its reader
+                    comes_from(self._end, None)  # a wait for it is a wait for its reader
                     self._resting = wake
                     return
 
@@ -316,12 +316,12 @@ class StreamProducers:
         agent.life.after_close(self.close)
 
     def __len__(self) -> int:
-        """How many have not ended: their generators may still run."""
+        """Returns the number of streams that have not ended: their generators may still run."""
         return len(self._productions)
 
     @property
     def resting(self) -> int:
-        """How many of them wait until something was read."""
+        """The number of them that wait until an item was read."""
         with self._lock:
             return sum(production.rests for production in self._productions.values())
 

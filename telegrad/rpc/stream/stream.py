@@ -75,10 +75,10 @@ class Stream(Generic[T]):
         self._reader.close()
 
     def cancel(self) -> bool:
-        """Stops reading, as an error: whoever reads it gets CallCancelledError. Never blocks.
+        """Stops reading, as an error: its readers get CallCancelledError. Never blocks.
 
         Returns:
-            Whether it was open until now.
+            True if it was open until now.
         """
         return self._reader.cancel()
 
@@ -152,7 +152,7 @@ class Stream(Generic[T]):
         return f"<Stream of {reader.record.function} on {reader.peer.name!r}: {reader.state}>"
 
     def __del__(self) -> None:
-        self._reader.report_failure()
+        self._reader.report()
         self._readers.drop(self._reader)
 
 
