@@ -84,7 +84,8 @@ class _Reply:
         else:
             body = read_body(envelope)
         if envelope.kind == ERROR:
-            raise rebuild_failure(body)
+            error = rebuild_failure(body)
+            raise error if self._record.explain is None else self._record.explain(error)
         return body
 
     def __del__(self) -> None:
@@ -346,7 +347,7 @@ class Calling:
             if isinstance(error, EncodeError):
                 raise error
             if taken:
-                call.future.try_set_exception(_noted(error, call, UNSENT))
+                _end(call, error, UNSENT)
         finally:
             del error  # its traceback holds this frame, and through it the caller's values
 
@@ -385,7 +386,7 @@ class Calling:
         if self._table.take(call.peer, call.number) is not None:
             if call.deadline is not None:
                 call.deadline.cancel()
-            call.future.try_set_exception(_noted(error, call, UNSENT))
+            _end(call, error, UNSENT)
 
     def _expire(self, call: PendingCall) -> None:
         """Ends a call at its deadline, on the loop; tells the callee, and drops its reply later."""
@@ -433,7 +434,7 @@ class Calling:
         for call in posted:
             if call.deadline is not None:
                 call.deadline.cancel()
-            call.future.try_set_exception(_noted(error, call, UNANSWERED))
+            _end(call, error, UNANSWERED)
         return posted
 
     def _closed_error(self) -> BaseException:
@@ -492,9 +493,16 @@ def _nothing() -> None:
     pass
 
 
-def _noted(error: BaseException, call: PendingCall, what: str) -> BaseException:
-    """Returns a fresh exception; it names the call, if it is a call of a user."""
-    fresh = fresh_copy(error)
+def _end(call: PendingCall, error: BaseException, what: str) -> None:
+    """Fails a call with a fresh exception; it names the call, if it is a call of a user."""
+    fresh, explain = fresh_copy(error), call.record.explain
     if call.values and fresh is not error:
         fresh.add_note(f"the call of {call.record.function} on {call.peer.name!r} {what}")
-    return fresh
+    if explain is None:
+        call.future.try_set_exception(fresh)
+        return
+
+    def explained() -> None:
+        raise explain(fresh)
+
+    call.future._try_set_thunk(explained, fails=True)

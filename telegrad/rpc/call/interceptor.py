@@ -45,6 +45,8 @@ class CallRecord:
             fails with it.
         answered: At `undelivered` of a reply, True if the reply has a value, and came after its
             deadline.
+        explain: Returns the error that says more than the one with which the call has failed; runs
+            in the thread that reads it. None if none does.
     """
 
     function: str
@@ -52,6 +54,7 @@ class CallRecord:
     served: Callable[..., Any] | None = None
     starts_after: Prerequisite | None = None
     answered: bool = False
+    explain: Callable[[BaseException], BaseException] | None = None
 
 
 @dataclass(slots=True)

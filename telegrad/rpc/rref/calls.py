@@ -262,7 +262,7 @@ class RRefCalls:
     def create_by_method(self, method: Method, timeout: float | None) -> Reference:
         """Asks an owner to run a method of a value and keep what it returns."""
         source = method.reference
-        used, failure = self.use(source), self.registry.failure(source)
+        used, failure = self.use(source)
         return self._create(
             source.owner, method.label, method.payload(), timeout, used=used, failure=failure
         )
@@ -276,20 +276,9 @@ class RRefCalls:
         payload = {"rref": list(reference.rref)}
         return self.send(reference, FETCH, payload, "RRef.to_here", timeout)
 
-    def fetched(self, reference: Reference, timeout: float | None) -> Any:
-        """Waits for what `fetch` returns."""
-        if reference.fork is None or reference.constant is not None:
-            return self.fetch(reference, timeout).wait()
-        payload = {"rref": list(reference.rref)}
-        return self.ask(reference, FETCH, payload, "RRef.to_here", timeout)
-
     def call(self, method: Method, timeout: float | None) -> Future[Any]:
         """Runs a method of a value where that lives."""
         return self.send(method.reference, CALL, method.payload(), method.label, timeout)
-
-    def called(self, method: Method, timeout: float | None) -> Any:
-        """Waits for what `call` returns."""
-        return self.ask(method.reference, CALL, method.payload(), method.label, timeout)
 
     def read(self, reference: Reference, name: str, timeout: float | None) -> Future[Any]:
         """Returns a future of [whether it is a method, the attribute of this name if it is none]."""
@@ -386,106 +375,45 @@ class RRefCalls:
             NotInitializedError: The agent was shut down.
             InvalidUseError: The RRef was released.
         """
-        used = self.use(reference)
-        outcome = new_future(self._agent.pool.submit, f"{function} at {reference.owner.name!r}")
-        failure = self.registry.failure(reference)
+        used, failure = self.use(reference)
         if failure is not None:
             self.unuse(used)
-            outcome.set_exception(failure)
-            return outcome
+            return failed(failure)
+        creation, owner = reference.creation, reference.owner
+        record = CallRecord(function, explain=partial(self._explained, owner, creation))
         try:
             reply = self._agent.calling.send(
-                reference.owner,
+                owner,
                 kind,
                 payload,
                 function=function,
                 timeout=timeout,
                 at_once=kind == FETCH,
+                record=record,
             )
         except BaseException:
             self.unuse(used)
             raise
-
-        def value() -> Any:
-            try:
-                return reply.value()
-            except (WorkerLostError, LookupError) as error:
-                self._explain(error, reference.owner, creation)
-                raise
-
-        creation = reference.creation
-
-        def arrived() -> None:
-            self.unuse(used)  # first: who hears of the value may let go of it, and call on
-            outcome._try_set_thunk(value, fails=reply._failed)
-
-        comes_from(outcome, reply)
-        outcome._let_cancel(reply.cancel)
-        reply._call_when_done(arrived)
+        # First of all: the reader of the value may let go of it, and call on.
+        reply._call_when_done(partial(self.unuse, used))
         if creation is not None and not creation.done():
             # Nothing may ever be created: whoever waits for the value hears when that is known.
-            self.fail_with(creation, reference.owner, outcome.try_set_exception)
-        return outcome
+            self.fail_with(creation, owner, reply.try_set_exception)
+        return reply
 
-    def ask(
-        self,
-        reference: Reference,
-        kind: str,
-        payload: Mapping[str, object],
-        function: str,
-        timeout: float | None,
-    ) -> Any:
-        """Waits for what `send` returns; without a future of its own, which nobody else would see.
-
-        Raises:
-            Exception: What `send` raises, or its future.
-        """
-        creation, fork, registry = reference.creation, reference.fork, self.registry
-        if fork is None or (creation is not None and not creation.done()):
-            return self.send(reference, kind, payload, function, timeout).wait()
-        state = None if reference.released else registry.use(fork)
-        if state not in _HAS_VALUE:
-            if state is not None:
-                registry.unuse(fork)  # `send` knows what is the matter
-            return self.send(reference, kind, payload, function, timeout).wait()
-        if reference.asked is not None:
-            reference.hears()
-        reply: Future[Any] | None = None
-        try:
-            reply = self._agent.calling.send(
-                reference.owner,
-                kind,
-                payload,
-                function=function,
-                timeout=timeout,
-                at_once=kind == FETCH,
-            )
-            value = reply.wait()
-        except BaseException as error:
-            if reply is None:
-                registry.unuse(fork)
-                raise
-            reply._call_when_done(partial(registry.unuse, fork))  # it is not done after Ctrl-C
-            if isinstance(error, (WorkerLostError, LookupError)):
-                self._explain(error, reference.owner, creation)
-            raise
-        registry.unuse(fork)
-        return value
-
-    def _explain(
-        self, error: BaseException, owner: WorkerInfo, creation: Future[Any] | None
-    ) -> None:
-        """Raises what says more than the error that a reply failed with, if anything does."""
-        if not isinstance(error, WorkerLostError):
-            if creation is not None and creation._failed:
-                creation.value()  # why there is nothing: the owner only knows that there is not
-            return
-        told = self.of_owner(owner, error)
-        try:
+    def _explained(
+        self, owner: WorkerInfo, creation: Future[Any] | None, error: BaseException
+    ) -> BaseException:
+        """Returns the error that says more than the one with which a reply failed, if any does."""
+        told = error
+        if isinstance(error, WorkerLostError):
+            told = self.of_owner(owner, error)
             if told is not error:
-                raise told from error
-        finally:
-            del told  # its traceback holds this frame
+                told.__cause__ = error
+        elif isinstance(error, LookupError) and creation is not None and creation._failed:
+            told = creation.exception() or error  # the owner only knows that there is no value
+            told = fresh_copy(told)
+        return told
 
     def fail_with(
         self, creation: Future[Any], owner: WorkerInfo, fail: Callable[[BaseException], object]
@@ -544,21 +472,28 @@ class RRefCalls:
         reference.hears()
         return value
 
-    def use(self, reference: Reference) -> ForkId | None:
+    def use(self, reference: Reference) -> tuple[ForkId | None, BaseException | None]:
         """Keeps the fork while a call names it.
+
+        Returns:
+            The fork, for `unuse`; and a fresh error if it is known that there is no value.
 
         Raises:
             NotInitializedError: The agent was shut down.
             InvalidUseError: The reference was released.
         """
-        if reference.fork is None:
+        fork = reference.fork
+        if fork is None:
             self.registry.check_open()
             self._value(reference)
-        elif reference.released or not self.registry.use(reference.fork):
+            return None, None
+        state = None if reference.released else self.registry.use(fork)
+        if state is None:
             self.registry.check_open()
             raise released_error(reference)
-        reference.hears()
-        return reference.fork
+        if reference.asked is not None:
+            reference.hears()
+        return fork, None if state in _HAS_VALUE else self.registry.failure(reference)
 
     def unuse(self, used: ForkId | None) -> None:
         """Hears that the call is over for which `use` kept a fork."""

@@ -238,7 +238,7 @@ def attach_with(agent: AgentCore, make_rref: MakeRRef) -> None:
     """
 
     def unowned(fork: ForkId) -> None:
-        registry.fork_confirmed(fork, known=False, failed=False)
+        registry.event(registry.users.fork_confirm, fork, known=False, failed=False)
 
     registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.cut_off(*cut), unowned))
     agent.attachments.attach(registry)
@@ -425,7 +425,7 @@ def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
     Who may say what follows from the ids: a child of its own forks, an owner of its own RRefs.
     `docs/security.md` has the table.
     """
-    me = agent.info
+    me, owners, users = agent.info, registry.owners, registry.users
 
     def fork_request(peer: WorkerInfo, envelope: Envelope) -> None:
         rref, fork = _body(agent, envelope, 2)
@@ -435,11 +435,13 @@ def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
     def fork_confirm(peer: WorkerInfo, envelope: Envelope) -> None:
         fork, known, failed = _body(agent, envelope, 3)
         confirmed = _said_by(peer, _fork_id(fork), "owner")
-        registry.fork_confirmed(confirmed, known=known is True, failed=failed is True)
+        said = {"known": known is True, "failed": failed is True}
+        registry.event(users.fork_confirm, confirmed, **said)
 
     def child_accept(peer: WorkerInfo, envelope: Envelope) -> None:
-        forks = [_fork_id(fork) for fork in _body(agent, envelope)]
-        registry.children_accepted([_said_by(peer, fork, "child") for fork in forks])
+        forks = [_said_by(peer, _fork_id(fork), "child") for fork in _body(agent, envelope)]
+        accept = users.child_accept
+        registry.event(lambda: [effect for fork in forks for effect in accept(fork)])
 
     def user_delete(peer: WorkerInfo, envelope: Envelope) -> None:
         body = _body(agent, envelope)
@@ -450,11 +452,12 @@ def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
             if fork.child != peer.incarnation:
                 _said_by(peer, fork, "child")
             _owned_by(me, rref, fork)
-        registry.users_deleted(pairs)
+        delete = owners.user_delete
+        registry.event(lambda: [effect for pair in pairs for effect in delete(*pair)])
 
     def creation_abandon(peer: WorkerInfo, envelope: Envelope) -> None:
         (rref,) = _body(agent, envelope, 1)
-        registry.abandoned(_owned_by(me, _said_by(peer, _rref_id(rref), "creator")))
+        registry.event(owners.abandon, _owned_by(me, _said_by(peer, _rref_id(rref), "creator")))
 
     agent.inbox.register(FORK_REQUEST, fork_request, anywhere=True)
     agent.inbox.register(FORK_CONFIRM, fork_confirm, anywhere=True)

@@ -236,7 +236,7 @@ class SyncProxy(NoSpecialMethods):
             self._check_may_block(name)
         target = self._target
         timeout = target.left(spent) if spent else target.timeout
-        return target.calls.called(Method(target.reference, name, args, kwargs), timeout)
+        return target.calls.call(Method(target.reference, name, args, kwargs), timeout).wait()
 
     @staticmethod
     def _check_may_block(name: str) -> None:

@@ -71,13 +71,10 @@ class RRef(Counted, Generic[T]):
             InvalidUseError: The RRef was released.
             Exception: What the creation of the value raised, of its own type.
         """
-        reference = self._reference
         if on_own_loop():
             self._check_may_block("to_here", "`await rref`")
         try:
-            return cast(
-                "T", reference.registry.agent.attachments[RRefCalls].fetched(reference, timeout)
-            )
+            return self._fetch(timeout).wait()
         except BaseException as error:
             cut_own_frames(error)
             raise

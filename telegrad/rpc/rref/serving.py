@@ -369,7 +369,7 @@ class RRefServing:
 
             def answer(done: Future[Any]) -> None:
                 if done.exception() is not None:
-                    self._registry.tell_failed(rref, caller)
+                    self._registry.event(self._registry.owners.tell, rref, caller)
                 hand_on(done, outcome, kept)  # which keeps what is only expected until then
 
             value._when_done(answer)

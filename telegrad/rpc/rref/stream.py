@@ -18,7 +18,6 @@ from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.proxy import NoSpecialMethods, Target, UncalledMethod, public
 from telegrad.rpc.rref.reference import CheckFound, Method, find_method
 from telegrad.rpc.rref.serving import AdmittedMethod, RRefServing
-from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.rpc.stream.messages import read_number
 from telegrad.rpc.stream.reading import StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
@@ -70,7 +69,6 @@ class RRefStreams:
     def __init__(self, agent: AgentCore) -> None:
         self._calls = agent.attachments[RRefCalls]
         self._serving = agent.attachments[RRefServing]
-        self._registry = agent.attachments[RRefRegistry]
         self._readers = agent.attachments[StreamReaders]
         self._producers = agent.attachments[StreamProducers]
         agent.serving.serve_named(METHOD_STREAM, self._admit)
@@ -92,7 +90,7 @@ class RRefStreams:
         """
         calls, reference = self._calls, method.reference
         owner, creation = reference.owner, reference.creation
-        used, failure = calls.use(reference), self._registry.failure(reference)
+        used, failure = calls.use(reference)
         if failure is not None:
             calls.unuse(used)
             return Stream(self._readers, self._readers.failed(owner, method.label, failure))
@@ -103,7 +101,7 @@ class RRefStreams:
                 method.payload(),
                 calls.limit(timeout),
                 kind=METHOD_STREAM,
-                told=partial(calls.of_owner, owner),
+                explain=partial(calls.of_owner, owner),
             )
         except BaseException:
             calls.unuse(used)

@@ -168,11 +168,18 @@ Released: TypeAlias = RRefId | ForkId
 
 @final
 class RRefRegistry:
-    """The RRefs of one agent. From any thread; blocks nowhere.
+    """The RRefs of one agent. All methods may be called from any thread; they block nowhere.
 
     Args:
-        agent: Whose.
+        agent: The agent.
         mail: Sends the messages of the counting protocol.
+
+    Attributes:
+        agent: The agent.
+        me: This worker.
+        garbage: The ids that references which are gone leave here.
+        owners: The table of the values that live here; its events go through `event`.
+        users: The table of the forks of others' values, the same.
     """
 
     def __init__(self, agent: AgentCore, mail: RRefMail) -> None:
@@ -183,8 +190,8 @@ class RRefRegistry:
         self._lock = threading.Lock()  # guards all below
         self._changed = threading.Condition(self._lock)  # told of every event while one leaves
         self._leaving = False
-        self._owners = OwnerTable(self.me, agent.options.limits.served_calls_per_peer)
-        self._users = UserTable(self.me)
+        self.owners = OwnerTable(self.me, agent.options.limits.served_calls_per_peer)
+        self.users = UserTable(self.me)
         self._values: dict[RRefId, Future[Any]] = {}
         self._failures: dict[ForkId, BaseException] = {}
         self._waiting: defaultdict[ForkId, list[Callable[[], None]]] = defaultdict(list)
@@ -196,31 +203,31 @@ class RRefRegistry:
     def owned(self) -> int:
         """How many values live here."""
         self.drain()
-        return len(self._owners)
+        return len(self.owners)
 
     @property
     def used(self) -> int:
         """How many forks of others' values are here."""
         self.drain()
-        return len(self._users)
+        return len(self.users)
 
     @property
     def forks(self) -> int:
         """How many forks of values that live here are counted."""
         self.drain()
         with self._lock:
-            return self._owners.forks
+            return self.owners.forks
 
     def holders(self, rref: RRefId) -> set[WorkerInfo]:
         """Returns the living others that hold forks of a value that lives here."""
         with self._lock:
-            return self._owners.holders(rref)
+            return self.owners.holders(rref)
 
     def held(self) -> list[ForkId]:
         """Returns the forks of others' values that a reference here holds."""
         self.drain()
         with self._lock:
-            return self._users.held()
+            return self.users.held()
 
     # References.
 
@@ -236,7 +243,7 @@ class RRefRegistry:
         self.check_open()
         self.drain()
         with self._lock:
-            rref = self._owners.new(creating=creating)
+            rref = self.owners.new(creating=creating)
             self._values[rref] = self._new_value(rref)
         self._tick.start()
         return Reference(self, rref, None, self.me)
@@ -246,7 +253,7 @@ class RRefRegistry:
         self.check_open()
         self.drain()
         with self._lock:
-            rref, fork = self._users.create(owner)
+            rref, fork = self.users.create(owner)
         self._tick.start()
         return Reference(self, rref, fork, owner)
 
@@ -260,7 +267,7 @@ class RRefRegistry:
         there = value is not None and value.done() and value.exception() is None
         what = name_of_type(value.value()) if value is not None and there else "a value"
         with self._lock:
-            creator = self._owners.creator(rref)
+            creator = self.owners.creator(rref)
         return what if creator is None else f"{what}, created by {creator.name!r}"
 
     def borrow(self, rref: RRefId) -> Reference | None:
@@ -270,7 +277,7 @@ class RRefRegistry:
 
     def state(self, fork: ForkId) -> ForkState | None:
         """What is known of a fork that is held here."""
-        return self._users.state(fork)
+        return self.users.state(fork)
 
     def failure(self, reference: Reference) -> BaseException | None:
         """Returns a fresh error for what is known never to have a value, else None."""
@@ -284,7 +291,7 @@ class RRefRegistry:
                 return evicted
         if error is not None:
             return fresh_copy(error)
-        state = self._users.state(fork)
+        state = self.users.state(fork)
         if state is ForkState.LOST:
             return self.owner_lost(reference.owner)
         if state is ForkState.GONE:
@@ -314,7 +321,7 @@ class RRefRegistry:
         It is called on any thread, a loop included, and must not block.
         """
         with self._lock:
-            if self._closed or self._users.state(fork) is not ForkState.PENDING:
+            if self._closed or self.users.state(fork) is not ForkState.PENDING:
                 return False
             self._waiting[fork].append(waiter)
             return True
@@ -328,11 +335,11 @@ class RRefRegistry:
         if self._closed:
             raise self._shut_down()
         with self._lock:
-            return self._users.use(fork)
+            return self.users.use(fork)
 
     def unuse(self, fork: ForkId) -> None:
         """Ends one `use`."""
-        self._event(self._users.unuse, fork)
+        self.event(self.users.unuse, fork)
 
     # Creation.
 
@@ -341,7 +348,7 @@ class RRefRegistry:
         if fork is None:  # asked for by this worker itself, which holds a handle
             return rref in self._values
         with self._lock:
-            fresh = self._owners.create(rref, fork, creator)
+            fresh = self.owners.create(rref, fork, creator)
             if fresh and rref not in self._values:
                 self._values[rref] = self._new_value(rref)
             return fresh
@@ -352,26 +359,22 @@ class RRefRegistry:
         if error is None:
             if future is not None:
                 future.try_set_result(value)
-            self._event(self._owners.settle, rref)
+            self.event(self.owners.settle, rref)
             return
         fails = future is not None and not future.done()
         # Its users hear that it failed before whoever waits for it: messages keep their order.
-        self._event(lambda: self._owners.settle(rref, failed=fails))
+        self.event(self.owners.settle, rref, failed=fails)
         if future is not None:
             future.try_set_exception(error)
-
-    def tell_failed(self, rref: RRefId, whom: WorkerInfo) -> None:
-        """Tells a user, if so, that the creation failed; it may have been told too early."""
-        self._event(self._owners.tell, rref, whom)
 
     def created(self, fork: ForkId) -> None:
         """Hears that a creation succeeded at its owner, perhaps after it was given up here."""
 
         def event() -> list[Effect]:
             self._failures.pop(fork, None)
-            return self._users.created(fork)
+            return self.users.created(fork)
 
-        self._event(event)
+        self.event(event)
 
     def creation_failed(
         self, fork: ForkId, error: BaseException | None, *, delivered: bool = True
@@ -379,12 +382,12 @@ class RRefRegistry:
         """Hears that a creation failed."""
 
         def event() -> list[Effect]:
-            if error is not None and fork in self._users:
+            if error is not None and fork in self.users:
                 # Its frames, and their callers', would keep this reference alive for ever.
                 self._failures[fork] = error.with_traceback(None)
-            return self._users.creation_failed(fork, delivered=delivered)
+            return self.users.creation_failed(fork, delivered=delivered)
 
-        self._event(event)
+        self.event(event)
 
     # Messages that carry RRefs.
 
@@ -399,19 +402,19 @@ class RRefRegistry:
         with self._lock:
             if not reference.released:
                 if fork is None:
-                    made = self._owners.make_fork(reference.rref, peer)
-                    return made, self._owners.failed(reference.rref)
-                if self._users.state(fork) is not ForkState.LOST:
-                    return self._users.make_fork(fork, peer), False
+                    made = self.owners.make_fork(reference.rref, peer)
+                    return made, self.owners.failed(reference.rref)
+                if self.users.state(fork) is not ForkState.LOST:
+                    return self.users.make_fork(fork, peer), False
                 raise self.owner_lost(reference.owner)
         raise released_error(reference)
 
     def take_back(self, rref: RRefId, fork: ForkId) -> None:
         """Hears that a fork made here was not handed over."""
         if fork.owner == self.me.incarnation:
-            self._event(self._owners.undelivered, rref, fork)
+            self.event(self.owners.undelivered, rref, fork)
         else:
-            self._event(self._users.undelivered, fork)
+            self.event(self.users.undelivered, fork)
 
     def arrive(self, arrival: Arrival, parent: WorkerInfo) -> Reference | None:
         """Takes an RRef that came from `parent`; None when its value is gone."""
@@ -424,13 +427,13 @@ class RRefRegistry:
             if owner == self.me:
                 held = self._borrow(rref)
                 here.extend([] if held is None else [held])
-                return self._owners.refused(rref, fork, parent)
-            first, effects = self._users.arrived(rref, fork, owner, parent, failed=arrival.failed)
+                return self.owners.refused(rref, fork, parent)
+            first, effects = self.users.arrived(rref, fork, owner, parent, failed=arrival.failed)
             if first:
                 here.append(Reference(self, rref, fork, owner, arrival.type_name))
             return effects
 
-        self._event(event)
+        self.event(event)
         self._tick.start()
         return here[0] if here else None
 
@@ -438,9 +441,9 @@ class RRefRegistry:
         """Gives back an RRef that came in a message that nobody will decode."""
         rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
         if owner == self.me:
-            self._event(self._owners.refused, rref, fork, parent)
+            self.event(self.owners.refused, rref, fork, parent)
         else:
-            self._event(self._users.refused, rref, fork, owner, parent)
+            self.event(self.users.refused, rref, fork, owner, parent)
 
     # Events of the protocol and of the job.
 
@@ -448,64 +451,46 @@ class RRefRegistry:
         """Takes a ForkRequest."""
 
         def event() -> list[Effect]:
-            effects = self._owners.fork_request(rref, fork, child)
-            if rref in self._owners and rref not in self._values:
+            effects = self.owners.fork_request(rref, fork, child)
+            if rref in self.owners and rref not in self._values:
                 self._values[rref] = self._new_value(rref)
             return effects
 
-        self._event(event)
-
-    def fork_confirmed(self, fork: ForkId, *, known: bool, failed: bool) -> None:
-        """Takes a ForkConfirm."""
-        self._event(lambda: self._users.fork_confirm(fork, known=known, failed=failed))
-
-    def children_accepted(self, forks: Sequence[ForkId]) -> None:
-        """Takes ChildAccepts."""
-        accept = self._users.child_accept
-        self._event(lambda: [effect for fork in forks for effect in accept(fork)])
-
-    def users_deleted(self, pairs: Sequence[tuple[RRefId, ForkId]]) -> None:
-        """Takes UserDeletes."""
-        delete = self._owners.user_delete
-        self._event(lambda: [effect for rref, fork in pairs for effect in delete(rref, fork)])
-
-    def abandoned(self, rref: RRefId) -> None:
-        """Takes a CreationAbandon."""
-        self._event(self._owners.abandon, rref)
+        self.event(event)
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Hears that a worker is lost; `expire` follows one bound later."""
         with self._lock:
             self._lost[peer] = error
             keep_newest(self._lost)
-        self._event(lambda: self._owners.lost(peer) + self._users.lost(peer))
+        self.event(lambda: self.owners.lost(peer) + self.users.lost(peer))
 
     def cut_off(self, owner: WorkerInfo, error: UnreachableWorkerError) -> None:
         """Hears that an owner can never be asked to count: its values are of no use here."""
         with self._lock:
             self._lost.setdefault(owner, error)
-        self._event(self._users.lost, owner)
+        self.event(self.users.lost, owner)
 
     def expire(self, peer: WorkerInfo) -> None:
         """Releases what a lost worker held, and what is pinned for it."""
-        self._event(lambda: self._owners.expire(peer) + self._users.expire(peer))
+        self.event(lambda: self.owners.expire(peer) + self.users.expire(peer))
 
     def release_users(self) -> None:
         """Lets go of every fork held here: the job is over for this worker."""
 
         def event() -> list[Effect]:
-            return [effect for fork in self._users.held() for effect in self._users.release(fork)]
+            return [effect for fork in self.users.held() for effect in self.users.release(fork)]
 
-        self._event(event)
+        self.event(event)
         self._mail.flush()
 
     def wait_until_unused(self, limit: float) -> None:
         """Blocks until no living other holds anything of this worker's, or the limit is over."""
-        self._wait_until(lambda: not self._owners.holders(), limit)
+        self._wait_until(lambda: not self.owners.holders(), limit)
 
     def wait_until_let_go(self, limit: float) -> None:
         """Blocks until no reference here holds a fork of another's value, or the limit is over."""
-        self._wait_until(lambda: not self._users.held(), limit)
+        self._wait_until(lambda: not self.users.held(), limit)
 
     def close(self) -> None:
         """Drops the values and fails who waits for them: the agent is gone."""
@@ -542,12 +527,13 @@ class RRefRegistry:
             raise self._shut_down()
 
     def _is_left(self) -> bool:
-        left = len(self._owners) + len(self._users) + self._mail.waits
+        left = len(self.owners) + len(self.users) + self._mail.waits
         return left > 0 and not self._closed
 
-    def _event(self, event: Callable[..., Sequence[Effect]], *args: Any) -> None:
+    def event(self, event: Callable[..., Sequence[Effect]], *args: Any, **named: Any) -> None:
+        """Hands an event to the tables, under the lock, and carries out what they ask for."""
         with self._lock:
-            effects = event(*args)
+            effects = event(*args, **named)
             looks = self._waiting or self._failures or self._leaving
             # Nearly always nothing is asked for: Settled is nothing, where nobody waits for it.
             quiet = not effects or (len(effects) == 1 and type(effects[0]) is Settled)
@@ -565,9 +551,9 @@ class RRefRegistry:
             except Empty:
                 return effects
             if isinstance(gone, RRefId):
-                effects += self._owners.drop(gone)
+                effects += self.owners.drop(gone)
             else:
-                effects += self._users.release(gone)
+                effects += self.users.release(gone)
 
     def _take(self, effects: Sequence[Effect]) -> Outcome:
         outcome = Outcome()
@@ -580,7 +566,7 @@ class RRefRegistry:
                 outcome.freed.append(self._values.pop(effect.rref, None))
             elif isinstance(effect, Settled):
                 outcome.settled += self._waiting.pop(effect.fork, ())
-        for fork in [fork for fork in self._failures if fork not in self._users]:
+        for fork in [fork for fork in self._failures if fork not in self.users]:
             outcome.freed.append(self._failures.pop(fork))
         if self._leaving:
             self._changed.notify_all()
@@ -613,7 +599,7 @@ class RRefRegistry:
         )
 
     def _borrow(self, rref: RRefId) -> Reference | None:
-        if not self._owners.hold(rref):
+        if not self.owners.hold(rref):
             return None
         if rref not in self._values:
             self._values[rref] = self._new_value(rref)

@@ -68,7 +68,6 @@ class StreamReader:
         peer: The producer.
         record: This end's record of the request.
         limit: Seconds that a reader waits for the next item.
-        told: Returns, for an error of the request, the error that is raised at the reader.
         parent: The served call that opened it; None where no call did.
     """
 
@@ -79,7 +78,6 @@ class StreamReader:
         peer: WorkerInfo,
         record: CallRecord,
         limit: float,
-        told: Callable[[BaseException], BaseException],
         parent: ServedCall | None,
     ) -> None:
         self.number = number
@@ -88,7 +86,6 @@ class StreamReader:
         self.parent = parent
         self._readers = readers
         self._limit = limit
-        self._told = told
         self._lock = threading.Lock()  # guards all below but the reply
         self._receiver: Receiver[Envelope] = Receiver()
         self._waiters: list[Future[None]] = []  # the oldest first
@@ -343,10 +340,9 @@ class StreamReader:
         reply = self._reply
         assert reply is not None
         try:
-            error = reply.exception()
-            return End.read(reply.value()) if error is None else self._told(error)
+            return reply.exception() or End.read(reply.value())
         except DecodeError as garbage:
-            return self._told(garbage)
+            return garbage
 
     def _miss_the_rest(self) -> list[Envelope] | None:
         """Ends it early if items before its end will not come; holds the lock.
@@ -357,7 +353,9 @@ class StreamReader:
         receiver = self._receiver
         if self._lost is None or not receiver.has_end or receiver.is_whole or receiver.is_closed:
             return None
-        return receiver.break_off(without_frames(fresh_copy(self._told(self._lost))))
+        explain, lost = self.record.explain, self._lost
+        failure = lost if explain is None else explain(lost)
+        return receiver.break_off(without_frames(fresh_copy(failure)))
 
     def _finish(self, left: list[Envelope] | None = None) -> None:
         """Takes leave of the producer; `left` are the items that nobody will read."""
@@ -405,10 +403,6 @@ def _wake(waiters: list[Future[None]]) -> None:
 HOUSEKEEPING_SECONDS = 1.0
 
 
-def _as_it_is(error: BaseException) -> BaseException:
-    return error
-
-
 @final
 class StreamReaders:
     """The streams that this worker reads. From any thread; handlers run on the loop.
@@ -441,7 +435,7 @@ class StreamReaders:
         limit: float,
         *,
         kind: str = STREAM,
-        told: Callable[[BaseException], BaseException] = _as_it_is,
+        explain: Callable[[BaseException], BaseException] | None = None,
     ) -> StreamReader:
         """Asks a worker for a stream.
 
@@ -451,14 +445,14 @@ class StreamReaders:
             payload: What `call_payload` made, or the like.
             limit: Seconds to wait for each next item.
             kind: What the producer serves it by.
-            told: Says of an error of the request what is raised where the stream is read.
+            explain: See `CallRecord.explain`.
 
         Raises:
             EncodeError: The payload cannot travel; nothing was sent.
             CallTimeoutError: The call that this code serves has no time left.
             NotInitializedError: The agent was shut down.
         """
-        reader = self._new(peer, name, limit, told)
+        reader = self._new(peer, CallRecord(name, explain=explain), limit)
         number = reader.number
         with self._lock:
             self._readers[number] = reader
@@ -480,19 +474,12 @@ class StreamReaders:
 
     def failed(self, peer: WorkerInfo, name: str, error: BaseException) -> StreamReader:
         """Returns a stream that was not asked for, since it is known how it would end."""
-        reader = self._new(peer, name, math.inf, _as_it_is)
+        reader = self._new(peer, CallRecord(name), math.inf)
         reader.fail(error)
         return reader
 
-    def _new(
-        self,
-        peer: WorkerInfo,
-        name: str,
-        limit: float,
-        told: Callable[[BaseException], BaseException],
-    ) -> StreamReader:
-        number, parent = next(self._numbers), current_served_call()
-        return StreamReader(self, number, peer, CallRecord(name), limit, told, parent)
+    def _new(self, peer: WorkerInfo, record: CallRecord, limit: float) -> StreamReader:
+        return StreamReader(self, next(self._numbers), peer, record, limit, current_served_call())
 
     def drop(self, reader: StreamReader) -> None:
         """Hears from a finaliser that nobody reads a stream any more."""

@@ -11,6 +11,7 @@ import pytest
 from telegrad.errors import OwnerLostError, WorkerLostError
 from telegrad.rpc import Future, seams
 from telegrad.rpc.agent.options import RpcOptions
+from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.future.future import new_future
 from telegrad.rpc.future.unread import Report, UnreadErrors
 from telegrad.rpc.rref.calls import RRefCalls
@@ -43,7 +44,8 @@ class Alone:
         self.registry = RRefRegistry(cast("AgentCore", self), cast("RRefMail", self))
         self.calls = RRefCalls(self.registry)
 
-    def send(self, *_: object, **__: object) -> Future[Any]:
+    def send(self, *_: object, record: CallRecord, **__: object) -> Future[Any]:
+        self.record = record
         self.replies.append(new_future(None, "a reply"))
         return self.replies[-1]
 
@@ -89,7 +91,7 @@ def test_what_ctrl_c_ended_keeps_the_fork_until_its_reply(
     with monkeypatch.context() as patch:
         patch.setattr(Future, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            alone.calls.fetched(reference, None)
+            alone.calls.fetch(reference, None).wait()
     reference.release()
     assert alone.deleted() == []
     if isinstance(answer, Exception):
@@ -111,23 +113,24 @@ def test_whose_reply_comes_lets_go_before_it_is_heard(monkeypatch: pytest.Monkey
         return 7
 
     monkeypatch.setattr(Future, "wait", answered)
-    assert alone.calls.fetched(reference, None) == 7
+    assert alone.calls.fetch(reference, None).wait() == 7
     assert len(alone.deleted()) == 1
     with pytest.raises(RuntimeError, match="was released"):
-        alone.calls.fetched(reference, None)
+        alone.calls.fetch(reference, None)
 
 
-def test_a_lost_owner_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_owner_is_called_so() -> None:
     alone = Alone()
     reference = alone.created()
-
-    def lost(future: Future[Any], timeout: float | None = None) -> None:
-        raise WorkerLostError("gone", worker="w1", incarnation=2, last_seen=0.0, reason="gone")
-
-    monkeypatch.setattr(Future, "wait", lost)
-    with pytest.raises(OwnerLostError) as caught:
-        alone.calls.fetched(reference, None)
-    assert type(caught.value.__cause__) is WorkerLostError
+    alone.calls.fetch(reference, None)
+    explain = alone.record.explain
+    assert explain is not None
+    lost = WorkerLostError("gone", worker="w1", incarnation=2, last_seen=0.0, reason="gone")
+    explained = explain(lost)
+    assert type(explained) is OwnerLostError
+    assert explained.__cause__ is lost
+    other = WorkerLostError("gone", worker="w2", incarnation=3, last_seen=0.0, reason="gone")
+    assert explain(other) is other
 
 
 def test_the_log_is_told_when_the_reference_and_its_creation_have_ended() -> None:
