@@ -23,6 +23,7 @@ from telegrad.collectives.select import (
     select_reduce,
 )
 from telegrad.collectives.shared_memory.boards import Boards
+from telegrad.collectives.shared_memory.queues import Queues
 from telegrad.collectives.shared_memory.residents import Residents
 from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, share_boards
 from telegrad.rpc.seams import Spin
@@ -119,6 +120,7 @@ class Sharing:
 
     Attributes:
         possible: False once it is known that the ranks share no memory.
+        queues: The short messages of two ranks, once the ranks share memory.
     """
 
     def __init__(self, hosts: Sequence[Sequence[int]], spin: float) -> None:
@@ -126,6 +128,7 @@ class Sharing:
         self._hosts = hosts
         self._alone = len(hosts) == 1
         self._spin = Spin(spin)
+        self.queues = Queues(spin)
         self._shared: tuple[Boards, Residents] | None = None
         self._queue: deque[Meeting] = deque()
 
@@ -165,7 +168,8 @@ class Sharing:
             if boards is None:
                 self.possible = False
                 return MessageBackend(meeting)
-            self._shared = boards, Residents(here.rank)
+            self._shared = Boards(here.rank, boards), Residents(here.rank)
+            self.queues.open(here.rank, near, boards)
         room = Room(here, *self._shared, self._spin)
         if self._alone:
             return MemoryBackend(room)

@@ -15,6 +15,7 @@ compare it with its own. Any message may overtake any other.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -22,7 +23,7 @@ from typing import Any, TypeAlias, final
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.types import Shape
-from telegrad.wire import decode_exception, encode_exception
+from telegrad.wire import Buffer, decode, decode_exception, encode, encode_exception
 
 __all__ = [
     "ABORT",
@@ -47,6 +48,8 @@ __all__ = [
     "Signature",
     "UnformedMessage",
     "dtype_label",
+    "pack_short",
+    "unpack_short",
 ]
 
 
@@ -294,6 +297,40 @@ class OperationMessage:
                 operation_id = OperationId(sequence, _channel(channel))
                 return OperationMessage(GroupKey(members, epoch), operation_id, signature, number)
         raise DecodeError("not a message of a collective operation")
+
+
+_SHORT = struct.Struct("<qqqI")
+
+
+def pack_short(message: OperationMessage, data: Buffer) -> bytes:
+    """Returns a push between two ranks as bytes, for a receiver that knows its sender and group."""
+    assert message.id.channel is not None
+    call = _packed_call(message.signature)
+    tag = message.id.channel[2]
+    return b"".join([_SHORT.pack(message.id.sequence, tag, message.number, len(call)), call, data])
+
+
+def unpack_short(
+    packed: bytearray, group: GroupKey, source: int, to: int
+) -> tuple[OperationMessage, Buffer]:
+    """Returns a push and its data; raises DecodeError for other bytes."""
+    if len(packed) < _SHORT.size:
+        raise DecodeError(f"a short message has at least {_SHORT.size} bytes, not {len(packed)}")
+    sequence, tag, number, length = _SHORT.unpack_from(packed)
+    view = memoryview(packed)[_SHORT.size :]
+    signature = _unpacked_call(bytes(view[:length]))
+    operation_id = OperationId(sequence, (source, to, tag))
+    return OperationMessage(group, operation_id, signature, number), view[length:]
+
+
+@lru_cache(1024)
+def _packed_call(signature: Signature) -> bytes:
+    return encode(signature.to_wire()).document
+
+
+@lru_cache(1024)
+def _unpacked_call(packed: bytes) -> Signature:
+    return Signature.from_wire(decode(packed))
 
 
 @final

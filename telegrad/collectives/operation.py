@@ -43,7 +43,9 @@ from telegrad.collectives.messages import (
     OperationId,
     OperationMessage,
     Signature,
+    pack_short,
 )
+from telegrad.collectives.shared_memory.queues import SHORT_BYTES
 from telegrad.collectives.shared_memory.room import Meeting
 from telegrad.errors import (
     CallTimeoutError,
@@ -177,6 +179,7 @@ class Call(Generic[T]):
 class Group(Protocol):
     """The part of its group that an operation uses; `ProcessGroup`, in a file above, has it."""
 
+    key: GroupKey
     members: tuple[WorkerInfo, ...]
     state_lock: threading.Lock
     cross_waits: CrossWaits
@@ -224,6 +227,9 @@ class Group(Protocol):
 
     def check_alive(self, operation_id: OperationId, where: object) -> None:
         """Raises the cause if an operation cannot complete; the caller holds the lock."""
+
+    def collect(self) -> None:
+        """Delivers the messages for this member that lie in memory."""
 
     def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` on the loop after `delay` seconds; returns the function to cancel it."""
@@ -336,6 +342,8 @@ class Operation(Meeting, Generic[T]):
         """Sends small data at once, large data when the receiver is ready; never waits."""
         step = self._sent[to]
         self._sent[to] += 1
+        if self._put(to, step, data):
+            return
         shared = self.group.shared(to, data)  # in this thread, as the loop may run the post
         data = copy_of(data) if copy and shared is data else shared
         nbytes = memoryview(data).nbytes
@@ -353,14 +361,16 @@ class Operation(Meeting, Generic[T]):
         """Waits for the next data from a rank."""
         step = self._received[source]
         self._received[source] += 1
-        data: Buffer = await self.until(lambda: self.slot.take(source, step))
+        data: Buffer = await self._hear(
+            lambda: (source, step) in self.slot.arrived, lambda: self.slot.take(source, step)
+        )
         if source not in self._told_ready:
             self.unasked += memoryview(data).nbytes + MESSAGE_BYTES
         return data
 
     async def sender(self) -> int:
         """Waits until it is known which rank sends, for a receive from any rank."""
-        return await self.until(lambda: self.partner)
+        return await self._hear(lambda: self.partner is not None, lambda: self.partner)
 
     def signal(self, to: int) -> None:
         """Sends a push without data; signals are numbered apart from data."""
@@ -407,6 +417,28 @@ class Operation(Meeting, Generic[T]):
             self.group.check_alive(self.slot.id, self)
             found, self._found = cast("R", self._found), None
         return found
+
+    def _put(self, to: int, step: int, data: Buffer) -> bool:
+        """Puts short data of two ranks into the memory that they share; False if it must be sent."""
+        queues, nbytes = self.group.sharing.queues, memoryview(data).nbytes
+        if self.slot.id.channel is None or nbytes > SHORT_BYTES or not queues.fits(to, nbytes):
+            return False
+        message = OperationMessage(self.group.key, self.slot.id, self.slot.signature, step)
+        packed = pack_short(message, data)
+        with self.group.state_lock:
+            if not (queues.fits(to, len(packed)) and self._may_push(to, nbytes)):
+                return False
+            asleep = queues.put(to, packed)
+        if asleep:
+            self.wake(to)
+        return True
+
+    async def _hear(self, there: Callable[[], bool], find: Callable[[], R | None]) -> R:
+        """Waits as `until` does; between two ranks it looks into the memory that they share, too."""
+        if self.slot.id.channel is None or not self.group.sharing.possible:
+            return await self.until(find)
+        queues = self.group.sharing.queues
+        return await queues.wait(there, self.group.collect, lambda: self.until(find))
 
     def _may_push(self, to: int, nbytes: int) -> bool:
         if nbytes > EAGER_BYTES:

@@ -29,13 +29,16 @@ from telegrad.collectives.messages import (
     ABORT,
     ANY,
     LEFT,
+    PUSH,
     READY,
+    WAKE,
     AbortMessage,
     Channel,
     GroupKey,
     LeftMessage,
     OperationId,
     OperationMessage,
+    unpack_short,
 )
 from telegrad.collectives.operation import MESSAGE_BYTES, Call, CrossWaits, Operation, time_limit
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
@@ -406,6 +409,7 @@ class ProcessGroup:
 
     def statistics(self) -> GroupStatistics:
         """Returns the counters of this member."""
+        self.collect()
         with self.state_lock:
             return GroupStatistics(
                 operations=self._mailbox.entered(None),
@@ -652,10 +656,9 @@ class ProcessGroup:
     def may_push(self, to: int, nbytes: int) -> bool:
         """Returns True if an unrequested message may go to a member, and counts it; locked."""
         cost = nbytes + MESSAGE_BYTES
-        if self._pushed[to] - self._confirmed[to] + cost > ALLOWANCE_BYTES:
-            return False
-        self._pushed[to] += cost
-        return True
+        allowed = self._pushed[to] - self._confirmed[to] + cost <= ALLOWANCE_BYTES
+        self._pushed[to] += cost if allowed else 0
+        return allowed
 
     def taken_from(self, source: int) -> int:
         """Returns the cost of the unrequested messages of a member that were taken."""
@@ -693,6 +696,9 @@ class ProcessGroup:
 
     def deliver(self, source: int, kind: str, message: OperationMessage, data: Buffer) -> None:
         """Delivers a message to its operation; fails the group if the signatures differ."""
+        if message.number == WAKE and message.id.channel is not None:
+            self.collect()
+            return
         actions: list[Callable[[], None]] = []
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
@@ -712,6 +718,11 @@ class ProcessGroup:
         if cause is not None:
             self.fail(cause, since=message.id.since)
         _perform(actions)
+
+    def collect(self) -> None:
+        """Delivers the messages for this member that lie in memory."""
+        for source, packed in self.sharing.queues.take():
+            self.deliver(source, PUSH, *unpack_short(packed, self.key, source, self._rank))
 
     def on_left(self, source: int, message: LeftMessage) -> None:
         """Records that a member takes part in no further operation; fails those that need it."""
@@ -735,8 +746,7 @@ class ProcessGroup:
                 return
             failure = self._failure = Failure(cause, since)
             self._mailbox.drop(failure.ends)
-            operations = list(self._operations.values())
-            actions = [action for each in operations for action in each.noticed()]
+            actions = [action for each in self._operations.values() for action in each.noticed()]
         _perform(actions)
         if tell:
             body = AbortMessage(self.key, since, cause).to_wire()

@@ -22,11 +22,13 @@ from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import as_bytes
 from telegrad.collectives.shared_memory.boards import (
     BOARD_BYTES,
+    LISTENS,
     Board,
     Boards,
     digest_of,
     has_order,
 )
+from telegrad.collectives.shared_memory.queues import QUEUE_BYTES
 from telegrad.collectives.shared_memory.residents import ResidentPlace, Residents
 from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc.seams import Spin
@@ -208,7 +210,7 @@ class PartMeeting(Meeting):
         self._whole.tell_call()
 
 
-async def share_boards(link: Meeting, everyone: Link) -> Boards | None:
+async def share_boards(link: Meeting, everyone: Link) -> list[Board] | None:
     """Shares a board of each rank of a host with the others there.
 
     Steps: 3. Each rank sends its board and a signal to the others of its host, a byte to everyone.
@@ -218,14 +220,16 @@ async def share_boards(link: Meeting, everyone: Link) -> Boards | None:
         everyone: All ranks of the group.
 
     Returns:
-        The boards; None, on all ranks, if two ranks of any host do not share memory.
+        The boards, by rank; None, on all ranks, if two ranks of any host do not share memory.
     """
     others = [r for r in range(link.size) if r != link.rank]
+    size = BOARD_BYTES + link.size * QUEUE_BYTES
     try:
-        memory = shared_empty(BOARD_BYTES, np.uint8)
+        memory = shared_empty(size, np.uint8)
     except OSError:
-        memory = np.zeros(BOARD_BYTES, np.uint8)
+        memory = np.zeros(size, np.uint8)
     own = Board(memory.data)
+    own.words[LISTENS] = 1  # until the queues are open here, messages go the ordinary way
     below = memory_below(memory)
     for r in others:
         link.send(r, as_bytes(memory))
@@ -242,4 +246,4 @@ async def share_boards(link: Meeting, everyone: Link) -> Boards | None:
     for r in elsewhere:
         everyone.send(r, bytes([good]))
     told = [bytes(await everyone.receive(r)) for r in elsewhere]
-    return Boards(link.rank, boards) if good and all(each == b"\1" for each in told) else None
+    return boards if good and all(each == b"\1" for each in told) else None
