@@ -10,14 +10,22 @@ Operations use the backend one after the other, in the order of their numbers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
-from telegrad.collectives.algorithms import dissemination, hosts, shared_memory
+from telegrad.collectives.algorithms import (
+    direct,
+    dissemination,
+    hosts,
+    shared_exchange,
+    shared_memory,
+    star,
+)
 from telegrad.collectives.link import Backend, Link
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.collectives.select import (
     DIRECT_UP_TO_BYTES,
+    select_all_gather,
     select_all_reduce,
     select_broadcast,
     select_reduce,
@@ -27,7 +35,7 @@ from telegrad.collectives.shared_memory.queues import Queues
 from telegrad.collectives.shared_memory.residents import Residents
 from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, share_boards
 from telegrad.rpc.seams import Spin
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 
 __all__ = ["HostsBackend", "MemoryBackend", "MessageBackend", "Sharing"]
 
@@ -58,6 +66,33 @@ class MessageBackend(Backend):
         """Replaces `flat` at rank `root` by the reduction over all ranks."""
         await select_reduce(flat.nbytes, self._link.size).run(self._link, flat, op, root)
 
+    async def all_gather(
+        self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
+    ) -> list[Array]:
+        """Returns a copy of each rank's array; not every algorithm hears from all ranks."""
+        choice = select_all_gather(array.nbytes, self._link.size)
+        if heard or choice.run is direct.all_gather:
+            return await direct.all_gather(self._link, array, shape_of)
+        return await choice.run(self._link, array)  # the shapes travel along
+
+    async def gather(self, array: Array, root: int) -> list[Array] | None:
+        """Returns a copy of each rank's array at rank `root`, None elsewhere."""
+        return await star.gather(self._link, array, root)
+
+    async def scatter(self, flat: Array, parts: Sequence[Array], root: int) -> None:
+        """Replaces `flat` by the part that rank `root` has for this one."""
+        await star.scatter(self._link, flat, parts, root)
+
+    async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
+        """Returns the parts that all ranks have for this one."""
+        return await direct.all_to_all(self._link, parts)
+
+    async def reduce_scatter(
+        self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
+    ) -> Array:
+        """Returns the reduction of the parts that all ranks have for this one."""
+        return await direct.reduce_scatter(self._link, parts, op)
+
 
 @final
 class MemoryBackend(Backend):
@@ -85,6 +120,30 @@ class MemoryBackend(Backend):
     async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
         """Replaces `flat` at rank `root` by the reduction over all ranks."""
         await shared_memory.reduce(self._room, flat, op, root)
+
+    async def all_gather(
+        self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
+    ) -> list[Array]:
+        """Returns a copy of each rank's array; hears from all ranks."""
+        return await shared_exchange.all_gather(self._room, array, shape_of)
+
+    async def gather(self, array: Array, root: int) -> list[Array] | None:
+        """Returns a copy of each rank's array at rank `root`, None elsewhere."""
+        return await shared_exchange.gather(self._room, array, root)
+
+    async def scatter(self, flat: Array, parts: Sequence[Array], root: int) -> None:
+        """Replaces `flat` by the part that rank `root` has for this one."""
+        await shared_exchange.scatter(self._room, flat, parts, root)
+
+    async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
+        """Returns the parts that all ranks have for this one."""
+        return await shared_exchange.all_to_all(self._room, parts, whole)
+
+    async def reduce_scatter(
+        self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
+    ) -> Array:
+        """Returns the reduction of the parts that all ranks have for this one."""
+        return await shared_exchange.reduce_scatter(self._room, parts, op, whole)
 
 
 @final

@@ -15,7 +15,7 @@ from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.errors import CollectiveMismatchError
 from telegrad.rpc import Future
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 from telegrad.wire import Buffer
 
 __all__ = ["EAGER_BYTES", "Arrival", "Backend", "Link", "Steps", "run_here", "run_in_pool"]
@@ -88,7 +88,8 @@ class Link(ABC):
 class Backend(ABC):
     """A way to run the operations that do not have to go by messages.
 
-    All ranks of a group use the same one. Arrays have one axis, are contiguous and lie on the host.
+    All ranks of a group use the same one. Arrays are contiguous and lie on the host; those that are called
+    `flat` have one axis.
     """
 
     @abstractmethod
@@ -106,6 +107,52 @@ class Backend(ABC):
     @abstractmethod
     async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
         """Replaces `flat` at rank `root` by the reduction over all ranks."""
+
+    @abstractmethod
+    async def all_gather(
+        self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
+    ) -> list[Array]:
+        """Returns new arrays: a copy of each rank's array, by rank.
+
+        Args:
+            array: An array of any axes; shapes may differ between ranks.
+            shape_of: Returns the shape of a rank's array, once that is heard; None for the shape in
+                its call.
+            heard: True if afterwards the calls of all ranks must be known.
+        """
+
+    @abstractmethod
+    async def gather(self, array: Array, root: int) -> list[Array] | None:
+        """Returns what `all_gather` does at rank `root`, None elsewhere."""
+
+    @abstractmethod
+    async def scatter(self, flat: Array, parts: Sequence[Array], root: int) -> None:
+        """Replaces `flat` by the part that rank `root` has for this one; it alone has parts.
+
+        Raises:
+            CollectiveMismatchError: The part of a rank has another shape than its call states.
+        """
+
+    @abstractmethod
+    async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
+        """Returns new arrays: the parts that all ranks have for this one, by rank.
+
+        Args:
+            parts: The part for each rank, of any axes.
+            whole: The array of which they are cut, one after the other, if all ranks have one.
+
+        Raises:
+            CollectiveMismatchError: A rank has another shape than its receiver states.
+        """
+
+    @abstractmethod
+    async def reduce_scatter(
+        self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
+    ) -> Array:
+        """Returns a new array: the reduction of the parts that all ranks have for this one.
+
+        It combines in rank order. The arguments are those of `all_to_all`.
+        """
 
 
 @final

@@ -48,7 +48,9 @@ __all__ = [
     "Signature",
     "UnformedMessage",
     "dtype_label",
+    "pack_call",
     "pack_short",
+    "unpack_call",
     "unpack_short",
 ]
 
@@ -305,7 +307,7 @@ _SHORT = struct.Struct("<qqqI")
 def pack_short(message: OperationMessage, data: Buffer) -> bytes:
     """Returns a push between two ranks as bytes, for a receiver that knows its sender and group."""
     assert message.id.channel is not None
-    call = _packed_call(message.signature)
+    call = pack_call(message.signature)
     tag = message.id.channel[2]
     return b"".join([_SHORT.pack(message.id.sequence, tag, message.number, len(call)), call, data])
 
@@ -318,18 +320,20 @@ def unpack_short(
         raise DecodeError(f"a short message has at least {_SHORT.size} bytes, not {len(packed)}")
     sequence, tag, number, length = _SHORT.unpack_from(packed)
     view = memoryview(packed)[_SHORT.size :]
-    signature = _unpacked_call(bytes(view[:length]))
+    signature = unpack_call(bytes(view[:length]))
     operation_id = OperationId(sequence, (source, to, tag))
     return OperationMessage(group, operation_id, signature, number), view[length:]
 
 
 @lru_cache(1024)
-def _packed_call(signature: Signature) -> bytes:
+def pack_call(signature: Signature) -> bytes:
+    """Returns a call as bytes."""
     return encode(signature.to_wire()).document
 
 
 @lru_cache(1024)
-def _unpacked_call(packed: bytes) -> Signature:
+def unpack_call(packed: bytes) -> Signature:
+    """Returns a call from bytes; raises DecodeError for others."""
     return Signature.from_wire(decode(packed))
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -289,7 +289,9 @@ class Operation(Meeting, Generic[T]):
         self._told_ready: set[int] = set()
         self._told_entered = False
         self._told_blocked = False
-        self._awaited: tuple[Callable[[], object], Future[None]] | None = None
+        self._awaited: tuple[Callable[[], object], Future[None], Callable[[], list[int]]] | None = (
+            None
+        )
         self._found: object = None
         self._cancel_timer: Callable[[], None] = _nothing
 
@@ -391,6 +393,12 @@ class Operation(Meeting, Generic[T]):
         """Waits for the turn of this operation and returns the backend of its group."""
         return await self.group.sharing.enter(self)
 
+    def hear(self, calls: Mapping[int, Signature | None]) -> None:
+        """Records that ranks have entered, as memory shows; with their calls, if these are known."""
+        with self.group.state_lock:
+            self.slot.heard.update(calls)
+            self.slot.calls |= {r: call for r, call in calls.items() if call is not None}
+
     def call_of(self, source: int) -> Signature:
         """Returns the call of this rank, or of a rank from which a message has come."""
         return self.slot.signature if source == self.rank else self.slot.calls[source]
@@ -400,7 +408,9 @@ class Operation(Meeting, Generic[T]):
         calls = {r: self.call_of(r) for r in ranks}
         return mismatch_of(self.group.name, self.slot.id, calls, self.group.describe)
 
-    async def until(self, find: Callable[[], R | None]) -> R:
+    async def until(
+        self, find: Callable[[], R | None], behind: Callable[[], list[int]] | None = None
+    ) -> R:
         """Waits until `find`, called with the lock held, returns a value other than None."""
         with self.group.state_lock:
             self.group.check_alive(self.slot.id, self)
@@ -411,7 +421,7 @@ class Operation(Meeting, Generic[T]):
                 self._watch()
             wake: Future[None] = new_future(None, self.call.signature.operation)
             comes_from(wake, self.group.cross_waits)
-            self._awaited = find, wake
+            self._awaited = find, wake, behind or self._unheard
         await Arrival(wake)
         with self.group.state_lock:
             self.group.check_alive(self.slot.id, self)
@@ -459,7 +469,7 @@ class Operation(Meeting, Generic[T]):
             self._told_entered = True
             actions.append(self.tell_call)
         if self._awaited is not None:
-            find, wake = self._awaited
+            find, wake, _ = self._awaited
             self._found = find()
             if self._found is not None or self.group.is_over(self.slot.id):
                 self._awaited = None
@@ -498,6 +508,9 @@ class Operation(Meeting, Generic[T]):
         return self._awaited is not None
 
     def _missing(self) -> list[int]:
+        return self._unheard() if self._awaited is None else self._awaited[2]()
+
+    def _unheard(self) -> list[int]:
         return [r for r in self._others() if r not in self.slot.heard]
 
     def _watch(self) -> None:
@@ -541,7 +554,8 @@ class Operation(Meeting, Generic[T]):
         if (first := self.group.sharing.ahead_of(self)) is not None:
             return f"waits for its turn, since {first} is not over"
         if missing:
-            return f"not entered by {', '.join(self._whereabouts(r) for r in missing)}"
+            state = "entered, but behind:" if missing[0] in self.slot.heard else "not entered by"
+            return f"{state} {', '.join(self._whereabouts(r) for r in missing)}"
         if self.partner is not None:
             return f"entered by {self.group.describe(self.partner)} too, data under way"
         if self.slot.id.channel is not None:

@@ -14,6 +14,9 @@ from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.arrays import shared_empty
 from telegrad.collectives import ProcessGroup, ReduceOp
+from telegrad.collectives.link import Link
+from telegrad.collectives.messages import Signature
+from telegrad.collectives.operation import Call
 from telegrad.collectives.seams import Groups
 from telegrad.rpc.seams import current_agent
 from telegrad.types import Array
@@ -600,6 +603,21 @@ def in_a_group_for_once() -> None:
     begin()
     in_memory(3)
     dist.destroy_process_group()
+
+
+def stays_behind(late: int, limit: float) -> str:
+    """Meets the other ranks twice in memory; one rank does not come to the second meeting."""
+    r = dist.get_rank()
+
+    async def run(link: Link) -> None:
+        backend = await link.backend()
+        await backend.barrier()
+        if r == late:
+            wait_for_end(dist.world_group())
+        await backend.barrier()
+
+    call = Call(signature=Signature(operation="test"), run=run, in_turn=True)
+    return refusal(lambda: dist.world_group().call(call, 60.0 if r == late else limit))
 
 
 def mapped_memory() -> int:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from telegrad.collectives import ReduceOp
 from telegrad.collectives.backends import HostsBackend, MemoryBackend, MessageBackend, Sharing
 from telegrad.collectives.link import Link
+from telegrad.collectives.messages import Signature
+from telegrad.collectives.reduction import combine, finish
 from telegrad.types import Array
 from tests.collectives.fake_link import FakeJob, arrays_for
 from tests.collectives.test_algorithms import CASES, expected
@@ -43,27 +45,43 @@ class Job:
         for link in self.links:
             link.copies = frozenset(copies)
 
-    def run(self, verb: str, arrays: list[Array], *args: Any) -> set[type]:
-        async def one(link: Link, _: Array) -> type:
-            backend = await enter(link, self.sharings[link.rank])
-            own = (arrays[link.rank],) if verb != "barrier" else ()
-            await getattr(backend, verb)(*own, *args)
-            return type(backend)
+    def run(self, verb: str, own: list[Any], *args: Any, wanted_type: type) -> list[Any]:
+        """Runs a verb with an own first argument of each rank; returns what each rank got."""
 
-        return set(self.fake.run(one))
+        async def one(link: Link, _: Array) -> Any:
+            backend = await enter(link, self.sharings[link.rank])
+            assert type(backend) is wanted_type
+            return await getattr(backend, verb)(*own[link.rank : link.rank + 1], *args)
+
+        return self.fake.run(one)
+
+    def scatter(self, into: list[Array], parts: list[Array], root: int, wanted_type: type) -> None:
+        """Runs the verb of which one rank alone has the parts."""
+
+        async def one(link: Link, _: Array) -> None:
+            backend = await enter(link, self.sharings[link.rank])
+            assert type(backend) is wanted_type
+            mine = parts if link.rank == root else []
+            await backend.scatter(into[link.rank], mine, root)
+
+        self.fake.run(one)
+
+
+IN_PLACE = ["barrier", "broadcast", "all_reduce", "reduce"]
+EXCHANGES = ["all_gather", "gather", "scatter", "all_to_all", "reduce_scatter"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["barrier", "broadcast", "all_reduce", "reduce"]),
+            st.sampled_from(IN_PLACE + EXCHANGES),
             st.sampled_from(CASES),
             st.sampled_from(SMALL),
             st.integers(0, N - 1),
         ),
         min_size=1,
-        max_size=4,
+        max_size=5,
     ),
     st.integers(0, 2**16),
 )
@@ -82,16 +100,16 @@ def test_a_backend(
 def test_long_arrays(kind: str, op: ReduceOp) -> None:
     wanted_type, hosts = KINDS[kind]
     job = Job(hosts, 0)
-    for verb in ("all_reduce", "reduce", "broadcast", "all_reduce"):
+    for verb in ("all_reduce", "reduce", "broadcast", *EXCHANGES, "all_reduce"):
         check(job, verb, op, arrays_for(N, LONG, "float32", 3), 2, wanted_type)
 
 
 def test_only_leaders_send_long_arrays_between_hosts() -> None:
     job = Job([[0, 1, 2], [3, 4]], 0)
-    job.run("barrier", [])
+    job.run("barrier", [], wanted_type=HostsBackend)
     before = [link.nbytes for link in job.links]
     arrays = arrays_for(N, LONG, "float32", 3)
-    job.run("all_reduce", arrays, ReduceOp.SUM)
+    job.run("all_reduce", arrays, ReduceOp.SUM, wanted_type=HostsBackend)
     sent = [link.nbytes - then for link, then in zip(job.links, before, strict=True)]
     assert sent[1] == sent[2] == sent[4] == sum(sent) - sent[0] - sent[3]
     assert sent[0] + sent[3] < 2.01 * arrays[0].nbytes
@@ -100,16 +118,19 @@ def test_only_leaders_send_long_arrays_between_hosts() -> None:
 def check(
     job: Job, verb: str, op: ReduceOp, arrays: list[Array], root: int, wanted_type: type
 ) -> None:
+    if verb in EXCHANGES:
+        check_exchange(job, verb, op, arrays, root, wanted_type)
+        return
     before = [array.copy() for array in arrays]
     if verb == "barrier":
-        assert job.run(verb, arrays) == {wanted_type}
+        job.run(verb, [], wanted_type=wanted_type)
         return
     if verb == "broadcast":
-        assert job.run(verb, arrays, root) == {wanted_type}
+        job.run(verb, arrays, root, wanted_type=wanted_type)
         wanted = [before[root]] * N
     else:
         args = (op, root) if verb == "reduce" else (op,)
-        assert job.run(verb, arrays, *args) == {wanted_type}
+        job.run(verb, arrays, *args, wanted_type=wanted_type)
         total = expected(op, before)
         wanted = [total if verb == "all_reduce" or r == root else before[r] for r in range(N)]
         if verb == "all_reduce":
@@ -117,3 +138,74 @@ def check(
     for found, each in zip(arrays, wanted, strict=True):
         assert found.dtype == each.dtype
         np.testing.assert_allclose(found.astype(complex), each.astype(complex), rtol=2e-2)
+
+
+def cut(array: Array, place: int) -> Array:
+    """Returns a part of an array, of a shape that tells the place."""
+    part = array[: 7 * (place + 1) % (array.size + 1)]
+    return part.reshape(1, -1) if place % 2 else part
+
+
+def check_exchange(
+    job: Job, verb: str, op: ReduceOp, arrays: list[Array], root: int, wanted_type: type
+) -> None:
+    """Each rank has an array, or a part for each rank; all have different shapes."""
+    own = [cut(array, r) for r, array in enumerate(arrays)]
+    parts = [
+        [cut(array, q + (r if verb == "all_to_all" else 0)) for q in range(N)]
+        for r, array in enumerate(arrays)
+    ]
+    state_calls(job, verb, own, parts, root)
+    if verb in ("all_gather", "gather"):
+        args = (root,) if verb == "gather" else ()
+        for r, found in enumerate(job.run(verb, own, *args, wanted_type=wanted_type)):
+            if verb == "all_gather" or r == root:
+                assert_same(found, own)
+            else:
+                assert found is None
+    elif verb == "scatter":
+        got = [np.zeros(part.size, part.dtype) for part in parts[root]]
+        flat = [part.reshape(-1) for part in parts[root]]
+        job.scatter(got, flat, root, wanted_type)
+        assert_same(got, flat)
+    elif verb == "all_to_all":
+        for r, found in enumerate(job.run(verb, parts, wanted_type=wanted_type)):
+            assert_same(found, [parts[q][r] for q in range(N)])
+    else:
+        for r, found in enumerate(job.run(verb, parts, op, wanted_type=wanted_type)):
+            wanted = in_order(op, [parts[q][r] for q in range(N)])
+            if op is ReduceOp.PRODUCT and wanted.dtype.kind == "c":  # bits depend on the place
+                np.testing.assert_allclose(found, wanted, rtol=1e-4)
+            else:
+                assert_same([found], [wanted])
+
+
+def state_calls(job: Job, verb: str, own: list[Array], parts: list[list[Array]], root: int) -> None:
+    """Gives the links the calls that a verb of users makes."""
+    for r, link in enumerate(job.links):
+        shapes = tuple(part.shape for part in parts[r])
+        if verb in ("all_gather", "gather"):
+            link.own_call = Signature(operation=verb, shape=own[r].shape)
+        elif verb == "scatter":
+            stated = shapes if r == root else ()
+            shape = parts[root][r].shape
+            link.own_call = Signature(operation=verb, shape=shape, parts=stated)
+        else:
+            link.own_call = Signature(operation=verb, parts=shapes)
+
+
+def in_order(op: ReduceOp, arrays: list[Array]) -> Array:
+    """Returns the reduction of arrays in their order, whose bits are promised."""
+    total = arrays[0].copy()
+    for each in arrays[1:]:
+        combine(op, total, each)
+    finish(op, total, len(arrays))
+    return total
+
+
+def assert_same(found: list[Array], wanted: list[Array]) -> None:
+    for mine, each in zip(found, wanted, strict=True):
+        assert mine.dtype == each.dtype
+        assert mine.shape == each.shape
+        assert mine.flags.writeable
+        assert mine.tobytes() == each.tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,21 @@ from telegrad.collectives.algorithms import (
     direct,
     dissemination,
     ring,
+    shared_exchange,
+    shared_memory,
     star,
     tree,
 )
+from telegrad.collectives.algorithms.shared_exchange import CALL_BYTES
 from telegrad.collectives.link import EAGER_BYTES, Link, Steps
+from telegrad.collectives.messages import Signature
 from telegrad.collectives.select import select_all_gather, select_all_reduce, select_broadcast
+from telegrad.collectives.shared_memory.boards import BLOCK_BYTES, STEP
+from telegrad.collectives.shared_memory.residents import LEAST_BYTES
+from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array
 from tests.collectives.fake_link import FakeJob
+from tests.collectives.test_shared_memory import make_boards, run_ranks
 
 
 @dataclass
@@ -121,6 +130,78 @@ def test_costs(name: str, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "STEP_BYTES", 64)
     for nbytes in (n, 100 * n):
         assert counted(name, n, nbytes) == COSTS[name][1](n, nbytes)
+
+
+# -- meetings in shared memory ----------------------------------------------------------------
+
+
+def in_blocks(nbytes: int, parts: int, head: int = 0) -> int:
+    """Returns the blocks for parts of so many bytes each, of which the first has a head."""
+    first, size = ((BLOCK_BYTES - taken) // parts // 64 * 64 for taken in (head, 0))
+    return 1 + math.ceil(max(nbytes - first, 0) / size)
+
+
+def asking(nbytes: int) -> int:
+    """Returns the meeting in which ranks ask whether their arrays were made in shared memory."""
+    return int(nbytes >= LEAST_BYTES)
+
+
+MEETINGS: dict[str, tuple[Callable[[Room, Array], Steps[Any]], Callable[[int, int], int]]] = {
+    "all_reduce": (
+        lambda room, x: shared_memory.all_reduce(room, x, SUM),
+        lambda n, b: asking(b) + in_blocks(b, 1) * (1 if n == 2 or b <= 2**14 else 2),
+    ),
+    "reduce": (
+        lambda room, x: shared_memory.reduce(room, x, SUM, 1),
+        lambda n, b: in_blocks(b, 1) * (1 if n == 2 or b <= 2**14 else 2),
+    ),
+    "broadcast": (
+        lambda room, x: shared_memory.broadcast(room, x, 1),
+        lambda _, b: in_blocks(b, 1),
+    ),
+    "all_gather": (
+        lambda room, x: shared_exchange.all_gather(room, x),
+        lambda _, b: asking(b) + in_blocks(b, 1, CALL_BYTES),
+    ),
+    "gather": (
+        lambda room, x: shared_exchange.gather(room, x, 1),
+        lambda _, b: asking(b) + in_blocks(b, 1, CALL_BYTES),
+    ),
+    "scatter": (
+        lambda room, x: shared_exchange.scatter(
+            room, np.split(x, room.size)[0], np.split(x, room.size) if room.rank == 1 else [], 1
+        ),
+        lambda n, b: in_blocks(b // n, n, CALL_BYTES),
+    ),
+    "all_to_all": (
+        lambda room, x: shared_exchange.all_to_all(room, np.split(x, room.size)),
+        lambda n, b: in_blocks(b // n, n, CALL_BYTES),
+    ),
+    "reduce_scatter": (
+        lambda room, x: shared_exchange.reduce_scatter(room, np.split(x, room.size), SUM),
+        lambda n, b: in_blocks(b // n, n, CALL_BYTES),
+    ),
+}
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+@pytest.mark.parametrize("name", MEETINGS)
+def test_meetings(name: str, n: int) -> None:
+    """A rank that sends no message comes to so many meetings."""
+    for nbytes in (n, 2**14 // n * n, 900_000 // n * n, 3_500_000 // n * n):
+        part = (nbytes // n,)
+        if name == "scatter":
+            calls = [
+                Signature(operation=name, shape=part, parts=(part,) * n if r == 1 else ())
+                for r in range(n)
+            ]
+        else:
+            shape = (nbytes,) if name in ("all_gather", "gather") else None
+            calls = [Signature(operation=name, shape=shape, parts=(part,) * n)] * n
+        boards = make_boards(n)
+        arrays: list[Array] = [np.ones(nbytes, np.int8) for _ in range(n)]
+        assert run_ranks(arrays, MEETINGS[name][0], nbytes, calls, boards) == [None] * n
+        assert {board.words[STEP] for board in boards} == {MEETINGS[name][1](n, nbytes)}
 
 
 def linear(name: str) -> bool:

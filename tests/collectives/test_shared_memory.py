@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from telegrad.arrays import shared_below, shared_empty
 from telegrad.collectives import ReduceOp
-from telegrad.collectives.algorithms import shared_memory
+from telegrad.collectives.algorithms import shared_exchange, shared_memory
 from telegrad.collectives.backends import MemoryBackend, Sharing
 from telegrad.collectives.link import Backend, Link, Steps, run_here
 from telegrad.collectives.messages import Signature
@@ -39,6 +39,7 @@ from telegrad.wire import Buffer
 from tests.collectives import remote_code
 from tests.collectives.fake_link import FakeJob, FakeLink, Paused, arrays_for
 from tests.collectives.test_algorithms import CASES, expected
+from tests.patience import with_more_time
 
 R = TypeVar("R")
 CALL = Signature(operation="all_reduce", op="SUM", dtype="float64", shape=(3,))
@@ -131,10 +132,11 @@ class Words:
 
 
 class FakeMeeting(Meeting):
-    """An operation without messages but signals, which wake a sleeper."""
+    """An operation without messages; a signal wakes a sleeper."""
 
     def __init__(self, rank: int, size: int, wait: Callable[[], Any], call: Signature) -> None:
-        self._rank, self._size, self._wait, self._call = rank, size, wait, call
+        self._rank, self._size, self._wait = rank, size, wait
+        self._calls = {rank: call}
         self.told = False
         self.on_wake: Callable[[int], None] = lambda _: None
 
@@ -153,10 +155,14 @@ class FakeMeeting(Meeting):
         raise NotImplementedError
 
     def call_of(self, source: int) -> Signature:
-        assert source == self._rank
-        return self._call
+        return self._calls[source]
 
-    async def until(self, find: Callable[[], R | None]) -> R:
+    def hear(self, calls: Mapping[int, Signature | None]) -> None:
+        self._calls |= {r: call for r, call in calls.items() if call is not None}
+
+    async def until(
+        self, find: Callable[[], R | None], behind: Callable[[], list[int]] | None = None
+    ) -> R:
         while (found := find()) is None:
             if self.told:
                 raise CollectiveMismatchError("the calls differ")
@@ -181,8 +187,8 @@ class FakeMeeting(Meeting):
     async def backend(self) -> Backend:
         raise NotImplementedError
 
-    def mismatch(self, ranks: Any) -> CollectiveMismatchError:
-        raise NotImplementedError
+    def mismatch(self, ranks: Sequence[int]) -> CollectiveMismatchError:
+        return CollectiveMismatchError(f"{[str(self._calls[r]) for r in ranks]}")
 
 
 def make_boards(n: int) -> list[Board]:
@@ -225,13 +231,14 @@ def test_every_order_of_accesses_ends_a_meeting(n: int, meetings: int, seed: int
 
 def run_ranks(
     arrays: list[Array],
-    algorithm: Callable[[Room, Array], Steps[None]],
+    algorithm: Callable[[Room, Array], Steps[Any]],
     seed: int,
     calls: list[Signature] | None = None,
+    boards: list[Board] | None = None,
 ) -> list[BaseException | None]:
     """Runs an algorithm on every rank; who goes on next is drawn. Returns what each raised."""
     n, drawn = len(arrays), random.Random(seed)
-    boards = make_boards(n)
+    boards = boards or make_boards(n)
 
     async def paused() -> None:
         await Paused()
@@ -310,6 +317,52 @@ def test_arrays_of_several_blocks(n: int, more: int) -> None:
         np.testing.assert_array_equal(arrays[0], wanted)
 
 
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("items", [0, 3, BLOCK_BYTES // 8])
+@pytest.mark.parametrize("label", ["", "x" * 40_000, "x" * 3 * BLOCK_BYTES])
+def test_calls_of_any_length_go_along(n: int, items: int, label: str) -> None:
+    """A long call takes blocks of its own."""
+    calls = [Signature(operation="all_gather", shape=(items + r,), label=label) for r in range(n)]
+    arrays = [np.full(items + r, float(r)) for r in range(n)]
+    found: dict[int, list[Array]] = {}
+
+    async def gather(room: Room, array: Array) -> None:
+        found[room.rank] = await shared_exchange.all_gather(room, array)
+
+    run_ranks(arrays, gather, items, calls)
+    for r in range(n):
+        for array, wanted in zip(found[r], arrays, strict=True):
+            np.testing.assert_array_equal(array, wanted)
+
+
+@pytest.mark.parametrize("kind", ["scatter", "all_to_all"])
+def test_parts_that_do_not_fit_end_on_every_rank(kind: str) -> None:
+    """Every rank sees the calls of all."""
+    if kind == "scatter":
+        calls = [
+            Signature(operation=kind, shape=(2,), parts=((2,), (2,), (3,)) if r == 1 else ())
+            for r in range(3)
+        ]
+    else:
+        calls = [
+            Signature(
+                operation=kind, parts=((2,),) * 3, wanted=((3,), (2,), (2,)) if r == 1 else ()
+            )
+            for r in range(3)
+        ]
+    parts = [[np.zeros(2), np.zeros(2), np.zeros(3 if kind == "scatter" else 2)]] * 3
+
+    async def exchange(room: Room, array: Array) -> None:
+        if kind == "scatter":
+            await shared_exchange.scatter(room, array, parts[1] if room.rank == 1 else [], 1)
+        else:
+            await shared_exchange.all_to_all(room, parts[room.rank])
+
+    raised = run_ranks([np.zeros(2)] * 3, exchange, 0, calls)
+    assert [str(each) for each in raised] == [str(raised[0])] * 3
+    assert isinstance(raised[0], CollectiveMismatchError)
+
+
 @given(st.integers(2, 5), st.integers(0, 2**16))
 def test_calls_that_differ_end_on_every_rank(n: int, seed: int) -> None:
     calls = [CALL] * n
@@ -338,7 +391,7 @@ class CopyingMeeting(FakeLink, FakeMeeting):
 
     def __init__(self, job: FakeJob, rank: int, call: Signature) -> None:
         FakeLink.__init__(self, job, rank, call)
-        self._calls: list[Signature] = []
+        self._heard: set[int] = set()
 
     def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         shared = shared_below(memoryview(data)) is not None and (self.rank, to) not in self.copies
@@ -352,14 +405,28 @@ class CopyingMeeting(FakeLink, FakeMeeting):
 
     async def signalled(self, source: int) -> None:
         await FakeLink.signalled(self, source)
+        self._heard.add(source)
 
     async def backend(self) -> Backend:
         raise NotImplementedError
 
     async def receive(self, source: int) -> Buffer:
-        return (await self._job.take(("data", source, self.rank)))[1]
+        data = (await self._job.take(("data", source, self.rank)))[1]
+        self._heard.add(source)
+        return data
 
-    async def until(self, find: Callable[[], R | None]) -> R:
+    def hear(self, calls: Mapping[int, Signature | None]) -> None:
+        for r, call in calls.items():
+            assert call in (None, FakeLink.call_of(self, r))
+            self._heard |= {r} if call is not None else set()
+
+    def call_of(self, source: int) -> Signature:
+        assert source == self._rank or source in self._heard
+        return FakeLink.call_of(self, source)
+
+    async def until(
+        self, find: Callable[[], R | None], behind: Callable[[], list[int]] | None = None
+    ) -> R:
         while (found := find()) is None:
             self._job.goes_on(self.rank)
             await Paused()
@@ -453,6 +520,47 @@ def test_arrays_in_shared_memory_are_reduced_where_they_are(
             assert [link.nbytes for link in links] == sent
         for array in arrays:
             np.testing.assert_array_equal(array, wanted)
+
+
+@pytest.mark.parametrize("kind", ["whole", "parts", "mixed"])
+@pytest.mark.parametrize("n", [2, 3])
+def test_arrays_in_shared_memory_are_exchanged_where_they_are(kind: str, n: int) -> None:
+    size = n * ITEMS + n
+    arrays = make_arrays(kind, n, size)
+    before = [array.copy() for array in arrays]
+    job = FakeJob([np.zeros(1)] * n, n)
+    parts = tuple((size // n,) for _ in range(n))
+    for verb in ("all_gather", "all_to_all", "reduce_scatter"):
+        call = Signature(operation=verb, shape=(size,), parts=parts)
+        links = [CopyingMeeting(job, r, call) for r in range(n)]
+        job.links = list(links)
+        sharings = [one_host(n) for _ in range(n)]
+        cut = [np.split(array, n) for array in arrays]
+
+        async def run(link: Link, _: Array) -> Any:
+            backend, r = await enter(link, sharings[link.rank]), link.rank  # noqa: B023
+            if verb == "all_gather":  # noqa: B023
+                return await backend.all_gather(arrays[r])
+            if verb == "all_to_all":  # noqa: B023
+                return await backend.all_to_all(cut[r], arrays[r])  # noqa: B023
+            return await backend.reduce_scatter(cut[r], ReduceOp.AVG, arrays[r])  # noqa: B023
+
+        for r, found in enumerate(job.run(run)):
+            mine = [each[r] for each in cut]
+            if verb == "reduce_scatter":
+                np.testing.assert_array_equal(found, reduce(np.add, mine) / n)
+            else:
+                for array, wanted in zip(
+                    found, arrays if verb == "all_gather" else mine, strict=True
+                ):
+                    np.testing.assert_array_equal(array, wanted)
+                    assert not np.shares_memory(array, wanted)
+        went_round = kind != "mixed"  # the memory of each rank, once to each other one
+        assert [link.nbytes > (n - 1) * (BOARD_BYTES + 8 * size) for link in links] == [
+            went_round
+        ] * n
+        for array, each in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(array, each)
 
 
 def test_more_memory_than_slots() -> None:
@@ -591,6 +699,18 @@ def test_operations_that_differ_after_some_in_memory(first: str) -> None:
             assert words.startswith("CollectiveMismatchError: "), words
             assert "called barrier()" in words
             assert after == "3.0"
+
+
+def test_a_timeout_in_a_later_meeting_names_the_rank_that_is_behind() -> None:
+    with_more_time(check_behind, 0.5, 5.0)
+
+
+def check_behind(limit: float) -> None:
+    with Cluster(3, processes=True) as cluster:
+        cluster.run(remote_code.counted_in_memory, 3)
+        for words in cluster.run(remote_code.stays_behind, 1, limit):
+            assert words.startswith("CallTimeoutError: "), words
+            assert f"took longer than {limit:g} s: entered, but behind: rank 1 ('worker1')" in words
 
 
 def test_memory_is_freed_with_its_group() -> None:

@@ -18,7 +18,7 @@ from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, 
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "all_to_all", "check_wanted", "reduce_scatter"]
 
 # After a larger part, a rank waits for the part from the other side before it sends the next one.
 # That costs n - 2 steps more, of which each takes less than a tenth of the time of such a part. But
@@ -102,11 +102,12 @@ async def all_to_all(link: Link, parts: Sequence[Array]) -> list[Array]:
             data = await _receive_part(link, early, r)
             shape = link.call_of(r).parts[link.rank]
             received.append(from_bytes(data, parts[0].dtype, shape))
-    _check_wanted(link)
+    check_wanted(link)
     return received
 
 
-def _check_wanted(link: Link) -> None:
+def check_wanted(link: Link) -> None:
+    """Raises CollectiveMismatchError if a rank has another shape than its receiver expects."""
     calls = [link.call_of(r) for r in range(link.size)]
     for r, call in enumerate(calls):
         for source, shape in enumerate(call.wanted):

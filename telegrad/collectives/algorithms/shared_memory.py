@@ -33,7 +33,7 @@ ALONE_UP_TO_BYTES = 16 * 2**10
 async def broadcast(room: Room, flat: Array, root: int) -> None:
     """Replaces `flat` by the root's array. Meetings: 1 for each block of bytes."""
     for piece in _pieces(flat.view(np.uint8)):
-        block = room.blocks(piece)[root]
+        block = room.blocks(piece.nbytes, piece.dtype)[root]
         if room.rank == root:
             block[...] = piece
         await room.meet()
@@ -44,8 +44,9 @@ async def broadcast(room: Room, flat: Array, root: int) -> None:
 async def all_reduce(room: Room, flat: Array, op: ReduceOp) -> None:
     """Replaces `flat` by the reduction over all ranks, combined in the order of the ranks.
 
-    Meetings: for each block of bytes 1 with two ranks, and for up to 16 KiB; 2 otherwise. If the
-    arrays of all ranks were made in shared memory, 3 in all, and no block is needed.
+    Meetings: for each block of bytes 1 with two ranks, and for up to 16 KiB; 2 otherwise. One more
+    from 1 MiB on; if then the arrays of all ranks were made in shared memory, 3 in all, or 4 the
+    first time, and no block is needed.
     """
     await _reduce(room, flat, op, None)
 
@@ -58,13 +59,14 @@ async def reduce(room: Room, flat: Array, op: ReduceOp, root: int) -> None:
 async def _reduce(room: Room, flat: Array, op: ReduceOp, root: int | None) -> None:
     wanted = root is None or root == room.rank
     if root is None and flat.nbytes >= LEAST_BYTES:
-        arrays = await room.residents(flat)
-        if arrays is not None:
+        memories = await room.residents(flat)
+        if memories is not None:
+            arrays = [each[: flat.nbytes].view(flat.dtype) for each in memories]
             await _reduce_in_place(room, arrays, op)
             return
     alone = (room.size == 2 or flat.nbytes <= ALONE_UP_TO_BYTES) and _same_anywhere(op, flat)
     for piece in _pieces(flat):
-        blocks = room.blocks(piece)
+        blocks = room.blocks(piece.nbytes, piece.dtype)
         own = blocks[room.rank]
         own[...] = piece
         await room.meet()

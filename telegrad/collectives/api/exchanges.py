@@ -10,7 +10,6 @@ from typing import Literal, overload
 import numpy as np
 
 from telegrad.arrays import joined_flat, joined_rows, views_of
-from telegrad.collectives.algorithms import direct, star
 from telegrad.collectives.api.calls import (
     check_lengths,
     check_parts,
@@ -535,11 +534,12 @@ def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[lis
     choice = select_all_gather(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> list[Array]:
-        gathered = await choice.run(link, staged.shaped)
+        backend = await link.backend()
+        gathered = await backend.all_gather(staged.shaped)
         return [staged.to_user(each) for each in gathered]
 
     signature = signature_of("all_gather", checked, label, shape=checked.shape)
-    return Call(signature=signature, run=run, eager_bytes=choice.eager_bytes)
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=choice.eager_bytes)
 
 
 def _all_gather_single_piece(array: object, label: str) -> JoinableCall[Array]:
@@ -561,33 +561,32 @@ def _all_gather_single(
     choice = select_all_gather(staged.flat.nbytes, group.size)
 
     async def run(link: Link) -> Sequence[Array]:
-        if choice.run is direct.all_gather:
-            gathered = await direct.all_gather(
-                link, staged.shaped, lambda r: calls_of(link, r)[0].shape or ()
-            )
-        else:  # the shapes travel along
-            gathered = await choice.run(link, staged.shaped)
+        backend = await link.backend()
+        gathered = await backend.all_gather(
+            staged.shaped, lambda r: calls_of(link, r)[0].shape or ()
+        )
         return [staged.to_user(joined_rows([np.atleast_1d(each) for each in gathered]))]
 
-    return Joint(run, choice.eager_bytes)
+    return Joint(run, choice.eager_bytes, in_turn=True)
 
 
 def _all_gather_joined(pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf) -> Joint[Array]:
-    """Gathers directly: only a rank that is heard tells the shapes of its arrays."""
+    """Hears from every rank, as the joined array does not tell the shapes of the arrays in it."""
     flat = joined_flat([each.staged.flat for each in pieces])
 
     async def run(link: Link) -> Sequence[Array]:
         def shapes_of(r: int) -> list[Shape]:
             return [call.shape or () for call in calls_of(link, r)]
 
-        gathered = await direct.all_gather(
-            link, flat, lambda r: (sum(math.prod(shape) for shape in shapes_of(r)),)
+        backend = await link.backend()
+        gathered = await backend.all_gather(
+            flat, lambda r: (sum(math.prod(shape) for shape in shapes_of(r)),), heard=True
         )
         cut = [views_of(each, shapes_of(r)) for r, each in enumerate(gathered)]
         joined = [joined_rows(list(map(np.atleast_1d, each))) for each in zip(*cut, strict=True)]
         return [each.staged.to_user(v) for each, v in zip(pieces, joined, strict=True)]
 
-    return Joint(run, eager_bytes(flat, flat.nbytes))
+    return Joint(run, eager_bytes(flat, flat.nbytes), in_turn=True)
 
 
 def _gather_call(
@@ -598,13 +597,13 @@ def _gather_call(
     staged = Staged(checked)
 
     async def run(link: Link) -> list[Array] | None:
-        gathered = await star.gather(link, staged.shaped, root)
+        backend = await link.backend()
+        gathered = await backend.gather(staged.shaped, root)
         return None if gathered is None else [staged.to_user(each) for each in gathered]
 
     signature = signature_of("gather", checked, label, root=group.ranks[root], shape=checked.shape)
-    return Call(
-        signature=signature, run=run, eager_bytes=eager_bytes(staged.flat, staged.flat.nbytes)
-    )
+    eager = eager_bytes(staged.flat, staged.flat.nbytes)
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager)
 
 
 def _scatter_call(
@@ -624,13 +623,14 @@ def _scatter_call(
     flat = [Staged(part).flat for part in parts]
 
     async def run(link: Link) -> None:
-        await star.scatter(link, staged.flat, flat, root)
+        backend = await link.backend()
+        await backend.scatter(staged.flat, flat, root)
         staged.write_back()
 
     signature = signature_of(
         "scatter", checked, label, root=group.ranks[root], shape=checked.shape, parts=parts
     )
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes_of(flat))
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager_bytes_of(flat))
 
 
 def _check_own_part(array: Array, part: Array) -> None:
@@ -647,11 +647,11 @@ def _all_to_all_call(arrays: object, group: ProcessGroup, label: str) -> Call[li
     shaped = [each.shaped for each in staged]
 
     async def run(link: Link) -> list[Array]:
-        own = staged[link.rank]
-        return [own.to_user(each) for each in await direct.all_to_all(link, shaped)]
+        own, backend = staged[link.rank], await link.backend()
+        return [own.to_user(each) for each in await backend.all_to_all(shaped)]
 
     signature = signature_of("all_to_all", parts[0], label, parts=parts)
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes_of(shaped))
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager_bytes_of(shaped))
 
 
 def _all_to_all_single_call(
@@ -671,10 +671,11 @@ def _all_to_all_single_call(
     parts = cut_rows(staged.shaped, lengths)
 
     async def run(link: Link) -> Array:
-        received = await direct.all_to_all(link, parts)
+        backend = await link.backend()
+        received = await backend.all_to_all(parts, staged.flat)
         return staged.to_user(joined_rows(received))
 
     signature = signature_of(
         "all_to_all_single", checked, label, shape=checked.shape, parts=parts, wanted=wanted
     )
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes_of(parts))
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager_bytes_of(parts))

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Literal, overload
 
 from telegrad.arrays import joined_flat, views_of
-from telegrad.collectives.algorithms import direct
 from telegrad.collectives.api.calls import (
     check_parts,
     check_splits,
@@ -409,18 +408,21 @@ def _reduce_scatter_single(
     own = [each.signature.parts[group.rank] for each in pieces]
     cut = [views_of(each.staged.flat, each.signature.parts) for each in pieces]
     parts = [joined_flat(each) for each in zip(*cut, strict=True)]  # of all pieces, by rank
+    whole = pieces[0].staged.flat if len(pieces) == 1 else None
 
     async def run(link: Link) -> Sequence[Array]:
-        values = views_of(await direct.reduce_scatter(link, parts, op), own)
+        backend = await link.backend()
+        values = views_of(await backend.reduce_scatter(parts, op, whole), own)
         return [each.staged.to_user(v) for each, v in zip(pieces, values, strict=True)]
 
-    return Joint(run, eager_bytes_of(parts))
+    return Joint(run, eager_bytes_of(parts), in_turn=True)
 
 
 def _scattered(
     signature: Signature, parts: Sequence[Array], staged: Sequence[Staged], op: ReduceOp
 ) -> Call[Array]:
     async def run(link: Link) -> Array:
-        return staged[link.rank].to_user(await direct.reduce_scatter(link, parts, op))
+        backend = await link.backend()
+        return staged[link.rank].to_user(await backend.reduce_scatter(parts, op))
 
-    return Call(signature=signature, run=run, eager_bytes=eager_bytes_of(parts))
+    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager_bytes_of(parts))

@@ -26,7 +26,7 @@ import threading
 from collections.abc import Sequence
 from functools import cache
 from hashlib import blake2b
-from typing import final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -58,6 +58,7 @@ HEAD_BYTES = 4096
 MOST_RANKS = HEAD_BYTES // WORD - MARKS
 BLOCK_BYTES = 2**20
 BOARD_BYTES = HEAD_BYTES + 2 * BLOCK_BYTES  # without queues
+OCTET: Final = np.dtype(np.uint8)
 
 
 def has_order() -> bool:
@@ -170,15 +171,19 @@ class Boards:
         """Returns the ranks that sleep until all have come to a step."""
         return [r for r, words in self._others.items() if words[SLEEPS] == step]
 
-    def blocks(self, like: Array) -> list[Array]:
+    def behind(self, step: int) -> list[int]:
+        """Returns the ranks that have not come to a step."""
+        return [r for r, words in self._others.items() if words[STEP] < step]
+
+    def blocks(self, nbytes: int = BLOCK_BYTES, dtype: np.dtype[Any] = OCTET) -> list[Array]:
         """Returns the arrays of all ranks in the next blocks; every rank must call it.
 
         Args:
-            like: An array of at most `BLOCK_BYTES`, whose dtype and length they have.
+            nbytes: Their bytes, at most `BLOCK_BYTES`.
+            dtype: Their dtype.
         """
         self._half ^= 1
-        size = like.nbytes
-        return [each[self._half, :size].view(like.dtype) for each in self._blocks]
+        return [each[self._half, :nbytes].view(dtype) for each in self._blocks]
 
     def _order(self) -> None:
         """Makes earlier writes seen before later reads: taking a lock is a fence."""

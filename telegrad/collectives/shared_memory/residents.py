@@ -119,12 +119,12 @@ class Residents:
             r == self._rank or (r, place.slot) in self._theirs for r, place in enumerate(places)
         )
 
-    def arrays(self, places: Sequence[ResidentPlace], flat: Array) -> list[Array]:
-        """Returns the arrays of all ranks, each of the dtype and the size of `flat`, this rank's."""
+    def memories(self, places: Sequence[ResidentPlace], flat: Array) -> list[Array]:
+        """Returns the bytes of all ranks from their arrays on; of this rank those of `flat` alone."""
         return [
-            flat
+            flat.view(np.uint8)
             if r == self._rank
-            else np.frombuffer(self._theirs[r, place.slot], flat.dtype, flat.size, place.offset)
+            else np.frombuffer(self._theirs[r, place.slot], np.uint8)[place.offset :]
             for r, place in enumerate(places)
         ]
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, final
 
 import numpy as np
 
 from telegrad.arrays import memory_below, shared_empty
 from telegrad.collectives.link import Backend, Link, Steps
-from telegrad.collectives.messages import Signature
+from telegrad.collectives.messages import Signature, pack_call, unpack_call
 from telegrad.collectives.reduction import as_bytes
 from telegrad.collectives.shared_memory.boards import (
     BOARD_BYTES,
@@ -44,12 +44,23 @@ class Meeting(Link):
     """The link of an operation whose ranks may meet in memory, too."""
 
     @abstractmethod
-    def until(self, find: Callable[[], R | None]) -> Steps[R]:
-        """Waits until `find` returns a value other than None; messages make it look again."""
+    def until(
+        self, find: Callable[[], R | None], behind: Callable[[], list[int]] | None = None
+    ) -> Steps[R]:
+        """Waits until `find` returns a value other than None; messages make it look again.
+
+        Args:
+            find: The function.
+            behind: Returns the ranks for which it waits, if that is known.
+        """
 
     @abstractmethod
     def wake(self, to: int) -> None:
         """Makes a rank that waits in `until` look again."""
+
+    @abstractmethod
+    def hear(self, calls: Mapping[int, Signature | None]) -> None:
+        """Records that ranks have entered, as memory shows; with their calls, if these are known."""
 
     @abstractmethod
     def tell_call(self) -> None:
@@ -69,16 +80,20 @@ class Room:
     Attributes:
         rank: This rank.
         size: The number of ranks.
+        meeting: The operation.
+        call: The call of this rank, as bytes.
         blocks: Returns the arrays of all ranks in the next blocks; see `Boards.blocks`.
     """
 
     def __init__(self, meeting: Meeting, boards: Boards, residents: Residents, spin: Spin) -> None:
         self.rank, self.size = meeting.rank, meeting.size
+        self.meeting = meeting
+        self.call = pack_call(meeting.call_of(meeting.rank))
         self.blocks = boards.blocks
-        self._meeting = meeting
         self._boards = boards
         self._residents = residents
         self._spin = spin
+        self._met = False
         self._digest = digest_of(meeting.call_of(meeting.rank))
 
     async def meet(self, note: int = 0) -> list[int]:
@@ -95,15 +110,18 @@ class Room:
         try:
             if boards.all_here(step):
                 for r in boards.sleepers(step):
-                    self._meeting.wake(r)
+                    self.meeting.wake(r)
             else:
                 await self._wait(step)
             if not boards.others_calls(step) <= {self._digest}:
-                self._meeting.tell_call()
-                await self._meeting.until(lambda: None)  # messages find the difference
+                self.meeting.tell_call()
+                await self.meeting.until(lambda: None)  # messages find the difference
         except BaseException:
             boards.spoil()  # who comes now must not take this rank's memory for good
             raise
+        if not self._met:
+            self._met = True
+            self.meeting.hear(dict.fromkeys(range(self.size)))
         return boards.notes(step)
 
     async def _wait(self, step: int) -> None:
@@ -111,14 +129,18 @@ class Room:
         if spin.window and spin.poll(lambda _: [True] if boards.all_here(step) else [], 0):
             return
         boards.sleep(step)
-        await self._meeting.until(lambda: boards.all_here(step) or None)
+        await self.meeting.until(lambda: boards.all_here(step) or None, lambda: boards.behind(step))
         boards.sleep(0)
         spin.learn(time.monotonic() - began)
 
-    async def residents(self, flat: Array) -> list[Array] | None:
-        """Returns the arrays of all ranks, if each lies in memory that its rank made to be shared.
+    def learn_calls(self, packed: Sequence[bytes]) -> None:
+        """Records the calls of all ranks, which they have shown as bytes."""
+        self.meeting.hear({r: unpack_call(each) for r, each in enumerate(packed)})
 
-        Memory that is new to the group goes round by messages.
+    async def residents(self, flat: Array) -> list[Array] | None:
+        """Returns the memory of all ranks' arrays, if each was made to be shared.
+
+        The memory of another rank begins with its array and may go on after that. Memory that is new to the group goes round by messages.
 
         Args:
             flat: The array of this rank.
@@ -131,15 +153,15 @@ class Room:
             return None
         if any(place.new for place in places):
             for r in others if own.new else ():
-                self._meeting.send(r, residents.memory_of(flat))
+                self.meeting.send(r, residents.memory_of(flat))
             for r in others:
                 if places[r].new:
-                    residents.take(r, places[r], await self._meeting.receive(r))
+                    residents.take(r, places[r], await self.meeting.receive(r))
             if not all(await self.meet(residents.has_all(places))):
                 residents.refuse(flat)
                 return None
             residents.know(own, flat)
-        return residents.arrays(places, flat)
+        return residents.memories(places, flat)
 
 
 @final
@@ -197,9 +219,17 @@ class PartMeeting(Meeting):
         """See `Link`."""
         return self._whole.mismatch([self._ranks[r] for r in ranks])
 
-    def until(self, find: Callable[[], R | None]) -> Steps[R]:
+    def until(
+        self, find: Callable[[], R | None], behind: Callable[[], list[int]] | None = None
+    ) -> Steps[R]:
         """See `Meeting`."""
-        return self._whole.until(find)
+        if behind is None:
+            return self._whole.until(find)
+        return self._whole.until(find, lambda: [self._ranks[r] for r in behind()])
+
+    def hear(self, calls: Mapping[int, Signature | None]) -> None:
+        """See `Meeting`."""
+        self._whole.hear({self._ranks[r]: call for r, call in calls.items()})
 
     def wake(self, to: int) -> None:
         """See `Meeting`."""
