@@ -1,7 +1,7 @@
 """The backends of a group: messages, shared memory, or both; and the turns of its operations.
 
     ranks on one host that share memory      MemoryBackend
-    ranks on several hosts, some with more   HostsBackend: long all_reduces go through memory first
+    ranks on several hosts, some with more   HostsBackend: broadcasts and long all_reduces use both
     all others                               MessageBackend
 
 Operations use the backend one after the other, in the order of their numbers.
@@ -154,12 +154,26 @@ class HostsBackend(MessageBackend):
         link: The operation.
         room: The place where the ranks of this host meet.
         leaders: The backend of the first ranks of all hosts; None unless this is one.
+        hosts: The ranks of each host.
     """
 
-    def __init__(self, link: Link, room: Room, leaders: Backend | None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        room: Room,
+        leaders: Backend | None,
+        hosts: Sequence[Sequence[int]],
+    ) -> None:
         super().__init__(link)
+        self._hosts = hosts
         self._room = room
         self._leaders = leaders
+
+    async def broadcast(self, flat: Array, root: int) -> None:
+        """Replaces `flat` by that of rank `root`."""
+        source, ranks = next((i, ranks) for i, ranks in enumerate(self._hosts) if root in ranks)
+        place = ranks.index(root) if self._link.rank in ranks else None
+        await hosts.broadcast(self._room, self._leaders, flat, source, place)
 
     async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
         """Replaces `flat` by the reduction over all ranks."""
@@ -234,4 +248,4 @@ class Sharing:
             return MemoryBackend(room)
         first = [ranks[0] for ranks in self._hosts]
         leaders = MessageBackend(PartMeeting(meeting, first)) if here.rank == 0 else None
-        return HostsBackend(meeting, room, leaders)
+        return HostsBackend(meeting, room, leaders, self._hosts)

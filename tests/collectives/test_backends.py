@@ -115,6 +115,52 @@ def test_only_leaders_send_long_arrays_between_hosts() -> None:
     assert sent[0] + sent[3] < 2.01 * arrays[0].nbytes
 
 
+@pytest.mark.parametrize("root", range(N))
+def test_a_broadcast_goes_once_to_each_other_host(root: int) -> None:
+    job = Job([[0, 1, 2], [3, 4]], root)
+    job.run("barrier", [], wanted_type=HostsBackend)
+    before = [link.nbytes for link in job.links]
+    arrays = arrays_for(N, LONG, "float32", 3)
+    job.run("broadcast", arrays, root, wanted_type=HostsBackend)
+    sent = [link.nbytes - then for link, then in zip(job.links, before, strict=True)]
+    assert sent == [arrays[0].nbytes if r == (0 if root < 3 else 3) else 0 for r in range(N)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", [*IN_PLACE, *EXCHANGES])
+def test_no_rank_returns_before_all_have_come(kind: str, verb: str) -> None:
+    for absent in range(N):
+        job = Job(KINDS[kind][1], absent)
+        job.run("barrier", [], wanted_type=KINDS[kind][0])
+        arrays = arrays_for(N, 5 * N, "float32", 3)
+        parts = [np.split(array, N) for array in arrays]
+        shapes = tuple(part.shape for part in parts[0])
+        for r, link in enumerate(job.links):
+            link.patience = 300
+            if verb in EXCHANGES:
+                stated = shapes if verb != "scatter" or r == 2 else ()
+                shape = shapes[0] if verb == "scatter" else arrays[0].shape
+                link.own_call = Signature(operation=verb, shape=shape, parts=stated)
+
+        async def one(link: Link, _: Array) -> None:
+            r = link.rank
+            args: dict[str, tuple[Any, ...]] = {
+                "barrier": (),
+                "broadcast": (arrays[r], 2),  # noqa: B023
+                "all_reduce": (arrays[r], ReduceOp.SUM),  # noqa: B023
+                "reduce": (arrays[r], ReduceOp.SUM, 2),  # noqa: B023
+                "all_gather": (arrays[r],),  # noqa: B023
+                "gather": (arrays[r], 2),  # noqa: B023
+                "scatter": (parts[r][0], parts[2] if r == 2 else [], 2),  # noqa: B023
+                "all_to_all": (parts[r],),  # noqa: B023
+                "reduce_scatter": (parts[r], ReduceOp.SUM),  # noqa: B023
+            }
+            backend = await enter(link, job.sharings[r])  # noqa: B023
+            await getattr(backend, verb)(*args[verb])
+
+        assert job.fake.run_without(absent, one) == set()
+
+
 def check(
     job: Job, verb: str, op: ReduceOp, arrays: list[Array], root: int, wanted_type: type
 ) -> None:

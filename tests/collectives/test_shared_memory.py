@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -385,7 +386,13 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 
 
 class CopyingMeeting(FakeLink, FakeMeeting):
-    """A link on which shared memory arrives as it is, or as a copy where the job says so."""
+    """A link on which shared memory arrives as it is, or as a copy where the job says so.
+
+    Attributes:
+        patience: The number of times that it may look in vain.
+    """
+
+    patience: float = math.inf
 
     copies: frozenset[tuple[int, int]] = frozenset()
 
@@ -428,7 +435,9 @@ class CopyingMeeting(FakeLink, FakeMeeting):
         self, find: Callable[[], R | None], behind: Callable[[], list[int]] | None = None
     ) -> R:
         while (found := find()) is None:
-            self._job.goes_on(self.rank)
+            self.patience -= 1
+            if self.patience > 0:
+                self._job.goes_on(self.rank)
             await Paused()
         return found
 
