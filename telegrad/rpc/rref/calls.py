@@ -380,7 +380,7 @@ class RRefCalls:
             self.unuse(used)
             return failed(failure)
         creation, owner = reference.creation, reference.owner
-        record = CallRecord(function, explain=partial(self._explained, owner, creation))
+        record = CallRecord(function, explain=partial(self._explained, reference))
         try:
             reply = self._agent.calling.send(
                 owner,
@@ -401,13 +401,15 @@ class RRefCalls:
             self.fail_with(creation, owner, reply.try_set_exception)
         return reply
 
-    def _explained(
-        self, owner: WorkerInfo, creation: Future[Any] | None, error: BaseException
-    ) -> BaseException:
-        """Returns the error that says more than the one with which a reply failed, if any does."""
-        told = error
+    def _explained(self, reference: Reference, error: BaseException) -> BaseException:
+        """Returns the error that says more than the one with which a reply failed, if any does.
+
+        The record of the call has this method, and so keeps the reference: nothing else keeps a value
+        of this worker until the call's turn comes.
+        """
+        told, creation = error, reference.creation
         if isinstance(error, WorkerLostError):
-            told = self.of_owner(owner, error)
+            told = self.of_owner(reference.owner, error)
             if told is not error:
                 told.__cause__ = error
         elif isinstance(error, LookupError) and creation is not None and creation._failed:

@@ -82,3 +82,15 @@ def test_a_tensor_at_its_owner_does_what_an_array_does(cluster: Cluster) -> None
 
     on(cluster, 0, body)
     drained(cluster)
+
+
+def test_a_call_keeps_the_value_of_its_own_worker(cluster: Cluster) -> None:
+    """The reference is let go of while the calls wait for their turn."""
+
+    def body() -> None:
+        futures = [rpc.remote("worker0", Kinds).rpc_async().plain(i) for i in range(50)]
+        futures += [rpc.RRef(Kinds()).rpc_async().plain(i) for i in range(50)]
+        assert rpc.wait_all(futures) == [2 * i for i in range(50)] * 2
+
+    on(cluster, 0, body)
+    drained(cluster)
