@@ -12,8 +12,9 @@ It is no GPU and no emulator of one. It finds what CuPy would refuse or answer w
     np.mean(a, where=mask)         TypeError: only CuPy's arguments (stand_in_signatures.py)
     np.linalg.eigh(a)              vectors with other signs than LAPACK's
 
-Its `cuda` part has one device, or as many as are asked for, streams and events that do nothing but
-tell the time, and memory that processes share. Arrays are made on the thread's current device; views stay where they are.
+Its `cuda` part has one device, or as many as are asked for, streams and events that know the
+order of work (`stand_in_streams`), and memory that processes share. Arrays are made on the thread's
+current device; views stay where they are.
 Functions that CuPy has and telegrad does not use are missing on purpose: a new use is noticed.
 """
 
@@ -30,6 +31,7 @@ import numpy as np
 from tests.gpu.stand_in_devices import Device, cuda, current_device
 from tests.gpu.stand_in_kernels import RawModule
 from tests.gpu.stand_in_signatures import SIGNATURES
+from tests.gpu.stand_in_streams import Memory, host_waits
 
 __all__ = ["Ufunc", "call_on_host", "ndarray", "stand_in"]
 
@@ -39,58 +41,65 @@ SCALARS = (bool, int, float, complex, np.generic)
 class ndarray:
     """An array of CuPy's kind over host memory."""
 
-    __slots__ = ("__weakref__", "number", "of_host")
+    __slots__ = ("__weakref__", "array", "memory", "number")
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, host: Any, dtype: Any = float, memptr: Any = None) -> None:
         """Takes an array of the host; with `memptr`, as CuPy's, the shape of one that lies there."""
         self.number: int = current_device()
+        self.memory = Memory()
         if memptr is None:
-            self.of_host = np.asarray(host)
+            self.array = np.asarray(host)
         else:
             size = int(np.prod(host)) * np.dtype(dtype).itemsize
-            self.of_host = np.ndarray(host, dtype, memptr.octets(size))
+            self.array = np.ndarray(host, dtype, memptr.octets(size))
             self.number = memptr.device_id
 
     def _view(self, host: Any) -> ndarray:
         view = ndarray(host)
-        view.number = self.number
+        view.number, view.memory = self.number, self.memory
         return view
+
+    @property
+    def of_host(self) -> Any:
+        """The array, for work in the current stream."""
+        self.memory.use()
+        return self.array
 
     # What CuPy tells of an array.
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.of_host.shape
+        return self.array.shape
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return self.of_host.strides
+        return self.array.strides
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.of_host.dtype
+        return self.array.dtype
 
     @property
     def ndim(self) -> int:
-        return self.of_host.ndim
+        return self.array.ndim
 
     @property
     def size(self) -> int:
-        return self.of_host.size
+        return self.array.size
 
     @property
     def itemsize(self) -> int:
-        return self.of_host.itemsize
+        return self.array.itemsize
 
     @property
     def nbytes(self) -> int:
-        return self.of_host.nbytes
+        return self.array.nbytes
 
     @property
     def flags(self) -> types.SimpleNamespace:
-        flags = self.of_host.flags
+        flags = self.array.flags
         return types.SimpleNamespace(
             c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous
         )
@@ -101,11 +110,11 @@ class ndarray:
 
     @property
     def data(self) -> types.SimpleNamespace:
-        return types.SimpleNamespace(ptr=self.of_host.__array_interface__["data"][0])
+        return types.SimpleNamespace(ptr=self.array.__array_interface__["data"][0])
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        told = self.of_host.__array_interface__
+        told = self.array.__array_interface__
         names = ("shape", "typestr", "descr", "data", "strides", "version")
         return {name: told[name] for name in names}
 
@@ -119,7 +128,7 @@ class ndarray:
 
     @property
     def base(self) -> Any:
-        return self.of_host.base
+        return self.array.base
 
     @property
     def T(self) -> ndarray:
@@ -128,14 +137,17 @@ class ndarray:
     # To the host.
 
     def get(self, order: str = "C") -> Any:
+        host_waits("get")
         return np.array(self.of_host, order=order)  # type: ignore[call-overload]
 
     def item(self) -> Any:
         if self.size != 1:
             raise ValueError("can only convert an array of size 1 to a Python scalar")
+        host_waits("item")
         return self.of_host.item()
 
     def tolist(self) -> Any:
+        host_waits("tolist")
         return self.of_host.tolist()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
@@ -151,10 +163,11 @@ class ndarray:
         return int(self.item())
 
     def __bool__(self) -> bool:
+        host_waits("bool")
         return bool(self.of_host)
 
     def __len__(self) -> int:
-        return len(self.of_host)
+        return len(self.array)
 
     def __iter__(self) -> Iterator[ndarray]:
         return (self[i] for i in range(len(self)))
@@ -171,10 +184,13 @@ class ndarray:
     # Parts.
 
     def __getitem__(self, index: Any) -> ndarray:
+        if isinstance(index, ndarray) and index.dtype.kind == "b":
+            host_waits("a mask as an index")  # for the length of the result
         return self._view(self.of_host[_index(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.of_host[_index(index)] = _host(value)
+        self.memory.write()
 
     # Methods; their keyword names are CuPy's.
 
@@ -219,13 +235,14 @@ class ndarray:
         return self if exact == self.dtype and not copy else ndarray(self.of_host.astype(exact))
 
     def copy(self, order: str = "C") -> ndarray:
-        return ndarray(self.of_host.copy(order))  # type: ignore[arg-type]
+        return ndarray(self.of_host.copy(order))
 
     def conj(self) -> ndarray:
         return ndarray(self.of_host.conj())
 
     def fill(self, value: Any) -> None:
         self.of_host.fill(_host(value))
+        self.memory.write()
 
     def reshape(self, *shape: Any) -> ndarray:
         return self._view(self.of_host.reshape(*shape))
@@ -391,6 +408,7 @@ _FUNCTIONS = """result_type amax amin broadcast_arrays cumprod nanmax nanmin nan
     tensordot tril triu unique unwrap zeros_like"""
 
 # What CuPy 13 has of them: `cholesky` without `upper`, `solve` without broadcasting.
+_WAITING = ("nonzero", "flatnonzero", "unique")  # for the length of their results
 _LINALG = "cholesky det eigh inv lstsq matrix_power norm pinv qr slogdet solve svd"
 _FFT = "fft fft2 fftn fftshift ifft ifft2 ifftn ifftshift irfft rfft"
 
@@ -420,7 +438,10 @@ class Ufunc:
             raise TypeError(f"{self.name} has no loop for complex numbers")
         given = {} if out is None else {"out": (_host(out),)}
         result = self._ufunc(*map(_host, args), dtype=dtype, casting=casting, **given)
-        return _wrap(result) if out is None else out
+        if out is None:
+            return _wrap(result)
+        out.memory.write()
+        return out
 
     def at(self, a: ndarray, indices: Any, b: Any) -> None:
         name = self._ufunc.__name__
@@ -429,6 +450,7 @@ class Ufunc:
         if str(a.dtype) not in _AT[name].split():
             raise TypeError(f"cupy.{name}.at only supports {_AT[name]} as data type")
         self._ufunc.at(a.of_host, _index(indices), _host(b))
+        a.memory.write()
 
 
 # The dtypes that CuPy adds to, or compares with, at places that repeat.
@@ -486,6 +508,8 @@ def call_on_host(
                 raise TypeError(f"{function.__name__}() {error}") from None
             if function.__name__ not in _OF_ANYTHING and not isinstance(args[0], ndarray):
                 raise AttributeError(f"{type(args[0]).__name__!r} is no array of CuPy")
+        if function.__name__ in _WAITING:
+            host_waits(function.__name__)
         plain = {key: _plain(value) for key, value in kwargs.items()}
         result = function(*_plain(args), **plain)
         return ndarray(result) if function.__name__ in _OF_NO_AXES else _wrap(result)
@@ -623,7 +647,7 @@ def _as_strided(x: ndarray, shape: Any, strides: Any) -> ndarray:
 
 
 def _may_share_memory(a: ndarray, b: ndarray) -> bool:
-    return np.may_share_memory(a.of_host, b.of_host)
+    return np.may_share_memory(a.array, b.array)
 
 
 def _made_by(function: Callable[..., Any]) -> Callable[..., ndarray]:

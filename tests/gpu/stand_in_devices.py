@@ -1,12 +1,7 @@
-"""The `cuda` part of the stand-in for CuPy: devices, and streams and events that tell the time.
-
-Its memory is in `stand_in_memory`.
-"""
+"""The `cuda` part of the stand-in for CuPy: devices; streams and memory are in files of their own."""
 
 from __future__ import annotations
 
-import threading
-import time
 import types
 from functools import partial
 
@@ -14,19 +9,16 @@ from tests.gpu.stand_in_memory import (
     MemoryPointer,
     UnownedMemory,
     alloc_pinned_memory,
-    finish,
-    queued,
     runtime,
 )
+from tests.gpu.stand_in_streams import THREAD, Event, Stream, current_stream
 
 __all__ = ["Device", "cuda", "current_device"]
-
-_CURRENT = threading.local()
 
 
 def current_device() -> int:
     """Returns the number of the device on which this thread makes arrays."""
-    return getattr(_CURRENT, "number", 0)
+    return getattr(THREAD, "number", 0)
 
 
 class Device:
@@ -41,54 +33,23 @@ class Device:
         if self.id >= self._count:
             raise RuntimeError(f"cudaErrorInvalidDevice: the stand-in has no device {self.id}")
         self._before.append(current_device())
-        _CURRENT.number = self.id
+        THREAD.number = self.id
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _CURRENT.number = self._before.pop()
-
-
-class _Stream:
-    ptr = 0
-
-    def __init__(self, *, non_blocking: bool = False) -> None:
-        pass
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        return
-
-    def synchronize(self) -> None:
-        finish(queued())
-
-
-class _Event:
-    def __init__(self, *, disable_timing: bool = False) -> None:
-        self.time = 0.0
-        self.before = -1
-
-    def record(self, stream: _Stream | None = None) -> None:
-        self.time = time.perf_counter()
-        self.before = queued()
-
-    def synchronize(self) -> None:
-        if self.before < 0:
-            raise AssertionError("an event that was never recorded is waited for")
-        finish(self.before)
+        THREAD.number = self._before.pop()
 
 
 def cuda(devices: int = 1) -> types.SimpleNamespace:
     """Returns it, for a machine of so many GPUs."""
     return types.SimpleNamespace(
         Device=partial(Device, count=devices),
-        Event=_Event,
+        Event=Event,
         MemoryPointer=MemoryPointer,
-        Stream=_Stream,
+        Stream=Stream,
         UnownedMemory=UnownedMemory,
         alloc_pinned_memory=alloc_pinned_memory,
-        get_current_stream=_Stream,
+        get_current_stream=current_stream,
         get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
         runtime=runtime(devices),
     )
