@@ -25,6 +25,7 @@ from telegrad.arrays.device import (
     to_host,
 )
 from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, gpu_identities
+from telegrad.arrays.device_reports import raise_reported, report_ends
 from telegrad.arrays.joining import joined_flat, joined_rows, views_of
 from telegrad.arrays.shared import SharedMemory, can_share, memory_below, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
@@ -68,7 +69,9 @@ __all__ = [
     "memory_below",
     "namespace",
     "octets_from_gpu",
+    "raise_reported",
     "reduction_twin",
+    "report_ends",
     "shared_below",
     "shared_empty",
     "sparse_product",

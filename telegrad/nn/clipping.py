@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import computing_dtype, device_of, namespace
+from telegrad.arrays import CPU, computing_dtype, device_of, namespace
 from telegrad.autograd import RowSparse, Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -25,7 +25,7 @@ def clip_grad_norm_(
     *,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
-) -> float:
+) -> float | Tensor:
     """Scales all gradients by one factor so that their joint norm is at most `max_norm`.
 
     Args:
@@ -36,8 +36,10 @@ def clip_grad_norm_(
             are scaled by such a norm.
 
     Returns:
-        The norm before scaling. For arrays on a GPU, the function waits for it once. Squares of
-        float16 and bfloat16 are computed in float32.
+        The norm before scaling. Squares of float16 and bfloat16 are computed in float32. If all
+        gradients are on one GPU, the norm is a Tensor without axes there, and this function does
+        not wait; `float(norm)` does. With `error_if_nonfinite`, or with gradients on several
+        devices, it waits once for each.
 
     Raises:
         ValueError: The norm is not finite and `error_if_nonfinite` is True, or `max_norm` is
@@ -54,7 +56,10 @@ def clip_grad_norm_(
     if not max_norm >= 0:
         raise ValueError(f"max_norm must not be negative, it is {max_norm}")
     found = _with_gradient(parameters)
-    total = _norm([_items(p.grad) for p in found], norm_type)
+    parts = _parts([_items(p.grad) for p in found], norm_type)
+    if len(parts) == 1 and CPU not in parts and not error_if_nonfinite:
+        return _clip_there(found, next(iter(parts.values())), max_norm, norm_type)
+    total = _norm(parts, norm_type)
     if error_if_nonfinite and not math.isfinite(total):
         raise ValueError(
             f"the gradients' norm of order {norm_type} is {total}; find the operation that made "
@@ -66,6 +71,22 @@ def clip_grad_norm_(
             for p in found:
                 _replace(p, (p.grad if isinstance(p.grad, RowSparse) else p.grad.data) * factor)
     return total
+
+
+def _clip_there(found: list[Any], parts: list[Any], max_norm: float, order: float) -> Tensor:
+    """Does the same where the gradients are, without a wait."""
+    xp = namespace(*parts)
+    joint = xp.stack(parts)
+    if math.isinf(order):
+        total = joint.max()
+    else:
+        total = xp.sqrt(joint.sum()) if order == 2 else joint.sum() ** (1 / order)
+    factor = xp.minimum(max_norm / (total + 1e-6), 1.0)  # NaN stays NaN
+    with np.errstate(invalid="ignore"):
+        for p in found:
+            gradient = p.grad if isinstance(p.grad, RowSparse) else p.grad.data
+            _replace(p, (gradient * factor).astype(gradient.dtype, copy=False))
+    return Tensor(total)
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
@@ -105,12 +126,17 @@ def _items(gradient: Any) -> Any:
     return gradient.coalesce().values if isinstance(gradient, RowSparse) else gradient.data
 
 
-def _norm(arrays: list[Any], order: float) -> float:
+def _parts(arrays: list[Any], order: float) -> dict[str, list[Any]]:
+    """Returns the parts of the norm by device."""
     parts: dict[str, list[Any]] = {}
     for items in arrays:
         if items.size:
             parts.setdefault(device_of(items), []).append(_part(items, order))
-    # All parts are computed first, so that each device is waited for once.
+    return parts
+
+
+def _norm(parts: dict[str, list[Any]], order: float) -> float:
+    # All parts were computed first, so that each device is waited for once.
     found = [x for some in parts.values() for x in namespace(*some).stack(some).tolist()]
     if math.isnan(sum(found)):
         return math.nan

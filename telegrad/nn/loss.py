@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from telegrad import kernels
-from telegrad.arrays import array_beside, check_devices, is_floating
+from telegrad.arrays import (
+    array_beside,
+    check_devices,
+    is_cupy,
+    is_floating,
+    namespace,
+    report_ends,
+)
 from telegrad.autograd import Tensor, as_tensor, ops, rules
 from telegrad.nn.module import Module
 from telegrad.types import Array
@@ -241,6 +248,9 @@ def cross_entropy(
     Raises:
         TypeError: The labels are not integers.
         ValueError: A label is not a class, the mean has no label that counts, or shapes do not fit.
+            For labels on a GPU this function does not wait. A label that is not a class counts as
+            ignored, and the next call that waits for a Tensor of a GPU, or the next cross entropy,
+            raises. The mean of no labels is NaN.
 
     >>> import numpy as np
     >>> round(cross_entropy(np.zeros((3, 2)), np.array([0, 1, 0])).item(), 4)
@@ -311,14 +321,10 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
     if labels.dtype.kind not in "iu":
         raise TypeError(f"labels are integers, one per row of the logits, not {labels.dtype}")
     classes = shape[axis]
-    counted = weights = None
-    low, high = kernels.label_range(labels)
-    if low <= ignore_index <= high:
-        counted = labels != ignore_index
-        labels = labels * counted
-        weights = counted.astype(x.dtype)
-        low, high = kernels.label_range(labels)
-    kernels.check_classes((low, high), classes)
+    labels, counted = (_counted_there if is_cupy(labels) else _counted)(
+        labels, classes, ignore_index
+    )
+    weights = None if counted is None else counted.astype(x.dtype)
     if weight is not None:
         each = _cast(weight, x)
         check_devices("logits and weight", scores, _plain(each))
@@ -326,6 +332,33 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
             raise ValueError(f"weight has shape {each.shape}, ({classes},) needed: one per class")
         weights = each[labels] if weights is None else each[labels] * weights
     return _Labelled(x if len(shape) <= 2 else _turned(x), labels, weights, counted, axis)
+
+
+def _counted(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
+    """Returns labels that are classes, and a mask of those that count; None if all do."""
+    counted = None
+    low, high = kernels.label_range(labels)
+    if low <= ignore_index <= high:
+        counted = labels != ignore_index
+        labels = labels * counted
+        low, high = kernels.label_range(labels)
+    kernels.check_classes((low, high), classes)
+    return labels, counted
+
+
+def _counted_there(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
+    """Returns the same for labels on a GPU, and does not wait for it.
+
+    A label that is no class does not count, and the host raises its error later.
+    """
+    if not labels.size:
+        return labels, None
+    counted = (labels >= 0) & (labels < classes)
+    known = counted | (labels == ignore_index)
+    report_ends(namespace(labels).where(known, 0, labels), kernels.check_classes, classes)
+    if 0 <= ignore_index < classes:
+        counted = counted & (labels != ignore_index)
+    return labels * counted, counted
 
 
 def _turned(x: Any) -> Any:
@@ -345,7 +378,7 @@ def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = N
     if reduction != "mean" or found.weights is None:
         return _reduced(losses, reduction)
     average = found.weights.mean() if found.weights.size else 0.0  # a sum could overflow float16
-    if not average:
+    if not is_cupy(_plain(average)) and not average:
         raise ValueError("the mean of no losses is not defined; every label is ignored")
     return as_tensor(losses.mean() / average)
 

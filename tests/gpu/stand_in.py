@@ -401,7 +401,7 @@ _UFUNCS = """arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt copysign 
     power remainder rint sign sin sqrt square subtract tanh trunc"""
 
 _FUNCTIONS = """result_type amax amin broadcast_arrays cumprod nanmax nanmin nanstd nanvar real_if_close sinc std var all allclose angle any argmax argmin argpartition argsort array_equal
-    array_split bincount broadcast_to concatenate convolve count_nonzero cross cumsum diagonal
+    array_split bincount broadcast_to concatenate convolve copyto count_nonzero cross cumsum diagonal
     diff dot einsum empty_like expand_dims flatnonzero full_like histogram i0 imag inner
     intersect1d isclose isin max mean median min moveaxis nan_to_num ndim nonzero ones_like
     outer pad prod ravel real roll searchsorted shape size split stack sum take_along_axis

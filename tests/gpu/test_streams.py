@@ -5,11 +5,15 @@ The stand-in reports a use of an array that is not ordered after its last write,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+import telegrad as tg
+from telegrad import nn, optim
+from tests.gpu.comparison import host, normal
 from tests.gpu.stand_in_streams import watched
 
 
@@ -71,3 +75,71 @@ def test_the_stand_in_knows_what_a_wait_orders(stand_in_alone: Any, waits: str) 
         del x
     assert not seen.races
     assert len(seen.waits) == (waits != "event")
+
+
+# -- no wait inside a training step --------------------------------------------------------------
+
+X = normal(3, 6, 4).astype(np.float32)
+LABELS = np.array([0, 1, 2, -100, 1, 0])
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "SGD": lambda params: optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda params: optim.Adam(params, lr=0.01, weight_decay=0.1),
+    "AdamW": lambda params: optim.AdamW(params, lr=0.01, amsgrad=True),
+    "RMSprop": lambda params: optim.RMSprop(params, lr=0.01, momentum=0.5),
+    "Adagrad": lambda params: optim.Adagrad(params, lr=0.1, lr_decay=0.1),
+}
+
+
+def network(device: str) -> nn.Module:
+    rng = np.random.default_rng(0)
+    layers = nn.Linear(4, 8, rng=rng), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3, rng=rng)
+    return nn.Sequential(*layers).to(device)
+
+
+def train(kind: str, device: str, steps: int = 3) -> nn.Module:
+    model = network(device)
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    schedule = optim.CosineAnnealingLR(optimizer, 10)
+    x, labels = tg.tensor(X, device=device), tg.tensor(LABELS, device=device)
+    with watched() as seen:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            schedule.step()
+    assert not seen.waits
+    assert not seen.races
+    return model
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_training_step_does_not_wait(xp: Any, kind: str) -> None:
+    expected = train(kind, "cpu").state_dict()
+    for name, parameter in train(kind, "cuda").named_parameters():
+        np.testing.assert_allclose(host(parameter.data), host(expected[name]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("stray", [3, -1])
+def test_a_label_that_is_no_class_is_an_error_at_the_next_wait(xp: Any, stray: int) -> None:
+    labels = np.array([0, stray, -100])
+    logits = tg.tensor(X[:3, :3], device="cuda", requires_grad=True)
+    loss = nn.functional.cross_entropy(logits, tg.tensor(labels, device="cuda"))
+    loss.backward()
+    low, high = min(stray, 0), max(stray, 0)
+    with pytest.raises(ValueError, match=f"labels from {low} to {high} with logits for 3") as found:
+        loss.item()
+    assert found.value.__notes__ == ["found by cuda:0 in work that was started before this call"]
+    kept = nn.functional.cross_entropy(X[:1, :3], np.array([0]))
+    np.testing.assert_allclose(loss.item(), kept.item(), rtol=1e-6)  # and that is told once
+    gradient = logits.grad
+    assert gradient is not None
+    assert not host(gradient.data)[1:].any()
+
+
+def test_the_next_loss_tells_of_it_if_nobody_waits(xp: Any) -> None:
+    logits, labels = tg.tensor(X, device="cuda"), tg.tensor([0, 4, 4, 4, 1, 4], device="cuda")
+    nn.functional.cross_entropy(logits, labels)
+    xp.cuda.get_current_stream().synchronize()  # a GPU may need its time
+    with pytest.raises(ValueError, match="labels from 0 to 4 with logits for 4 classes"):
+        nn.functional.cross_entropy(logits, labels)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from telegrad import nn, tensor
-from telegrad.autograd import RowSparse
+from telegrad.autograd import RowSparse, Tensor
 from tests.gpu.comparison import close_on
 
 clip_norm, clip_value = nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_
@@ -24,6 +24,23 @@ def leaves(*gradients: Any) -> list[Any]:
         x.grad = gradient if is_sparse else tensor(gradient)
         made.append(x)
     return made
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("limit", [0.5, 10.0, math.inf, math.nan])
+def test_the_norm_is_the_same_on_a_gpu(cupy: Any, order: float, limit: float) -> None:
+    gradients = [np.array([[1.0, -2.0]]), np.array([0.5]), np.zeros((0, 2))]
+    if not limit < math.inf:
+        gradients.append(np.array([limit]))
+        limit = 1.0
+    here, there = leaves(*gradients), leaves(*gradients)
+    for p in there:
+        p.grad = tensor(cupy.asarray(p.grad.data))
+    norm = clip_norm(there, limit, norm_type=order)
+    assert isinstance(norm, Tensor)
+    np.testing.assert_allclose(norm.item(), clip_norm(here, limit, norm_type=order))
+    for p, q in zip(here, there, strict=True):
+        close_on(cupy, q.grad, p.grad.data)
 
 
 @pytest.mark.parametrize("order", [1.0, 2.0, 3.0, math.inf])

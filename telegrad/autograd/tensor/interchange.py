@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import operator
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from telegrad.arrays import device_of, is_cupy, sparse_product_asks, to_device, to_host
+from telegrad.arrays import (
+    device_of,
+    is_cupy,
+    raise_reported,
+    sparse_product_asks,
+    to_device,
+    to_host,
+)
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.errors import AutogradError
 from telegrad.types import Array
@@ -26,6 +33,9 @@ __all__ = [
     "formatted",
     "represented",
 ]
+
+
+T = TypeVar("T")
 
 
 # -- `ArrayHolder`: the properties of the array --------------------------------------------------
@@ -79,28 +89,37 @@ class ArrayHolder:
         Raises:
             ValueError: There is no `place`, and the number of items is not one.
             IndexError: `place` is outside the array.
+            ValueError: A GPU has found an error in its data in earlier work: a label that is no
+                class.
         """
         array: Any = self._value.array
         if place:
             index = place[0] if len(place) == 1 else place
             array = array[index] if isinstance(index, tuple) else array.reshape(-1)[index]
-        return array.item()
+        return _waited(array, array.item())
 
     def tolist(self) -> Any:
         """Returns the items as nested lists of Python numbers; a number if there are no axes."""
-        return self._value.array.tolist()
+        return _waited(self._value.array, self._value.array.tolist())
 
     def __len__(self) -> int:
         return len(self._value.array)
 
     def __bool__(self) -> bool:
-        return bool(self._value.array)
+        return _waited(self._value.array, bool(self._value.array))
 
     def __int__(self) -> int:
         return int(self.item())
 
     def __index__(self) -> int:
         return operator.index(self.item())
+
+
+def _waited(array: Array, value: T) -> T:
+    """Returns a value of `array` that the host has waited for; raises what GPUs have reported."""
+    if type(array) is not np.ndarray:
+        raise_reported()
+    return value
 
 
 # -- export to other libraries -------------------------------------------------------------------
@@ -154,7 +173,8 @@ class Interchange(ArrayHolder):
         Raises:
             AutogradError: This needs a gradient, outside `no_grad()`: write `t.detach().numpy()`.
         """
-        return to_host(self._exported())
+        exported = self._exported()
+        return _waited(exported, to_host(exported))
 
     def cupy(self) -> Array:
         """Returns the values as a CuPy array: shared if on a GPU, else a copy on the first.
