@@ -31,7 +31,7 @@ DOCUMENTED: dict[str, str] = {
         SiLU Sigmoid SmoothL1Loss Softmax Softplus Softsign Tanh functional init Embedding GRU GRUCell LSTM LSTMCell
         ModuleDict ModuleList MultiheadAttention ParameterList RNN RNNCell TransformerEncoderLayer utils""",
     "telegrad.doctor": "DoctorPair DoctorProblem DoctorReport DoctorWorker examine",
-    "telegrad.optim": """Adagrad Adam AdamW CosineAnnealingLR ExponentialLR HasGroups LambdaLR LinearLR MultiStepLR OneCycleLR
+    "telegrad.optim": """Adagrad Adam AdamW CosineAnnealingLR ExponentialLR HasGroups LambdaLR LinearLR LossScale MultiStepLR OneCycleLR
         Optimizer RMSprop ReduceLROnPlateau SGD Scheduler SequentialLR State StepLR""",
     "telegrad.scipy": "special",
     "telegrad.rpc": """Agent CurrentCall Future Limits RRef RpcOptions RpcStatistics WorkerInfo as_completed

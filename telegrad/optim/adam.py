@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from telegrad.arrays import namespace
-from telegrad.optim.optimizer import Optimizer, Params, State, held_arrays, in_blocks
+from telegrad.arrays import is_array, namespace
+from telegrad.optim.optimizer import Optimizer, Params, State, held_arrays, in_blocks, steps_so_far
 from telegrad.types import Array
 
 __all__ = ["Adam", "AdamW"]
@@ -90,10 +90,17 @@ class Adam(Optimizer):
         options = {**self.defaults, **options}
         lr, eps, decay = options["lr"], options["eps"], options["weight_decay"]
         first, second = options["betas"]
-        step = int(state.get("step", 0)) + 1
-        rate, root = -lr / (1 - first**step), math.sqrt(1 - second**step)
-        held = held_arrays(state, self._names(options), parameter)
+        step = steps_so_far(state) + 1
         xp = namespace(parameter)
+        rate, root = (
+            -lr / (1 - first**step),
+            (xp if is_array(step) else math).sqrt(1 - second**step),
+        )
+        if is_array(
+            step
+        ):  # a step that LossScale may have skipped; float64 would take twice as long
+            rate, root = rate.astype(parameter.dtype), root.astype(parameter.dtype)
+        held = held_arrays(state, self._names(options), parameter)
         stepped = xp.empty_like(parameter)
         for p, g, change, mean, square, *largest in in_blocks(
             parameter, gradient, stepped, *held.values()

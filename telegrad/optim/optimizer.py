@@ -36,6 +36,7 @@ __all__ = [
     "held_arrays",
     "in_blocks",
     "restored",
+    "steps_so_far",
     "with_rows",
 ]
 
@@ -263,27 +264,37 @@ class Optimizer(ABC):
         """Returns the state before the first step, for an optimizer that steps rows."""
         return {}
 
-    def step(self) -> None:
-        """Steps each parameter that has a `grad`; others stay unchanged."""
-        self.apply({p: p.grad for p in self._group_of if p.grad is not None})
+    def step(self, *, skip: bool | Array = False) -> None:
+        """Steps each parameter that has a `grad`; others stay unchanged.
 
-    def apply(self, gradients: Mapping[Tensor, Gradient]) -> None:
+        Args:
+            skip: True to change nothing; an array on a GPU is not waited for, see `apply`.
+        """
+        self.apply({p: p.grad for p in self._group_of if p.grad is not None}, skip=skip)
+
+    def apply(self, gradients: Mapping[Tensor, Gradient], *, skip: bool | Array = False) -> None:
         """Steps each of the optimizer's parameters that is in `gradients`; ignores other keys.
 
         Args:
             gradients: The gradients by parameter (by identity): arrays or Tensors in the
                 parameter's shape.
+            skip: True to change nothing. An array without axes on the parameters' GPU, as
+                `LossScale` passes it, is not waited for: the step is computed and then selected on
+                the GPU. Numbers in the state, such as the count of steps, become arrays.
 
         Raises:
             ValueError: A gradient has another shape or is on another device; no parameter was
                 stepped.
         """
+        decided_there = type(skip) is not bool and is_array(skip) and namespace(skip) is not np
+        if not decided_there and skip:
+            return
         known: Group | None = None
         for parameter, gradient in self._own(gradients):  # group by group
             group = self._group_of[parameter]
             if group is not known:
                 known, options = group, self._options(group)
-            self._apply_one(parameter, gradient, options)
+            self._apply_one(parameter, gradient, options, skip if decided_there else None)
 
     def _own(self, gradients: Mapping[Tensor, Gradient]) -> list[tuple[Tensor, Any]]:
         """Returns the parameters in `gradients`, each with its array; checks the shapes."""
@@ -314,20 +325,47 @@ class Optimizer(ABC):
             options[name] = option.item() if isinstance(option, np.generic) else option
         return options
 
-    def _apply_one(self, parameter: Tensor, gradient: Any, options: Mapping[str, Any]) -> None:
+    def _apply_one(
+        self, parameter: Tensor, gradient: Any, options: Mapping[str, Any], skip: Any = None
+    ) -> None:
         if type(gradient) is not np.ndarray and is_row_sparse(gradient):
             if self.steps_rows(options):
-                self._apply_rows(parameter, gradient, options)
+                if skip is None or not skip:  # the order of the rows is waited for anyway
+                    self._apply_rows(parameter, gradient, options)
                 return
             gradient = gradient.to_dense()
 
         def replace(array: Array) -> Array:  # under the parameter's lock, which guards the state
             state = self._states.get(parameter, {})
             exact = gradient.astype(array.dtype, copy=False)
+            if skip is not None:
+                return self._select(skip, parameter, array, exact, state, options)
             updated, self._states[parameter] = self.update(array, exact, state, **options)
             return updated
 
         replace_data(parameter, replace)
+
+    def _select(
+        self,
+        skip: Any,
+        parameter: Tensor,
+        array: Array,
+        gradient: Array,
+        state: State,
+        options: Mapping[str, Any],
+    ) -> Array:
+        """Returns the stepped array, or `array` if `skip`; keeps the state of the same choice."""
+        before = copied(state or self.initial(array, options))
+        updated, after = self.update(array, gradient, state, **options)
+        xp = namespace(array)
+
+        def chosen(old: Any, new: Any) -> Any:
+            new = new if is_array(new) else xp.full((), new)
+            return xp.where(skip, old if is_array(old) else xp.full((), old, new.dtype), new)
+
+        self._states[parameter] = {n: chosen(before.get(n, 0), x) for n, x in after.items()}
+        selected: Array = chosen(array, updated)
+        return selected
 
     def _apply_rows(
         self, parameter: Tensor, gradient: RowSparse, options: Mapping[str, Any]
@@ -469,3 +507,9 @@ def held_arrays(state: Mapping[str, Any], names: Iterable[str], like: Array) -> 
     return {
         name: state[name] if name in state else namespace(like).zeros_like(like) for name in names
     }
+
+
+def steps_so_far(state: Mapping[str, Any]) -> Any:
+    """Returns the number of steps in `state`: an int, or an array if a step may have been skipped."""
+    step = state.get("step", 0)
+    return step if type(step) is not np.ndarray and is_array(step) else int(step)

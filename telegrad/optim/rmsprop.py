@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from telegrad.arrays import namespace
-from telegrad.optim.optimizer import Optimizer, Params, State, held_arrays, in_blocks
+from telegrad.arrays import is_array, namespace
+from telegrad.optim.optimizer import (
+    Optimizer,
+    Params,
+    State,
+    held_arrays,
+    in_blocks,
+    steps_so_far,
+)
 from telegrad.types import Array
 
 __all__ = [
@@ -119,7 +126,7 @@ class RMSprop(Optimizer):
                 change[...] = velocity
             change *= -options["lr"]
             change += p
-        return stepped, {"step": int(state.get("step", 0)) + 1, **held}
+        return stepped, {"step": steps_so_far(state) + 1, **held}
 
 
 # -- Adagrad -------------------------------------------------------------------------------------
@@ -202,8 +209,9 @@ class Adagrad(Optimizer):
         """Returns the stepped array and the new sum."""
         options = {**self.defaults, **options}
         xp = namespace(parameter)
-        step = int(state.get("step", 0)) + 1
+        step = steps_so_far(state) + 1
         rate = options["lr"] / (1 + (step - 1) * options["lr_decay"])
+        rate = rate.astype(parameter.dtype) if is_array(rate) else rate
         decay = options["weight_decay"]
         total = (state or self.initial(parameter, options))["sum"]
         stepped = xp.empty_like(parameter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from telegrad.optim import LossScale
 from telegrad.parallel import functional
 from telegrad.parallel.ddp import DistributedDataParallel
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
@@ -13,7 +14,6 @@ from telegrad.parallel.hooks import (
     bfloat16_compress_hook,
     float16_compress_hook,
 )
-from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.owners import StepFailure, StepResult, step_failure
 from telegrad.parallel.processes import ProcessContext, spawn
 from telegrad.parallel.remote_module import RemoteModule, parameter_rrefs

@@ -17,9 +17,8 @@ import numpy as np
 from telegrad.autograd import Tensor
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
-from telegrad.optim import Optimizer
+from telegrad.optim import LossScale, Optimizer
 from telegrad.parallel.conductor import ANSWER_SECONDS, Conductor
-from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.owners import (
     GroupPart,
     Owner,
@@ -287,7 +286,7 @@ class DistributedOptimizer:
                 "step() would block a loop of telegrad's, nothing was sent; in an async def "
                 "function write `await rpc.to_thread(optimizer.step, context_id)`"
             )
-        weight = 1.0 if self.loss_scale is None else 1.0 / self.loss_scale.value
+        weight = 1.0 if self.loss_scale is None else 1.0 / float(self.loss_scale.value)
         if self._conductor is not None and self._staleness is None:
             agent.attachments[Container].find(context_id)  # raises here: owners would skip it
             result = self._enter_round(self._conductor, context_id, weight, left_until(ends))
@@ -309,7 +308,7 @@ class DistributedOptimizer:
         A step divides gradients by the same factor. So with a loss scale, each copy of an optimizer
         must belong to a single training loop.
         """
-        return loss if self.loss_scale is None else loss * self.loss_scale.value
+        return loss if self.loss_scale is None else self.loss_scale.scale(loss)
 
     def join(self) -> None:
         """Makes this worker a trainer, from the next round or at the slowest trainer's count.

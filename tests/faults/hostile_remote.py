@@ -190,9 +190,9 @@ class HeldOptimizer(SGD):
         if where == self._where:
             hold(self._held)
 
-    def apply(self, gradients: Mapping[Tensor, Gradient]) -> None:
+    def apply(self, gradients: Mapping[Tensor, Gradient], *, skip: Any = False) -> None:
         self._stop("apply")
-        super().apply(gradients)
+        super().apply(gradients, skip=skip)
 
 
 # -- streams ---------------------------------------------------------------------------------------

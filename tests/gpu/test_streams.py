@@ -96,18 +96,29 @@ def network(device: str) -> nn.Module:
     return nn.Sequential(*layers).to(device)
 
 
-def train(kind: str, device: str, steps: int = 3) -> nn.Module:
+def train(
+    kind: str, device: str, steps: int = 3, scale: optim.LossScale | None = None, bad: int = -1
+) -> nn.Module:
     model = network(device)
     optimizer = OPTIMIZERS[kind](model.parameters())
     schedule = optim.CosineAnnealingLR(optimizer, 10)
     x, labels = tg.tensor(X, device=device), tg.tensor(LABELS, device=device)
     with watched() as seen:
-        for _ in range(steps):
+        for t in range(steps):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), labels).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            optimizer.step()
-            schedule.step()
+            loss = nn.functional.cross_entropy(model(x), labels)
+            if scale is None:
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                optimizer.step()
+            else:
+                scale.scale(loss * (np.inf if t == bad else 1.0)).backward()
+                scale.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                scale.step(optimizer)
+                scale.update()
+            if t != bad:
+                schedule.step()
     assert not seen.waits
     assert not seen.races
     return model
@@ -118,6 +129,23 @@ def test_a_training_step_does_not_wait(xp: Any, kind: str) -> None:
     expected = train(kind, "cpu").state_dict()
     for name, parameter in train(kind, "cuda").named_parameters():
         np.testing.assert_allclose(host(parameter.data), host(expected[name]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", range(3))
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_step_that_overflows_changes_nothing_and_does_not_wait(
+    xp: Any, kind: str, bad: int
+) -> None:
+    scale = optim.LossScale(2.0**10, interval=2)
+    with np.errstate(invalid="ignore", over="ignore"):
+        model = train(kind, "cuda", 4, scale, bad)
+    expected = train(kind, "cpu", 3).state_dict()
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(host(parameter.data), host(expected[name]), rtol=1e-4, atol=1e-6)
+    plain = optim.LossScale(2.0**10, interval=2)
+    for t in range(4):
+        plain.update(overflow=t == bad)
+    assert scale.state_dict() == plain.state_dict()
 
 
 @pytest.mark.parametrize("stray", [3, -1])
