@@ -29,7 +29,7 @@ DOCUMENTED: dict[str, str] = {
         CrossEntropyLoss Dropout ELU Flatten GELU Hardtanh HuberLoss Identity KLDivLoss L1Loss LayerNorm LeakyReLU Linear
         LogSigmoid LogSoftmax MSELoss MaxPool2d Mish Module NLLLoss Parameter RMSNorm ReLU ReLU6 SELU Sequential
         SiLU Sigmoid SmoothL1Loss Softmax Softplus Softsign Tanh functional init Embedding GRU GRUCell LSTM LSTMCell
-        ModuleDict ModuleList MultiheadAttention ParameterList RNN RNNCell TransformerEncoderLayer utils""",
+        ModuleDict ModuleList MultiheadAttention ParameterList RNN RNNCell TransformerEncoderLayer autocast utils""",
     "telegrad.doctor": "DoctorPair DoctorProblem DoctorReport DoctorWorker examine",
     "telegrad.optim": """Adagrad Adam AdamW CosineAnnealingLR ExponentialLR HasGroups LambdaLR LinearLR LossScale MultiStepLR OneCycleLR
         Optimizer RMSprop ReduceLROnPlateau SGD Scheduler SequentialLR State StepLR""",

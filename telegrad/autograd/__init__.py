@@ -15,6 +15,7 @@ from telegrad.autograd.differentiate import (
     tensors_in,
 )
 from telegrad.autograd.gradcheck import gradcheck, gradgradcheck
+from telegrad.autograd.graph.autocast import autocast
 from telegrad.autograd.graph.engine import (
     Completion,
     GradientTarget,
@@ -70,6 +71,7 @@ __all__ = [
     "Wanted",
     "as_tensor",
     "attach",
+    "autocast",
     "backward",
     "current_generator",
     "detect_anomaly",

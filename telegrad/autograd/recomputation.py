@@ -19,6 +19,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, final
 
 from telegrad.autograd.differentiate import flatten
 from telegrad.autograd.generator import repeatable
+from telegrad.autograd.graph.autocast import casting_dtype, casting_in
 from telegrad.autograd.graph.grad_mode import (
     Watcher,
     enable_grad,
@@ -64,7 +65,7 @@ def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if not is_grad_enabled() or any(isinstance(watcher, _Segment) for watcher in watchers()):
         return function(*args, **kwargs)  # the outer call computes all of it again
     segment = _Segment(function, (args, kwargs))
-    with repeatable() as state, watched_by(*watchers(), segment):
+    with repeatable() as state, watched_by(*watchers(), segment), casting_in(casting_dtype()):
         result = function(*args, **kwargs)
     segment.recorded_with(state)
     return result
@@ -82,6 +83,7 @@ class _Segment(Watcher, Segment):
         self._nodes: list[weakref.ref[SavingNode]] = []
         self._doubled: list[tuple[str, tuple[Any, ...]]] = []
         self._state: Any = None
+        self._casting = casting_dtype()
         self._complete = False
         self._lock = threading.Lock()
 
@@ -116,7 +118,12 @@ class _Segment(Watcher, Segment):
                 return
             args, kwargs = self._rebuild([_restored(x) for x in self._arguments])
             doubles = _Doubles()
-            with enable_grad(), repeatable(self._state), watched_by(doubles):
+            with (
+                enable_grad(),
+                repeatable(self._state),
+                watched_by(doubles),
+                casting_in(self._casting),
+            ):
                 function(*args, **kwargs)
             self._hand_over(doubles)
             self._function = None

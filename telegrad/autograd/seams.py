@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from telegrad.autograd.graph.autocast import cast_as
 from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.tensor.tensor import (
     accumulate_grad,
@@ -15,6 +16,7 @@ from telegrad.autograd.tensor.tensor import (
 
 __all__ = [
     "accumulate_grad",
+    "cast_as",
     "change_rows",
     "edge_of",
     "graph_root",

@@ -1,6 +1,6 @@
 """Modules, which own parameters and compute with them."""
 
-from telegrad.autograd import current_generator, manual_seed
+from telegrad.autograd import autocast, current_generator, manual_seed
 from telegrad.nn import functional, init, utils
 from telegrad.nn.activation import (
     ELU,
@@ -96,6 +96,7 @@ __all__ = [
     "Softsign",
     "Tanh",
     "TransformerEncoderLayer",
+    "autocast",
     "current_generator",
     "functional",
     "init",

@@ -14,6 +14,7 @@ from telegrad.arrays import (
     report_ends,
 )
 from telegrad.autograd import Tensor, as_tensor, ops, rules
+from telegrad.autograd.seams import cast_as
 from telegrad.nn.module import Module
 from telegrad.types import Array
 
@@ -126,6 +127,7 @@ def binary_cross_entropy(
     >>> round(binary_cross_entropy(np.array([0.5, 0.75]), np.array([1.0, 0.0])).item(), 6)
     1.039721
     """
+    (x,) = cast_as("loss", x)
     losses = rules.layers.binary_cross_entropy(x, _matching(target, x))
     return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
 
@@ -151,6 +153,7 @@ def binary_cross_entropy_with_logits(
     >>> round(binary_cross_entropy_with_logits(np.array([0.0, np.log(3.0)]), np.array([1.0, 0.0])).item(), 6)
     1.039721
     """
+    (x,) = cast_as("loss", x)
     target = _matching(target, x)
     if pos_weight is None:
         losses = rules.layers.cross_entropy_of_logits(x, target)
@@ -182,6 +185,7 @@ def kl_div(
     >>> round(kl_div(np.log(np.array([[0.25, 0.75]])), np.array([[0.5, 0.5]]), reduction="batchmean").item(), 6)
     0.143841
     """
+    (x,) = cast_as("loss", x)
     target = _matching(target, x)
     if log_target:
         losses = ops.exp(target) * (target - x)
@@ -215,6 +219,7 @@ def nll_loss(
     >>> round(nll_loss(np.log(np.array([[0.25, 0.75]])), np.array([1])).item(), 6)
     0.287682
     """
+    (x,) = cast_as("loss", x)
     found = _labelled(x, target, weight, ignore_index)
     losses = -rules.layers.picked(found.scores, found.labels)
     return _over_labels(losses, found, reduction)
@@ -261,7 +266,10 @@ def cross_entropy(
     target = target if isinstance(target, Tensor) else array_beside(target, _plain(x))
     kind = target.dtype.kind
     if kind not in "iu" and is_floating(target.dtype) and target.shape == x.shape:
+        (x,) = cast_as("loss", x)
         return _of_probabilities(x, target, weight, reduction, label_smoothing)
+    if label_smoothing or weight is not None:  # else the operation below does it
+        (x,) = cast_as("loss", x)
     found = _labelled(x, target, weight, ignore_index)
     if not label_smoothing:
         mean = reduction == "mean" and found.weights is None and found.labels.size > 0
@@ -384,6 +392,7 @@ def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = N
 
 
 def _difference(x: Any, target: Any) -> Any:
+    (x,) = cast_as("loss", x)
     return x - _matching(target, x)
 
 

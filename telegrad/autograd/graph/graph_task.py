@@ -24,6 +24,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from telegrad.arrays import is_array, namespace
+from telegrad.autograd.graph.autocast import CASTING
 from telegrad.autograd.graph.grad_mode import ENABLED, set_mode
 from telegrad.autograd.graph.node import Edge, Node, Sink
 from telegrad.autograd.tensor.tensor import Accumulate, AccumulateGrad, Gradient, Gradients, Tensor
@@ -197,10 +198,12 @@ class GraphTask:
 
     def _work(self) -> None:
         inbox, before = self._inbox, set_mode(self._create_graph)
+        casting = CASTING.set(None)  # the dtypes are those of the forward
         try:
             while not self._stopped and (self._ready or (not inbox.empty() and self._take_fed())):
                 self._process_ready()
         finally:
+            CASTING.reset(casting)
             ENABLED.reset(before)
 
     def abort(self) -> None:

@@ -44,6 +44,7 @@ from telegrad.arrays import (
     namespace,
     takes_ufuncs,
 )
+from telegrad.autograd.graph.autocast import CASTING, PRECISION
 from telegrad.autograd.graph.grad_mode import ENABLED
 from telegrad.autograd.graph.node import Edge, Node, Value
 from telegrad.autograd.graph.parameters import positional_names, signature_of
@@ -339,7 +340,7 @@ class Operation:
     """A recorded function over arrays and Tensors; with arrays alone it returns `forward`'s result.
 
     Args:
-        name: The name in messages.
+        name: The name in messages, and in the table of `autocast`.
         forward: The function over arrays; extra parameters are keywords.
         arguments: The names of its leading array arguments, `a b`; `*parts` for any number.
         outputs: The names of its outputs if `forward` returns a tuple of them, `values vectors`;
@@ -382,6 +383,7 @@ class Operation:
     ) -> None:
         self.name = self.__name__ = self.__qualname__ = name
         self.__doc__ = forward.__doc__
+        self._short = PRECISION.get(name)  # None: `autocast` does not change its dtype
         self.options = dict(options or {})
         self._variadic = arguments.startswith("*")
         self._arguments = tuple(arguments.lstrip("*").split())
@@ -427,6 +429,8 @@ class Operation:
             AutogradError: An argument without a rule needs a gradient; or recorded values are
                 complex and the rules are of real numbers.
         """
+        if self._short is not None and (casting := CASTING.get()) is not None:
+            inputs, keywords = casting.of_call(inputs, keywords, short=self._short)
         names = self._arguments
         plans = self._usual
         if keywords or len(inputs) != self._count:

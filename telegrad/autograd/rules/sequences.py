@@ -17,6 +17,7 @@ import numpy as np
 
 from telegrad import kernels
 from telegrad.arrays import namespace
+from telegrad.autograd.graph.autocast import cast_as
 from telegrad.autograd.graph.function import Function, FunctionContext
 from telegrad.autograd.ops import relu, sigmoid, stack, swapaxes
 from telegrad.autograd.rules.layers import recorded_gradients
@@ -50,6 +51,7 @@ def attention(
         The result, shape (..., queries, value length); and the softmax, shape (..., queries, keys),
         or None.
     """
+    q, k, v, bias = cast_as("attention", q, k, v, bias)
     found = _Attention.apply(bias, scale, weights, q, k, v)
     return found if weights else (found, None)
 
@@ -58,6 +60,7 @@ def attention_packed(
     packed: Any, bias: Any, scale: float, *, weights: bool = False
 ) -> tuple[Any, Any]:
     """Returns `attention` of `packed[0]`, `packed[1]` and `packed[2]`."""
+    packed, bias = cast_as("attention", packed, bias)
     found = _Attention.apply(bias, scale, weights, packed)
     return found if weights else (found, None)
 
@@ -165,9 +168,8 @@ def recurrence(
         h of all steps, shape (steps, batch, hidden), and the last states.
     """
     c = states[1] if len(states) > 1 else None
-    outputs: tuple[Any, ...] = _Recurrence.apply(
-        kind, reverse, x, states[0], c, w_ih, w_hh, b_ih, b_hh
-    )
+    arrays = cast_as("recurrence", x, states[0], c, w_ih, w_hh, b_ih, b_hh)
+    outputs: tuple[Any, ...] = _Recurrence.apply(kind, reverse, *arrays)
     return outputs
 
 
