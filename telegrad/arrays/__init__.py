@@ -29,6 +29,7 @@ from telegrad.arrays.device_reports import raise_reported, report_ends
 from telegrad.arrays.joining import joined_flat, joined_rows, views_of
 from telegrad.arrays.shared import SharedMemory, can_share, memory_below, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
+from telegrad.arrays.streams import Place, Streams, current_place, follow
 from telegrad.arrays.twins import (
     add_at,
     check_supported,
@@ -42,8 +43,10 @@ __all__ = [
     "CPU",
     "DeviceMemory",
     "Mappings",
+    "Place",
     "SharedMemory",
     "SharedPlace",
+    "Streams",
     "add_at",
     "array_beside",
     "array_from_dlpack",
@@ -54,8 +57,10 @@ __all__ = [
     "computing_dtype",
     "copy_into",
     "copy_to_device",
+    "current_place",
     "device_name",
     "device_of",
+    "follow",
     "fourier_twin",
     "gpu_identities",
     "host_copy",

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, final, overload
 
 import numpy as np
 
-from telegrad.arrays import namespace
+from telegrad.arrays import Streams, namespace
 from telegrad.autograd.graph.grad_mode import enable_grad
 from telegrad.autograd.graph.graph_task import GraphTask, is_sole
 from telegrad.autograd.graph.node import Edge
@@ -202,7 +202,7 @@ def grad(
         captures=wanted.edges,
     )
     task.run()
-    return wanted.answer(task.captured, allow_unused=allow_unused)
+    return wanted.answer(task.captured, allow_unused=allow_unused, streams=task.streams)
 
 
 @final
@@ -229,17 +229,30 @@ class Wanted:
                 raise _no_edge(x, i)
             self.edges.append(edge)
 
-    def answer(self, captured: MutableMapping[Edge, Gradient], *, allow_unused: bool) -> Any:
+    def answer(
+        self,
+        captured: MutableMapping[Edge, Gradient],
+        *,
+        allow_unused: bool,
+        streams: Streams | None = None,
+    ) -> Any:
         """Returns the gradients that arrived at `edges`, in a tree like that of the inputs.
 
         Args:
             captured: The gradients by edge. This method empties it: a gradient with no other
                 reference is then handed out without a copy.
             allow_unused: True to allow inputs without a gradient.
+            streams: The CUDA streams of the pass; None if it has none. The current ones go on
+                behind them.
 
         Raises:
             AutogradError: An input got no gradient, and `allow_unused` is False.
         """
+        if streams is not None:
+            with streams.entered():
+                answered = self.answer(captured, allow_unused=allow_unused)
+            streams.wait()
+            return answered
         found: list[Any] = [captured.get(edge) for edge in self.edges]
         captured.clear()
         unused = [i for i, g in enumerate(found) if g is None]

@@ -468,4 +468,6 @@ def grad(
         call="dist_autograd.grad, context_id, outputs, inputs",
         wanted=wanted.edges,
     )
-    return wanted.answer(runner.take_captured(), allow_unused=allow_unused)
+    return wanted.answer(
+        runner.take_captured(), allow_unused=allow_unused, streams=runner.gradients.streams
+    )

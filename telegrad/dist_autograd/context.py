@@ -169,4 +169,6 @@ class Context:
             recorded = Functions(self._sends, self._receives)
             self._sends, self._receives = {}, {}
             self._touched, self._passes = set(), {}
+        for runner in passes:
+            runner.gradients.release()
         return touched, passes, recorded

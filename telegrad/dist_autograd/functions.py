@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import CPU, to_device
+from telegrad.arrays import CPU, Place, current_place, follow, to_device
 from telegrad.autograd import (
     Edge,
     Gradient,
@@ -87,12 +87,20 @@ class SendFunction(Node):
         """Returns the send function above tensors that were sent in one message, in this order."""
         edges: list[Edge | None] = []
         devices: list[str] = []
+        made: list[Place] = []
         for each in tensors:
-            edges.append(edge_of(each))
-            devices.append(each.device)
-        return SendFunction(
+            edge, device = edge_of(each), each.device
+            edges.append(edge)
+            devices.append(device)
+            if device != CPU:
+                known = None if edge is None else getattr(edge[0], "_made_on", None)
+                made += known or [current_place(each.data)]
+        function = SendFunction(
             edges, context_id=context_id, peer=peer, message=message, devices=devices
         )
+        if made:
+            function._made_on = tuple(made)
+        return function
 
     @property
     def name(self) -> str:
@@ -168,6 +176,9 @@ class Functions:
 
 
 def _describe(tensor: Tensor, memory: Memory) -> tuple[object, Sequence[Buffer]]:
+    edge = tensor._edge
+    if edge is not None and (made := getattr(edge[0], "_made_on", None)):
+        follow(made)  # the copy to the host, in this thread's stream
     return describe_held(tensor.data, memory)
 
 

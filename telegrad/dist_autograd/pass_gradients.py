@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, final
 
 import numpy as np
 
-from telegrad.arrays import namespace, to_device
+from telegrad.arrays import Streams, namespace, to_device
 from telegrad.autograd import Gradient, GradientTarget, Tensor, enable_grad, is_row_sparse
 
 __all__ = ["PassGradients", "moved_to", "sum_of"]
+
+_AT_ONCE: Final = nullcontext()
 
 
 @final
@@ -24,6 +27,9 @@ class PassGradients(GradientTarget):
 
     Args:
         earlier: Function that returns the gradients of the ended passes of this context.
+
+    Attributes:
+        streams: The CUDA streams of the pass; None if it does not run on a GPU.
     """
 
     def __init__(self, earlier: Callable[[], Sequence[PassGradients]]) -> None:
@@ -32,6 +38,7 @@ class PassGradients(GradientTarget):
         self._lock = threading.Lock()
         self._held: dict[Tensor, Gradient] = {}
         self._cleared = False
+        self.streams: Streams | None = None
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
         """Adds `gradient` to the gradient of `tensor`, on the leaf's device, in memory of its own.
@@ -70,9 +77,23 @@ class PassGradients(GradientTarget):
         return self._earlier()
 
     def held(self) -> dict[Tensor, Gradient]:
-        """Returns the gradients; they belong to the pass, so callers must not write into them."""
+        """Returns the gradients; they belong to the pass, so callers must not write into them.
+
+        On a GPU, the streams that are current in this thread go on behind those of the pass.
+        """
+        if self.streams is not None:
+            self.streams.wait()
         with self._lock:
             return dict(self._held)
+
+    def in_order(self) -> AbstractContextManager[None]:
+        """Returns a block whose work on GPUs comes after that of the rules, in any thread."""
+        return _AT_ONCE if self.streams is None else self.streams.entered()
+
+    def release(self) -> None:
+        """Has memory go back to the pool behind those that have read the gradients."""
+        if self.streams is not None:
+            self.streams.end_reads()
 
     def clear(self) -> None:
         """Removes all gradients and keeps no later ones."""

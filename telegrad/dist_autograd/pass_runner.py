@@ -23,9 +23,22 @@ from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
-from telegrad.autograd import Completion, Edge, Gradient, Gradients, GraphTask, Sink, Tensor, attach
+import numpy as np
+
+from telegrad.arrays import Place, current_place, is_cupy
+from telegrad.autograd import (
+    Completion,
+    Edge,
+    Gradient,
+    Gradients,
+    GraphTask,
+    Sink,
+    Tensor,
+    attach,
+    is_row_sparse,
+)
 from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.desk import Desk
 from telegrad.dist_autograd.functions import Functions, RecvFunction, SendFunction
@@ -153,6 +166,18 @@ def record_received(
     return received
 
 
+def _home_of(message: PassMessage) -> Place | None:
+    """Returns the stream in which this thread has read a message's gradients, if they are on a GPU."""
+    for _, slots in message.gradients:
+        for gradient in slots:
+            if gradient is not None and type(gradient) is not np.ndarray:
+                array: Any = gradient.data if isinstance(gradient, Tensor) else gradient
+                array = array.values if is_row_sparse(array) else array
+                if is_cupy(array):
+                    return current_place(array)
+    return None
+
+
 # -- the runner ----------------------------------------------------------------------------------
 
 Root: TypeAlias = tuple[Edge, Gradient]
@@ -244,7 +269,7 @@ class PassRunner:
 
     def hear(self, peer: WorkerInfo, message: PassMessage) -> None:
         """Queues and handles a peer's message; the caller must call `work` afterwards."""
-        self._queue(partial(self._hear, peer, message))
+        self._queue(partial(self._hear, peer, message, _home_of(message)))
 
     def abort(
         self,
@@ -332,7 +357,9 @@ class PassRunner:
         note_origin(error, self._agent.info.name, self._context.id)
         return self._protocol.abort(error)
 
-    def _hear(self, peer: WorkerInfo, message: PassMessage) -> list[Action[Gradients]]:
+    def _hear(
+        self, peer: WorkerInfo, message: PassMessage, home: Place | None
+    ) -> list[Action[Gradients]]:
         actions: list[Action[Gradients]] = []
         if message.mode is not None:
             if not self._protocol.entered:
@@ -343,6 +370,8 @@ class PassRunner:
                     actions = self._failed(error)
             actions += self._protocol.begin(peer, message.claims, None)
         gradients = message.gradients
+        if home is not None and self._task is not None and self._task.streams is not None:
+            self._task.streams.lend(home, gradients)
         if gradients or message.nones:
             if message.function:
                 gradients = record_received(self._context, peer, message)
@@ -410,7 +439,8 @@ class PassRunner:
     def _finish(self) -> None:
         """Runs the hooks' work at the end of the pass, in the pool, so that events are handled."""
         try:
-            completions = self.gradients.finish()
+            with self.gradients.in_order():
+                completions = self.gradients.finish()
         except BaseException as error:  # a hook raised
             self._handle(partial(self._failed, error))
         else:
@@ -468,6 +498,7 @@ class PassRunner:
             captures=None if self._mode.keep else self._wanted,
         )
         self._functions, self._task, self._fed = functions, task, True
+        self.gradients.streams = task.streams
         sends: dict[WorkerInfo, list[int]] = {}
         for peer, number in functions.sends:
             sends.setdefault(peer, []).append(number)
@@ -548,7 +579,8 @@ class PassRunner:
         try:
             if self._mode.create and message.gradients:
                 record_sent(self._context, peer, message, self._new_message)
-            self._agent.messages.post(peer, PASS, message.to_wire())
+            with self.gradients.in_order():  # another thread may have computed them
+                self._agent.messages.post(peer, PASS, message.to_wire())
         except (WorkerLostError, UnknownWorkerError) as error:
             self._events.append(partial(self._protocol.lost, peer, error))
         except BaseException as error:

@@ -21,6 +21,7 @@ from telegrad.dist_autograd.functions import Functions, SendFunction
 from telegrad.dist_autograd.ids import write_context_id
 from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
 from telegrad.dist_autograd.messages import PassId
+from telegrad.dist_autograd.pass_gradients import PassGradients
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import ContextError, WorkerLostError
@@ -295,6 +296,7 @@ class Listening:
 
     def __init__(self) -> None:
         self.told: SimpleQueue[str] = SimpleQueue()
+        self.gradients = PassGradients(list)
 
     def lose(self, peer: WorkerInfo, error: BaseException) -> None:
         self.told.put("lose")

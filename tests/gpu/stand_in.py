@@ -137,18 +137,18 @@ class ndarray:
     # To the host.
 
     def get(self, order: str = "C") -> Any:
-        host_waits("get")
-        return np.array(self.of_host, order=order)  # type: ignore[call-overload]
+        host_waits("get", self.memory)
+        return np.array(self.array, order=order)  # type: ignore[call-overload]
 
     def item(self) -> Any:
         if self.size != 1:
             raise ValueError("can only convert an array of size 1 to a Python scalar")
-        host_waits("item")
-        return self.of_host.item()
+        host_waits("item", self.memory)
+        return self.array.item()
 
     def tolist(self) -> Any:
-        host_waits("tolist")
-        return self.of_host.tolist()
+        host_waits("tolist", self.memory)
+        return self.array.tolist()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise TypeError(
@@ -163,8 +163,8 @@ class ndarray:
         return int(self.item())
 
     def __bool__(self) -> bool:
-        host_waits("bool")
-        return bool(self.of_host)
+        host_waits("bool", self.memory)
+        return bool(self.array)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -185,7 +185,7 @@ class ndarray:
 
     def __getitem__(self, index: Any) -> ndarray:
         if isinstance(index, ndarray) and index.dtype.kind == "b":
-            host_waits("a mask as an index")  # for the length of the result
+            host_waits("a mask as an index", index.memory)  # for the length of the result
         return self._view(self.of_host[_index(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -509,7 +509,10 @@ def call_on_host(
             if function.__name__ not in _OF_ANYTHING and not isinstance(args[0], ndarray):
                 raise AttributeError(f"{type(args[0]).__name__!r} is no array of CuPy")
         if function.__name__ in _WAITING:
-            host_waits(function.__name__)
+            host_waits(function.__name__, args[0].memory)
+        if function.__name__.endswith("_like") and isinstance(args[0], ndarray):
+            like = args[0].array  # its shape and dtype are used, not its items
+            return _wrap(function(like, *_plain(args[1:]), **kwargs))
         plain = {key: _plain(value) for key, value in kwargs.items()}
         result = function(*_plain(args), **plain)
         return ndarray(result) if function.__name__ in _OF_NO_AXES else _wrap(result)

@@ -131,9 +131,12 @@ class Memory:
                     _report(f"stream {self.home} gets memory back that stream {stream} may use")
 
 
-def host_waits(what: str) -> None:
-    """Notes that the host waits for the current stream."""
-    _wait(what, _CLOCKS.get(current_stream().ptr, {}))
+def host_waits(what: str, memory: Memory) -> None:
+    """Notes that the host waits for a copy from a memory in the current stream."""
+    with _LOCK:
+        memory.use()
+        stream, _ = _launched()
+        _wait(what, dict(_CLOCKS[stream]))
 
 
 def _wait(what: str, clock: Clock) -> None:

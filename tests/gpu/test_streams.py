@@ -5,14 +5,18 @@ The stand-in reports a use of an array that is not ordered after its last write,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import telegrad as tg
-from telegrad import nn, optim
+from telegrad import dist_autograd, nn, optim, rpc
+from telegrad.autograd import Function, Tensor
+from telegrad.parallel import DistributedOptimizer, parameter_rrefs
+from telegrad.testing import Cluster
 from tests.gpu.comparison import host, normal
 from tests.gpu.stand_in_streams import watched
 
@@ -171,3 +175,180 @@ def test_the_next_loss_tells_of_it_if_nobody_waits(xp: Any) -> None:
     xp.cuda.get_current_stream().synchronize()  # a GPU may need its time
     with pytest.raises(ValueError, match="labels from 0 to 4 with logits for 4 classes"):
         nn.functional.cross_entropy(logits, labels)
+
+
+# -- the streams of a backward pass --------------------------------------------------------------
+
+
+class Seen(Function):
+    """Returns its argument; notes the streams in which its backward runs."""
+
+    streams: ClassVar[dict[str, list[Any]]] = {}
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, name: str) -> Any:
+        ctx.name = name
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        streams = Seen.streams.setdefault(ctx.name, [])
+        streams.append(sys.modules["cupy"].cuda.get_current_stream())
+        return gradient * 1.0, None
+
+
+@pytest.fixture
+def streams(stand_in_alone: Any) -> list[Any]:
+    """Streams that nothing else waits for, in a process of one GPU."""
+    Seen.streams = {}
+    return [stand_in_alone.cuda.Stream(non_blocking=True) for _ in range(3)]
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_backward_runs_on_the_stream_of_its_forward(
+    streams: list[Any], retain: bool, captured: bool
+) -> None:
+    w = tg.tensor(X, device="cuda", requires_grad=True)
+    with watched() as seen:
+        with streams[0]:
+            loss = (Seen.apply(np.tanh(w), "local") * w).sum()
+        with streams[1]:
+            if captured:
+                (gradient,) = tg.grad(loss, [w], retain_graph=retain)
+            else:
+                loss.backward(retain_graph=retain)
+                gradient = w.grad
+            found = gradient.data * 2.0
+        del loss
+    assert Seen.streams == {"local": [streams[0]]}
+    assert not seen.races
+    assert not seen.waits
+    streams[1].synchronize()
+    plain = tg.tensor(X, requires_grad=True)
+    (np.tanh(plain) * plain).sum().backward()
+    assert plain.grad is not None
+    np.testing.assert_allclose(host(found), 2 * plain.grad.data, rtol=1e-5)
+
+
+def test_memory_of_other_streams_is_kept_until_they_wait_for_the_pass(streams: list[Any]) -> None:
+    w = tg.tensor(X, device="cuda", requires_grad=True)
+    with watched() as seen:
+        with streams[0]:
+            one = np.exp(w) * w
+        with streams[1]:
+            other = np.exp(w) * w
+        for stream in streams[:2]:
+            streams[2].wait_event(stream.record())
+        with streams[2]:
+            tg.autograd.backward([one.sum(), other.sum()])
+        del one, other
+    assert not seen.races
+    assert not seen.waits
+
+
+STREAMS: dict[str, Any] = {}
+
+
+def head_on_its_own_stream(x: Tensor) -> Tensor:
+    with STREAMS["head"]:
+        return Seen.apply(np.tanh(x * HEAD), "head") * 2.0  # type: ignore[no-any-return]
+
+
+HEAD: Any = None
+
+
+def split(create_graph: bool) -> Any:
+    w = tg.tensor(X, device="cuda", requires_grad=True)
+    with dist_autograd.context() as context_id:
+        with STREAMS["stem"]:
+            h = Seen.apply(w * 3.0, "stem")
+            y = rpc.rpc_sync("worker1", head_on_its_own_stream, (h,))
+            loss = (Seen.apply(y, "loss") * y).sum()
+        with STREAMS["reader"]:
+            dist_autograd.backward(context_id, [loss], create_graph=create_graph)
+            found: Any = dist_autograd.get_gradients(context_id)[w]
+            found = (found.data if create_graph else found) * 1.0
+    STREAMS["reader"].synchronize()
+    return host(found)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_backward_from_another_worker_runs_on_the_stream_of_its_tensors(
+    streams: list[Any], create_graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STREAMS, "stem", streams[0])
+    monkeypatch.setitem(STREAMS, "head", streams[1])
+    monkeypatch.setitem(STREAMS, "reader", streams[2])
+    head = tg.tensor(X * 0.5, device="cuda", requires_grad=True)
+    monkeypatch.setattr(sys.modules[__name__], "HEAD", head)
+    with Cluster(2) as cluster, watched() as seen:
+        found = cluster.call(0, split, create_graph)
+    assert Seen.streams == {"loss": [streams[0]], "head": [streams[1]], "stem": [streams[0]]}
+    assert not seen.races
+    w = tg.tensor(X, requires_grad=True)
+    y: Any = np.tanh(w * 3.0 * (X * 0.5)) * 2.0
+    (y * y).sum().backward()
+    assert w.grad is not None
+    np.testing.assert_allclose(found, w.grad.data, rtol=1e-4, atol=1e-5)
+
+
+def behind_the_null_stream(name: str) -> Any:
+    """A stream whose next work comes after that of optimizers, which step on the null stream."""
+    stream = STREAMS[name]
+    stream.wait_event(sys.modules["cupy"].cuda.Stream.null.record())
+    return stream
+
+
+class Tail(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3, rng=np.random.default_rng(1)).to("cuda")
+
+    def forward(self, x: Tensor) -> Tensor:
+        with behind_the_null_stream("head") as stream:
+            y: Tensor = self.linear(np.tanh(x))
+        sys.modules["cupy"].cuda.Stream.null.wait_event(stream.record())  # it gets x's memory back
+        return y
+
+
+def train_split(steps: int) -> list[Any]:
+    stem = nn.Linear(4, 4, rng=np.random.default_rng(0)).to("cuda")
+    tail = rpc.remote("worker1", Tail)
+    rrefs = [*parameter_rrefs(stem), *parameter_rrefs(tail)]
+    optimizer = DistributedOptimizer(optim.Adam, rrefs, lr=0.1)
+    x, labels = tg.tensor(X, device="cuda"), tg.tensor(LABELS, device="cuda")
+    losses = []
+    for _ in range(steps):
+        with dist_autograd.context() as context_id:
+            with behind_the_null_stream("stem"):
+                scores = tail.rpc_sync().forward(stem(x))
+                loss = nn.functional.cross_entropy(scores, labels)
+                dist_autograd.backward(context_id, [loss])
+                losses.append(loss.item())
+            optimizer.step(context_id)
+            del loss, scores
+    return losses
+
+
+def test_training_over_workers_on_streams(
+    streams: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STREAMS, "stem", streams[0])
+    monkeypatch.setitem(STREAMS, "head", streams[1])
+    with Cluster(2) as cluster, watched() as seen:
+        losses = cluster.call(0, train_split, 4)
+    assert not seen.races
+    stem, tail = (
+        nn.Linear(4, 4, rng=np.random.default_rng(0)),
+        nn.Linear(4, 3, rng=np.random.default_rng(1)),
+    )
+    optimizer = optim.Adam([*stem.parameters(), *tail.parameters()], lr=0.1)
+    expected = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(tail(np.tanh(stem(X))), LABELS)
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)

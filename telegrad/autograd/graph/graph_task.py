@@ -9,6 +9,9 @@ the counts reach zero whichever edges carry gradients:
                                              nothing is freed, D passes none on
                                       sink   gets `sink(node, None)`: it can tell the other side
 
+On GPUs a task runs in the streams that made its roots and sources, in whatever thread it runs; streams
+are ordered by events (`telegrad.arrays.streams`).
+
 Counts, buffers and results belong to the task, so several tasks may run through the same nodes.
 Ready nodes are kept as a stack, so gradients of leaves are ready as early as possible.
 """
@@ -23,10 +26,11 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from telegrad.arrays import is_array, namespace
+from telegrad.arrays import Place, Streams, current_place, is_array, is_cupy, namespace
 from telegrad.autograd.graph.autocast import CASTING
 from telegrad.autograd.graph.grad_mode import ENABLED, set_mode
 from telegrad.autograd.graph.node import Edge, Node, Sink
+from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Accumulate, AccumulateGrad, Gradient, Gradients, Tensor
 from telegrad.errors import AutogradError
 
@@ -83,11 +87,24 @@ class GraphTask:
         self._sink = sink
         self._captures = frozenset(captures or ())
         starts: dict[Node, None] = {}
-        for edge, _ in roots:
+        made: list[Place] = []
+        for edge, gradient in roots:
             starts[edge[0]] = None
+            if type(gradient) is not np.ndarray:
+                made += _places_of_root(edge[0], gradient)
         for source in sources:
             starts[source] = None
+            made += getattr(source, "_made_on", ())
+        self.streams = Streams(made) if made else None
         self._waiting, last = _count_edges(starts)
+        self._released: list[Node] | None = None
+        if self.streams is not None:
+            self.streams.lend_here([gradient for _, gradient in roots])
+            self.streams.add(
+                {place for node in self._waiting for place in getattr(node, "_made_on", ())}
+            )
+            if self.streams.several:  # a node may free memory of another stream than the task's
+                self._released = []
         # The nodes of captures, and sinks: all other nodes of this task lead to one of these.
         self._targets = None if captures is None else {node for node, _ in captures}
         if self._targets is not None:
@@ -185,7 +202,10 @@ class GraphTask:
         inbox = self._inbox
         while self._running.acquire(blocking=False):
             try:
-                self._work()
+                if self.streams is None:
+                    self._work()
+                else:
+                    self._work_on_streams(self.streams)
             except BaseException:
                 self._stopped = True
                 raise
@@ -195,6 +215,22 @@ class GraphTask:
             if self._stopped or inbox.empty():
                 break
         return self._remaining == 0
+
+    def _work_on_streams(self, streams: Streams) -> None:
+        try:
+            with streams.entered():
+                self._work()
+        finally:
+            if self._stopped or not self._remaining:
+                self._finish_streams()
+            streams.wait()  # as the caller's next work may read gradients
+
+    def _finish_streams(self) -> None:
+        if self.streams is not None:
+            self.streams.finish()
+            released, self._released = self._released, None if self._released is None else []
+            for node in released or ():
+                node.release()
 
     def _work(self) -> None:
         inbox, before = self._inbox, set_mode(self._create_graph)
@@ -209,6 +245,8 @@ class GraphTask:
     def abort(self) -> None:
         """Stops the task before its next node and frees nothing. Legal at any time."""
         self._stopped = True
+        if self.streams is not None:
+            self.streams.finish()
 
     def _take_fed(self) -> bool:
         ready, inbox = self._ready, self._inbox
@@ -244,7 +282,10 @@ class GraphTask:
                     if node._hooks is not None or len(results) != len(edges):
                         results = _call_hooks(node, results, gradients)
                     if release:
-                        node.release()
+                        if self._released is None:
+                            node.release()
+                        else:
+                            self._released.append(node)
                 gradients = ()
             for i, edge in enumerate(edges):
                 if edge is None:
@@ -331,6 +372,16 @@ class GraphTask:
                 continue
             if isinstance(node, Sink):
                 raise AutogradError(node.refusal)
+
+
+def _places_of_root(node: Node, gradient: Any) -> tuple[Place, ...]:
+    """Returns the streams that made a root, or the present one if nothing recorded has made it."""
+    made: tuple[Place, ...] = getattr(node, "_made_on", ())
+    if made:
+        return made
+    array = gradient.data if isinstance(gradient, Tensor) else gradient
+    array = array.values if is_row_sparse(array) else array
+    return (current_place(array),) if is_cupy(array) else ()
 
 
 def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, fi
 from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:
+    from telegrad.arrays import Place
     from telegrad.types import Array
 
 __all__ = [
@@ -126,8 +127,9 @@ class Node(ABC):
         is_end: True if a graph task handles the node itself and does not call `backward`.
     """
 
-    __slots__ = ("__weakref__", "_hooks", "edges", "num_outputs")
+    __slots__ = ("__weakref__", "_hooks", "_made_on", "edges", "num_outputs")
     is_end: ClassVar[bool] = False
+    _made_on: tuple[Place, ...]  # the streams that made its outputs; unset for NumPy arrays
 
     def __init__(self, edges: Iterable[Edge | None] = (), *, num_outputs: int = 1) -> None:
         self.edges: tuple[Edge | None, ...] = tuple(edges)

@@ -38,7 +38,9 @@ from telegrad.arrays import (
     array_beside,
     check_devices,
     check_supported,
+    current_place,
     is_array,
+    is_cupy,
     is_inexact,
     is_sparse,
     namespace,
@@ -644,7 +646,8 @@ class Operation:
         plan = plans.get(mask)
         if plan is None:
             plan = plans[mask] = self._plan(names, mask)
-        dtype = outputs[0].array.dtype
+        first = outputs[0].array
+        dtype = first.dtype
         conjugated = False
         mixed = dtype.kind != "f"
         inputs: list[Any] = [None] * len(values)
@@ -684,6 +687,8 @@ class Operation:
         node._inputs = inputs
         node._options = keywords
         node._conjugated = conjugated
+        if type(first) is not np.ndarray and is_cupy(first):
+            node._made_on = (current_place(first),)
         return node
 
     def _plan(self, names: tuple[str, ...], mask: int) -> Plan:
