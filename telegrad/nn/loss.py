@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from telegrad import kernels
 from telegrad.arrays import (
     array_beside,
@@ -361,6 +363,7 @@ def _counted_there(labels: Any, classes: int, ignore_index: int) -> tuple[Any, A
     """
     if not labels.size:
         return labels, None
+    labels = labels.astype(np.int64, copy=False)  # uint8 does not compare with -100 in CuPy
     counted = (labels >= 0) & (labels < classes)
     known = counted | (labels == ignore_index)
     report_ends(namespace(labels).where(known, 0, labels), kernels.check_classes, classes)

@@ -30,6 +30,7 @@ import numpy as np
 
 from tests.gpu.stand_in_devices import Device, cuda, current_device
 from tests.gpu.stand_in_kernels import RawModule
+from tests.gpu.stand_in_memory import is_pinned
 from tests.gpu.stand_in_signatures import SIGNATURES
 from tests.gpu.stand_in_streams import Memory, host_waits
 
@@ -55,6 +56,7 @@ class ndarray:
             size = int(np.prod(host)) * np.dtype(dtype).itemsize
             self.array = np.ndarray(host, dtype, memptr.octets(size))
             self.number = memptr.device_id
+            self.memory = Memory(shared=is_pinned(memptr.ptr, size))
 
     def _view(self, host: Any) -> ndarray:
         view = ndarray(host)

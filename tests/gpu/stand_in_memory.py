@@ -31,6 +31,7 @@ __all__ = [
     "alloc_pinned_memory",
     "allocated",
     "finish",
+    "is_pinned",
     "queued",
     "runtime",
 ]
@@ -138,7 +139,7 @@ def ipc_close_mem_handle(pointer: int) -> None:
 
 def memcpy_async(target: int, source: int, size: int, kind: int, stream: int) -> None:
     host = {1: source, 2: target}.get(kind)
-    if host is not None and not _is_pinned(host, size):
+    if host is not None and not is_pinned(host, size):
         raise AssertionError("a copy that is not waited for, of memory that is not pinned")
     _queue().append((target, source, size))
 
@@ -184,7 +185,8 @@ class _Pinned(np.ndarray):
         return _address(self)
 
 
-def _is_pinned(pointer: int, size: int) -> bool:
+def is_pinned(pointer: int, size: int) -> bool:
+    """Whether these bytes are of pinned memory."""
     with _LOCK:
         known = [(start, len(each)) for start, each in _PINNED.items()]
     return any(start <= pointer and pointer + size <= start + n for start, n in known)

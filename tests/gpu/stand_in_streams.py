@@ -95,11 +95,12 @@ def _report(race: str) -> None:
 
 
 class Memory:
-    """The memory of an array and of its views."""
+    """The memory of an array and of its views; with `shared`, the host's, in which nothing is ordered."""
 
-    __slots__ = ("home", "used", "written")
+    __slots__ = ("home", "shared", "used", "written")
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
+        self.shared = shared
         with _LOCK:
             self.written = _launched()
             self.home = self.written[0]
@@ -110,6 +111,8 @@ class Memory:
         with _LOCK:
             stream, (writer, number) = current_stream().ptr, self.written
             clock = _up_to_date(stream)
+            if self.shared:
+                return
             if clock.get(writer, 0) < number:
                 _report(f"stream {stream} uses what stream {writer} may not have written yet")
             if stream != self.home:
