@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 
 from telegrad import collectives, parallel
-from telegrad.collectives.seams import Groups
+from telegrad.collectives.seams import Groups, Terms
 from telegrad.compose import make_agent
 from telegrad.errors import (
     AlreadyInitializedError,
@@ -135,19 +135,20 @@ def init_process_group(
     init_method: str | None,
     timeout: float,
     options: RpcOptions | None,
+    terms: Terms,
 ) -> collectives.ProcessGroup:
     """Makes the group of all workers; see `telegrad.collectives.init_process_group`."""
     agent = find_agent()
     if agent is not None:
         _check_same(agent, name, rank, world_size, options, "init_process_group")
-        return agent.attachments[Groups].make_world(timeout, world_size)
+        return agent.attachments[Groups].make_world(timeout, world_size, terms)
     agent = core_of(
         init_rpc(name, rank=rank, world_size=world_size, init_method=init_method, options=options)
     )
     groups = agent.attachments[Groups]
     groups.owns_agent = True
     try:
-        return groups.make_world(timeout, world_size)
+        return groups.make_world(timeout, world_size, terms)
     except BaseException:
         agent.shutdown(graceful=False)
         raise

@@ -39,13 +39,13 @@ DOCUMENTED: dict[str, str] = {
         is_initialized lookup on_join on_leave on_loss publish register_type remote
         remote_traceback rpc_async rpc_sync shutdown statistics Stream stream TlsOptions to_thread unpublish wait_all""",
     "telegrad.dist_autograd": "backward context get_gradients grad",
-    "telegrad.collectives": """GroupStatistics P2POp ProcessGroup ReduceOp Work all_gather all_gather_object
+    "telegrad.collectives": """Backend GroupStatistics Link MessageBackend P2POp ProcessGroup ReduceOp Thresholds Work all_gather all_gather_object
         all_gather_single all_reduce all_to_all all_to_all_single barrier batch_isend_irecv broadcast
         broadcast_object_list coalesced destroy_process_group gather gather_object get_global_rank
         get_group_rank get_node_local_rank get_process_group_ranks get_rank get_world_size
         init_process_group irecv is_initialized isend monitored_barrier new_group new_subgroups
         new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter reduce_scatter_single
-        scatter scatter_object_list send send_object_list shrink_group split_group world_group""",
+        scatter scatter_object_list send send_object_list shrink_group split_group tune world_group""",
     "telegrad.parallel": """CommHook DistributedDataParallel DistributedOptimizer GradientBucket LossScale
         ProcessContext RemoteModule StepFailure StepResult all_reduce_rows allreduce_hook bfloat16_compress_hook distributed_sampler
         float16_compress_hook fork functional parameter_rrefs spawn step_failure wait""",

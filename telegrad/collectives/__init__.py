@@ -52,14 +52,22 @@ from telegrad.collectives.api.reductions import (
     reduce_scatter,
     reduce_scatter_single,
 )
+from telegrad.collectives.api.tuning import tune
+from telegrad.collectives.backends import MessageBackend
+from telegrad.collectives.link import Backend, Link
 from telegrad.collectives.process_group import GroupStatistics, ProcessGroup, Work
 from telegrad.collectives.reduction import ReduceOp
+from telegrad.collectives.select import Thresholds
 
 __all__ = [
+    "Backend",
     "GroupStatistics",
+    "Link",
+    "MessageBackend",
     "P2POp",
     "ProcessGroup",
     "ReduceOp",
+    "Thresholds",
     "Work",
     "all_gather",
     "all_gather_object",
@@ -100,6 +108,7 @@ __all__ = [
     "send_object_list",
     "shrink_group",
     "split_group",
+    "tune",
     "world_group",
 ]
 

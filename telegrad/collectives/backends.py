@@ -3,6 +3,7 @@
     ranks on one host that share memory      MemoryBackend
     ranks on several hosts, some with more   HostsBackend: broadcasts and long all_reduces use both
     all others                               MessageBackend
+    ranks that were given one of the user's  that one
 
 Operations use the backend one after the other, in the order of their numbers.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 from telegrad.collectives.algorithms import (
@@ -21,10 +23,11 @@ from telegrad.collectives.algorithms import (
     shared_memory,
     star,
 )
-from telegrad.collectives.link import Backend, Link
+from telegrad.collectives.link import Backend, Link, MakeBackend, OpenBackend
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.collectives.select import (
-    DIRECT_UP_TO_BYTES,
+    DEFAULT,
+    Thresholds,
     select_all_gather,
     select_all_reduce,
     select_broadcast,
@@ -37,18 +40,35 @@ from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, 
 from telegrad.rpc.seams import Spin
 from telegrad.types import Array, Shape
 
-__all__ = ["HostsBackend", "MemoryBackend", "MessageBackend", "Sharing"]
+__all__ = ["HostsBackend", "MemoryBackend", "MessageBackend", "Sharing", "Terms"]
 
 
 class MessageBackend(Backend):
     """The backend that sends messages; `select` chooses the algorithm.
 
+    Backends of users are made of it: they run what they can do better, and leave it the rest.
+
     Args:
         link: The operation.
+        thresholds: Those of its group.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> async def open_messages(link):
+        ...     return collectives.MessageBackend(link)
+        >>> def step():  # runs on every worker; even ranks of one host send messages
+        ...     group = collectives.init_process_group(backend=lambda: open_messages)
+        ...     collectives.barrier()
+        ...     return group.statistics().messages_sent
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [1, 1]
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, thresholds: Thresholds = DEFAULT) -> None:
         self._link = link
+        self._thresholds = thresholds
 
     async def barrier(self) -> None:
         """Returns when every rank has called it."""
@@ -56,21 +76,24 @@ class MessageBackend(Backend):
 
     async def broadcast(self, flat: Array, root: int) -> None:
         """Replaces `flat` by that of rank `root`."""
-        await select_broadcast(flat.nbytes, self._link.size).run(self._link, flat, root)
+        choice = select_broadcast(flat.nbytes, self._link.size, self._thresholds)
+        await choice.run(self._link, flat, root)
 
     async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
         """Replaces `flat` by the reduction over all ranks."""
-        await select_all_reduce(flat.nbytes, self._link.size).run(self._link, flat, op)
+        choice = select_all_reduce(flat.nbytes, self._link.size, self._thresholds)
+        await choice.run(self._link, flat, op)
 
     async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
         """Replaces `flat` at rank `root` by the reduction over all ranks."""
-        await select_reduce(flat.nbytes, self._link.size).run(self._link, flat, op, root)
+        choice = select_reduce(flat.nbytes, self._link.size, self._thresholds)
+        await choice.run(self._link, flat, op, root)
 
     async def all_gather(
         self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
     ) -> list[Array]:
         """Returns a copy of each rank's array; not every algorithm hears from all ranks."""
-        choice = select_all_gather(array.nbytes, self._link.size)
+        choice = select_all_gather(array.nbytes, self._link.size, self._thresholds)
         if heard or choice.run is direct.all_gather:
             return await direct.all_gather(self._link, array, shape_of)
         return await choice.run(self._link, array)  # the shapes travel along
@@ -155,6 +178,7 @@ class HostsBackend(MessageBackend):
         room: The place where the ranks of this host meet.
         leaders: The backend of the first ranks of all hosts; None unless this is one.
         hosts: The ranks of each host.
+        thresholds: Those of the group.
     """
 
     def __init__(
@@ -163,8 +187,9 @@ class HostsBackend(MessageBackend):
         room: Room,
         leaders: Backend | None,
         hosts: Sequence[Sequence[int]],
+        thresholds: Thresholds = DEFAULT,
     ) -> None:
-        super().__init__(link)
+        super().__init__(link, thresholds)
         self._hosts = hosts
         self._room = room
         self._leaders = leaders
@@ -177,10 +202,42 @@ class HostsBackend(MessageBackend):
 
     async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
         """Replaces `flat` by the reduction over all ranks."""
-        if flat.nbytes <= DIRECT_UP_TO_BYTES:  # the order of the ranks is promised
+        if flat.nbytes <= self._thresholds.direct_up_to_bytes:  # the order of the ranks is promised
             await super().all_reduce(flat, op)
         else:
             await hosts.all_reduce(self._room, self._leaders, flat, op, self._link.size)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms on which the members of a group must agree.
+
+    Attributes:
+        thresholds: The thresholds by which it chooses algorithms; None for the default ones, and
+            in a call of `new_group` for those of the first member.
+        backend: The name of a backend of the user's; empty for messages and memory.
+        maker: The function that makes that backend.
+    """
+
+    thresholds: Thresholds | None = None
+    backend: str = ""
+    maker: MakeBackend | None = None
+
+    @property
+    def words(self) -> str:
+        """What is not as by default, in words; empty if all is."""
+        backend = f"backend {self.backend!r}" if self.backend else ""
+        digest = "" if self.thresholds is None else self.thresholds.digest
+        return " and ".join(filter(None, (backend, digest and f"thresholds {digest}")))
+
+    def to_wire(self) -> tuple[str, tuple[int, ...] | None]:
+        """Returns the terms as plain values."""
+        return self.backend, None if self.thresholds is None else self.thresholds.to_wire()
+
+    def with_thresholds(self, values: Sequence[int] | None) -> Terms:
+        """Returns the terms with thresholds from plain values; raises DecodeError."""
+        return self if values is None else replace(self, thresholds=Thresholds.from_wire(values))
 
 
 @final
@@ -190,14 +247,21 @@ class Sharing:
     Args:
         hosts: The ranks of each host, by rank; empty if no two ranks can share memory.
         spin: Seconds for which a rank looks before it sleeps.
+        terms: The terms of the group, perhaps with a backend of the user's.
 
     Attributes:
         possible: False once it is known that the ranks share no memory.
         queues: The short messages of two ranks, once the ranks share memory.
     """
 
-    def __init__(self, hosts: Sequence[Sequence[int]], spin: float) -> None:
-        self.possible = bool(hosts)
+    def __init__(
+        self, hosts: Sequence[Sequence[int]], spin: float, terms: Terms | None = None
+    ) -> None:
+        terms = Terms() if terms is None else terms
+        self._make = terms.maker
+        self._open: OpenBackend | None = None
+        self._thresholds = terms.thresholds or DEFAULT
+        self.possible = bool(hosts) and self._make is None
         self._hosts = hosts
         self._alone = len(hosts) == 1
         self._spin = Spin(spin)
@@ -210,11 +274,15 @@ class Sharing:
         """True if long arrays that were made in shared memory are reduced without copies."""
         return self.possible and self._alone
 
+    @property
+    def _takes_turns(self) -> bool:
+        return self.possible or self._make is not None
+
     # The group calls these two with its lock held, in the order of the operations.
 
     def queue(self, meeting: Meeting) -> None:
         """Adds an operation that uses the backend."""
-        if self.possible:
+        if self._takes_turns:
             self._queue.append(meeting)
 
     def ahead_of(self, meeting: Meeting) -> Meeting | None:
@@ -226,26 +294,31 @@ class Sharing:
         """Removes an operation that is over; returns those whose turn it is now."""
         if meeting in self._queue:
             self._queue.remove(meeting)
-        return [*self._queue][: 1 if self.possible else None]
+        return [*self._queue][: 1 if self._takes_turns else None]
 
     async def enter(self, meeting: Meeting) -> Backend:
         """Waits for the turn of an operation and returns its backend."""
-        if self.possible:
-            await meeting.until(lambda: not self.possible or self._queue[0] is meeting or None)
+        if self._takes_turns:
+            await meeting.until(lambda: not self._takes_turns or self._queue[0] is meeting or None)
+        if self._make is not None:
+            if self._open is None:
+                self._open = self._make()
+            return await self._open(meeting)
         if not self.possible:
-            return MessageBackend(meeting)
+            return MessageBackend(meeting, self._thresholds)
         near = next(ranks for ranks in self._hosts if meeting.rank in ranks)
         here = meeting if self._alone else PartMeeting(meeting, near)
         if self._shared is None:
             boards = await share_boards(here, meeting)
             if boards is None:
                 self.possible = False
-                return MessageBackend(meeting)
+                return MessageBackend(meeting, self._thresholds)
             self._shared = Boards(here.rank, boards), Residents(here.rank)
             self.queues.open(here.rank, near, boards)
         room = Room(here, *self._shared, self._spin)
         if self._alone:
             return MemoryBackend(room)
         first = [ranks[0] for ranks in self._hosts]
-        leaders = MessageBackend(PartMeeting(meeting, first)) if here.rank == 0 else None
-        return HostsBackend(meeting, room, leaders, self._hosts)
+        limits = self._thresholds
+        leaders = MessageBackend(PartMeeting(meeting, first), limits) if here.rank == 0 else None
+        return HostsBackend(meeting, room, leaders, self._hosts, limits)

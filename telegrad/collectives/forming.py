@@ -20,6 +20,9 @@ begins another one without that member, which the peer's attempt then meets:
        waits                                           ◀── unformed          failed: 2 is lost
                                                        ◀── form, lost 2, 3   1: shrink [0, 1]
 
+Members agree on the backend and on the thresholds of the group, too. Only the first member must
+state thresholds, which all others then take; one that states others does not fit.
+
 An attempt is compared only with messages that were sent in view of it: earlier ones may be over.
 An attempt is formed when every member has agreed to the same attempts of all members. When one
 fails, the attempts that it was to meet fail with it, so that each worker raises the failure once.
@@ -42,7 +45,17 @@ from telegrad.collectives.messages import FormMessage, GroupKey, UnformedMessage
 from telegrad.errors import CollectiveMismatchError, DecodeError, WorkerLostError
 from telegrad.types import WorkerInfo
 
-__all__ = ["Action", "Attempt", "Failed", "Formed", "Forming", "Send", "State", "digest_of"]
+__all__ = [
+    "Action",
+    "Asked",
+    "Attempt",
+    "Failed",
+    "Formed",
+    "Forming",
+    "Send",
+    "State",
+    "digest_of",
+]
 
 
 class State(enum.Enum):
@@ -53,6 +66,10 @@ class State(enum.Enum):
     FAILED = enum.auto()
 
 
+# The name of a backend, and thresholds as plain values.
+Asked: TypeAlias = tuple[str, tuple[int, ...] | None]
+
+
 @final
 class Attempt:
     """One call of new_group, or one try of shrink_group, at this worker.
@@ -61,6 +78,8 @@ class Attempt:
         number: The number of the attempt at this worker, from 1.
         members: The members in the order of their ranks in the group.
         lost: For shrink_group the ranks that are left out because they are lost; None for new_group.
+        asks: The backend and the thresholds that the call asks for; None for the thresholds of the
+            first member.
         digest: A short name for the members in their order.
         places: For each other member: the number of this attempt among those with that member.
         said: The last message sent to each other member.
@@ -68,11 +87,16 @@ class Attempt:
     """
 
     def __init__(
-        self, number: int, members: tuple[WorkerInfo, ...], lost: tuple[int, ...] | None
+        self,
+        number: int,
+        members: tuple[WorkerInfo, ...],
+        lost: tuple[int, ...] | None,
+        asks: Asked = ("", None),
     ) -> None:
         self.number = number
         self.members = members
         self.lost = lost
+        self.asks = asks
         self.digest = digest_of(members)
         self.places: dict[WorkerInfo, int] = {}
         self.said: dict[WorkerInfo, FormMessage] = {}
@@ -101,10 +125,17 @@ class Send:
 @final
 @dataclass(frozen=True, slots=True)
 class Formed:
-    """All members of an attempt agree."""
+    """All members of an attempt agree.
+
+    Attributes:
+        attempt: The attempt.
+        key: The name of the group.
+        thresholds: The thresholds of the group; None for the default ones.
+    """
 
     attempt: Attempt
     key: GroupKey
+    thresholds: tuple[int, ...] | None = None
 
 
 @final
@@ -151,11 +182,15 @@ class Forming:
         self._raised: set[str] = set()
 
     def begin(
-        self, members: Sequence[WorkerInfo], lost: Sequence[int] | None = None
+        self,
+        members: Sequence[WorkerInfo],
+        lost: Sequence[int] | None = None,
+        asks: Asked = ("", None),
     ) -> tuple[Attempt, list[Action]]:
         """Starts an attempt; this worker is one of the members."""
         self._number += 1
-        attempt = Attempt(self._number, tuple(members), None if lost is None else tuple(lost))
+        left_out = None if lost is None else tuple(lost)
+        attempt = Attempt(self._number, tuple(members), left_out, asks)
         actions: list[Action] = []
         for peer in attempt.members:
             if peer != self._own:
@@ -253,6 +288,7 @@ class Forming:
             seen,
             agreed,
             attempt.lost,
+            *attempt.asks,
         )
         if attempt.said.get(peer) == message:
             return []
@@ -279,6 +315,8 @@ class Forming:
                 over = self._differ(attempt, peer, form)
                 if over:
                     return actions + over
+            elif form.seen == attempt.number and not _agree(attempt.asks, _asked(form)):
+                return actions + self._mismatch(attempt, peer, form)
         fitting = attempt.number, attempt.digest
         known = [forms.get(peer, _NONE) for peer in attempt.places]
         if any((form.seen, form.members) != fitting for form in known):
@@ -289,7 +327,9 @@ class Forming:
             actions += self._say(attempt, peer, form.number, agreed)
         if all(form.agreed == agreed for form in forms.values()):
             attempt.state = State.FORMED
-            actions.append(Formed(attempt, GroupKey(attempt.digest, agreed[0])))
+            first = forms.get(attempt.members[0])
+            thresholds = attempt.asks[1] if first is None else first.thresholds
+            actions.append(Formed(attempt, GroupKey(attempt.digest, agreed[0]), thresholds))
         return actions
 
     def _differ(self, attempt: Attempt, peer: WorkerInfo, theirs: FormMessage) -> list[Action]:
@@ -305,18 +345,22 @@ class Forming:
         return self._mismatch(attempt, peer, theirs) if attempt.ranks == theirs.ranks else []
 
     def _mismatch(self, attempt: Attempt, peer: WorkerInfo, theirs: FormMessage) -> list[Action]:
+        agree = _agree(attempt.asks, _asked(theirs))
+        mine, other = ("" if agree else _words(each) for each in (attempt.asks, _asked(theirs)))
+        called = _called(theirs.ranks, theirs.lost)
         calls = sorted(
             [
-                (self._own.rank, self._own.name, attempt.called, attempt.number),
-                (peer.rank, peer.name, _called(theirs.ranks, theirs.lost), theirs.number),
+                (self._own.rank, self._own.name, attempt.called + mine, attempt.number),
+                (peer.rank, peer.name, called + other, theirs.number),
             ]
         )
         said = ", but ".join(
             f"rank {rank} ({name!r}) called {called}" for rank, name, called, _ in calls
         )
-        cause = CollectiveMismatchError(
-            f"{said}; all members must make a group of the same ranks in the same order"
-        )
+        advice = "all members must make a group of the same ranks in the same order"
+        if not agree:
+            advice += ", with the same backend and the same table of thresholds"
+        cause = CollectiveMismatchError(f"{said}; {advice}")
         named = " ".join(f"{name}:{number}" for _, name, _, number in calls)
         return self.fail(attempt, cause, named)
 
@@ -325,6 +369,22 @@ def _called(ranks: Sequence[int], lost: Sequence[int] | None) -> str:
     if lost is None:
         return f"new_group({list(ranks)})"
     return f"shrink_group() to {list(ranks)}" + (f" without the lost {list(lost)}" if lost else "")
+
+
+def _words(asks: Asked) -> str:
+    backend, thresholds = asks
+    said = f" with backend={backend!r}"
+    return said if thresholds is None else f"{said} and thresholds {list(thresholds)}"
+
+
+def _asked(form: FormMessage) -> Asked:
+    return form.backend, form.thresholds
+
+
+def _agree(mine: Asked, theirs: Asked) -> bool:
+    """Returns True if two members can be in one group; None agrees with all thresholds."""
+    stated = {each[1] for each in (mine, theirs)} - {None}
+    return mine[0] == theirs[0] and len(stated) < 2
 
 
 def _lost_by(peer: WorkerInfo, worker: WorkerInfo) -> WorkerLostError:

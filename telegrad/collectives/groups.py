@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
+from telegrad.collectives.backends import Terms
 from telegrad.collectives.forming import (
     Action,
     Attempt,
@@ -84,6 +85,7 @@ class _Formation:
     clock: Clock
     cancel_timer: Callable[[], None] = _nothing
     key: GroupKey | None = None
+    thresholds: tuple[int, ...] | None = None
 
 
 @final
@@ -116,17 +118,19 @@ class Formations:
         limit: float,
         warn_after: float,
         lost: Sequence[int] | None = None,
-    ) -> GroupKey:
-        """Returns the key of a new group when every member forms it.
+        terms: Terms,
+    ) -> tuple[GroupKey, Terms]:
+        """Returns the key and the terms of a new group when every member forms it.
 
         Args:
             members: The members, in the order of their ranks in the group.
             limit: Seconds.
             warn_after: Seconds until a warning names the missing members.
             lost: For shrink_group the ranks that are left out as lost; None for new_group.
+            terms: The terms of the group, without thresholds if those of its first member hold.
 
         Raises:
-            CollectiveMismatchError: A member forms another group instead.
+            CollectiveMismatchError: A member forms another group instead, or states other terms.
             WorkerLostError: A member is lost, at this one or at another.
             CallTimeoutError: A member did not call in time.
             BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
@@ -137,7 +141,7 @@ class Formations:
         with self._lock:
             if self._closed:
                 raise NotInitializedError(f"the agent {self._agent.info.name!r} was shut down")
-            attempt, actions = self._forming.begin(members, lost)
+            attempt, actions = self._forming.begin(members, lost, terms.to_wire())
             future: Future[GroupKey] = new_future(None, attempt.called)
             formation = self._formations[attempt] = _Formation(attempt, future, clock)
         self._perform(actions)
@@ -147,7 +151,8 @@ class Formations:
                 self.on_lost(member, loss)
         self._watch(formation)
         try:
-            return future.wait()
+            key = future.wait()
+            return key, terms.with_thresholds(formation.thresholds)
         except BaseException as error:  # an interrupt, or the error of this attempt
             self._fail(formation, cause_for_others(error, attempt.called))
             raise
@@ -155,6 +160,7 @@ class Formations:
     def on_form(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a worker forms a group with this one; on the loop."""
         message = FormMessage.from_wire(self._agent.messages.read(envelope))
+        Terms().with_thresholds(message.thresholds)  # of a stranger they may be anything
         with self._lock:
             actions = self._forming.on_form(peer, message)
         self._perform(actions)
@@ -198,8 +204,8 @@ class Formations:
                     self._post(peer, FORM, message.to_wire())
                 case Send(peer, UnformedMessage() as message):
                     self._post(peer, UNFORMED, message.to_wire())
-                case Formed(attempt, key):
-                    self._on_formed(attempt, key)
+                case Formed(attempt, key, thresholds):
+                    self._on_formed(attempt, key, thresholds)
                 case Failed(attempt, cause):
                     self._on_failed(attempt, cause)
 
@@ -207,12 +213,14 @@ class Formations:
         with suppress(WorkerLostError, UnknownWorkerError):  # `on_lost` handles that
             self._agent.messages.post(peer, kind, body)
 
-    def _on_formed(self, attempt: Attempt, key: GroupKey) -> None:
+    def _on_formed(
+        self, attempt: Attempt, key: GroupKey, thresholds: tuple[int, ...] | None
+    ) -> None:
         with self._lock:
             formation = self._formations.get(attempt)
             if formation is None:
                 return  # the attempt failed at the same time
-            formation.key = key
+            formation.key, formation.thresholds = key, thresholds
             formation.cancel_timer()
         formation.future.try_set_result(key)
 
@@ -404,13 +412,16 @@ class Groups:
             )
         return world
 
-    def make_world(self, timeout: float, world_size: int | None = None) -> ProcessGroup:
+    def make_world(
+        self, timeout: float, world_size: int | None = None, terms: Terms | None = None
+    ) -> ProcessGroup:
         """Makes the group of all workers; waits for no other worker.
 
         Args:
             timeout: Seconds for each of its operations.
             world_size: The number of members, even if more workers have joined; None for all
                 workers that this one knows to have joined by now.
+            terms: The terms of the group, which are the same on every rank; None for the defaults.
 
         Raises:
             AlreadyInitializedError: The group exists already.
@@ -434,15 +445,16 @@ class Groups:
             digest = digest_of(members)
             self._worlds[digest] += 1
             key = GroupKey(digest, -self._worlds[digest])
-            world = self.world = self._new(key, members, "world", timeout)
+            world = self._new(key, members, "world", timeout, terms or Terms())
+            self.world = world
         self._open(world)
         return world
 
-    def form(self, ranks: Sequence[int], timeout: float | None) -> ProcessGroup:
+    def form(self, ranks: Sequence[int], timeout: float | None, terms: Terms) -> ProcessGroup:
         """Makes a group of some workers; returns when each of them has called this.
 
         Raises:
-            CollectiveMismatchError: A member forms another group instead.
+            CollectiveMismatchError: A member forms another group instead, or states other terms.
             WorkerLostError: A member is lost.
             CallTimeoutError: A member did not call in time.
         """
@@ -451,10 +463,12 @@ class Groups:
         limit = seconds(timeout, TIMEOUT if world is None else world.timeout)
         if self._agent.info not in members:
             with self._table_lock:
-                return self._new(GroupKey("", 0), members, _name(ranks), limit)
+                return self._new(GroupKey("", 0), members, _name(ranks), limit, Terms())
         self._check_living(members, "a process group needs living members; leave this one out")
-        key = self.formations.form(members, limit=limit, warn_after=self.warn_after)
-        return self._formed(key, members, limit)
+        key, terms = self.formations.form(
+            members, limit=limit, warn_after=self.warn_after, terms=terms
+        )
+        return self._formed(key, members, limit, terms)
 
     def shrink(
         self, group: ProcessGroup, excluded: Collection[WorkerInfo], timeout: float | None
@@ -487,11 +501,12 @@ class Groups:
                 self._check_standing(max(until - time.monotonic(), LEAST_WAIT))
             living = [m for m in group.members if m not in lost and m not in excluded]
             try:
-                key = self.formations.form(
+                key, terms = self.formations.form(
                     living,
                     limit=max(until - time.monotonic(), 0.0),
                     warn_after=self.warn_after,
                     lost=[member.rank for member in group.members if member in lost],
+                    terms=group.terms,
                 )
             except WorkerLostError as error:
                 told = {
@@ -503,7 +518,7 @@ class Groups:
                     raise
                 lost |= told
             else:
-                return self._formed(key, living, limit)
+                return self._formed(key, living, limit, terms)
 
     def _check_standing(self, limit: float) -> None:
         """Asks the coordinator if this worker is still a member of the job.
@@ -522,10 +537,12 @@ class Groups:
         if isinstance(standing, EvictedError):
             raise standing
 
-    def _formed(self, key: GroupKey, members: Sequence[WorkerInfo], timeout: float) -> ProcessGroup:
+    def _formed(
+        self, key: GroupKey, members: Sequence[WorkerInfo], timeout: float, terms: Terms
+    ) -> ProcessGroup:
         name = _name([member.rank for member in members])
         with self._table_lock:
-            group = self._new(key, members, name, timeout)
+            group = self._new(key, members, name, timeout, terms)
         self._open(group)
         return group
 
@@ -564,7 +581,12 @@ class Groups:
         return groups
 
     def _new(
-        self, key: GroupKey, members: Sequence[WorkerInfo], name: str, timeout: float
+        self,
+        key: GroupKey,
+        members: Sequence[WorkerInfo],
+        name: str,
+        timeout: float,
+        terms: Terms,
     ) -> ProcessGroup:
         self._named[name] += 1
         return ProcessGroup(
@@ -575,6 +597,7 @@ class Groups:
             timeout=timeout,
             warn_after=self.warn_after,
             cross_waits=self._cross_waits,
+            terms=terms,
         )
 
     def _open(self, group: ProcessGroup) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import TypeAlias, TypeVar, final
 
 from telegrad.collectives.messages import Signature
@@ -18,7 +18,17 @@ from telegrad.rpc import Future
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer
 
-__all__ = ["EAGER_BYTES", "Arrival", "Backend", "Link", "Steps", "run_here", "run_in_pool"]
+__all__ = [
+    "EAGER_BYTES",
+    "Arrival",
+    "Backend",
+    "Link",
+    "MakeBackend",
+    "OpenBackend",
+    "Steps",
+    "run_here",
+    "run_in_pool",
+]
 
 # A message of at most this size is sent without a request, which would take about as long.
 EAGER_BYTES = 256 * 2**10
@@ -28,10 +38,33 @@ Steps: TypeAlias = Coroutine[Future[None], None, T]
 
 
 class Link(ABC):
-    """One rank's end of one operation.
+    """One rank's end of one operation, for a backend or an algorithm (`docs/extend.md`).
 
     Data that one rank sends to another arrives in the order in which it was sent. So do signals,
     but data and signals have no order among each other.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> class Shifted(collectives.MessageBackend):  # each rank gets the array of the one before
+        ...     def __init__(self, link):
+        ...         super().__init__(link)
+        ...         self.link = link
+        ...     async def all_reduce(self, flat, op):
+        ...         link = self.link
+        ...         link.send((link.rank + 1) % link.size, flat.tobytes())
+        ...         flat[...] = np.frombuffer(await link.receive((link.rank - 1) % link.size))
+        >>> async def open_shifted(link):
+        ...     return Shifted(link)
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group(backend=lambda: open_shifted)
+        ...     x = np.array([float(group.rank)])
+        ...     collectives.all_reduce(x)
+        ...     return x.item()
+        >>> with Cluster(3) as cluster:
+        ...     cluster.run(step)
+        [2.0, 0.0, 1.0]
     """
 
     @property
@@ -86,10 +119,33 @@ class Link(ABC):
 
 
 class Backend(ABC):
-    """A way to run the operations that do not have to go by messages.
+    """A way to run the operations that do not have to go by messages (`docs/extend.md`).
 
-    All ranks of a group use the same one. Arrays are contiguous and lie on the host; those that are called
-    `flat` have one axis.
+    All ranks of a group use the same one. Arrays are contiguous and lie on the host; those that are
+    called `flat` have one axis. They are not written before every other rank has been heard, and
+    no method returns before all ranks have called it. A backend of a user's derives from
+    `MessageBackend` and replaces what it does better.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> class Negative(collectives.MessageBackend):
+        ...     async def all_reduce(self, flat, op):
+        ...         await super().all_reduce(flat, op)
+        ...         flat[...] = -flat
+        >>> def make_negative():
+        ...     async def open_negative(link):
+        ...         return Negative(link)
+        ...     return open_negative
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group(backend=make_negative)
+        ...     x = np.array([1.0])
+        ...     collectives.all_reduce(x)
+        ...     return x.item()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [-2.0, -2.0]
     """
 
     @abstractmethod
@@ -153,6 +209,12 @@ class Backend(ABC):
 
         It combines in rank order. The arguments are those of `all_to_all`.
         """
+
+
+# Called for each operation in its turn, returns the backend that runs it.
+OpenBackend: TypeAlias = Callable[[Link], Awaitable[Backend]]
+# Called once for each group and rank, before its first operation that needs a backend.
+MakeBackend: TypeAlias = Callable[[], OpenBackend]
 
 
 @final

@@ -30,7 +30,12 @@ from telegrad.collectives.messages import (
 from telegrad.errors import CollectiveMismatchError
 from telegrad.wire import Buffer
 
-__all__ = ["Mailbox", "Slot", "mismatch_of"]
+__all__ = ["TERMS_ADVICE", "Mailbox", "Slot", "mismatch_of"]
+
+TERMS_ADVICE = (
+    "all ranks of a group need the same table of thresholds (thresholds=, TELEGRAD_THRESHOLDS) and "
+    "the same backend"
+)
 
 _Kept: TypeAlias = tuple[int, str, OperationMessage, Buffer]
 
@@ -194,7 +199,12 @@ def mismatch_of(
         describe: Names a member by its rank in the group.
     """
     said = ", but ".join(f"{describe(r)} called {calls[r]}" for r in sorted(calls))
+    advice = (
+        "all ranks must call the same operations in the same order, with the same op, src, dst, "
+        "dtype and shape"
+    )
+    if len({call.terms for call in calls.values()}) > 1:
+        advice = TERMS_ADVICE
     return CollectiveMismatchError(
-        f"operation {operation_id.sequence} of group {group!r}: {said}; all ranks must call the "
-        "same operations in the same order, with the same op, src, dst, dtype and shape"
+        f"operation {operation_id.sequence} of group {group!r}: {said}; {advice}"
     )

@@ -82,6 +82,7 @@ class Signature:
         wanted: The shapes that the caller expects from each rank; empty if it states none.
         label: The caller's name for the operation; empty if it gave none.
         calls: The calls that go out together as this one; empty for a single call.
+        terms: The backend and thresholds of the group, if they are not the default ones.
     """
 
     operation: str
@@ -93,6 +94,7 @@ class Signature:
     wanted: tuple[Shape, ...] = ()
     label: str = ""
     calls: tuple[Signature, ...] = ()
+    terms: str = ""
 
     def fits(self, other: Signature) -> bool:
         """Returns True if two ranks with these calls take part in one operation.
@@ -112,7 +114,7 @@ class Signature:
             shape = self.shape[1:]
         verb = _TWINS.get(self.operation, self.operation)
         calls = tuple(each.compared() for each in self.calls)
-        return verb, self.op, self.root, self.dtype, self.label, shape, calls
+        return verb, self.op, self.root, self.dtype, self.label, shape, calls, self.terms
 
     def __str__(self) -> str:
         """Returns the signature in the form of a call.
@@ -129,14 +131,15 @@ class Signature:
         parts += [f"wanted={list(self.wanted)}"] if self.wanted else []
         parts += [str(each) for each in self.calls]
         call = f"{self.operation}({', '.join(parts)})"
-        return f"{call} for {self.label!r}" if self.label else call
+        call = f"{call} for {self.label!r}" if self.label else call
+        return f"{call} by {self.terms}" if self.terms else call
 
     def to_wire(self) -> list[object]:
         """Returns the signature as three plain values: texts, the shape, and all that is rare."""
         rare: list[object] = [_lists(self.parts), _lists(self.wanted)]
         rare += [[each.to_wire() for each in self.calls]] if self.calls else []
         return [
-            [self.operation, self.op, self.root, self.dtype, self.label],
+            [self.operation, self.op, self.root, self.dtype, self.label, self.terms],
             None if self.shape is None else list(self.shape),
             rare if self.parts or self.calls else None,
         ]
@@ -165,7 +168,7 @@ class Signature:
 @lru_cache(1024)  # of a program that does the same again and again
 def _call_of(texts: tuple[object, ...], shape: tuple[object, ...] | None) -> Signature:
     match texts:
-        case (str(operation), str(op), int(root), str(dtype), str(label)):
+        case (str(operation), str(op), int(root), str(dtype), str(label), str(terms)):
             return Signature(
                 operation=operation,
                 op=op,
@@ -173,6 +176,7 @@ def _call_of(texts: tuple[object, ...], shape: tuple[object, ...] | None) -> Sig
                 dtype=dtype,
                 shape=None if shape is None else _integers([*shape]),
                 label=label,
+                terms=terms,
             )
     raise DecodeError("not a call of a collective operation")
 
@@ -412,6 +416,8 @@ class FormMessage:
             sender's attempt and all fit; empty before.
         lost: For shrink_group the ranks that the sender leaves out because they are lost; None for
             new_group.
+        backend: The name of the backend that the sender's call asks for.
+        thresholds: The thresholds that it asks for; None for those of the first member.
     """
 
     place: int
@@ -421,18 +427,31 @@ class FormMessage:
     seen: int = 0
     agreed: tuple[int, ...] = ()
     lost: tuple[int, ...] | None = None
+    backend: str = ""
+    thresholds: tuple[int, ...] | None = None
 
     def to_wire(self) -> list[object]:
         """Returns the message as plain values."""
         ranks, agreed = list(self.ranks), list(self.agreed)
-        lost = None if self.lost is None else list(self.lost)
-        return [self.place, self.number, self.members, ranks, self.seen, agreed, lost]
+        lost, limits = (None if v is None else list(v) for v in (self.lost, self.thresholds))
+        said = [self.place, self.number, self.members, ranks, self.seen, agreed, lost]
+        return [*said, self.backend, limits]
 
     @staticmethod
     def from_wire(body: object) -> FormMessage:
         """Returns a message from plain values; raises DecodeError."""
         match body:
-            case [int(place), int(number), str(members), ranks, int(seen), agreed, lost]:
+            case [
+                int(place),
+                int(number),
+                str(members),
+                ranks,
+                int(seen),
+                agreed,
+                lost,
+                str(backend),
+                limits,
+            ]:
                 return FormMessage(
                     place,
                     number,
@@ -441,6 +460,8 @@ class FormMessage:
                     seen,
                     _integers(agreed),
                     None if lost is None else _integers(lost),
+                    backend,
+                    None if limits is None else _integers(limits),
                 )
         raise DecodeError("not a group that is formed")
 

@@ -18,11 +18,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar, final
 
-from telegrad.collectives.backends import Sharing
+from telegrad.collectives.backends import Sharing, Terms
 from telegrad.collectives.link import run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, Slot
 from telegrad.collectives.messages import (
@@ -41,6 +41,7 @@ from telegrad.collectives.messages import (
     unpack_short,
 )
 from telegrad.collectives.operation import MESSAGE_BYTES, Call, CrossWaits, Operation, time_limit
+from telegrad.collectives.select import DEFAULT
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
 from telegrad.errors import (
     AgentForkedError,
@@ -329,6 +330,7 @@ class ProcessGroup:
         timeout: Seconds for an operation without a timeout of its own.
         warn_after: Seconds after which a waiting operation is logged.
         cross_waits: The operations in which the worker waits, in all its groups.
+        terms: The backend and the thresholds of the group.
 
     Example:
         >>> from telegrad import collectives
@@ -351,13 +353,17 @@ class ProcessGroup:
         timeout: float,
         warn_after: float,
         cross_waits: CrossWaits,
+        terms: Terms,
     ) -> None:
         self.key = key
+        self.terms = terms
+        self.thresholds = terms.thresholds or DEFAULT
         self.members = tuple(members)
         self.timeout = timeout
         self.warn_after = warn_after
         self.cross_waits = cross_waits
-        self.sharing = Sharing(_neighbours(agent, members), longest_spin(agent.options.spin))
+        spin = longest_spin(agent.options.spin)
+        self.sharing = Sharing(_neighbours(agent, members), spin, terms)
         self._name = name
         self._agent = agent
         self._places = {member: r for r, member in enumerate(members)}
@@ -495,6 +501,8 @@ class ProcessGroup:
 
     def _enter(self, call: Call[T], limit: float) -> Operation[T]:
         self.cross_waits.note_caller()
+        if self.terms.words:
+            call = replace(call, signature=replace(call.signature, terms=self.terms.words))
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
             channel = self._known(call.channel)

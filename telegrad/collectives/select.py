@@ -15,6 +15,8 @@
 Up to 256 KiB all reductions combine in rank order. The choice for `all_gather` is by the number of
 ranks alone, because their arrays may have different sizes.
 
+These are the default `Thresholds`; a group may have others, which `telegrad tune` has measured.
+
 The limits for more than 8 ranks and for `broadcast` come from a formula for the time, which `tests/collectives/test_costs.py`
 holds against the choice. A message costs each of its two ranks the work w and is 2 w on its way. So
 a step takes T = 4 w, and each further message in it T / 2. STEP_BYTES take T. The first message
@@ -23,22 +25,28 @@ above EAGER_BYTES to a rank is announced: that takes two more steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar, final
+import hashlib
+import os
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from typing import Final, Generic, TypeAlias, TypeVar, final
 
 from telegrad.collectives.algorithms import chain, circulant, direct, ring, star, tree
 from telegrad.collectives.link import EAGER_BYTES, Link, Steps
 from telegrad.collectives.reduction import ReduceOp
+from telegrad.errors import DecodeError
 from telegrad.types import Array
 
 __all__ = [
-    "DIRECT_UP_TO_BYTES",
+    "DEFAULT",
     "AllGather",
     "AllReduce",
     "Broadcast",
     "Choice",
     "Reduce",
+    "Thresholds",
     "select_all_gather",
     "select_all_reduce",
     "select_broadcast",
@@ -51,26 +59,128 @@ Broadcast: TypeAlias = Callable[[Link, Array, int], Steps[None]]
 Reduce: TypeAlias = Callable[[Link, Array, ReduceOp, int], Steps[None]]
 F = TypeVar("F")
 
-# Up to this size, one step in which each rank sends to all others takes no longer than the 2 (n -
-# 1) steps of a ring. Milliseconds direct and ring, processes on two busy cores: n = 2: 256 KiB 3.5
-# and 5.3, 1 MiB 18 and 9, 16 MiB 85 and 69. n = 4: 256 KiB 16 and 16, 1 MiB 43 and 28, 16 MiB 393
-# and 172.
-DIRECT_UP_TO_BYTES = 256 * 2**10
+MOST: Final = 2**62  # a threshold that is never reached
 
-# Up to this number of ranks, n - 1 messages in one step take no longer than ceil(log2 n) steps.
-FEW_RANKS = 8
-# From this number on, they take twice as long with small arrays. Where arrays of one size have the
-# ceil(log2 n) messages announced, they are shorter, by a sixth of the time at most.
-MANY_RANKS = 16
-# Up to n times this size, few of the messages with up to n / 2 arrays need be announced.
-IN_ORDER_PART_BYTES = 4 * 2**10
-# Up to n times this size, the 2 ceil(log2 n) messages take less than the 2 (n - 1) steps of a ring,
-# though they are announced. Above, bytes decide, and the ring sends fewest bytes between hosts that
-# have several ranks each.
-BLOCK_BYTES = 256 * 2**10
-# From n times this size on, a chain takes less than a tree: for x = B / STEP_BYTES they take
-# (sqrt(x) + sqrt(n - 2))^2 T and ceil(log2 n) (1 + x) T, and are equal near x = 2 n.
-CHAIN_PART_BYTES = 2 * chain.STEP_BYTES
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """The sizes and numbers of ranks at which a group chooses another algorithm.
+
+    They concern groups that send messages: ranks of one host that share memory need none. All ranks
+    of a group use the same ones. `telegrad tune` measures them and writes a table in TOML.
+
+    Attributes:
+        direct_up_to_bytes: The longest array that all ranks reduce in rank order, after one step in
+            which each has sent its own to all others; longer ones go by a ring, or in blocks.
+        few_ranks: The most ranks for which n - 1 messages at once are the quickest.
+        many_ranks: The ranks from which on `all_gather` takes ceil(log2 n) steps, not one.
+        in_order_part_bytes: With more than `few_ranks`, arrays of up to n times these bytes are
+            reduced in rank order after ceil(log2 n) steps.
+        block_bytes: With more than `few_ranks`, arrays of up to n times these bytes are reduced in
+            2 ceil(log2 n) steps, and longer ones by a ring.
+        chain_part_bytes: From 3 ranks on, `broadcast` sends arrays of more than n times these bytes
+            along a chain, and shorter ones along a tree.
+
+    Raises:
+        TypeError: A threshold is no integer.
+        ValueError: A threshold is negative.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     tuned = collectives.Thresholds(direct_up_to_bytes=2**20)
+        ...     return collectives.init_process_group(thresholds=tuned).size
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [2, 2]
+    """
+
+    # Up to this size, one step in which each rank sends to all others takes no longer than the
+    # 2 (n - 1) steps of a ring. Milliseconds direct and ring, processes on two busy cores: n = 2:
+    # 256 KiB 3.5 and 5.3, 1 MiB 18 and 9, 16 MiB 85 and 69. n = 4: 256 KiB 16 and 16, 1 MiB 43 and
+    # 28, 16 MiB 393 and 172.
+    direct_up_to_bytes: int = 256 * 2**10
+    # Up to this number of ranks, n - 1 messages in one step take no longer than ceil(log2 n) steps.
+    few_ranks: int = 8
+    # From this number on, they take twice as long with small arrays. Where arrays of one size have
+    # the ceil(log2 n) messages announced, they are shorter, by a sixth of the time at most.
+    many_ranks: int = 16
+    # Up to n times this size, few of the messages with up to n / 2 arrays need be announced.
+    in_order_part_bytes: int = 4 * 2**10
+    # Up to n times this size, the 2 ceil(log2 n) messages take less than the 2 (n - 1) steps of a
+    # ring, though they are announced. Above, bytes decide, and the ring sends fewest bytes between
+    # hosts that have several ranks each.
+    block_bytes: int = 256 * 2**10
+    # From n times this size on, a chain takes less than a tree: for x = B / STEP_BYTES they take
+    # (sqrt(x) + sqrt(n - 2))^2 T and ceil(log2 n) (1 + x) T, and are equal near x = 2 n.
+    chain_part_bytes: int = 2 * chain.STEP_BYTES
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer, not {value!r}")
+            if not 0 <= value <= MOST:
+                raise ValueError(f"{name} must be from 0 to {MOST} (got {value})")
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Thresholds:
+        """Reads a table that `save` has written, or a person; what it does not name is as by default.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is no TOML, or no table of thresholds.
+        """
+        try:
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            unknown = sorted(table.keys() - {field.name for field in fields(Thresholds)})
+            if unknown:
+                known = ", ".join(field.name for field in fields(Thresholds))
+                raise ValueError(f"there is no threshold {unknown[0]!r}, there are {known}")
+            return Thresholds(**table)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{os.fspath(path)!r} is no table of thresholds: {error}; `telegrad tune` writes one"
+            ) from error
+
+    def save(self, path: str | os.PathLike[str], note: str = "") -> None:
+        """Writes a table in TOML.
+
+        Args:
+            path: The file, which is replaced.
+            note: Text for a comment on top.
+        """
+        lines = [f"# {line}" for line in note.splitlines()]
+        lines += [f"{name} = {value}" for name, value in asdict(self).items()]
+        Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    @property
+    def digest(self) -> str:
+        """A short name, the same for equal thresholds; empty for the default ones."""
+        if self == DEFAULT:
+            return ""
+        return hashlib.blake2b(repr(astuple(self)).encode(), digest_size=4).hexdigest()
+
+    def to_wire(self) -> tuple[int, ...]:
+        """Returns the thresholds as plain values."""
+        return astuple(self)
+
+    @staticmethod
+    def from_wire(values: Sequence[int]) -> Thresholds:
+        """Returns thresholds from plain values; raises DecodeError.
+
+        >>> Thresholds.from_wire(DEFAULT.to_wire()) == DEFAULT
+        True
+        """
+        names = [field.name for field in fields(Thresholds)]
+        try:
+            return Thresholds(**dict(zip(names, values, strict=True)))
+        except (TypeError, ValueError) as error:
+            raise DecodeError(f"not the thresholds of a group: {error}") from None
+
+
+DEFAULT: Final = Thresholds()
 
 
 @final
@@ -87,7 +197,7 @@ class Choice(Generic[F]):
     eager_bytes: int
 
 
-def select_all_reduce(nbytes: int, n: int) -> Choice[AllReduce]:
+def select_all_reduce(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Choice[AllReduce]:
     """Returns the algorithm for an array of this many bytes on n ranks.
 
     >>> select_all_reduce(2**16, 8).run is direct.all_reduce
@@ -99,16 +209,16 @@ def select_all_reduce(nbytes: int, n: int) -> Choice[AllReduce]:
     >>> select_all_reduce(2**20, 9).run is circulant.all_reduce
     True
     """
-    if n == 1 or nbytes <= DIRECT_UP_TO_BYTES:
-        if n > FEW_RANKS and nbytes <= n * IN_ORDER_PART_BYTES:
+    if n == 1 or nbytes <= limits.direct_up_to_bytes:
+        if n > limits.few_ranks and nbytes <= n * limits.in_order_part_bytes:
             return Choice(circulant.all_reduce_in_order, min(n * nbytes, EAGER_BYTES))
         return Choice(direct.all_reduce, _unrequested(nbytes, nbytes))
-    if n > FEW_RANKS and nbytes <= n * BLOCK_BYTES:
+    if n > limits.few_ranks and nbytes <= n * limits.block_bytes:
         return Choice(circulant.all_reduce, min(nbytes, 2 * EAGER_BYTES))  # 2 messages to one rank
     return Choice(ring.all_reduce, _unrequested(nbytes, nbytes // n))
 
 
-def select_reduce(nbytes: int, n: int) -> Choice[Reduce]:
+def select_reduce(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Choice[Reduce]:
     """Returns the algorithm for an array of this many bytes on n ranks.
 
     Two ranks send the same bytes either way, and the root has half of the work in blocks.
@@ -116,12 +226,12 @@ def select_reduce(nbytes: int, n: int) -> Choice[Reduce]:
     >>> select_reduce(2**20, 4).run is star.reduce_in_blocks
     True
     """
-    if n > 1 and nbytes > DIRECT_UP_TO_BYTES:
+    if n > 1 and nbytes > limits.direct_up_to_bytes:
         return Choice(star.reduce_in_blocks, _unrequested(nbytes, nbytes // n))
     return Choice(star.reduce, _unrequested(nbytes, nbytes))
 
 
-def select_broadcast(nbytes: int, n: int) -> Choice[Broadcast]:
+def select_broadcast(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Choice[Broadcast]:
     """Returns the algorithm for an array of this many bytes on n ranks.
 
     >>> select_broadcast(2**22, 4).run is tree.broadcast
@@ -129,12 +239,12 @@ def select_broadcast(nbytes: int, n: int) -> Choice[Broadcast]:
     >>> select_broadcast(2**23, 4).run is chain.broadcast
     True
     """
-    if n > 2 and nbytes > n * CHAIN_PART_BYTES:
-        return Choice(chain.broadcast, 0)  # its segments are larger than EAGER_BYTES
+    if n > 2 and nbytes > n * limits.chain_part_bytes:
+        return Choice(chain.broadcast, _unrequested(nbytes, nbytes // chain.segments(nbytes, n)))
     return Choice(tree.broadcast, _unrequested(nbytes, nbytes))
 
 
-def select_all_gather(nbytes: int, n: int) -> Choice[AllGather]:
+def select_all_gather(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Choice[AllGather]:
     """Returns the algorithm for n ranks, of which this one has an array of this many bytes.
 
     >>> select_all_gather(8, 15).run is direct.all_gather
@@ -142,7 +252,7 @@ def select_all_gather(nbytes: int, n: int) -> Choice[AllGather]:
     >>> select_all_gather(8, 16).run is circulant.all_gather
     True
     """
-    if n >= MANY_RANKS:
+    if n >= limits.many_ranks:
         return Choice(circulant.all_gather, EAGER_BYTES)
     return Choice(direct.all_gather, _unrequested(nbytes, nbytes))
 

@@ -14,6 +14,7 @@ from typing import NoReturn, final
 
 from telegrad.launch.certs import add_certs, certs
 from telegrad.launch.run import RunOptions, limits_of, parse_limit, run
+from telegrad.launch.tuning import add_tune, command_of, problem_with_tune, tune
 
 __all__ = ["main"]
 
@@ -54,13 +55,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("a command is missing, write: telegrad run SCRIPT")
         if options.command == "certs":
             return certs(options)
-        for_doctor = options.command == "doctor"
-        problem = _problem_with_doctor(options) if for_doctor else _problem_with(options)
+        problem = _PROBLEMS[options.command](options)
         if problem is not None:
             parser.exit(BAD_USAGE, f"telegrad {options.command}: {problem}\n")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else BAD_USAGE
-    return _doctor().doctor(options) if for_doctor else run(_options(options))
+    if options.command == "doctor":
+        return int(_doctor().doctor(options))
+    if options.command == "tune":
+        return tune(options, _options(options, "tune", command_of(options)))
+    what = ["-m", options.script] if options.module else [options.script]
+    command = [sys.executable, "-u", *what, *options.arguments]
+    return run(_options(options, options.script, command))
 
 
 def _doctor() -> ModuleType:
@@ -108,6 +114,7 @@ def _build_parser() -> argparse.ArgumentParser:
         "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the arguments for SCRIPT"
     )
     _doctor().add_doctor(commands, _add_nodes)
+    add_tune(commands, _add_nodes)
     add_certs(commands)
     return parser
 
@@ -149,6 +156,11 @@ def _problem_with_doctor(options: argparse.Namespace) -> str | None:
     return _problem_with_nodes(options) or _doctor().problem_with(options)
 
 
+def _problem_with_tune(options: argparse.Namespace) -> str | None:
+    """Returns the problem with the options of `tune` in words; None if there is none."""
+    return _problem_with_nodes(options) or problem_with_tune(options)
+
+
 def _problem_with_nodes(options: argparse.Namespace) -> str | None:
     nodes = options.nnodes = 1 if options.nnodes is None else options.nnodes
     if nodes < 1:
@@ -165,6 +177,9 @@ def _problem_with_nodes(options: argparse.Namespace) -> str | None:
     return None
 
 
+_PROBLEMS = {"run": _problem_with, "doctor": _problem_with_doctor, "tune": _problem_with_tune}
+
+
 def _module_exists(name: str) -> bool:
     """Returns True if `python -m` would find a top-level module; imports nothing."""
     sys.path.insert(0, os.getcwd())
@@ -176,18 +191,18 @@ def _module_exists(name: str) -> bool:
         sys.path.pop(0)
 
 
-def _options(found: argparse.Namespace) -> RunOptions:
-    what = ["-m", found.script] if found.module else [found.script]
+def _options(found: argparse.Namespace, script: str, command: Sequence[str]) -> RunOptions:
     return RunOptions(
-        command=[sys.executable, "-u", *what, *found.arguments],
-        script=found.script,
+        command=command,
+        script=script,
         workers=found.nproc_per_node,
         nodes=found.nnodes,
         node=found.node_rank or 0,
         host=found.master_addr or LOOPBACK,
         port=found.master_port or 0,
         bind=found.bind,
-        limits=limits_of(found.limits),
+        limits=limits_of(getattr(found, "limits", [])),
+        verb=found.command,
     )
 
 

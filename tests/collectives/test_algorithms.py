@@ -19,7 +19,7 @@ from telegrad.collectives.link import EAGER_BYTES
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import PremulSum, check_reducible, finish
 from telegrad.collectives.select import (
-    DIRECT_UP_TO_BYTES,
+    DEFAULT,
     select_all_gather,
     select_all_reduce,
     select_broadcast,
@@ -383,7 +383,7 @@ def test_all_ranks_see_that_two_of_them_disagree() -> None:
 
 
 def test_which_algorithm() -> None:
-    small, large = DIRECT_UP_TO_BYTES, 2**30
+    small, large = DEFAULT.direct_up_to_bytes, 2**30
     for n in range(1, 70):
         assert select_reduce(small, n).run is star.reduce
         in_order = direct.all_reduce if n <= 8 else circulant.all_reduce_in_order

@@ -1,7 +1,11 @@
-"""What every backend of a group has to do, against NumPy: messages, memory, and both over hosts."""
+"""What every backend of a group has to do, against NumPy: messages, memory, both, and a user's."""
 
 from __future__ import annotations
 
+import importlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,15 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telegrad.collectives import ReduceOp
-from telegrad.collectives.backends import HostsBackend, MemoryBackend, MessageBackend, Sharing
-from telegrad.collectives.link import Link
+from telegrad import collectives as dist
+from telegrad import rpc
+from telegrad.collectives import Backend, Link, MessageBackend, ReduceOp
+from telegrad.collectives.backends import HostsBackend, MemoryBackend, Sharing, Terms
+from telegrad.collectives.link import OpenBackend
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import combine, finish
+from telegrad.errors import InvalidUseError
+from telegrad.testing import Cluster
 from telegrad.types import Array
+from tests.collectives import remote_code, toy_backend
 from tests.collectives.fake_link import FakeJob, arrays_for
 from tests.collectives.test_algorithms import CASES, expected
 from tests.collectives.test_shared_memory import CALL, CopyingMeeting, enter
+from tests.collectives.toy_backend import Star, make_star
 
 KINDS: dict[str, tuple[type, list[list[int]]]] = {
     "messages": (MessageBackend, [[0], [1], [2], [3], [4]]),
@@ -25,7 +35,10 @@ KINDS: dict[str, tuple[type, list[list[int]]]] = {
     "two hosts": (HostsBackend, [[0, 1, 2], [3, 4]]),
     "one alone": (HostsBackend, [[0, 2, 3, 4], [1]]),
     "mixed up": (HostsBackend, [[0, 3], [1, 4], [2]]),
+    "a user's": (Star, [[0, 1, 2, 3, 4]]),
 }
+TERMS = {"a user's": Terms(backend="star", maker=make_star)}
+EXTEND = Path(__file__).parents[2] / "docs" / "extend.md"
 N = 5
 SMALL = [0, 1, 5, 700]
 LONG = 2**18 // 4 + 3  # items of four bytes that are more than what is combined in rank order
@@ -34,12 +47,12 @@ LONG = 2**18 // 4 + 3  # items of four bytes that are more than what is combined
 class Job:
     """Ranks on hosts that run one operation after the other."""
 
-    def __init__(self, hosts: list[list[int]], seed: int) -> None:
+    def __init__(self, hosts: list[list[int]], seed: int, terms: Terms | None = None) -> None:
         self.fake = FakeJob([np.zeros(1)] * N, seed)
         self.links = [CopyingMeeting(self.fake, r, CALL) for r in range(N)]
         self.fake.links = list(self.links)
         shared = hosts if max(map(len, hosts)) > 1 else []
-        self.sharings = [Sharing(shared, 0.0) for _ in range(N)]
+        self.sharings = [Sharing(shared, 0.0, terms) for _ in range(N)]
         host_of = {r: h for h, ranks in enumerate(hosts) for r in ranks}
         copies = {(a, b) for a in range(N) for b in range(N) if host_of[a] != host_of[b]}
         for link in self.links:
@@ -90,7 +103,7 @@ def test_a_backend(
     kind: str, steps: list[tuple[str, tuple[ReduceOp, str], int, int]], seed: int
 ) -> None:
     wanted_type, hosts = KINDS[kind]
-    job = Job(hosts, seed)
+    job = Job(hosts, seed, TERMS.get(kind))
     for verb, (op, dtype), size, root in steps:
         check(job, verb, op, arrays_for(N, size, dtype, seed), root, wanted_type)
 
@@ -99,7 +112,7 @@ def test_a_backend(
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MIN])
 def test_long_arrays(kind: str, op: ReduceOp) -> None:
     wanted_type, hosts = KINDS[kind]
-    job = Job(hosts, 0)
+    job = Job(hosts, 0, TERMS.get(kind))
     for verb in ("all_reduce", "reduce", "broadcast", *EXCHANGES, "all_reduce"):
         check(job, verb, op, arrays_for(N, LONG, "float32", 3), 2, wanted_type)
 
@@ -130,7 +143,7 @@ def test_a_broadcast_goes_once_to_each_other_host(root: int) -> None:
 @pytest.mark.parametrize("verb", [*IN_PLACE, *EXCHANGES])
 def test_no_rank_returns_before_all_have_come(kind: str, verb: str) -> None:
     for absent in range(N):
-        job = Job(KINDS[kind][1], absent)
+        job = Job(KINDS[kind][1], absent, TERMS.get(kind))
         job.run("barrier", [], wanted_type=KINDS[kind][0])
         arrays = arrays_for(N, 5 * N, "float32", 3)
         parts = [np.split(array, N) for array in arrays]
@@ -255,3 +268,125 @@ def assert_same(found: list[Array], wanted: list[Array]) -> None:
         assert mine.shape == each.shape
         assert mine.flags.writeable
         assert mine.tobytes() == each.tobytes()
+
+
+# -- backends of users, in real groups -----------------------------------------------------------
+
+
+def test_the_backend_of_the_document_is_the_one_that_is_tested() -> None:
+    (block,) = [
+        each
+        for each in re.findall(r"```python\n(.*?)```", EXTEND.read_text(), re.DOTALL)
+        if "class Star" in each
+    ]
+    assert Path(toy_backend.__file__).read_text().endswith(block)
+
+
+def uses(backend: Any, per_rank: Sequence[Any] = ()) -> tuple[str, list[float]]:
+    """Makes a group of all with a backend; returns the first error, and the results."""
+    r = remote_code.begin()
+    backend = per_rank[r] if per_rank else backend
+    array = np.arange(4.0)
+    said = remote_code.refusal(
+        lambda: dist.all_reduce(array, group=dist.new_group([0, 1, 2], backend=backend))
+    )
+    dist.all_reduce(np.ones(1))  # other groups go on
+    return said, array.tolist()
+
+
+def test_a_backend_of_the_users() -> None:
+    with Cluster(3) as cluster:
+        results = cluster.run(uses, make_star)
+    assert results == [("nothing", [0.0, 3.0, 6.0, 9.0])] * 3
+
+
+def begins_with(backend: Any) -> tuple[float, bool]:
+    """The groups made of one with a backend have it too, unless another one is named."""
+    dist.init_process_group(backend=backend)
+    inherits, own = dist.split_group(None, [[0, 1], [2]]), dist.new_group([0, 1], backend="host")
+    array = np.ones(3)
+    dist.all_reduce(array, group=inherits)
+    dist.all_reduce(array)
+    assert inherits is not None
+    assert inherits.terms.backend == dist.world_group().terms.backend != own.terms.backend
+    return float(array[0]), own.terms.maker is None
+
+
+def test_the_backend_of_the_world_is_that_of_its_groups() -> None:
+    with Cluster(3) as cluster:
+        assert cluster.run(begins_with, make_star) == [(5.0, True)] * 3
+
+
+def make_failing() -> OpenBackend:
+    raise OSError("no such card")
+
+
+class Failing(Star):
+    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
+        if self.link.rank == 1:
+            raise OSError("the card is gone")
+        await super().all_reduce(flat, op)
+
+
+async def open_failing(link: Link) -> Backend:
+    return Failing(link, {"sums": 0})
+
+
+def make_failing_later() -> OpenBackend:
+    return open_failing
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(make_failing, "no such card"), (make_failing_later, "the card is gone")],
+)
+def test_an_error_of_a_backend_is_raised_on_every_rank(make: Any, words: str) -> None:
+    with Cluster(3) as cluster:
+        for said, _ in cluster.run(uses, make):
+            assert said.startswith("OSError: "), said
+            assert words in said
+
+
+def test_ranks_with_different_backends() -> None:
+    with Cluster(3) as cluster:
+        for said, _ in cluster.run(uses, None, [make_star, make_star, None]):
+            assert said.startswith("CollectiveMismatchError: "), said
+            assert "called new_group([0, 1, 2]) with backend='tests.collectives.toy_backend" in said
+            assert "but rank 2 ('worker2') called new_group([0, 1, 2]) with backend=''" in said
+            assert "with the same backend" in said
+
+
+def disagrees_in_the_world() -> str:
+    r = rpc.get_worker_info().rank
+    dist.init_process_group(backend=make_star if r == 1 else None, timeout=20.0)
+    return remote_code.refusal(dist.barrier)
+
+
+def test_a_world_with_different_backends() -> None:
+    with Cluster(2) as cluster:
+        for said in cluster.run(disagrees_in_the_world):
+            assert said.startswith("CollectiveMismatchError: operation 1 of group 'world'"), said
+            assert "rank 1 ('worker1') called barrier() by backend 'tests.collectives.toy" in said
+            assert "the same backend" in said
+
+
+def test_a_backend_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    info = tmp_path / "stars-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stars\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[telegrad.backends]\n"
+        "star = tests.collectives.toy_backend:make_star\n"
+        "broken = tests.collectives.no_such_file:make\n"
+    )
+    importlib.invalidate_caches()
+    with Cluster(3) as cluster:
+        assert cluster.run(uses, "star") == [("nothing", [0.0, 3.0, 6.0, 9.0])] * 3
+        for said, _ in cluster.run(uses, "nccl"):
+            assert said.startswith(f"{InvalidUseError.__name__}: no packages add a backend 'nccl'")
+            assert "['broken', 'host', 'star']" in said
+        for said, _ in cluster.run(uses, "broken"):
+            assert "'broken' (tests.collectives.no_such_file:make) cannot be imported" in said
+        for said, _ in cluster.run(uses, 3):
+            assert said.startswith("TypeError: backend must be a name, or a function"), said

@@ -9,7 +9,16 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telegrad.collectives.forming import Action, Attempt, Failed, Formed, Forming, Send, State
+from telegrad.collectives.forming import (
+    Action,
+    Asked,
+    Attempt,
+    Failed,
+    Formed,
+    Forming,
+    Send,
+    State,
+)
 from telegrad.collectives.messages import FormMessage, GroupKey
 from telegrad.errors import CollectiveMismatchError, WorkerLostError
 from telegrad.types import WorkerInfo
@@ -31,10 +40,11 @@ class Simulation:
         self.current: dict[int, Attempt] = {}
         self.keys: dict[Attempt, GroupKey] = {}
         self.causes: dict[Attempt, BaseException] = {}
+        self.thresholds: dict[Attempt, tuple[int, ...] | None] = {}
 
-    def call(self, r: int, ranks: Sequence[int]) -> Attempt:
+    def call(self, r: int, ranks: Sequence[int], asks: Asked = ("", None)) -> Attempt:
         members = [self.workers[each] for each in ranks]
-        attempt, actions = self.forming[r].begin(members)
+        attempt, actions = self.forming[r].begin(members, None, asks)
         self.current[r] = attempt
         self.perform(r, actions)
         return attempt
@@ -44,8 +54,9 @@ class Simulation:
             match action:
                 case Send(peer, _):
                     self.under_way.append((r, peer.rank, action))
-                case Formed(attempt, key):
+                case Formed(attempt, key, thresholds):
                     self.keys[attempt] = key
+                    self.thresholds[attempt] = thresholds
                 case Failed(attempt, cause):
                     assert attempt not in self.causes
                     self.causes[attempt] = cause
@@ -93,6 +104,26 @@ def test_the_same_calls_on_all(n: int, rounds: int, seed: int) -> None:
         keys = {simulation.keys[attempts[r][k]] for r in range(n)}
         assert len(keys) == 1
     assert len({simulation.keys[attempt] for attempt in attempts[0]}) == rounds
+
+
+ASKS = st.tuples(st.sampled_from(["", "", "", "star"]), st.sampled_from([None, None, (1,), (2,)]))
+
+
+@settings(max_examples=400)
+@given(st.lists(ASKS, min_size=2, max_size=4), st.integers(0, 2**32))
+def test_the_first_member_states_thresholds_for_all(asks: list[Asked], seed: int) -> None:
+    n, simulation = len(asks), Simulation(len(asks), seed)
+    attempts = [simulation.call(r, range(n), asks[r]) for r in range(n)]
+    simulation.deliver_all()
+    agree = len({backend for backend, _ in asks}) == 1
+    if agree and len({stated for _, stated in asks} - {None}) < 2:
+        assert {simulation.thresholds[each] for each in attempts} == {asks[0][1]}
+        assert len({simulation.keys[each] for each in attempts}) == 1
+        return
+    for attempt in attempts:
+        words = str(simulation.causes[attempt])
+        assert words.count(" with backend=") == 2, words
+        assert words.endswith("with the same backend and the same table of thresholds")
 
 
 CALLS = {

@@ -516,7 +516,7 @@ def _broadcast(
 ) -> Joint[None]:
     joined = Joined([each.staged for each in pieces])
 
-    choice = select_broadcast(joined.flat.nbytes, group.size)
+    choice = select_broadcast(joined.flat.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> Sequence[None]:
         backend = await link.backend()
@@ -531,7 +531,7 @@ def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[lis
     """Returns the call of `all_gather`; raises the errors of `all_gather` for its arguments."""
     checked = check_array("all_gather", array, written=False)
     staged = Staged(checked)
-    choice = select_all_gather(staged.flat.nbytes, group.size)
+    choice = select_all_gather(staged.flat.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> list[Array]:
         backend = await link.backend()
@@ -558,7 +558,7 @@ def _all_gather_single(
     if len(pieces) > 1:
         return _all_gather_joined(pieces, calls_of)
     staged = pieces[0].staged
-    choice = select_all_gather(staged.flat.nbytes, group.size)
+    choice = select_all_gather(staged.flat.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> Sequence[Array]:
         backend = await link.backend()

@@ -9,10 +9,15 @@ import numbers
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from telegrad.collectives.api.calls import check_integer, current_world, group_of, place_of
+from telegrad.collectives.api.terms import terms_of
+from telegrad.collectives.backends import Terms
 from telegrad.collectives.groups import TIMEOUT, Groups
+from telegrad.collectives.link import MakeBackend
 from telegrad.collectives.process_group import ProcessGroup
+from telegrad.collectives.select import DEFAULT, Thresholds
 from telegrad.errors import InvalidUseError
 from telegrad.rpc import RpcOptions
 from telegrad.rpc.seams import current_agent, find_agent, seconds
@@ -48,6 +53,8 @@ def init_process_group(
     init_method: str | None = None,
     timeout: float | None = TIMEOUT,
     options: RpcOptions | None = None,
+    thresholds: Thresholds | None = None,
+    backend: str | MakeBackend | None = None,
 ) -> ProcessGroup:
     """Joins the job, unless `init_rpc` has done so, and makes the group of all its workers.
 
@@ -64,6 +71,11 @@ def init_process_group(
         timeout: The default timeout of an operation, in seconds above 0; None for 30 minutes;
             `math.inf` for no limit.
         options: As for `init_rpc`.
+        thresholds: The sizes at which the group changes its algorithms, the same on every rank; by
+            default those of the table that `TELEGRAD_THRESHOLDS` names, else the built-in ones.
+        backend: The name of a backend that an installed package adds, or a function that makes one
+            (`docs/extend.md`), the same on every rank; by default `"host"`: messages, and shared
+            memory.
 
     Returns:
         The default group, which operations use if no group is given.
@@ -71,6 +83,8 @@ def init_process_group(
     Raises:
         AlreadyInitializedError: There is a process group, or `init_rpc` got other arguments.
         WorkerLostError: A worker of the job is lost.
+        ValueError: `TELEGRAD_THRESHOLDS` names no table of thresholds.
+        InvalidUseError: No package adds the backend.
         Exception: Any error of `init_rpc`.
 
     Example:
@@ -85,6 +99,7 @@ def init_process_group(
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
+    terms = terms_of(thresholds, backend, None, os.environ)
     return _distributed.init_process_group(
         name=name,
         rank=rank,
@@ -92,6 +107,7 @@ def init_process_group(
         init_method=init_method,
         timeout=seconds(timeout, TIMEOUT),
         options=options,
+        terms=terms,
     )
 
 
@@ -164,7 +180,13 @@ def world_group() -> ProcessGroup:
     return current_world()
 
 
-def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> ProcessGroup:
+def new_group(
+    ranks: Sequence[Rank],
+    *,
+    timeout: float | None = None,
+    thresholds: Thresholds | None = None,
+    backend: str | MakeBackend | None = None,
+) -> ProcessGroup:
     """Makes a group of some workers; returns once each of them has called this.
 
     All members pass the same ranks in the same order. Two workers that are in several groups
@@ -176,6 +198,10 @@ def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> Process
         ranks: Ranks of the job, each once; a member's rank in the group is its position here.
         timeout: Seconds for this call, and the default timeout of the group's operations; None for
             that of `init_process_group`, which need not have been called.
+        thresholds: The thresholds of the group. The first member hands its own to all, by default
+            those of the group of all workers; another member that states some must state the same.
+        backend: As for `init_process_group`, the same on every member; None for the backend of the
+            group of all workers.
 
     Returns:
         The group. On a worker that is no member, a group of rank -1, which refuses all operations.
@@ -183,7 +209,8 @@ def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> Process
     Raises:
         TypeError: `ranks` is no sequence of integers.
         ValueError: `ranks` is empty, has a rank twice, or has a rank that the job does not have.
-        CollectiveMismatchError: A member passed other ranks; raised on all members of both groups.
+        CollectiveMismatchError: A member passed other ranks, thresholds or another backend; raised
+            on all members of both groups.
         WorkerLostError: A member is lost.
         CallTimeoutError: A member did not call it in time.
         NotInitializedError: No agent runs here.
@@ -199,8 +226,24 @@ def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> Process
         ...     cluster.run(step)
         [(0, 0), (-1, 1)]
     """
+    groups = current_agent().attachments[Groups]
+    parent = None if groups.world is None else groups.world.terms
+    return _new_group(ranks, timeout, parent, thresholds, backend)
+
+
+def _new_group(
+    ranks: object,
+    timeout: float | None,
+    parent: Terms | None,
+    thresholds: Thresholds | None = None,
+    backend: str | MakeBackend | None = None,
+) -> ProcessGroup:
     agent = current_agent()
-    return agent.attachments[Groups].form(_check_ranks(ranks, agent.members.world_size), timeout)
+    checked = _check_ranks(ranks, agent.members.world_size)
+    terms = terms_of(thresholds, backend, parent, os.environ)
+    if terms.thresholds is None and checked[0] == agent.info.rank:  # hands its own to all
+        terms = replace(terms, thresholds=(parent and parent.thresholds) or DEFAULT)
+    return agent.attachments[Groups].form(checked, timeout, terms)
 
 
 def new_subgroups(
@@ -240,7 +283,7 @@ def new_subgroups(
         )
     _check_member(parent)
     slices = [parent.ranks[i : i + size] for i in range(0, parent.size, size)]
-    groups = [new_group(ranks, timeout=timeout) for ranks in slices]
+    groups = [_new_group(ranks, timeout, parent.terms) for ranks in slices]
     return next(each for each in groups if each.rank >= 0), groups
 
 
@@ -318,7 +361,7 @@ def split_group(
     _check_apart(checked)
     for ranks in checked:
         if parent.rank in ranks:
-            return new_group([parent.ranks[r] for r in ranks], timeout=timeout)
+            return _new_group([parent.ranks[r] for r in ranks], timeout, parent.terms)
     return None
 
 

@@ -342,7 +342,7 @@ def _all_reduce(
         joined.write_back()
         return [None] * len(pieces)
 
-    choice = select_all_reduce(flat.nbytes, group.size)
+    choice = select_all_reduce(flat.nbytes, group.size, group.thresholds)
     return Joint(run, choice.eager_bytes, in_turn=True)
 
 
@@ -354,7 +354,7 @@ def _reduce_call(
     reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    choice = select_reduce(staged.flat.nbytes, group.size)
+    choice = select_reduce(staged.flat.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> None:
         backend = await link.backend()

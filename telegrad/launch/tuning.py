@@ -1,0 +1,124 @@
+"""`telegrad tune`: measures the thresholds of collectives on the hosts of a job, and writes a table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from telegrad import collectives
+from telegrad.errors import TelegradError
+from telegrad.launch.run import RunOptions, run
+from telegrad.rpc import RpcOptions
+
+__all__ = ["add_tune", "command_of", "main", "problem_with_tune", "tune"]
+
+TABLE: Final = "thresholds.toml"
+EXAMPLE = """\
+example, on each of two hosts (--node-rank 1 on the other one):
+  telegrad tune --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500
+  export TELEGRAD_THRESHOLDS=$PWD/thresholds.toml
+
+Each host gets the table. On one host the workers send messages by TCP, as between hosts: there,
+ranks that share memory use no thresholds.
+"""
+
+
+def add_tune(
+    commands: argparse._SubParsersAction[Any],
+    add_nodes: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Adds the command to a parser.
+
+    Args:
+        commands: The subcommands of `telegrad`.
+        add_nodes: Adds the options by which hosts find each other, as for `telegrad run`.
+    """
+    parser = commands.add_parser(
+        "tune",
+        help="measure which algorithms of collectives are the quickest here",
+        description="Measures at which sizes collectives should change their algorithms.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--nproc-per-node", type=int, metavar="N", help="the number of workers on this host"
+    )
+    add_nodes(parser)
+    parser.add_argument(
+        "--output", default=TABLE, metavar="FILE", help=f"the table to write (default: {TABLE})"
+    )
+    parser.add_argument(
+        "--longest", type=int, metavar="BYTES", help="the longest array to send (default: 16 MiB)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, metavar="K", help="how often each size is sent (default: 7)"
+    )
+
+
+def problem_with_tune(options: argparse.Namespace) -> str | None:
+    """Returns the problem with the command's own options, in words; None if there is none."""
+    if options.nproc_per_node is None:
+        options.nproc_per_node = 2 if options.nnodes == 1 else 1
+    if options.nproc_per_node * options.nnodes < 2:
+        return "--nproc-per-node must be at least 2 on one host: one rank sends nothing"
+    if not os.access(Path(options.output).absolute().parent, os.W_OK):
+        return f"--output cannot be written: no directory for {options.output!r} to write to"
+    return None
+
+
+def tune(options: argparse.Namespace, run_options: RunOptions) -> int:
+    """Runs the workers with options that were checked; returns the exit code."""
+    code = run(run_options)
+    if code == 0:
+        sys.stdout.write(f"wrote {options.output}; set TELEGRAD_THRESHOLDS to its path\n")
+    return code
+
+
+def command_of(options: argparse.Namespace) -> list[str]:
+    """Returns the command of each worker."""
+    flags = [str(Path(options.output).absolute())]
+    for name in ("longest", "repeats"):
+        value = getattr(options, name)
+        flags += [] if value is None else [f"--{name}", str(value)]
+    flags += ["--network"] if options.nnodes == 1 else []
+    return [sys.executable, "-u", "-m", "telegrad.launch.tuning", *flags]
+
+
+# -- the program of each worker ------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures together with the others; the first worker of each host writes the table."""
+    parser = argparse.ArgumentParser(prog="telegrad tune")
+    parser.add_argument("file")
+    parser.add_argument("--longest", type=int, default=None)
+    parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument("--network", action="store_true")
+    found = parser.parse_args(arguments)
+    asked = {"longest_bytes": found.longest, "repeats": found.repeats}
+    try:
+        options = RpcOptions(local=not found.network, callables="exposed")
+        group = collectives.init_process_group(options=options)
+        thresholds = collectives.tune(**{k: v for k, v in asked.items() if v is not None})
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            where = "by TCP on" if found.network else "from"
+            thresholds.save(
+                found.file, f"telegrad tune, {group.size} ranks, {where} {socket.gethostname()}"
+            )
+        collectives.destroy_process_group()
+    except (TelegradError, OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
