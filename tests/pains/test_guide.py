@@ -12,9 +12,11 @@ import pytest
 
 from telegrad import collectives, dist_autograd, errors, launch, parallel, rpc, testing
 from tests.conftest import Programs
+from tests.tables_of_tests import ROOT, missing
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "coming-from-torch.md").read_text()
 TORCH_ROWS = tomllib.loads((Path(__file__).parent / "torch_rows.toml").read_text())
+SHOWN_BY: dict[str, list[str]] = TORCH_ROWS.pop("shown_by")
 TOKEN = "a token that only the tests use"
 # What the guide says of torch comes first in a row; what it names there is not ours.
 ROWS = [line.split(" | ", 1)[1] for line in GUIDE.splitlines() if re.match(r"\| .+ \| .+ \|", line)]
@@ -96,3 +98,14 @@ def test_no_row_of_torchs_features_is_left_out() -> None:
             found[title].append(cells[0])
     del found["Programs"]  # of tutorials, not of features
     assert found == TORCH_ROWS
+
+
+def test_each_row_of_groups_and_stores_names_the_tests_that_show_it() -> None:
+    rows = [row for section in TORCH_ROWS.values() for row in section]
+    assert SHOWN_BY.keys() <= set(rows)
+    assert {*TORCH_ROWS["Collectives"], *TORCH_ROWS["Stores"]} <= SHOWN_BY.keys()
+    named = {each for tests in SHOWN_BY.values() for each in tests}
+    assert all(SHOWN_BY.values())
+    assert not missing(
+        {(ROOT / file, test) for file, _, test in (n.partition("::") for n in named)}
+    )

@@ -123,6 +123,24 @@ def test_wrong_arguments() -> None:
     assert "has rows from 0 to 2, not 0 to 3" in above
 
 
+def with_other_verbs() -> None:
+    remote_code.begin()
+    rows, verbs = RowSparse(np.array([1]), np.ones((1, 2)), (3, 2)), dist
+    calls: list[Any] = [verbs.all_reduce, verbs.broadcast, verbs.reduce, verbs.all_gather]
+    for call in calls:
+        with pytest.raises(
+            TypeError, match=r"RowSparse is summed by telegrad\.parallel\.all_reduce"
+        ):
+            call(rows)
+    assert dist.world_group().statistics().operations == 0
+
+
+def test_the_other_verbs_name_this_one() -> None:
+    """The verbs of `collectives` know arrays alone, as RowSparse belongs to autograd, above them."""
+    with Cluster(1) as cluster:
+        cluster.run(with_other_verbs)
+
+
 async def on_a_loop() -> str:
     mine = RowSparse(np.array([1]), np.ones((1, 2)), (3, 2))
     return remote_code.refusal(lambda: parallel.all_reduce_rows(mine))

@@ -1,0 +1,111 @@
+"""Rows of docs/coming-from-torch.md that no other test shows: what torch has and telegrad refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import collectives as dist
+from telegrad import rendezvous
+from telegrad.rendezvous import MemoryStore
+from telegrad.testing import Cluster
+from tests.collectives import remote_code
+
+NAMES = {
+    dist: """AllreduceOptions Backend.register_backend BackendConfig DebugLevel DistBackendError DistError
+        DistNetworkError DistStoreError breakpoint get_backend get_debug_level get_pg_count is_available
+        is_backend_available is_gloo_available is_nccl_available is_torchelastic_launched record_comm
+        set_debug_level supports_complex _StoreCollectives _abort_process_group _set_pg_timeout
+        _time_estimator ProcessGroup.merge_remote_group ProcessGroup.set_timeout
+        ProcessGroup.shutdown""",
+    rendezvous: "Store.has_extended_api Store.set_timeout Store.barrier HashStore",
+}
+
+
+@pytest.mark.parametrize("face", NAMES, ids=lambda face: face.__name__)
+def test_names_of_torch_are_not_there(face: Any) -> None:
+    for name in NAMES[face].split():
+        *outer, last = name.split(".")
+        thing = face
+        for part in outer:
+            thing = getattr(thing, part)
+        assert not hasattr(thing, last), name
+
+
+def with_arguments_of_torch() -> None:
+    verbs: Any = dist
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: verbs.init_process_group(store=MemoryStore()), "unexpected keyword.*'store'"),
+        (lambda: verbs.init_process_group(pg_options=None), "unexpected keyword.*'pg_options'"),
+        (lambda: verbs.init_process_group(device_id=0), "unexpected keyword.*'device_id'"),
+        (lambda: verbs.init_process_group(group_name=""), "unexpected keyword.*'group_name'"),
+        (
+            lambda: verbs.init_process_group(timeout=timedelta(1)),
+            "timeout must be a number of seconds",
+        ),
+    ]
+    for call, words in refused:
+        with pytest.raises(TypeError, match=words):
+            call()
+    r = remote_code.begin()
+    array = np.ones(2)
+    refused = [
+        (lambda: verbs.broadcast(array, group_src=0), "unexpected keyword.*'group_src'"),
+        (lambda: verbs.reduce(array, group_dst=0), "unexpected keyword.*'group_dst'"),
+        (lambda: verbs.send(array, group_dst=1 - r), "argument.*'(group_dst|dst)'"),
+        (
+            lambda: verbs.all_reduce(array, timeout=timedelta(seconds=1)),
+            "timeout must be a number of seconds",
+        ),
+        (
+            lambda: verbs.new_group([0, 1], timeout=timedelta(1)),
+            "timeout must be a number of seconds",
+        ),
+        (lambda: verbs.barrier(timeout=timedelta(1)), "timeout must be a number of seconds"),
+    ]
+    for call, words in refused:
+        with pytest.raises(TypeError, match=words):
+            call()
+    dist.all_reduce(array)  # none of all that has sent anything
+    assert array.tolist() == [2.0, 2.0]
+
+
+def test_arguments_of_torch_are_refused_in_words() -> None:
+    with Cluster(2) as cluster:
+        cluster.run(with_arguments_of_torch)
+
+
+def aborts() -> str:
+    r = remote_code.begin()
+    group = dist.new_group([0, 1])
+    if r == 0:
+        group.abort(ValueError("no more data"))
+    return remote_code.refusal(lambda: dist.barrier(group))
+
+
+def test_a_group_is_aborted() -> None:
+    with Cluster(2) as cluster:
+        for said in cluster.run(aborts):
+            assert said.startswith("ValueError: no more data"), said
+
+
+def test_processes_meet_at_a_store() -> None:
+    """`store.add` and `store.wait` stand for torch's `barrier` of a store."""
+    store = MemoryStore()
+    come: list[int] = []
+
+    def meet(n: int) -> int:
+        mine = store.clone()
+        come.append(n)
+        if mine.add("barrier", 1) == 3:
+            mine.set("all here", b"")
+        mine.wait(["all here"], timeout=30.0)
+        return len(come)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(meet, range(3))) == [3, 3, 3]
