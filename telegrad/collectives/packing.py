@@ -1,6 +1,8 @@
 """Objects as buffers that a link can send: a head, then the bytes of each array.
 
 head: number of buffers that follow (4 bytes), length of the document (8 bytes), document, externals
+
+In place of an object that cannot travel goes the error, with a number of buffers that none has.
 """
 
 from __future__ import annotations
@@ -11,13 +13,33 @@ from typing import TypeAlias
 from telegrad.collectives.link import Link
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc import RRef
-from telegrad.wire import Buffer, Envelope, copy_of, describe, encode, read_body
+from telegrad.wire import (
+    Buffer,
+    Envelope,
+    copy_of,
+    decode_exception,
+    describe,
+    encode,
+    encode_exception,
+    read_body,
+)
 
-__all__ = ["Packed", "copy_packed", "pack", "receive_packed", "send_packed", "unpack"]
+__all__ = [
+    "Packed",
+    "copy_packed",
+    "failed",
+    "pack",
+    "pack_error",
+    "receive_packed",
+    "send_packed",
+    "unpack",
+    "unpack_error",
+]
 
 Packed: TypeAlias = list[Buffer]
 
 _HEAD = struct.Struct("<IQ")
+_FAILED = 2**32 - 1
 
 
 def pack(value: object, name: str) -> Packed:
@@ -57,6 +79,27 @@ def unpack(packed: Packed) -> object:
     return read_body(Envelope("", document=document, externals=externals, buffers=packed[1:]))
 
 
+def pack_error(error: Exception) -> Packed:
+    """Returns what is sent in place of a value that cannot travel."""
+    document = encode(encode_exception(error)).document
+    return [b"".join([_HEAD.pack(_FAILED, len(document)), document])]
+
+
+def failed(packed: Packed) -> bool:
+    """Returns True if this is an error in place of a value."""
+    return _read_head(packed[0])[0] == _FAILED
+
+
+def unpack_error(packed: Packed) -> BaseException:
+    """Returns the error in place of a value; raises DecodeError.
+
+    >>> unpack_error(pack_error(ValueError("too long")))
+    ValueError('too long')
+    """
+    document = bytes(packed[0])[_HEAD.size :]
+    return decode_exception(read_body(Envelope("", document=document)))
+
+
 def copy_packed(packed: Packed) -> Packed:
     """Returns a copy to unpack, of what is also sent to others."""
     return [packed[0], *map(copy_of, packed[1:])]
@@ -72,6 +115,8 @@ async def receive_packed(link: Link, source: int) -> Packed:
     """Waits for a packed value from a rank; raises DecodeError if it sends something else."""
     head = await link.receive(source)
     count, _ = _read_head(head)
+    if count == _FAILED:
+        return [head]
     return [head, *[await link.receive(source) for _ in range(count)]]
 
 

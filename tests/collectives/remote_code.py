@@ -285,7 +285,12 @@ NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
     ),
     "all_gather_single wide": lambda group: dist.all_gather_single(np.ones((2, 3)), group=group),
     "all_gather_object": lambda group: dist.all_gather_object("a", group=group),
+    "gather_object to 0": lambda group: dist.gather_object("a", 0, group),
+    "scatter_object_list from 0": lambda group: dist.scatter_object_list(
+        ["a"] * dist.get_world_size() if dist.get_rank() == 0 else None, 0, group
+    ),
     "broadcast much": lambda group: dist.broadcast(np.ones(10 * LARGE), 0, group),
+    "broadcast_object_list 0": lambda group: dist.broadcast_object_list(["a"], 0, group),
     "broadcast_object_list 1": lambda group: dist.broadcast_object_list(["a"], 1, group),
     "PREMUL_SUM": lambda group: dist.all_reduce(np.ones(3), ReduceOp.PREMUL_SUM(2.0), group),
 }
@@ -495,8 +500,14 @@ def waits_long(what: str, warn_after: float) -> None:
     begin()
     if what == "group":
         dist.new_group([0, 1, 2])
+    elif what == "subgroups":
+        dist.new_subgroups(3)
+    elif what == "split":
+        dist.split_group(None, [[0, 1, 2]])
+    elif what == "shrunk":
+        dist.shrink_group()
     else:
-        dist.barrier()
+        do(what)
 
 
 # -- ranks that die --------------------------------------------------------------------------

@@ -59,7 +59,11 @@ KILLED_IN = [
     "reduce_scatter",
     "all_to_all",
     "all_gather_single",
+    "reduce_scatter_single",
+    "all_to_all_single",
     "all_gather_object",
+    "gather_object to 0",
+    "scatter_object_list from 0",
     "broadcast_object_list 1",
 ]
 

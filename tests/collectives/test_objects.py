@@ -79,40 +79,80 @@ class Unknown:
     """Nobody has registered it."""
 
 
-def cannot_travel(verb: str) -> list[str]:
-    """The object of rank 1 cannot travel."""
+class Unwilling:
+    """Its encoder raises."""
+
+
+def _refuse(_: Unwilling) -> dict[str, Any]:
+    raise LookupError("not today")
+
+
+rpc.register_type(Unwilling, encode=_refuse, decode=lambda _: Unwilling())
+
+
+def cannot_travel(verb: str, culprits: list[int], kind: str) -> list[str]:
+    """The objects of some ranks cannot travel; then those of the next call can."""
     r = remote_code.begin(timeout=20.0)
-    obj = Unknown() if r == 1 else 1
-    calls: dict[str, Callable[[], object]] = {
-        "all_gather_object": lambda: dist.all_gather_object(obj),
-        "gather_object": lambda: dist.gather_object(obj, 2),
-        "broadcast_object_list": lambda: dist.broadcast_object_list([obj], 1),
-        "scatter_object_list": lambda: dist.scatter_object_list([obj] * 3 if r == 1 else None, 1),
-        "send_object_list": lambda: (
-            dist.send_object_list([obj], 0) if r == 1 else dist.recv_object_list([None], 1 - r)
-        ),
-        "rref": lambda: dist.all_gather_object(rpc.RRef([1]) if r == 1 else 1),
-    }
-    if verb == "send_object_list" and r == 2:
-        return [refusal(dist.barrier)]
-    return [refusal(calls[verb])]
+    bad: Callable[[], object] = {
+        "unknown": Unknown,
+        "unwilling": Unwilling,
+        "rref": lambda: rpc.RRef([1]),
+    }[kind]
+
+    def call(obj: object) -> Any:
+        listed = [obj]
+        if verb == "all_gather_object":
+            return dist.all_gather_object(obj)
+        if verb == "gather_object":
+            return dist.gather_object(obj, 2)
+        if verb == "broadcast_object_list":
+            dist.broadcast_object_list(listed, 1)
+            return listed[0]
+        if verb == "scatter_object_list":
+            return dist.scatter_object_list([obj] * 3 if r == 1 else None, 1)
+        if r == 1:
+            dist.send_object_list(listed, 0)
+        elif r == 0:
+            dist.recv_object_list(listed, 1)
+        return listed[0]
+
+    said = refusal(lambda: call(bad() if r in culprits else 1))
+    right = [1, 1, 1] if verb == "all_gather_object" or (verb == "gather_object" and r == 2) else 1
+    assert call(1) == (None if verb == "gather_object" and r != 2 else right), "the group goes on"
+    dist.barrier()
+    return [said]
 
 
 VERBS = ["all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"]
 
 
+@pytest.mark.parametrize("culprits", [[1], [0, 1, 2]], ids=["one rank", "all ranks"])
 @pytest.mark.parametrize("verb", [*VERBS, "send_object_list"])
-def test_an_object_that_cannot_travel_is_an_error_on_every_rank(verb: str) -> None:
+def test_an_object_that_cannot_travel_is_an_error_on_every_rank_and_the_group_goes_on(
+    verb: str, culprits: list[int]
+) -> None:
     with Cluster(3) as cluster:
-        for (said,) in cluster.run(cannot_travel, verb):
-            assert said.startswith("EncodeError: "), said  # a rank that comes late is refused
-            assert "rank 1 ('worker1'): obj" in said
+        for r, (said,) in enumerate(cluster.run(cannot_travel, verb, culprits, "unknown")):
+            if verb == "send_object_list" and r == 2:
+                assert said == "nothing"
+                continue
+            assert said.startswith("EncodeError: "), said
+            assert ": obj" in said
             assert "Unknown" in said
+            if culprits == [1]:
+                assert "rank 1 ('worker1'): obj" in said
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_encoder_that_raises(verb: str) -> None:
+    with Cluster(3) as cluster:
+        for (said,) in cluster.run(cannot_travel, verb, [1], "unwilling"):
+            assert "not today" in said
 
 
 def test_an_rref_cannot_travel() -> None:
-    with Cluster(2) as cluster:
-        for (said,) in cluster.run(cannot_travel, "rref"):
+    with Cluster(3) as cluster:
+        for (said,) in cluster.run(cannot_travel, "all_gather_object", [1], "rref"):
             assert said.startswith("EncodeError: "), said
             assert "rank 1 ('worker1'): obj cannot travel: it holds an RRef" in said
 
@@ -123,6 +163,12 @@ def disagree(verb: str) -> str:
         return refusal(lambda: dist.broadcast_object_list([None] * (2 + r)))
     if verb == "root":
         return refusal(lambda: dist.gather_object(None, r))
+    if verb == "root of scatter":
+        return refusal(lambda: dist.scatter_object_list([1, 2], r))
+    if verb == "root of broadcast":
+        return refusal(lambda: dist.broadcast_object_list([1], r))
+    if verb == "verb":
+        return refusal(lambda: dist.scatter_object_list([1, 2]) if r == 0 else dist.barrier())
     if r:
         return refusal(lambda: dist.recv(np.zeros(1), 0))
     said = refusal(lambda: dist.send_object_list(["a"], 1))
@@ -134,6 +180,9 @@ def disagree(verb: str) -> str:
     [
         ("length", ["broadcast_object_list(src=0, shape=(2,))", "shape=(3,)"]),
         ("root", ["gather_object(dst=0)", "gather_object(dst=1)"]),
+        ("root of scatter", ["scatter_object_list(src=0)", "scatter_object_list(src=1)"]),
+        ("root of broadcast", ["broadcast_object_list(src=0, shape=(1,))", "src=1"]),
+        ("verb", ["scatter_object_list(src=0)", "called barrier()"]),
         ("array", ["send_object_list(shape=(1,))", "recv(dtype=float64, shape=(1,))"]),
     ],
 )

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.collectives.algorithms import objects as algorithms
-from telegrad.collectives.packing import pack, unpack
-from telegrad.errors import DecodeError
+from telegrad.collectives.packing import failed, pack, pack_error, unpack, unpack_error
+from telegrad.errors import DecodeError, EncodeError
 from tests.collectives.fake_link import FakeJob
 
 
@@ -55,7 +55,9 @@ def test_exchanges(n: int, root: int, seed: int) -> None:
     assert all(map(is_same, map(unpack, found[root]), objects))
     assert job.steps == rounds_of(n)
     for r, link in enumerate(job.links):
-        assert (link.messages, link.nbytes) == ((0, 0) if r == root else (1 + r, sizes[r]))
+        words = rounds_of(n)  # they are empty
+        own = (0, 0) if r == root else (1 + r, sizes[r])
+        assert (link.messages - words, link.nbytes) == own
 
     of_root = packed[root]
     job, found = ran(
@@ -73,6 +75,37 @@ def test_exchanges(n: int, root: int, seed: int) -> None:
     assert all(map(is_same, map(unpack, found), objects))
     assert job.steps == rounds_of(n)
     assert job.links[root].nbytes == sum(sizes) - sizes[root]
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=6).filter(any),
+    st.integers(0, 5),
+    st.integers(0, 2**16),
+)
+def test_an_error_in_the_place_of_an_object_comes_to_every_rank(
+    errors: list[bool], root: int, seed: int
+) -> None:
+    n = len(errors)
+    root %= n
+    packed = [
+        pack_error(EncodeError(f"of {r}")) if error else pack([np.ones(2)], "obj")
+        for r, error in enumerate(errors)
+    ]
+    nothing: Any = [np.zeros(0)] * n
+
+    def ran(algorithm: Callable[..., Any]) -> list[Any]:
+        return FakeJob(nothing, seed).run(lambda link, _: algorithm(link))
+
+    for gathered in ran(lambda link: algorithms.all_gather(link, packed[link.rank])):
+        assert [failed(each) for each in gathered] == errors
+    told = ran(lambda link: algorithms.gather(link, packed[link.rank], root))
+    assert {str(unpack_error(each[0])) for each in told} <= {f"of {r}" for r in range(n)}
+    assert len({bytes(each[0][0]) for each in told}) == 1, "all ranks raise the same one"
+    error = pack_error(EncodeError("of the root"))
+    for each in ran(
+        lambda link: algorithms.broadcast(link, error if link.rank == root else None, root)
+    ):
+        assert each is None or str(unpack_error(each)) == "of the root"
 
 
 @pytest.mark.parametrize("head", [b"", b"abc", bytes(12), b"\1\0\0\0" + bytes(9)])

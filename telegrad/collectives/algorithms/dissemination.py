@@ -9,9 +9,12 @@ D. Hensgen, R. Finkel, U. Manber: Two algorithms for barrier synchronization (19
 
 from __future__ import annotations
 
-from telegrad.collectives.link import Link
+from collections.abc import Callable
 
-__all__ = ["barrier"]
+from telegrad.collectives.link import Link, Steps
+from telegrad.wire import Buffer
+
+__all__ = ["barrier", "spread"]
 
 
 async def barrier(link: Link) -> None:
@@ -25,3 +28,21 @@ async def barrier(link: Link) -> None:
         link.signal((link.rank + distance) % link.size)
         await link.signalled((link.rank - distance) % link.size)
         distance *= 2
+
+
+async def spread(link: Link, word: bytes, receive: Callable[[int], Steps[Buffer]]) -> bytes:
+    """Returns the greatest of the words of all ranks, once every rank has called it.
+
+    Steps: ceil(log2 n). Each rank sends ceil(log2 n) words.
+
+    Args:
+        link: The link.
+        word: The word of this rank.
+        receive: Waits for the word that a rank sends next.
+    """
+    distance = 1
+    while distance < link.size:
+        link.send((link.rank + distance) % link.size, word)
+        word = max(word, bytes(await receive((link.rank - distance) % link.size)))
+        distance *= 2
+    return word

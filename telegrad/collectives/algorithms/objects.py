@@ -1,6 +1,7 @@
 """Exchanges of packed objects, whose sizes the receivers do not know before they come.
 
-An object of k arrays is 1 + k messages: its head, and one message for each array.
+An object of k arrays is 1 + k messages: its head, and one message for each array. An object that
+cannot travel is one message: the error, in its place.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from collections.abc import Sequence
 from telegrad.collectives.algorithms import dissemination
 from telegrad.collectives.algorithms.tree import children, parent
 from telegrad.collectives.link import Link
-from telegrad.collectives.packing import Packed, copy_packed, receive_packed, send_packed
+from telegrad.collectives.packing import (
+    Packed,
+    copy_packed,
+    failed,
+    receive_packed,
+    send_packed,
+)
+from telegrad.wire import Buffer
 
 __all__ = ["all_gather", "broadcast", "gather", "scatter"]
 
@@ -31,15 +39,28 @@ async def all_gather(link: Link, packed: Packed) -> list[Packed]:
 async def gather(link: Link, packed: Packed, root: int) -> list[Packed] | None:
     """Returns the objects of all ranks at the root, by rank; None elsewhere.
 
-    Steps: ceil(log2 n) rounds of signals, during which the data travels. Each rank but the root
-    sends its object once.
+    If the object of one rank is an error instead, all ranks return that alone.
+
+    Steps: ceil(log2 n) rounds of words, which are empty unless there is an error; the data travels
+    meanwhile. Each rank but the root sends its object once.
     """
+    found = {link.rank: packed}
     if link.rank != root:
         send_packed(link, root, packed)
-    await dissemination.barrier(link)
-    if link.rank != root:
-        return None
-    return [packed if r == root else await receive_packed(link, r) for r in range(link.size)]
+
+    async def receive(source: int) -> Buffer:
+        if link.rank == root:  # the object was sent before the word
+            found[source] = await receive_packed(link, source)
+        return await link.receive(source)
+
+    word = await dissemination.spread(link, bytes(packed[0]) if failed(packed) else b"", receive)
+    if link.rank == root:
+        for r in range(link.size):
+            if r not in found:
+                found[r] = await receive_packed(link, r)
+    if word:
+        return [[word]]
+    return [found[r] for r in range(link.size)] if link.rank == root else None
 
 
 async def broadcast(link: Link, packed: Packed | None, root: int) -> Packed | None:

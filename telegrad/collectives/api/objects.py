@@ -1,20 +1,31 @@
 """Collectives of Python objects: everything that an argument of a call may be, but RRefs.
 
-Receivers get copies, as from a call. No gradient flows through them.
+Receivers get copies, as from a call. No gradient flows through them. An object that cannot travel is
+an error on every rank, and the group goes on: the error travels in the place of the object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
 
 from telegrad.collectives.algorithms import objects as algorithms
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, place_of
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.link import Link, Steps
-from telegrad.collectives.messages import ANY, Signature
+from telegrad.collectives.messages import ANY, Channel, Signature
 from telegrad.collectives.operation import Call
-from telegrad.collectives.packing import Packed, pack, receive_packed, send_packed, unpack
+from telegrad.collectives.packing import (
+    Packed,
+    failed,
+    pack,
+    pack_error,
+    receive_packed,
+    send_packed,
+    unpack,
+    unpack_error,
+)
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.errors import DecodeError
 from telegrad.types import Rank
@@ -45,7 +56,8 @@ def all_gather_object(
         The objects by rank in the group.
 
     Raises:
-        EncodeError: The object of a rank cannot travel; raised on all ranks.
+        EncodeError: The object of a rank cannot travel; raised on all ranks, and the group
+            goes on.
         Exception: Any error of `all_reduce`.
 
     Example:
@@ -59,11 +71,10 @@ def all_gather_object(
         [[{'rank': 0}, {'rank': 1}], [{'rank': 0}, {'rank': 1}]]
     """
     chosen = group_of(group)
+    own = _pack(chosen, obj, "obj")
 
-    async def run(link: Link) -> list[Any]:
-        return [
-            unpack(each) for each in await algorithms.all_gather(link, _pack(chosen, obj, "obj"))
-        ]
+    async def run(link: Link) -> list[Any] | _Refused:
+        return _unpacked(await algorithms.all_gather(link, own))
 
     return _call(chosen, run, timeout, Signature(operation="all_gather_object"))
 
@@ -86,7 +97,8 @@ def gather_object(
         At `dst` the objects by rank in the group.
 
     Raises:
-        EncodeError: The object of a rank cannot travel; raised on all ranks.
+        EncodeError: The object of a rank cannot travel; raised on all ranks, and the group
+            goes on.
         ValueError: `dst` is no member.
         Exception: Any error of `all_reduce`.
 
@@ -103,9 +115,11 @@ def gather_object(
     chosen = group_of(group)
     root = place_of("dst", dst, chosen)
 
-    async def run(link: Link) -> list[Any] | None:
-        gathered = await algorithms.gather(link, _pack(chosen, obj, "obj"), root)
-        return None if gathered is None else [unpack(each) for each in gathered]
+    own = _pack(chosen, obj, "obj")
+
+    async def run(link: Link) -> list[Any] | _Refused | None:
+        gathered = await algorithms.gather(link, own, root)
+        return None if gathered is None else _unpacked(gathered)
 
     signature = Signature(operation="gather_object", root=chosen.ranks[root])
     return _call(chosen, run, timeout, signature)
@@ -126,7 +140,8 @@ def broadcast_object_list(
         timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
 
     Raises:
-        EncodeError: An object cannot travel; raised on all ranks.
+        EncodeError: An object cannot travel; raised on all ranks, and the group
+            goes on.
         TypeError: `object_list` is no list.
         ValueError: `src` is no member.
         CollectiveMismatchError: The lists have different lengths; raised on all ranks.
@@ -148,11 +163,15 @@ def broadcast_object_list(
     root = place_of("src", src, chosen)
     length = _length_of("broadcast_object_list", object_list)
 
-    async def run(link: Link) -> None:
-        own = _pack(chosen, object_list, "object_list") if link.rank == root else None
-        packed = await algorithms.broadcast(link, own, root)
-        if packed is not None:
+    own = _pack(chosen, object_list, "object_list") if chosen.rank == root else None
+
+    async def run(link: Link) -> _Refused | None:
+        packed = await algorithms.broadcast(link, own, root) or own or []
+        if failed(packed):
+            return _Refused(unpack_error(packed))
+        if own is None:
             object_list[:] = _as_list(unpack(packed))
+        return None
 
     signature = Signature(
         operation="broadcast_object_list", root=chosen.ranks[root], shape=(length,)
@@ -175,7 +194,8 @@ def scatter_object_list(
         timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
 
     Raises:
-        EncodeError: An object cannot travel; raised on all ranks.
+        EncodeError: An object cannot travel; raised on all ranks, and the group
+            goes on.
         ValueError: `src` is no member. Or `object_list` is missing at `src`, has another length
             than the group, or is given at another rank.
         Exception: Any error of `all_reduce`.
@@ -203,12 +223,15 @@ def scatter_object_list(
             f"{chosen.name!r} (got {len(object_list or ())})"
         )
 
-    async def run(link: Link) -> object:
-        own = [_pack(chosen, each, f"object_list[{r}]") for r, each in enumerate(object_list or ())]
-        return unpack(await algorithms.scatter(link, own, root))
+    own = [_pack(chosen, each, f"object_list[{r}]") for r, each in enumerate(object_list or ())]
+    own = [next(filter(failed, own), each) for each in own]  # one error goes to all
+
+    async def run(link: Link) -> list[Any] | _Refused:
+        return _unpacked([await algorithms.scatter(link, own, root)])
 
     signature = Signature(operation="scatter_object_list", root=chosen.ranks[root])
-    return _call(chosen, run, timeout, signature)
+    (found,) = _call(chosen, run, timeout, signature)
+    return found
 
 
 def send_object_list(
@@ -229,7 +252,7 @@ def send_object_list(
         timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
 
     Raises:
-        EncodeError: An object cannot travel; raised on all ranks.
+        EncodeError: An object cannot travel; the receiver raises it too, and the group goes on.
         CollectiveMismatchError: The receiver expects an array or a list of another length.
         Exception: Any error of `send`.
 
@@ -249,16 +272,17 @@ def send_object_list(
         [[None, None], ['a', {'b': 1}]]
     """
     chosen = group_of(group)
-    check_outside(chosen, "send_object_list")
     to = partner_of("send_object_list", "dst", dst, chosen)
     length = _length_of("send_object_list", object_list)
 
-    async def run(link: Link) -> None:
-        send_packed(link, to, _pack(chosen, object_list, "object_list"))
+    own = _pack(chosen, object_list, "object_list")
+
+    async def run(link: Link) -> _Refused | None:
+        send_packed(link, to, own)
+        return _Refused(unpack_error(own)) if failed(own) else None
 
     signature = Signature(operation="send_object_list", shape=(length,))
-    channel = (chosen.rank, to, check_tag(tag))
-    chosen.call(Call(signature=signature, run=run, channel=channel), timeout)
+    _call(chosen, run, timeout, signature, (chosen.rank, to, check_tag(tag)))
 
 
 def recv_object_list(
@@ -282,6 +306,7 @@ def recv_object_list(
         The rank in the job that has sent the objects.
 
     Raises:
+        EncodeError: An object of the sender cannot travel.
         CollectiveMismatchError: The sender sent an array or a list of another length.
         Exception: Any error of `recv`.
 
@@ -301,34 +326,57 @@ def recv_object_list(
         [[None], ['a']]
     """
     chosen = group_of(group)
-    check_outside(chosen, "recv_object_list")
     source = ANY if src is None else partner_of("recv_object_list", "src", src, chosen)
     length = _length_of("recv_object_list", object_list)
 
-    async def run(link: Link) -> Rank:
+    async def run(link: Link) -> Rank | _Refused:
         sender = await link.sender() if source == ANY else source
-        object_list[:] = _as_list(unpack(await receive_packed(link, sender)))
+        packed = await receive_packed(link, sender)
+        if failed(packed):
+            return _Refused(unpack_error(packed))
+        object_list[:] = _as_list(unpack(packed))
         return chosen.ranks[sender]
 
     signature = Signature(operation="recv_object_list", shape=(length,))
-    channel = (source, chosen.rank, check_tag(tag))
-    return chosen.call(Call(signature=signature, run=run, channel=channel), timeout)
+    return _call(chosen, run, timeout, signature, (source, chosen.rank, check_tag(tag)))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """The value of an operation that is over, with an error in the place of an object."""
+
+    error: BaseException
 
 
 def _call(
     group: ProcessGroup,
-    run: Callable[[Link], Steps[T]],
+    run: Callable[[Link], Steps[T | _Refused]],
     timeout: float | None,
     signature: Signature,
+    channel: Channel = None,
 ) -> T:
-    """Runs an operation whose objects are encoded in it: if one cannot be, it fails on all ranks."""
+    """Runs an operation; raises the error that came in the place of an object."""
     check_outside(group, signature.operation)
-    return group.call(Call(signature=signature, run=run), timeout)
+    found = group.call(Call(signature=signature, run=run, channel=channel), timeout)
+    if isinstance(found, _Refused):
+        raise found.error
+    return found
 
 
 def _pack(group: ProcessGroup, value: object, name: str) -> Packed:
-    """Packs a value; an error names this rank too, as it is raised on all."""
-    return pack(value, f"{group.describe(group.rank)}: {name}")
+    """Packs a value, or the error with which that fails; it names this rank, as all raise it."""
+    try:
+        return pack(value, f"{group.describe(group.rank)}: {name}")
+    except Exception as error:  # of an encoder of the user's
+        return pack_error(error)
+
+
+def _unpacked(packed: Sequence[Packed]) -> list[Any] | _Refused:
+    """Returns the values, or the first error in the place of one."""
+    for each in filter(failed, packed):
+        return _Refused(unpack_error(each))
+    return [unpack(each) for each in packed]
 
 
 def _length_of(verb: str, object_list: object) -> int:
