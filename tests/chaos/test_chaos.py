@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from scripts import chaos, chaos_hosts
+from telegrad import collectives
+from telegrad.testing import Cluster
+from tests.chaos import work
 
 SCRIPT = Path(chaos.__file__)
 
@@ -38,6 +42,26 @@ def test_a_seed_is_a_plan_of_hosts() -> None:
     for plan in plans:
         assert all(event.at + event.seconds < plan.seconds for event in plan.events)
         assert str(plan).startswith(f"seed {plan.seed}: ")
+
+
+# Names of `collectives` that ask, or are no operation.
+ASKING = {"destroy_process_group", "init_process_group", "is_initialized", "tune", "world_group"}
+
+
+def test_every_operation_of_a_group_has_a_row() -> None:
+    used = set(re.findall(r"\bdist\.(\w+)\(", Path(work.__file__).read_text()))
+    verbs = {name for name in collectives.__all__ if name[0].islower() and "get_" not in name}
+    assert not verbs - ASKING - used
+    with Cluster(3) as cluster:
+        cluster.run(every_row)
+
+
+def every_row() -> None:
+    """Runs each row once on a network without faults, so that a fault alone can fail it."""
+    collectives.init_process_group(timeout=60.0)
+    r, n = collectives.get_rank(), collectives.get_world_size()
+    for root, row in enumerate(work.COLLECTIVES):
+        row(work.Drawn(r, n, root % n, work.counted(root, 5000)))
 
 
 @pytest.mark.long

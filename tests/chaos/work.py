@@ -28,12 +28,13 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from telegrad import collectives as dist
-from telegrad import dist_autograd, rpc
+from telegrad import dist_autograd, nn, parallel, rpc
 from telegrad.arrays import shared_empty
 from telegrad.autograd import Tensor, tensor
 from telegrad.errors import (
     CallCancelledError,
     CallTimeoutError,
+    EncodeError,
     TelegradError,
     ValueNotFoundError,
     WorkerLostError,
@@ -453,6 +454,80 @@ def broadcast_object_list(drawn: Drawn) -> None:
     expect(objects[1], drawn.own(drawn.root))
 
 
+def scatter_object_list(drawn: Drawn) -> None:
+    objects = [{"for": q, "array": drawn.own(q)} for q in range(drawn.n)]
+    found = dist.scatter_object_list(objects if drawn.r == drawn.root else None, drawn.root)
+    expect(found["for"], drawn.r)
+    expect(found["array"], drawn.own(drawn.r))
+
+
+def object_lists_in_a_ring(drawn: Drawn) -> None:
+    """Each rank sends objects to the next one; even ones send first."""
+    r, n = drawn.r, drawn.n
+    received: list[Any] = [None, None]
+    sends_first = r % 2 == 0
+    for sends in (sends_first, not sends_first):
+        if sends and n > 1:
+            dist.send_object_list([r, drawn.own(r)], (r + 1) % n)
+        elif n > 1:
+            src = dist.recv_object_list(received, (r - 1) % n)
+            expect([src, received[0]], [(r - 1) % n] * 2)
+            expect(received[1], drawn.own(src))
+
+
+def objects_that_cannot_travel(drawn: Drawn) -> None:
+    """All ranks hear of the one whose object it is, and go on."""
+    try:
+        dist.all_gather_object(_NotRegistered() if drawn.r == drawn.root else 1)
+    except EncodeError as error:
+        expect(f"rank {drawn.root} " in str(error), True)
+    else:
+        raise WrongValueError("an object of no registered type has travelled")
+
+
+class _NotRegistered:
+    """Cannot travel."""
+
+
+def groups(drawn: Drawn) -> None:
+    """The root is alone, all others are a group, and each reduces."""
+    others = [q for q in range(drawn.n) if q != drawn.root]
+    parts = [[drawn.root], others] if others else [[drawn.root]]
+    group = dist.split_group(None, parts)
+    rest = drawn.total() - drawn.own(drawn.root)
+    reduce_in(group, drawn, drawn.own(drawn.root) if drawn.r == drawn.root else rest)
+    mine, _ = dist.new_subgroups_by_enumeration([[q] for q in range(drawn.n)])
+    reduce_in(mine, drawn, drawn.own(drawn.r))
+    whole, _ = dist.new_subgroups(drawn.n)
+    reduce_in(whole, drawn, drawn.total())
+    reduce_in(dist.new_group([*others, drawn.root]), drawn, drawn.total())
+
+
+def smaller_group(drawn: Drawn) -> None:
+    """All but the root go on without it for once."""
+    if drawn.r != drawn.root:
+        smaller = dist.shrink_group(ranks_to_exclude=[drawn.root])
+        reduce_in(smaller, drawn, drawn.total() - drawn.own(drawn.root))
+
+
+def reduce_in(group: dist.ProcessGroup | None, drawn: Drawn, wanted: Array) -> None:
+    """Reduces in a group that was made for that."""
+    assert group is not None
+    array = drawn.own(drawn.r)
+    dist.all_reduce(array, group=group)
+    expect(array, wanted)
+    dist.destroy_process_group(group)
+
+
+def data_parallel(drawn: Drawn) -> None:
+    """The gradient is the mean over the ranks of those that each has from its own input."""
+    model = parallel.DistributedDataParallel(nn.Linear(3, 1, bias=False, dtype=np.float64))
+    inputs = drawn.n * drawn.own(drawn.r)[:3].reshape(1, 3)  # so that the mean is exact
+    model(tensor(inputs)).sum().backward()
+    (weight,) = model.parameters()
+    expect(cast("Tensor", weight.grad).data, drawn.total()[:3].reshape(1, 3))
+
+
 def coalesced(drawn: Drawn) -> None:
     """Three operations in one; their arrays are right after the block."""
     added, taken, doubled = drawn.own(drawn.r), drawn.own(drawn.r), 2 * drawn.own(drawn.r)
@@ -467,13 +542,15 @@ def coalesced(drawn: Drawn) -> None:
 
 def barrier(_: Drawn) -> None:
     dist.barrier()
+    dist.monitored_barrier()
 
 
 COLLECTIVES: list[Callable[[Drawn], None]] = [
     all_reduce, all_reduce_shared, reduce, reduce_scatter, reduce_scatter_single, broadcast,
     all_gather, all_gather_single, gather, scatter, all_to_all, all_to_all_single,
     pairs_one_by_one, pairs_at_once, pairs_in_a_batch, all_gather_object, gather_object,
-    broadcast_object_list, coalesced, barrier,
+    broadcast_object_list, scatter_object_list, object_lists_in_a_ring, objects_that_cannot_travel,
+    groups, smaller_group, data_parallel, coalesced, barrier,
 ]  # fmt: skip
 
 
