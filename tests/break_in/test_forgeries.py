@@ -110,7 +110,7 @@ def forgeries(
     """Yields (rank of the victim, body) of what is forged under a kind."""
     numbers = range(1, 40)
     group = [key.members, key.epoch]
-    operation = [*group, 1, None, ["all_reduce", "sum", 0, "float64", ""], [2], 0, None]
+    operation = [*group, 1, None, ["all_reduce", "sum", 0, "float64", "", ""], [2], 0, None]
     lie = encode_exception(ValueError("a lie"))
     match kind:
         case "autograd.release":
@@ -384,9 +384,10 @@ def test_messages_for_groups_that_nobody_made_have_an_end(
     def attack() -> None:
         agent, (_, server, _) = current_agent(), infos()
         for number in range(2 * MOST):
-            operation = [number, None, ["all_reduce", "sum", 0, "float64", ""], [2], 0, None]
+            operation = [number, None, ["all_reduce", "sum", 0, "float64", "", ""], [2], 0, None]
             agent.messages.post(server, "collectives.push", ["no group", 0, *operation])
-        agent.messages.post(server, "collectives.form", [2**40, 0, "no group", [1, 2], 0, [], None])
+        form = [2**40, 0, "no group", [1, 2], 0, [], None, "", None]
+        agent.messages.post(server, "collectives.form", form)
         assert rpc.rpc_sync("worker1", abs, (-1,)) == 1
 
     def told() -> list[str]:

@@ -196,7 +196,7 @@ def test_one_that_is_no_member_does_not_fill_the_log(
 
     def attack() -> None:
         agent, members = current_agent(), sorted(rpc.get_worker_infos(), key=lambda w: w.rank)
-        operation = [1, None, ["all_reduce", "sum", 0, "float64", ""], [2], 0, None]
+        operation = [1, None, ["all_reduce", "sum", 0, "float64", "", ""], [2], 0, None]
         for _ in range(3 * MOST_GARBAGE_TOLD):
             key = groups[0].key
             agent.messages.post(

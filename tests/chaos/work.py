@@ -492,30 +492,24 @@ class _NotRegistered:
 def groups(drawn: Drawn) -> None:
     """The root is alone, all others are a group, and each reduces."""
     others = [q for q in range(drawn.n) if q != drawn.root]
-    parts = [[drawn.root], others] if others else [[drawn.root]]
-    group = dist.split_group(None, parts)
-    rest = drawn.total() - drawn.own(drawn.root)
-    reduce_in(group, drawn, drawn.own(drawn.root) if drawn.r == drawn.root else rest)
-    mine, _ = dist.new_subgroups_by_enumeration([[q] for q in range(drawn.n)])
-    reduce_in(mine, drawn, drawn.own(drawn.r))
-    whole, _ = dist.new_subgroups(drawn.n)
-    reduce_in(whole, drawn, drawn.total())
-    reduce_in(dist.new_group([*others, drawn.root]), drawn, drawn.total())
+    reduce_in(dist.split_group(None, [[drawn.root], others] if others else [[drawn.root]]), drawn)
+    reduce_in(dist.new_subgroups_by_enumeration([[q] for q in range(drawn.n)])[0], drawn)
+    reduce_in(dist.new_subgroups(drawn.n)[0], drawn)
+    reduce_in(dist.new_group([*others, drawn.root]), drawn)
 
 
 def smaller_group(drawn: Drawn) -> None:
-    """All but the root go on without it for once."""
+    """All but the root go on without it for once, and without whoever is lost."""
     if drawn.r != drawn.root:
-        smaller = dist.shrink_group(ranks_to_exclude=[drawn.root])
-        reduce_in(smaller, drawn, drawn.total() - drawn.own(drawn.root))
+        reduce_in(dist.shrink_group(ranks_to_exclude=[drawn.root]), drawn)
 
 
-def reduce_in(group: dist.ProcessGroup | None, drawn: Drawn, wanted: Array) -> None:
+def reduce_in(group: dist.ProcessGroup | None, drawn: Drawn) -> None:
     """Reduces in a group that was made for that."""
     assert group is not None
     array = drawn.own(drawn.r)
     dist.all_reduce(array, group=group)
-    expect(array, wanted)
+    expect(array, sum(drawn.own(q) for q in group.ranks))
     dist.destroy_process_group(group)
 
 

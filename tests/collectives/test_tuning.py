@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,16 @@ def test_all_ranks_measure_the_same() -> None:
         first, *others = cluster.run(measure)
     assert others == [first] * 2
     assert first.keys() == set(NAMES)
+
+
+def measure_refused() -> str:
+    return remote_code.refusal(measure)
+
+
+def test_a_rank_that_is_lost_meanwhile() -> None:
+    with Cluster(3, options=APART) as cluster, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(cluster.call, r, measure_refused) for r in (0, 2)]
+        cluster.call(0, remote_code.is_forming)
+        cluster.kill(1)
+        for each in waiting:
+            assert each.result().startswith("WorkerLostError: worker 'worker1'")

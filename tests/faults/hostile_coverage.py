@@ -51,6 +51,7 @@ ELSEWHERE = {
         ),
         "tests/parallel/test_hooks.py",
     ),
+    "collectives.tune": "tests/collectives/test_tuning.py::test_a_rank_that_is_lost_meanwhile",
     "parallel.spawn": "tests/parallel/test_spawn.py::test_a_rank_that_ends_by_itself_is_named",
     "rpc.idempotent": "tests/rpc/test_retry.py",
     "rpc.publish": "tests/rpc/test_publish.py",
@@ -75,7 +76,8 @@ WAITS_FOR_NOBODY = {
         doctor.DoctorPair doctor.DoctorProblem doctor.DoctorReport doctor.DoctorWorker
         rpc.CurrentCall rpc.Limits rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions
         rpc.WorkerInfo
-        collectives.GroupStatistics collectives.ReduceOp
+        collectives.Backend collectives.GroupStatistics collectives.Link
+        collectives.MessageBackend collectives.ReduceOp collectives.Thresholds
         parallel.CommHook parallel.GradientBucket
         parallel.functional parallel.LossScale parallel.ProcessContext parallel.StepFailure parallel.StepResult""",
     "answered by this worker": """
