@@ -70,7 +70,7 @@ def all_gather_object(
         ...     cluster.run(step)
         [[{'rank': 0}, {'rank': 1}], [{'rank': 0}, {'rank': 1}]]
     """
-    chosen = group_of(group)
+    chosen = _outside(group, "all_gather_object")
     own = _pack(chosen, obj, "obj")
 
     async def run(link: Link) -> list[Any] | _Refused:
@@ -112,7 +112,7 @@ def gather_object(
         ...     cluster.run(step)
         [['a', 'b'], None]
     """
-    chosen = group_of(group)
+    chosen = _outside(group, "gather_object")
     root = place_of("dst", dst, chosen)
 
     own = _pack(chosen, obj, "obj")
@@ -159,7 +159,7 @@ def broadcast_object_list(
         ...     cluster.run(step)
         [[{'lr': 0.1}, None], [{'lr': 0.1}, None]]
     """
-    chosen = group_of(group)
+    chosen = _outside(group, "broadcast_object_list")
     root = place_of("src", src, chosen)
     length = _length_of("broadcast_object_list", object_list)
 
@@ -211,7 +211,7 @@ def scatter_object_list(
         ...     cluster.run(step)
         ['first', 'second']
     """
-    chosen = group_of(group)
+    chosen = _outside(group, "scatter_object_list")
     root = place_of("src", src, chosen)
     if chosen.rank != root and object_list is not None:
         raise ValueError(
@@ -271,7 +271,7 @@ def send_object_list(
         ...     cluster.run(step)
         [[None, None], ['a', {'b': 1}]]
     """
-    chosen = group_of(group)
+    chosen = _outside(group, "send_object_list")
     to = partner_of("send_object_list", "dst", dst, chosen)
     length = _length_of("send_object_list", object_list)
 
@@ -325,7 +325,7 @@ def recv_object_list(
         ...     cluster.run(step)
         [[None], ['a']]
     """
-    chosen = group_of(group)
+    chosen = _outside(group, "recv_object_list")
     source = ANY if src is None else partner_of("recv_object_list", "src", src, chosen)
     length = _length_of("recv_object_list", object_list)
 
@@ -357,11 +357,17 @@ def _call(
     channel: Channel = None,
 ) -> T:
     """Runs an operation; raises the error that came in the place of an object."""
-    check_outside(group, signature.operation)
     found = group.call(Call(signature=signature, run=run, channel=channel), timeout)
     if isinstance(found, _Refused):
         raise found.error
     return found
+
+
+def _outside(group: ProcessGroup | None, verb: str) -> ProcessGroup:
+    """Returns the group that an argument means; refuses calls inside a `coalesced` block of it."""
+    chosen = group_of(group)
+    check_outside(chosen, verb)
+    return chosen
 
 
 def _pack(group: ProcessGroup, value: object, name: str) -> Packed:
