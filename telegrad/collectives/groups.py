@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
 from telegrad.collectives.backends import Terms
+from telegrad.collectives.failure import cause_for_others
 from telegrad.collectives.forming import (
     Action,
     Attempt,
@@ -39,7 +40,7 @@ from telegrad.collectives.messages import (
     UnformedMessage,
 )
 from telegrad.collectives.operation import Clock, CrossWaits, Due, time_limit
-from telegrad.collectives.process_group import ProcessGroup, cause_for_others
+from telegrad.collectives.process_group import ProcessGroup
 from telegrad.errors import (
     AlreadyInitializedError,
     BlockingCallError,
@@ -639,8 +640,7 @@ class Groups:
     def on_abort(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a group is over."""
         message = AbortMessage.from_wire(self._agent.messages.read(envelope))
-        cause, since = message.cause, message.since
-        self._hand(peer, message.group, lambda group, _: group.fail(cause, since=since, tell=False))
+        self._hand(peer, message.group, lambda group, source: group.on_abort(source, message))
 
     def on_left(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a member has left a group."""

@@ -4,7 +4,8 @@ collectives.push     data of one step of an operation, behind the body as a buff
 collectives.entered  the sender is in the operation; it may add that it has data which waits for
                      `ready`, or that it can enter no other operation
 collectives.ready    the receiver may send all its data of this operation to the sender
-collectives.abort    the group is over, from an operation on, with this cause
+collectives.abort    the group is over, from an operation on, with this cause; or its messages
+                     between these two
 collectives.left     the sender takes part in no later operation
 collectives.form     the sender forms a group with the receiver, the n-th of these two
 collectives.unformed that failed, with this cause
@@ -34,6 +35,7 @@ __all__ = [
     "FORM",
     "HERE",
     "LEFT",
+    "PAIR",
     "PUSH",
     "READY",
     "UNFORMED",
@@ -210,6 +212,9 @@ HERE = 0
 DATA_WAITS = 1
 BLOCKED = 2
 
+# The number in `abort` of a failure of two ranks alone.
+PAIR = -1
+
 # Sender, receiver (ranks in the group) and tag of point-to-point messages; None for operations of
 # all members.
 Channel: TypeAlias = tuple[int, int, int] | None
@@ -348,7 +353,8 @@ class AbortMessage:
 
     Attributes:
         group: The group.
-        since: The first operation of all members that is over.
+        since: The first operation of all members that is over. PAIR if the group goes on, and only
+            the sends and receives between the sender and the receiver are over.
         cause: The error that ended it.
     """
 

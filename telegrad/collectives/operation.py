@@ -240,6 +240,9 @@ class Group(Protocol):
     def fail(self, cause: BaseException, *, since: int = 0) -> None:
         """Ends the group: at every member, its operations from number `since` on raise `cause`."""
 
+    def give_up(self, operation: Operation[Any], cause: BaseException) -> None:
+        """Ends an operation of all ranks and all later ones; or the messages of a pair of ranks."""
+
 
 @final
 class Operation(Meeting, Generic[T]):
@@ -548,7 +551,7 @@ class Operation(Meeting, Generic[T]):
                 _logger.warning, "%s waits for %.3g s: %s", self, waited, self._who(missing)
             )
         elif due is Due.EXPIRE:
-            self.group.fail(self._expired(missing), since=self.slot.id.since)
+            self.group.give_up(self, self._expired(missing))
 
     def _who(self, missing: list[int]) -> str:
         if (first := self.group.sharing.ahead_of(self)) is not None:

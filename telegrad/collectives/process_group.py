@@ -6,7 +6,11 @@ then raise that cause at every member, whether they already wait or are called l
 operations go on, as each member has entered them or will. A program that goes on makes a new group.
 
     1 ── 2 ── 3 ── 4 ── 5 ...       number 3 mismatches: 3, 4, 5 raise it, 1 and 2 complete
-    a rank is lost: all raise it;   sends and receives: with any failure all raise it
+    a rank is lost: all raise it;   sends and receives: with any of these all raise it
+
+The deadline of a send or receive, or another error in it that is neither a mismatch nor a loss, ends
+the sends and receives of those two ranks and nothing else. A receive from any rank to which none has
+sent ends alone.
 """
 
 from __future__ import annotations
@@ -23,12 +27,14 @@ from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 from telegrad.collectives.backends import Sharing, Terms
+from telegrad.collectives.failure import Failure, cause_for_others
 from telegrad.collectives.link import run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, Slot
 from telegrad.collectives.messages import (
     ABORT,
     ANY,
     LEFT,
+    PAIR,
     PUSH,
     READY,
     WAKE,
@@ -48,15 +54,12 @@ from telegrad.errors import (
     BlockingCallError,
     CollectiveMismatchError,
     NotInitializedError,
-    RemoteError,
-    TelegradError,
     UnknownWorkerError,
     WorkerLostError,
 )
 from telegrad.rpc import Future
 from telegrad.rpc.seams import (
     AgentCore,
-    fresh_copy,
     longest_spin,
     new_future,
     on_own_loop,
@@ -67,85 +70,10 @@ from telegrad.wire import Buffer
 
 __all__ = [
     "ALLOWANCE_BYTES",
-    "Failure",
     "GroupStatistics",
     "ProcessGroup",
     "Work",
-    "cause_for_others",
 ]
-
-
-# -- the failure of a group ----------------------------------------------------------------------
-
-
-@final
-class Failure:
-    """The failure that ended a group at this member.
-
-    Args:
-        cause: The error that ended the group. It is never raised itself, only copies of it, since
-            raising writes into an exception.
-        since: The number of the first operation of all members that is over. Earlier operations
-            go on, as every member may have entered them.
-
-    Attributes:
-        since: The number of the first operation of all members that is over.
-    """
-
-    def __init__(self, cause: BaseException, since: int) -> None:
-        self.since = since
-        self._cause = fresh_copy(cause)
-        if self._cause is not cause:  # the group outlives the call: it must not keep its frames
-            self._cause.__cause__ = self._cause.__context__ = None
-
-    def ends(self, operation_id: OperationId) -> bool:
-        """Returns True if this failure ends an operation; it ends all sends and receives."""
-        return operation_id.channel is not None or operation_id.sequence >= self.since
-
-    def fresh(self, where: str) -> BaseException:
-        """Returns the cause as a new exception.
-
-        Args:
-            where: The operation in which it is raised, for a note on the exception.
-        """
-        error = self._copy()
-        error.add_note(f"raised in {where}")
-        return error
-
-    def refusal(self, what: str, remedy: str) -> BaseException:
-        """Returns an exception of the cause's class for an operation called after the failure.
-
-        Args:
-            what: The refused operation.
-            remedy: The advice at the end of the message.
-        """
-        error = self._copy()
-        words = f"{what} is refused, since the group is over: {error}; {remedy}"
-        if isinstance(error, TelegradError):
-            error.args = (words,)
-        else:
-            error.add_note(words)
-        return error
-
-    def _copy(self) -> BaseException:
-        return fresh_copy(self._cause).with_traceback(None)
-
-
-def cause_for_others(error: BaseException, where: str) -> BaseException:
-    """Returns the error to send to the other members after an operation has failed here.
-
-    Args:
-        error: The error that the operation raised.
-        where: The operation and the rank, in words.
-    """
-    if isinstance(error, TelegradError):
-        return error
-    kind = type(error)
-    if isinstance(error, Exception):
-        error.add_note(f"raised in {where}")
-        return error
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    return RemoteError(f"{where} was interrupted ({kind.__name__})", type_name=name)
 
 
 # -- started operations --------------------------------------------------------------------------
@@ -375,6 +303,7 @@ class ProcessGroup:
         self._eager_bytes = 0
         self._left: dict[int, LeftMessage] = {}
         self._failure: Failure | None = None
+        self._ended: dict[int | OperationId, Failure] = {}  # of pairs, by the other rank
         self._pushed = Counter[int]()  # cost of unrequested messages, by receiver
         self._confirmed = Counter[int]()  # the part of it that the receiver has taken
         self._taken = Counter[int]()  # cost of unrequested messages taken here, by sender
@@ -494,7 +423,7 @@ class ProcessGroup:
         try:
             return await operation.run()
         except BaseException as error:  # the other ranks wait for this one: tell them of any error
-            self.fail(cause_for_others(error, str(operation)), since=operation.slot.id.since)
+            self.give_up(operation, cause_for_others(error, str(operation)))
             raise
         finally:
             self._finish(operation)
@@ -533,6 +462,7 @@ class ProcessGroup:
         with self.state_lock:
             self._mailbox.leave(operation.slot)
             self._operations.pop(operation.slot, None)
+            self._ended.pop(operation.slot.id, None)
             if operation in self._turns:
                 self._turns.remove(operation)
             elif operation.slot.id.channel is None:
@@ -563,7 +493,7 @@ class ProcessGroup:
         actions: list[Callable[[], None]] = []
         for operation in list(self._operations.values()):
             waiting, channel = operation.slot, self._known(operation.slot.id.channel)
-            if channel == waiting.id.channel:
+            if channel == waiting.id.channel or self.is_over(waiting.id):
                 continue
             operation.slot = self._mailbox.enter(channel, waiting.signature)
             self._mailbox.leave(waiting)
@@ -599,12 +529,13 @@ class ProcessGroup:
             )
 
     def _check_open(self, call: Call[Any], operation_id: OperationId) -> None:
-        if self._failure is not None and self._failure.ends(operation_id):
+        failure = self._failure_of(operation_id)
+        if failure is not None:
             what = f"{call.signature} on {self.where}"
             evicted = self._agent.members.eviction()
             if evicted is not None:  # takes precedence over the loss that ended the group
                 raise Failure(evicted, 0).refusal(what, FOR_GOOD)
-            raise self._failure.refusal(what, REMEDY)
+            raise failure.refusal(what, REMEDY)
 
     def _absence(self, operation: Operation[Any]) -> CollectiveMismatchError | None:
         """Returns an error if a member has left that must take part in an operation, else None."""
@@ -680,7 +611,16 @@ class ProcessGroup:
 
     def is_over(self, operation_id: OperationId) -> bool:
         """Returns True if an operation cannot complete; the caller holds the lock."""
-        return self._failure is not None and self._failure.ends(operation_id)
+        return self._failure_of(operation_id) is not None
+
+    def _failure_of(self, operation_id: OperationId) -> Failure | None:
+        if self._failure is not None and self._failure.ends(operation_id):
+            return self._failure
+        if operation_id.channel is None or not self._ended:
+            return None
+        source, to, _ = operation_id.channel
+        other = to if source == self._rank else source
+        return self._ended.get(operation_id if other == ANY else other)
 
     def check_alive(self, operation_id: OperationId, where: object) -> None:
         """Raises the cause if an operation cannot complete; the caller holds the lock.
@@ -689,8 +629,9 @@ class ProcessGroup:
             operation_id: The operation.
             where: The operation in words.
         """
-        if self._failure is not None and self._failure.ends(operation_id):
-            raise self._failure.fresh(str(where))
+        failure = self._failure_of(operation_id)
+        if failure is not None:
+            raise failure.fresh(str(where))
 
     def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` on the loop after `delay` seconds; returns the function to cancel it."""
@@ -760,6 +701,43 @@ class ProcessGroup:
             body = AbortMessage(self.key, since, cause).to_wire()
             self._tell_others(ABORT, lambda _: body)
 
+    def give_up(self, operation: Operation[Any], cause: BaseException) -> None:
+        """Ends an operation of all ranks and all later ones; or the messages of a pair of ranks."""
+        if operation.slot.id.channel is None:
+            self.fail(cause, since=operation.slot.id.since)
+            return
+        with self.state_lock:  # a receive from any rank may find its sender just before
+            other = operation.partner
+            actions = self._end_pair(operation.slot.id if other is None else other, cause)
+        _perform(actions)
+        if actions and other is not None:
+            with suppress(WorkerLostError, UnknownWorkerError):
+                body = AbortMessage(self.key, PAIR, cause).to_wire()
+                self._agent.messages.post(self.members[other], ABORT, body)
+
+    def on_abort(self, source: int, message: AbortMessage) -> None:
+        """Handles the message that the group is over, or the messages between it and this one."""
+        if message.since != PAIR:
+            self.fail(message.cause, since=message.since, tell=False)
+            return
+        with self.state_lock:
+            actions = self._end_pair(source, message.cause)
+        _perform(actions)
+
+    def _end_pair(self, over: int | OperationId, cause: BaseException) -> list[Callable[[], None]]:
+        """Ends the sends and receives with another rank, or a receive from any that none has sent to.
+
+        Returns:
+            The actions to run without the lock; none if they were over before.
+        """
+        if self._failure is not None or over in self._ended:
+            return []
+        other = self.describe(over) if isinstance(over, int) else "any rank"
+        self._ended[over] = Failure(cause, 0, f"sends and receives with {other} are over")
+        self._mailbox.drop(self.is_over)
+        noticed = [action for each in self._operations.values() for action in each.noticed()]
+        return [*noticed, _nothing]
+
     def leave(self) -> None:
         """Leaves the group and tells the other members; idempotent."""
         with self.state_lock:
@@ -801,6 +779,10 @@ def _neighbours(agent: AgentCore, members: Sequence[WorkerInfo]) -> Sequence[Seq
         hosts.setdefault(agent.exchange.host_of(member) or f"alone: {r}", []).append(r)
     most = max(map(len, hosts.values()), default=0)
     return list(hosts.values()) if 1 < most <= MOST_RANKS else ()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _perform(actions: Sequence[Callable[[], None]]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.collectives.algorithms import objects as algorithms
-from telegrad.collectives.packing import failed, pack, pack_error, unpack, unpack_error
+from telegrad.collectives.algorithms.packing import failed, pack, pack_error, unpack, unpack_error
 from telegrad.errors import DecodeError, EncodeError
 from tests.collectives.fake_link import FakeJob
 

@@ -15,6 +15,7 @@ from telegrad import collectives as dist
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE, refusal
+from tests.conftest import Programs
 from tests.patience import with_more_time
 
 # sender, receiver, tag; all messages of tag 1 are large
@@ -173,19 +174,102 @@ def test_a_receive_from_any_rank_after_all_have_left() -> None:
     assert first[2] == "[1. 1. 1.]"
 
 
-def waits_for_any(limit: float) -> str:
+def waits_for_any(limit: float) -> list[str]:
+    """Rank 0 waits for a message that nobody sends; it gets the next one, and the group goes on."""
     r = remote_code.begin()
     if r == 0:
-        return refusal(lambda: dist.recv(np.zeros(3), tag=5, timeout=limit))
-    return refusal(dist.barrier)
+        said = [refusal(lambda: dist.recv(np.zeros(3), tag=5, timeout=limit))]
+        dist.barrier()
+        array = np.zeros(3)
+        return [*said, str(dist.recv(array, tag=5)), str(array)]
+    dist.barrier()
+    dist.send(np.ones(3), 0, tag=5)
+    return []
 
 
 def test_a_receive_from_any_rank_that_nobody_sends_to() -> None:
     with Cluster(2) as cluster:
-        for said in cluster.run(waits_for_any, 0.3):
-            assert said.startswith("CallTimeoutError: "), said
-            assert "recv(dtype=float64, shape=(3,)), number 1 of group" in said
-            assert "took longer than 0.3 s: no rank has sent a message with its tag" in said
+        (said, source, array), _ = cluster.run(waits_for_any, 0.3)
+    assert said.startswith("CallTimeoutError: recv(dtype=float64, shape=(3,)), number 1 of group")
+    assert "took longer than 0.3 s: no rank has sent a message with its tag" in said
+    assert (source, array) == ("1", "[1. 1. 1.]")
+
+
+def waits_for_one(kind: str, limit: float) -> list[str]:
+    """Ranks 0 and 1 have nothing for each other; rank 2 has something for both."""
+    r = remote_code.begin()
+    found = np.zeros(3)
+    if r == 0 and kind == "send":
+        said = [refusal(lambda: dist.send(np.ones(LARGE), 1, timeout=limit))]
+    elif r == 0 and kind == "objects":
+        said = [refusal(lambda: dist.recv_object_list([None], 1, timeout=limit))]
+    elif r == 0:
+        said = [refusal(lambda: dist.recv(found, 1, tag=3, timeout=limit))]
+    elif r == 1:
+        said = [refusal(lambda: dist.recv(found, 0, tag=7))]
+    else:
+        said = []
+    dist.barrier()
+    if r < 2:
+        said += [refusal(lambda: dist.send(found, 1 - r)), refusal(lambda: dist.recv(found, 1 - r))]
+        dist.send(found + r, 2)
+        dist.recv(found, 2)
+    else:
+        for q in (0, 1):
+            dist.recv(found, q)
+            assert (found == q).all()
+            dist.send(np.full(3, 5.0), q)
+    dist.all_reduce(found)
+    said.append(str(found))
+    pair = dist.new_group([0, 1])
+    if r < 2:
+        dist.send(found, 1 - r, group=pair) if r else dist.recv(found, 1, group=pair)
+    return said
+
+
+@pytest.mark.parametrize("kind", ["recv", "send", "objects"])
+def test_the_deadline_of_a_message_ends_the_messages_of_its_pair_alone(kind: str) -> None:
+    with Cluster(3) as cluster:
+        first, second, third = cluster.run(waits_for_one, kind, 0.3)
+    for r, said in enumerate((first, second)):
+        waited, sent, received, total = said
+        verb = {"recv": "recv(", "send": "send(", "objects": "recv_object_list("}[kind]
+        assert waited.startswith(f"CallTimeoutError: {verb}"), waited
+        assert "on rank 0 ('worker0') took longer than 0.3 s" in waited
+        for later in (sent, received):
+            assert later.startswith("CallTimeoutError: "), later
+            assert f"sends and receives with rank {1 - r} ('worker{1 - r}') are over" in later
+            assert "make a new group with new_group()" in later
+        assert total == third[0] == "[11. 11. 11.]"
+
+
+INTERRUPTED = """
+import signal
+import numpy as np
+from telegrad import collectives as dist
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+group = dist.init_process_group()
+if group.rank == 0:
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+try:
+    dist.recv(np.zeros(3), 1 - group.rank, tag=group.rank)
+except BaseException as error:
+    print(type(error).__name__, str(error).partition("\\n")[0])
+dist.barrier()
+print("goes on")
+"""
+
+
+def test_an_interrupt_ends_the_messages_of_its_pair_alone(programs: Programs) -> None:
+    outputs = [each.wait() for each in programs.ranks(programs.script(INTERRUPTED), 2)]
+    assert outputs[0] == "KeyboardInterrupt \ngoes on\n"
+    assert outputs[1].startswith("RemoteError recv(dtype=float64, shape=(3,)), number 1 of group")
+    assert "on rank 0 ('worker0') was interrupted (KeyboardInterrupt)" in outputs[1]
+    assert outputs[1].endswith("goes on\n")
 
 
 def test_a_rank_is_lost_while_another_receives_from_any() -> None:

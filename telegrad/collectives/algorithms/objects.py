@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from telegrad.collectives.algorithms import dissemination
-from telegrad.collectives.algorithms.tree import children, parent
-from telegrad.collectives.link import Link
-from telegrad.collectives.packing import (
+from telegrad.collectives.algorithms.packing import (
     Packed,
     copy_packed,
     failed,
     receive_packed,
     send_packed,
 )
+from telegrad.collectives.algorithms.tree import children, parent
+from telegrad.collectives.link import Link
 from telegrad.wire import Buffer
 
 __all__ = ["all_gather", "broadcast", "gather", "scatter"]

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 from telegrad.collectives.algorithms import objects as algorithms
-from telegrad.collectives.api.calls import check_tag, group_of, partner_of, place_of
-from telegrad.collectives.api.coalescing import check_outside
-from telegrad.collectives.link import Link, Steps
-from telegrad.collectives.messages import ANY, Channel, Signature
-from telegrad.collectives.operation import Call
-from telegrad.collectives.packing import (
+from telegrad.collectives.algorithms.packing import (
     Packed,
     failed,
     pack,
@@ -26,6 +21,11 @@ from telegrad.collectives.packing import (
     unpack,
     unpack_error,
 )
+from telegrad.collectives.api.calls import check_tag, group_of, partner_of, place_of
+from telegrad.collectives.api.coalescing import check_outside
+from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.messages import ANY, Channel, Signature
+from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.errors import DecodeError
 from telegrad.types import Rank
