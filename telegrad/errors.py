@@ -4,7 +4,7 @@
     ├─ NotInitializedError, AlreadyInitializedError, BlockingCallError, AgentForkedError,
     │  RemoteError, AutogradError, ContextError, ContextMismatchError,
     │  PoolExhaustedError, WaitCycleError, NotEnoughResultsError,
-    │  InvalidUseError, KernelError                                    (RuntimeError)
+    │  InvalidUseError, KernelError, PipelineError                     (RuntimeError)
     ├─ RendezvousError, WorkerLostError                                (ConnectionError)
     │  ├─ RendezvousTimeoutError, JoinCancelledError                   (RendezvousError)
     │  └─ OwnerLostError, EvictedError, UnreachableWorkerError         (WorkerLostError)
@@ -49,6 +49,7 @@ __all__ = [
     "NotEnoughResultsError",
     "NotInitializedError",
     "OwnerLostError",
+    "PipelineError",
     "PoolExhaustedError",
     "QueueEmptyError",
     "RemoteError",
@@ -235,6 +236,44 @@ class PoolExhaustedError(TelegradError, RuntimeError):
         Traceback (most recent call last):
         telegrad.errors.PoolExhaustedError: worker 'a' has 1 calls of 'a' to serve, ...
     """
+
+
+class PipelineError(TelegradError, RuntimeError):
+    """A stage of a pipeline failed, and the step with it; `__cause__` is the reason.
+
+    Attributes:
+        stage: The number of the stage; -1 if it is not known.
+        worker: The name of its worker.
+        micro_batch: The micro-batch that the stage worked on; -1 if it is not known.
+        phase: The work that failed: `forward`, `backward`, `optimizer`, ...
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import nn, parallel, rpc
+        >>> def loss(output, target):
+        ...     raise ValueError("no target fits")
+        >>> with rpc.init_rpc("a"):
+        ...     stages = [("a", nn.Linear, (3, 2))]
+        ...     pipe = parallel.Pipeline(stages, num_microbatches=2, loss=loss)
+        ...     pipe.step(np.ones((4, 3), np.float32), np.ones(4))
+        Traceback (most recent call last):
+        telegrad.errors.PipelineError: stage 0 on worker 'a' failed in the forward of ...
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stage: int = -1,
+        worker: str = "",
+        micro_batch: int = -1,
+        phase: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.worker = worker
+        self.micro_batch = micro_batch
+        self.phase = phase
 
 
 class WaitCycleError(TelegradError, RuntimeError):

@@ -47,7 +47,7 @@ DOCUMENTED: dict[str, str] = {
         new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter reduce_scatter_single
         scatter scatter_object_list send send_object_list shrink_group split_group tune world_group""",
     "telegrad.parallel": """CommHook DistributedDataParallel DistributedOptimizer GradientBucket LossScale
-        ProcessContext RemoteModule StepFailure StepResult all_reduce_rows allreduce_hook bfloat16_compress_hook distributed_sampler
+        Pipeline ProcessContext RemoteModule StepFailure StepResult all_reduce_rows allreduce_hook bfloat16_compress_hook distributed_sampler
         float16_compress_hook fork functional parameter_rrefs spawn step_failure wait""",
     "telegrad.data": "DistributedSampler",
     "telegrad.testing": """Cluster Fault FaultPlan FaultRule FaultStatistics FaultyNetwork
@@ -59,7 +59,7 @@ DOCUMENTED: dict[str, str] = {
         BlockingCallError CallCancelledError CallRefusedError CallTimeoutError CollectiveMismatchError ContextError
         ContextMismatchError DecodeError DuplicateNameError EncodeError EvictedError
         FunctionNotFoundError InvalidUseError JoinCancelledError NotEnoughResultsError NotInitializedError OwnerLostError
-        PoolExhaustedError QueueEmptyError RemoteError
+        PipelineError PoolExhaustedError QueueEmptyError RemoteError
         RendezvousError RendezvousTimeoutError ScheduleError TelegradError UnknownWorkerError UnreachableWorkerError ValueNotFoundError
         WaitCycleError WorkerLostError""",
 }

@@ -48,7 +48,7 @@ SYSTEM_FILES = ("transport/", "testing/faults.py")
 
 # Classes of errors that are no TelegradError: control flow inside a package.
 INSIDE = {
-    "BadTagError", "CarrierClosedError", "LeakError", "LedOnError", "NoTlsError", "Refused",
+    "BadTagError", "CarrierClosedError", "EndedElsewhereError", "LeakError", "LedOnError", "NoTlsError", "Refused",
     "RefusedError", "UnfitFileError", "_ConsumerGoneError", "_HungUpError", "_RefusedError",
 }  # fmt: skip
 

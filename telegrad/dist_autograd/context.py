@@ -85,6 +85,7 @@ class Context:
         self._receives: dict[FunctionKey, RecvFunction] = {}
         self._touched: set[WorkerInfo] = set()
         self._passes: dict[PassId, PassRunner] = {}
+        self._kept: list[PassGradients] = []
         self._released = False
 
     def touch(self, peer: WorkerInfo) -> bool:
@@ -155,7 +156,21 @@ class Context:
 
     def ended_passes(self) -> list[PassGradients]:
         """Returns the gradients of the passes that ended here with success."""
-        return [runner.gradients for runner in self.passes() if runner.done]
+        with self._lock:
+            return [*self._kept, *(each.gradients for each in self._passes.values() if each.done)]
+
+    def keep(self, gradients: PassGradients) -> bool:
+        """Adds gradients that a backward of this worker alone has left.
+
+        `PassGradients.clear` takes them back.
+
+        Returns:
+            False if this is released: then nothing was kept.
+        """
+        with self._lock:
+            if not self._released:
+                self._kept.append(gradients)
+            return not self._released
 
     def release(self) -> tuple[set[WorkerInfo], list[PassRunner], Functions]:
         """Releases the context; returns peers to tell, passes to abort, and recorded functions.
@@ -168,7 +183,7 @@ class Context:
             touched, passes = self._touched, list(self._passes.values())
             recorded = Functions(self._sends, self._receives)
             self._sends, self._receives = {}, {}
-            self._touched, self._passes = set(), {}
+            self._touched, self._passes, self._kept = set(), {}, []
         for runner in passes:
             runner.gradients.release()
         return touched, passes, recorded

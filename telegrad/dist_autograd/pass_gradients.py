@@ -15,6 +15,7 @@ import numpy as np
 
 from telegrad.arrays import Streams, namespace, to_device
 from telegrad.autograd import Gradient, GradientTarget, Tensor, enable_grad, is_row_sparse
+from telegrad.autograd.seams import add_to
 
 __all__ = ["PassGradients", "moved_to", "sum_of"]
 
@@ -51,7 +52,13 @@ class PassGradients(GradientTarget):
                 return
             present = self._held.get(tensor)
             if plain:
-                self._held[tensor] = gradient if present is None else sum_of(present, gradient)
+                if present is None:
+                    self._held[tensor] = gradient
+                    return
+                del present
+                box = [self._held.pop(tensor)]
+                add_to(box, 0, gradient)  # in place if nobody else has the array
+                self._held[tensor] = box[0]
             else:
                 home = tensor.device
                 added = moved_to(gradient, home)

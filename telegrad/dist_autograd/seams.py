@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from telegrad.dist_autograd.api import AutogradContext, attach_to, backward_from_rref
 from telegrad.dist_autograd.container import Container
+from telegrad.dist_autograd.context import Ambient, ambient_context, enter_ambient, leave_ambient
 from telegrad.dist_autograd.functions import ROW_SPARSE, TENSOR, RecvFunction, SendFunction
+from telegrad.dist_autograd.pass_gradients import PassGradients
 
 __all__ = [
     "ROW_SPARSE",
     "TENSOR",
+    "Ambient",
     "AutogradContext",
     "Container",
+    "PassGradients",
     "RecvFunction",
     "SendFunction",
+    "ambient_context",
     "attach_to",
     "backward_from_rref",
+    "enter_ambient",
+    "leave_ambient",
 ]

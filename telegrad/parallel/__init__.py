@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from telegrad.optim import LossScale
-from telegrad.parallel import functional
+from telegrad.parallel import functional, pipeline
 from telegrad.parallel.ddp import DistributedDataParallel
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.forking import fork, wait
@@ -15,6 +15,7 @@ from telegrad.parallel.hooks import (
     float16_compress_hook,
 )
 from telegrad.parallel.owners import StepFailure, StepResult, step_failure
+from telegrad.parallel.pipeline import Pipeline
 from telegrad.parallel.processes import ProcessContext, spawn
 from telegrad.parallel.remote_module import RemoteModule, parameter_rrefs
 from telegrad.parallel.sampling import distributed_sampler
@@ -26,6 +27,7 @@ __all__ = [
     "DistributedOptimizer",
     "GradientBucket",
     "LossScale",
+    "Pipeline",
     "ProcessContext",
     "RemoteModule",
     "StepFailure",
@@ -38,6 +40,7 @@ __all__ = [
     "fork",
     "functional",
     "parameter_rrefs",
+    "pipeline",
     "spawn",
     "step_failure",
     "wait",

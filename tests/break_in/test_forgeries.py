@@ -21,6 +21,8 @@ from telegrad.collectives.messages import GroupKey
 from telegrad.dist_autograd.ids import make_context_id, write_context_id
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, PoolExhaustedError
+from telegrad.nn import Linear
+from telegrad.parallel import Pipeline
 from telegrad.rpc.rref.numbers import SeenNumbers
 from telegrad.rpc.rref.protocol import (
     ForkId,
@@ -100,12 +102,16 @@ def double(x: Tensor) -> Tensor:
     return x * 2.0
 
 
+def first_of(output: Tensor) -> Tensor:
+    return output[0, 0]
+
+
 def infos() -> list[WorkerInfo]:
     return sorted(rpc.get_worker_infos(), key=lambda each: each.rank)
 
 
 def forgeries(
-    kind: str, key: GroupKey, context_id: int, rref: RRefId, fork: ForkId
+    kind: str, key: GroupKey, context_id: int, rref: RRefId, fork: ForkId, pipeline: int
 ) -> Iterable[tuple[int, Any]]:
     """Yields (rank of the victim, body) of what is forged under a kind."""
     numbers = range(1, 40)
@@ -138,10 +144,15 @@ def forgeries(
             yield from ((victim, [*group, 0, [], []]) for victim in (TRAINER, SERVER))
         case "collectives.push" | "collectives.entered" | "collectives.ready":
             yield from ((victim, operation) for victim in (TRAINER, SERVER))
+        case "pipeline.carry":
+            yield TRAINER, [pipeline, 0, 1, "B", 0, 0, "", [np.full((4, 2), 9.0, np.float32)]]
+            yield SERVER, [pipeline, 1, 1, "F", 1, 0, "", [np.full((4, 2), 9.0, np.float32)]]
+        case "pipeline.end":
+            yield from (([TRAINER, SERVER][k], [pipeline, k, n]) for k in (0, 1) for n in numbers)
 
 
 def forge(
-    kinds: list[str], key: GroupKey, context_id: int, rref: RRefId, fork: ForkId
+    kinds: list[str], key: GroupKey, context_id: int, rref: RRefId, fork: ForkId, pipeline: int
 ) -> list[str]:
     """Runs at mallory; returns the kinds that it forged."""
     agent, members = current_agent(), infos()
@@ -149,7 +160,7 @@ def forge(
         assert rpc.rpc_sync("worker1", abs, (-1,)) == 1
     forged = []
     for kind in kinds:
-        for victim, body in forgeries(kind, key, context_id, rref, fork):
+        for victim, body in forgeries(kind, key, context_id, rref, fork, pipeline):
             forged.append(kind)
             reply = kind in {"rpc.reply", "rpc.error"}
             envelope = write_body(kind, "a lie" if reply else body, reply=reply)
@@ -180,6 +191,9 @@ def test_nobody_speaks_for_another(cluster: Cluster) -> None:
 
     def train() -> None:
         gate = gates[-1]
+        stages = [("worker0", Linear, (3, 2)), ("worker1", Linear, (2, 1))]
+        pipe = Pipeline(stages, num_microbatches=1, loss=first_of)
+        pipeline = pipe._places.members[0].id.pipeline
         with dist_autograd.context() as context_id:
             x = tensor(np.ones(3), requires_grad=True)
             doubled = rpc.rpc_sync("worker1", double, (x,))
@@ -191,7 +205,7 @@ def test_nobody_speaks_for_another(cluster: Cluster) -> None:
             assert next(items) == 0
             for _ in range(3):
                 assert gate.reached.acquire(timeout=60)
-            about = groups[TRAINER].key, context_id, reference.rref, reference.fork
+            about = groups[TRAINER].key, context_id, reference.rref, reference.fork, pipeline
             try:
                 assert cluster.call(MALLORY, forge, kinds, *about) == sorted(kinds)
             finally:
@@ -202,6 +216,8 @@ def test_nobody_speaks_for_another(cluster: Cluster) -> None:
             (gradient,) = dist_autograd.get_gradients(context_id).values()
             assert gradient.tolist() == [2.0, 2.0, 2.0]
             assert rpc.remote("worker1", abs, (-2,)).to_here() == 2
+        inputs = np.ones((4, 3), np.float32)
+        assert pipe.step(inputs) == pytest.approx(pipe.forward(inputs).data[0, 0])
         with dist_autograd.context() as later:  # the forger said that none is open below 2 ** 39
             doubled = rpc.rpc_sync("worker1", double, (x,))
             dist_autograd.backward(later, [doubled.sum()])

@@ -34,7 +34,7 @@ from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Accumulate, AccumulateGrad, Gradient, Gradients, Tensor
 from telegrad.errors import AutogradError
 
-__all__ = ["GraphTask"]
+__all__ = ["GraphTask", "add_to"]
 
 _SOLE: Final = 2
 """What `getrefcount` returns for an object that one list or array alone holds.
@@ -302,7 +302,7 @@ class GraphTask:
                     if held[output] is None:
                         held[output] = result
                     else:
-                        _add_to(held, output, result)
+                        add_to(held, output, result)
                     result = None  # nothing else may hold a leaf's gradient
                 waiting[child] = count - 1
                 if count == 1:
@@ -363,7 +363,7 @@ class GraphTask:
         if buffer[output] is None:
             buffer[output] = gradient
         else:
-            _add_to(buffer, output, gradient)
+            add_to(buffer, output, gradient)
 
     def _refuse_sinks(self, last: Iterable[Node]) -> None:
         for node in last:
@@ -436,7 +436,7 @@ def is_sole(held: list[Any]) -> bool:
     )
 
 
-def _add_to(held: list[Any], output: int, gradient: Any) -> None:
+def add_to(held: list[Any], output: int, gradient: Any) -> None:
     """Adds a gradient to `held[output]`, in place only if `held` alone has that array.
 
     A rule may have returned one array for several edges.

@@ -1,10 +1,12 @@
-"""Pipelines: schedules as data, their proof, their times and their pictures."""
+"""Pipelines: a model split over workers; schedules as data, their proof and their pictures."""
 
 from __future__ import annotations
 
 from telegrad.errors import ScheduleError
 from telegrad.parallel.pipeline.checking import Checked, check, simulate
+from telegrad.parallel.pipeline.optimizer import PipelineOptimizer
 from telegrad.parallel.pipeline.picture import as_svg, as_text
+from telegrad.parallel.pipeline.pipeline import Pipeline
 from telegrad.parallel.pipeline.schedule import Action, Kind, Schedule, make_schedule
 from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
@@ -13,6 +15,8 @@ __all__ = [
     "Checked",
     "Costs",
     "Kind",
+    "Pipeline",
+    "PipelineOptimizer",
     "Schedule",
     "ScheduleError",
     "Span",

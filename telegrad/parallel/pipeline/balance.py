@@ -1,0 +1,120 @@
+"""The cut of a Sequential into stages of about the same weight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from telegrad.autograd import Tensor, as_tensor
+from telegrad.nn import Module, Sequential
+
+__all__ = ["best_cut", "split"]
+
+REPEATS = 3  # the least time of so many runs counts: other work of the machine only adds to it
+
+
+def split(
+    model: Sequential, stages: int, balance: str | Sequence[int], sample: Any = None
+) -> list[Module]:
+    """Returns the stages of a model: Sequentials whose modules keep their names.
+
+    Args:
+        model: The model.
+        stages: The number of stages.
+        balance: The number of modules of each stage, `parameters` or `time`.
+        sample: One micro-batch of inputs, for `time`.
+
+    Raises:
+        ValueError: The balance does not fit.
+    """
+    named = list(model.named_children())
+    if isinstance(balance, str):
+        counts = best_cut(_weights(model, balance, sample), stages)
+    else:
+        counts = list(balance)
+        if len(counts) != stages:
+            raise ValueError(
+                f"balance has {len(counts)} counts for {stages} stages: {counts}; with "
+                "'interleaved' and 'zb-v' each worker has two stages or more"
+            )
+        if sum(counts) != len(named) or min(counts) < 1:
+            raise ValueError(
+                f"balance {counts} adds up to {sum(counts)}, the model has {len(named)} modules; "
+                "each stage needs at least one"
+            )
+    parts: list[Module] = []
+    first = 0
+    for count in counts:
+        parts.append(Sequential(dict(named[first : first + count])))
+        first += count
+    return parts
+
+
+def best_cut(weights: Sequence[float], stages: int) -> list[int]:
+    """Returns the counts of consecutive items whose heaviest stage is as light as possible.
+
+    Raises:
+        ValueError: There are fewer items than stages.
+
+    >>> best_cut([1, 1, 1, 5, 2, 2], 3)
+    [3, 1, 2]
+    """
+    n = len(weights)
+    if n < stages:
+        raise ValueError(f"a model of {n} modules cannot be cut into {stages} stages")
+    before = [0.0]
+    for weight in weights:
+        before.append(before[-1] + weight)
+    # heaviest[k][i]: the heaviest stage of the best cut of the first i items into k stages; the
+    # sum of squares decides between cuts with the same one.
+    best: dict[tuple[int, int], tuple[float, float, int]] = {(0, 0): (0.0, 0.0, 0)}
+    for k in range(1, stages + 1):
+        for i in range(k, n - stages + k + 1):
+            best[k, i] = min(
+                (max(heaviest, size), squares + size * size, j)
+                for j in range(k - 1, i)
+                if (k - 1, j) in best
+                for heaviest, squares, _ in [best[k - 1, j]]
+                for size in [before[i] - before[j]]
+            )
+    counts: list[int] = []
+    i = n
+    for k in range(stages, 0, -1):
+        j = best[k, i][2]
+        counts.insert(0, i - j)
+        i = j
+    return counts
+
+
+def _weights(model: Sequential, balance: str, sample: Any) -> list[float]:
+    if balance == "parameters":
+        children = model.children()
+        return [float(sum(each.data.size for each in part.parameters())) for part in children]
+    if balance == "time":
+        if sample is None:
+            raise ValueError("balance='time' measures the modules on a micro-batch: pass sample=")
+        return _times(model, sample)
+    raise ValueError(f"balance must be counts, 'parameters' or 'time', not {balance!r}")
+
+
+def _times(model: Sequential, sample: Any) -> list[float]:
+    """Returns the seconds of each module's forward and backward for a sample."""
+    times = []
+    inputs = tuple(sample) if isinstance(sample, (tuple, list)) else (sample,)
+    values = [as_tensor(x).detach() for x in inputs]
+    for part in model.children():
+        least = float("inf")
+        for _ in range(REPEATS):
+            leaves = [Tensor(x.data, requires_grad=x.data.dtype.kind in "fc") for x in values]
+            began = time.perf_counter()
+            outputs = part(*leaves)
+            found = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+            roots = [x for x in found if x.requires_grad]
+            for x in roots:
+                x.sum().backward(retain_graph=True)
+            least = min(least, time.perf_counter() - began)
+        times.append(least)
+        values = [x.detach() for x in found]
+    model.zero_grad()
+    return times

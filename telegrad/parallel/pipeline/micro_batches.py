@@ -1,0 +1,114 @@
+"""The arguments of a step, and their parts: one for each micro-batch.
+
+split       rows of the first axis, as equal as they can be: 10 rows in 4 parts are 3, 3, 2, 2
+replicate   the whole argument for each micro-batch
+a function  function(argument, number) returns the parts, one for each micro-batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from telegrad.arrays import as_array
+from telegrad.autograd import Tensor
+from telegrad.types import Array
+
+__all__ = ["Argument", "Spec", "arguments", "bounds", "check_spec", "shares"]
+
+Spec: TypeAlias = "str | Callable[[Any, int], Sequence[Any]]"
+"""The rule for one argument: `split`, `replicate` or a function."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a step, as it is sent to the stage that needs it.
+
+    Attributes:
+        values: The whole argument, or a list of its parts.
+        rows: The first row of each micro-batch, and the end of the last one; empty if the argument
+            is not split here.
+        parted: True if `values` is a list of parts.
+    """
+
+    values: Any
+    rows: list[int]
+    parted: bool = False
+
+    def part(self, i: int) -> Any:
+        """Returns the part of micro-batch `i`."""
+        if self.parted:
+            return self.values[i]
+        return self.values[self.rows[i] : self.rows[i + 1]] if self.rows else self.values
+
+
+def check_spec(spec: object) -> None:
+    """Raises TypeError for anything that is no spec."""
+    if spec not in ("split", "replicate") and not callable(spec):
+        raise TypeError(f"a spec is 'split', 'replicate' or a function, not {spec!r}")
+
+
+def bounds(rows: int, count: int) -> list[int]:
+    """Returns the first row of each micro-batch, and the number of rows.
+
+    >>> bounds(10, 4)
+    [0, 3, 6, 8, 10]
+    """
+    size, more = divmod(rows, count)
+    return [i * size + min(i, more) for i in range(count + 1)]
+
+
+def arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> list[Argument]:
+    """Returns the arguments of a step in `count` parts each.
+
+    Raises:
+        ValueError: An argument has fewer rows than there are micro-batches, or another number of
+            rows than the one before; or a function returned another number of parts.
+    """
+    found: list[Argument] = []
+    rows = None
+    for k, (value, spec) in enumerate(zip(given, specs, strict=True)):
+        if callable(spec):
+            parts = [_plain(each) for each in spec(value, count)]
+            if len(parts) != count:
+                raise ValueError(
+                    f"the spec of argument {k} returned {len(parts)} parts for {count} micro-batches"
+                )
+            found.append(Argument(parts, [], parted=True))
+            continue
+        array = _plain(value)
+        if spec == "replicate":
+            found.append(Argument(array, []))
+            continue
+        if not array.ndim or (rows is not None and len(array) != rows):
+            raise ValueError(
+                f"argument {k} has shape {array.shape} and cannot be split like the others, which "
+                f"have {rows} rows; its spec may be 'replicate'"
+            )
+        rows = len(array)
+        if rows < count:
+            raise ValueError(
+                f"num_microbatches={count} is more than the {rows} rows of argument {k}: each "
+                "micro-batch needs one; pass larger mini-batches or make the pipeline with fewer"
+            )
+        found.append(Argument(array, bounds(rows, count)))
+    return found
+
+
+def shares(given: Sequence[Argument], count: int) -> list[float]:
+    """Returns the share of each micro-batch in the mini-batch, by rows; they add up to 1."""
+    for each in given:
+        if each.rows:
+            total = each.rows[-1]
+            return [(each.rows[i + 1] - each.rows[i]) / total for i in range(count)]
+    for each in given:
+        if each.parted and all(getattr(part, "ndim", 0) for part in each.values):
+            sizes = [len(part) for part in each.values]
+            return [size / sum(sizes) for size in sizes]
+    return [1 / count] * count
+
+
+def _plain(value: Any) -> Array:
+    return value.data if isinstance(value, Tensor) else as_array(value)

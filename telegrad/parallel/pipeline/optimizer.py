@@ -1,0 +1,139 @@
+"""The gradients that wait at the stages of a pipeline, and the optimizer that uses them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, final
+
+from telegrad.dist_autograd.seams import (
+    Ambient,
+    Container,
+    ambient_context,
+    enter_ambient,
+    leave_ambient,
+)
+from telegrad.errors import InvalidUseError
+from telegrad.parallel.dist_optimizer import DistributedOptimizer
+from telegrad.parallel.loss_scale import LossScale
+from telegrad.parallel.owners import StepResult
+from telegrad.rpc.seams import current_agent
+
+__all__ = ["PipelineOptimizer", "WaitingGradients"]
+
+
+@final
+class WaitingGradients:
+    """The autograd context in which the gradients of a pipeline wait, at the stages.
+
+    It is that of the block `with dist_autograd.context()`, if the code runs in one; else one that
+    the first step opens and that ends when an optimizer has used the gradients up.
+    """
+
+    def __init__(self) -> None:
+        self._own: int | None = None
+
+    @contextmanager
+    def entered(self, *, opens: bool) -> Iterator[int]:
+        """Enters the context, for a block that makes calls.
+
+        Args:
+            opens: True to open one where there is none.
+
+        Raises:
+            InvalidUseError: There is none.
+        """
+        ambient = ambient_context()
+        if ambient is not None:
+            yield ambient
+            return
+        if self._own is None:
+            if not opens:
+                raise InvalidUseError(
+                    "no gradients wait at the stages of this pipeline: call step() first, and use "
+                    "each step's gradients once"
+                )
+            self._own = current_agent().attachments[Container].create()
+        entered = Ambient(self._own)
+        token = enter_ambient(entered)
+        try:
+            yield self._own
+        finally:
+            leave_ambient(entered, token)
+
+    def drop(self) -> None:
+        """Drops the gradients, unless they are of a block's context."""
+        own, self._own = self._own, None
+        if own is not None:
+            current_agent().attachments[Container].release(own)
+
+
+@final
+class PipelineOptimizer:
+    """The optimizer of a pipeline, from `Pipeline.optimizer`: it steps each stage where it lives.
+
+    Schedulers of `telegrad.optim` take it.
+
+    Args:
+        optimizer: The optimizer of all parameters.
+        waiting: The gradients of the pipeline.
+
+    Attributes:
+        param_groups: Dicts with the options of each group.
+        loss_scale: The loss scale, if there is one.
+    """
+
+    def __init__(self, optimizer: DistributedOptimizer, waiting: WaitingGradients) -> None:
+        self._optimizer = optimizer
+        self._waiting = waiting
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The options of each group; a step uses their present values."""
+        return self._optimizer.param_groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options of groups that state none."""
+        return self._optimizer.defaults
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The loss scale, by which `Pipeline.step` multiplies each loss."""
+        return self._optimizer.loss_scale
+
+    def step(self, timeout: float | None = None) -> StepResult:
+        """Steps all stages with the gradients that wait there, and uses them up.
+
+        Inside `with dist_autograd.context()` the gradients are the context's, and stay.
+
+        Args:
+            timeout: Seconds above 0; None for `RpcOptions.timeout`.
+
+        Returns:
+            The result, as of `DistributedOptimizer.step`.
+
+        Raises:
+            InvalidUseError: No gradients wait.
+            Exception: As from `DistributedOptimizer.step`.
+        """
+        try:
+            with self._waiting.entered(opens=False) as context_id:
+                return self._optimizer.step(context_id, timeout)
+        finally:
+            self._waiting.drop()
+
+    def zero_grad(self) -> None:
+        """Drops the gradients that wait."""
+        self._waiting.drop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state at all stages, in the layout of `optim.Optimizer` for the whole model."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restores a state, of this class or of an `optim.Optimizer` of the whole model."""
+        self._optimizer.load_state_dict(state_dict)
+
+    def __repr__(self) -> str:
+        return f"<PipelineOptimizer of {self._optimizer!r}>"

@@ -1,0 +1,467 @@
+"""`Pipeline`: one model, its stages on several workers, trained in micro-batches.
+
+         driver                     stages
+step ────┬─ inputs ──────────────▶ stage 0 ─▶ stage 1 ─▶ stage 2      activations, by micro-batch
+         └─ targets ─────────────────────────────────────▶ loss
+                                   stage 0 ◀─ stage 1 ◀─ stage 2      gradients
+optimizer.step ─────────────────▶ each stage steps its own parameters
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from telegrad.autograd import Tensor
+from telegrad.errors import BlockingCallError, ScheduleError
+from telegrad.nn import Module, Parameter, Sequential
+from telegrad.optim import Optimizer
+from telegrad.parallel.dist_optimizer import DistributedOptimizer
+from telegrad.parallel.loss_scale import LossScale
+from telegrad.parallel.pipeline.balance import split
+from telegrad.parallel.pipeline.checking import check
+from telegrad.parallel.pipeline.mailbox import PlaceId
+from telegrad.parallel.pipeline.micro_batches import Spec, arguments, check_spec, shares
+from telegrad.parallel.pipeline.optimizer import PipelineOptimizer, WaitingGradients
+from telegrad.parallel.pipeline.places import Member, Places
+from telegrad.parallel.pipeline.runner import StageFacts, StageRunner
+from telegrad.parallel.pipeline.schedule import Schedule, make_schedule
+from telegrad.parallel.pipeline.sources import Stage, source_of
+from telegrad.parallel.pipeline.step_run import PlacePlan, StepOrder
+from telegrad.rpc import Future, RRef, remote, to_thread
+from telegrad.rpc.seams import current_agent, on_own_loop
+from telegrad.types import Array, WorkerInfo
+
+__all__ = ["Pipeline"]
+
+
+@final
+class Pipeline:
+    """A model whose stages live on several workers; a step sends micro-batches through them.
+
+    The stages work at the same time, each on another micro-batch, in the order that the schedule
+    fixes for each of them. They hand activations and gradients to each other directly. The loss and
+    the gradients are those of the whole model on the whole mini-batch, whatever the split; a module
+    that looks at the batch as a whole (BatchNorm) sees micro-batches.
+
+    This process is the driver. It may hold stages itself, and it may be any worker of the job.
+
+    Args:
+        stages: The stages in order, each in one of these forms: `(worker, module)` moves a module
+            of this process to a worker, `(worker, ModuleClass, args)` makes one there, and an RRef
+            to a module or a RemoteModule is used where it is.
+        schedule: The name of a schedule, see `make_schedule`, or a table of one's own.
+        num_microbatches: The number of micro-batches of a mini-batch.
+        loss: The loss function: `loss(output, target)` returns the mean over the micro-batch. The
+            worker of the last stage must find it by its name. None if the last stage returns the
+            loss itself.
+        recompute: `never`; `always` to compute activations again in the backward, with the same
+            random numbers; `except_last` to do so for all but the last micro-batch.
+        specs: The rule for each argument of `step`: `split` along the first axis, `replicate`, or a
+            function `(argument, number) -> parts`; None to split all.
+        timeout: Seconds for each step and call; None for `RpcOptions.timeout`.
+
+    Raises:
+        TypeError: A stage has none of these forms, or an argument is of the wrong type.
+        ValueError: There is no stage, a stage has no parameters, or `recompute` is unknown.
+        ScheduleError: The schedule is unknown, does not fit the stages, or would wait for ever.
+        WorkerLostError: A worker is lost.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import nn, optim, parallel, rpc
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> with rpc.init_rpc("a"):
+        ...     pipe = parallel.Pipeline.from_sequential(
+        ...         model, ["a", "a"], balance=[2, 1], num_microbatches=2,
+        ...         loss=nn.functional.cross_entropy,
+        ...     )
+        ...     optimizer = pipe.optimizer(optim.SGD, lr=0.1)
+        ...     loss = pipe.step(np.ones((6, 4), np.float32), np.array([0, 1, 2, 0, 1, 2]))
+        ...     result = optimizer.step()
+        ...     result.stepped, sorted(pipe.state_dict())
+        (True, ['0.bias', '0.weight', '2.bias', '2.weight'])
+    """
+
+    def __init__(
+        self,
+        stages: Iterable[Stage],
+        *,
+        schedule: str | Schedule = "1f1b",
+        num_microbatches: int,
+        loss: Callable[..., Any] | None = None,
+        recompute: str = "never",
+        specs: Sequence[Spec] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        given = list(stages)
+        _check(given, num_microbatches, loss, recompute, specs)
+        self._check_may_block("Pipeline(...)", "`await rpc.to_thread(Pipeline, ...)`")
+        self._count, self._loss, self._specs = num_microbatches, loss, specs
+        placed = [source_of(k, each) for k, each in enumerate(given)]
+        workers = [worker for worker, _ in placed]
+        self.schedule = _schedule(schedule, workers, num_microbatches)
+        self._checked = check(self.schedule)
+        self._lock = threading.Lock()  # one step at a time
+        self._steps = 0
+        self._waiting = WaitingGradients()
+        self._loss_scale: LossScale | None = None
+        self._names = [str(k) for k in range(len(given))]
+        pipeline = secrets.randbits(62)
+        members = []
+        for place, row in enumerate(self.schedule.rows):
+            own = sorted({action.stage for action in row})
+            sources = {stage: placed[stage][1] for stage in own}
+            worker = workers[own[0]]
+            runner = remote(worker, StageRunner, (sources,), timeout=timeout)
+            members.append(Member(PlaceId(pipeline, place), worker, own, runner))
+        self._places = Places(members, timeout)
+        self._facts = self._by_stage(self._places.ask("facts"))
+        _check_parameters(self._facts, workers)
+        self._places.ask("connect", lambda member: (self._plan(member, recompute),))
+
+    @classmethod
+    def from_sequential(
+        cls,
+        model: Module,
+        workers: Sequence[str | int | WorkerInfo],
+        *,
+        balance: str | Sequence[int] = "parameters",
+        schedule: str | Schedule = "1f1b",
+        num_microbatches: int,
+        loss: Callable[..., Any] | None = None,
+        recompute: str = "never",
+        specs: Sequence[Spec] | None = None,
+        sample: Any = None,
+        timeout: float | None = None,
+    ) -> Pipeline:
+        """Splits a Sequential over workers; the state moves, and names stay those of the model.
+
+        Args:
+            model: A Sequential of this process; it keeps its own copy of the state.
+            workers: The workers, in the order of the places.
+            balance: The number of modules of each stage; `parameters` or `time` for stages with
+                about the same number of parameters, or the same time for `sample`.
+            schedule: As for the class.
+            num_microbatches: As for the class.
+            loss: As for the class.
+            recompute: As for the class.
+            specs: As for the class.
+            sample: One micro-batch of inputs, for `balance="time"`.
+            timeout: As for the class.
+
+        Raises:
+            TypeError: `model` is no Sequential.
+            ValueError: The balance does not fit the model or the workers.
+            Exception: As from the class.
+        """
+        if not isinstance(model, Sequential):
+            raise TypeError(
+                f"from_sequential splits an nn.Sequential, not a {type(model).__name__}; pass its "
+                "parts to Pipeline([(worker, part), ...])"
+            )
+        order = _places_of_stages(schedule, len(workers), num_microbatches)
+        parts = split(model, len(order), balance, sample)
+        stages = [(workers[place], part) for place, part in zip(order, parts, strict=True)]
+        made = cls(
+            stages,
+            schedule=schedule,
+            num_microbatches=num_microbatches,
+            loss=loss,
+            recompute=recompute,
+            specs=specs,
+            timeout=timeout,
+        )
+        made._names = ["" for _ in parts]  # the parts have the names that they have in the model
+        return made
+
+    # -- computing -------------------------------------------------------------------------------
+
+    def step(self, *arguments: Any) -> float:
+        """Runs a mini-batch forward and backward; its gradients wait at the stages.
+
+        A second step adds its gradients to those of the first, until an optimizer uses them up.
+
+        Args:
+            arguments: The inputs of the first stage and then the target of the loss; if there is
+                one argument alone, it is the input.
+
+        Returns:
+            The loss, as the mean over the mini-batch.
+
+        Raises:
+            ValueError: The arguments cannot be split into the micro-batches.
+            PipelineError: A stage failed; all others have ended the step, and left no gradients.
+            BlockingCallError: On an event loop that telegrad runs; write `await step_async(...)`.
+        """
+        self._check_may_block("step()", "`await pipe.step_async(...)`")
+        has_target = self._loss is not None and len(arguments) > 1
+        inputs, target = self._arguments(arguments, has_target=has_target, count=self._count)
+        found = shares([*inputs, *([target] if target else [])], self._count)
+        scale = 1.0 if self._loss_scale is None else self._loss_scale.value
+        with self._lock, self._waiting.entered(opens=True):
+            self._steps += 1
+            reports = self._places.run(
+                lambda member: StepOrder(
+                    self._steps,
+                    True,
+                    found,
+                    inputs if 0 in member.stages else [],
+                    target if self._last in member.stages else None,
+                    scale,
+                )
+            )
+        (losses,) = [each.losses for each in reports if each.losses]
+        return float(sum(loss * share for loss, share in zip(losses, found, strict=True)))
+
+    def step_async(self, *arguments: Any) -> Future[float]:
+        """Starts `step` and returns the future of its loss, for coroutines."""
+        return to_thread(self.step, *arguments)  # type: ignore[return-value]
+
+    def forward(self, *inputs: Any) -> Any:
+        """Runs inputs through all stages, without gradients.
+
+        Args:
+            inputs: The inputs of the first stage; may have fewer rows than micro-batches.
+
+        Returns:
+            The output of the last stage for the whole batch: a Tensor, or a tuple of them.
+
+        Raises:
+            PipelineError: A stage failed.
+            BlockingCallError: On an event loop that telegrad runs.
+        """
+        self._check_may_block("forward()", "`await rpc.to_thread(pipe.forward, ...)`")
+        rows = [len(x) for x in inputs if getattr(x, "ndim", 0)]
+        count = max(1, min(self._count, *rows)) if rows else self._count
+        split_inputs, _ = self._arguments(inputs, has_target=False, count=count)
+        found = shares(split_inputs, count)
+        with self._lock:
+            self._steps += 1
+            reports = self._places.run(
+                lambda member: StepOrder(
+                    self._steps, False, found, split_inputs if 0 in member.stages else []
+                )
+            )
+        (outputs,) = [each.outputs for each in reports if each.outputs]
+        return _joined(outputs)
+
+    def _arguments(self, given: Sequence[Any], *, has_target: bool, count: int) -> tuple[Any, Any]:
+        if not given:
+            raise TypeError("a pipeline needs the inputs of its first stage")
+        specs = ["split"] * len(given) if self._specs is None else list(self._specs)
+        if len(specs) < len(given):
+            raise TypeError(f"{len(given)} arguments were given, and specs has {len(specs)}")
+        found = arguments(given, specs[: len(given)], count)
+        return (found[:-1], found[-1]) if has_target else (found, None)
+
+    # -- parameters and their gradients ----------------------------------------------------------
+
+    def optimizer(
+        self,
+        optimizer_class: type[Optimizer],
+        *args: Any,
+        max_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+        **kwargs: Any,
+    ) -> PipelineOptimizer:
+        """Returns an optimizer that steps each stage where it lives.
+
+        Args:
+            optimizer_class: A subclass of `telegrad.optim.Optimizer` that the workers find by name.
+            args: Arguments for the optimizer, after the parameters.
+            max_norm: The norm to which the gradient of the whole model is clipped.
+            loss_scale: The factor for losses. No stage steps if a gradient is not finite anywhere.
+            kwargs: Keyword arguments for the optimizer.
+        """
+        rrefs = self.parameter_rrefs()
+        made = DistributedOptimizer(
+            optimizer_class, rrefs, *args, max_norm=max_norm, loss_scale=loss_scale, **kwargs
+        )
+        self._loss_scale = loss_scale
+        return PipelineOptimizer(made, self._waiting)
+
+    def parameter_rrefs(self) -> list[RRef[Parameter]]:
+        """Returns references to all parameters, in the order of the model."""
+        by_stage = self._by_stage(self._places.ask("parameters"))
+        return [rref for stage in sorted(by_stage) for rref in by_stage[stage]]
+
+    def gradients(self) -> dict[str, Array]:
+        """Returns the gradients that wait at the stages, by name in the whole model.
+
+        Raises:
+            InvalidUseError: None wait.
+        """
+        factor = 1.0 if self._loss_scale is None else 1.0 / self._loss_scale.value
+        with self._waiting.entered(opens=False):
+            return self._named(self._places.ask("gradients", lambda _: (factor,)))
+
+    def state_dict(self) -> dict[str, Array]:
+        """Returns copies of the state of all stages, with the keys of the whole model."""
+        return self._named(self._places.ask("state"))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replaces the state of all stages; all checks come before the first change.
+
+        Args:
+            state: Arrays or Tensors with the keys of the whole model, whatever the split.
+
+        Raises:
+            ValueError: Names or shapes differ; the message lists them.
+        """
+        shapes = self._named([{k: each.shapes for k, each in self._facts.items()}])
+        problems = [f"missing {name}" for name in shapes if name not in state]
+        problems += [f"unexpected {name}" for name in state if name not in shapes]
+        problems += [
+            f"{name} has shape {np.shape(state[name])}, {shapes[name]} needed"
+            for name in shapes
+            if name in state and np.shape(state[name]) != shapes[name]
+        ]
+        if problems:
+            raise ValueError(f"state does not fit the pipeline: {'; '.join(problems)}")
+        states = {
+            stage: {name: _array(state[self._name(stage, name)]) for name in facts.shapes}
+            for stage, facts in self._facts.items()
+        }
+        self._places.ask("load", lambda member: ({k: states[k] for k in member.stages},))
+
+    def train(self, mode: bool = True) -> Pipeline:
+        """Sets `training` of all stages, and returns this pipeline."""
+        self._places.ask("set_training", lambda _: (mode,))
+        return self
+
+    def eval(self) -> Pipeline:
+        """Returns `train(False)`."""
+        return self.train(False)
+
+    # -- the parts -------------------------------------------------------------------------------
+
+    @property
+    def _last(self) -> int:
+        return self.schedule.stages - 1
+
+    def _plan(self, member: Member, recompute: str) -> PlacePlan:
+        rows = self.schedule.rows
+        places = [self.schedule.place_of(stage) for stage in range(self.schedule.stages)]
+        row = [(each.kind.value, each.stage, each.micro_batch) for each in rows[member.id.place]]
+        return PlacePlan(
+            member.id.pipeline,
+            member.id.place,
+            row,
+            [self._places.members[place].worker for place in places],
+            places,
+            current_agent().info,
+            {stage: self._checked.held[stage] for stage in member.stages},
+            self._loss if self._last in member.stages else None,
+            recompute,
+        )
+
+    def _by_stage(self, answers: Iterable[Mapping[int, Any]]) -> dict[int, Any]:
+        return {stage: value for answer in answers for stage, value in answer.items()}
+
+    def _name(self, stage: int, name: str) -> str:
+        prefix = self._names[stage]
+        return f"{prefix}.{name}" if prefix else name
+
+    def _named(self, answers: Iterable[Mapping[int, Any]]) -> dict[str, Any]:
+        by_stage = self._by_stage(answers)
+        return {
+            self._name(stage, name): value
+            for stage in sorted(by_stage)
+            for name, value in by_stage[stage].items()
+        }
+
+    @staticmethod
+    def _check_may_block(what: str, instead: str) -> None:
+        if on_own_loop():
+            raise BlockingCallError(
+                f"{what} would block a loop of telegrad's, nothing was sent; write {instead}"
+            )
+
+    def __repr__(self) -> str:
+        workers = ", ".join(each.worker.name for each in self._places.members)
+        return (
+            f"<Pipeline of {self.schedule.stages} stages on {workers}: {self.schedule.name}, "
+            f"{self._count} micro-batches>"
+        )
+
+
+# -- checks at construction ----------------------------------------------------------------------
+
+
+def _check(
+    stages: list[Any], count: object, loss: object, recompute: object, specs: Sequence[Any] | None
+) -> None:
+    if not stages:
+        raise ValueError("a pipeline needs at least one stage")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"num_microbatches must be a number of at least 1, not {count!r}")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be a function, not {loss!r}")
+    if recompute not in ("never", "always", "except_last"):
+        raise ValueError(f"recompute must be 'never', 'always' or 'except_last', not {recompute!r}")
+    for spec in specs or ():
+        check_spec(spec)
+
+
+def _check_parameters(facts: Mapping[int, StageFacts], workers: Sequence[WorkerInfo]) -> None:
+    for stage, each in facts.items():
+        if not each.trained:
+            raise ValueError(
+                f"stage {stage}, a {each.name} on worker {workers[stage].name!r}, has no parameter "
+                "that needs a gradient; put it into the stage beside it"
+            )
+
+
+def _schedule(schedule: str | Schedule, workers: Sequence[WorkerInfo], count: int) -> Schedule:
+    """Returns the schedule, which fits the workers of the stages."""
+    if isinstance(schedule, Schedule):
+        made = schedule
+    else:
+        places = len(workers)
+        if schedule in ("interleaved", "zb-v"):
+            places = len(set(workers)) if len(set(workers)) > 1 else len(workers) // 2
+        made = make_schedule(schedule, places, count, len(workers))
+    if made.stages != len(workers) or made.micro_batches != count:
+        raise ScheduleError(
+            f"the schedule {made.name!r} has {made.stages} stages and {made.micro_batches} "
+            f"micro-batches, the pipeline {len(workers)} and {count}"
+        )
+    for place, row in enumerate(made.rows):
+        stages = sorted({action.stage for action in row})
+        if len({workers[stage] for stage in stages}) != 1:
+            names = ", ".join(workers[stage].name for stage in stages)
+            raise ScheduleError(
+                f"place {place} of the schedule {made.name!r} has the stages {stages}, which must "
+                f"be on one worker (given: {names})"
+            )
+    return made
+
+
+def _places_of_stages(schedule: str | Schedule, workers: int, count: int) -> list[int]:
+    """Returns the place of each stage, for as many workers."""
+    if not workers:
+        raise ValueError("a pipeline needs at least one worker")
+    made = schedule if isinstance(schedule, Schedule) else make_schedule(schedule, workers, count)
+    if made.places != workers:
+        raise ScheduleError(
+            f"the schedule {made.name!r} has {made.places} places for {workers} workers"
+        )
+    return [made.place_of(stage) for stage in range(made.stages)]
+
+
+def _joined(parts: list[list[Array]]) -> Any:
+    """Returns the outputs of all micro-batches as those of the whole batch."""
+    columns = list(zip(*parts, strict=True))
+    found = [
+        Tensor(np.concatenate(column) if column[0].ndim else np.stack(column)) for column in columns
+    ]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _array(value: Any) -> Array:
+    return value.data if isinstance(value, Tensor) else np.asarray(value)

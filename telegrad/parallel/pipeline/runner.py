@@ -1,0 +1,194 @@
+"""`StageRunner`: the stages that one place of a pipeline runs, on the worker where they live."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from telegrad.autograd import Tensor
+from telegrad.dist_autograd.seams import (
+    Ambient,
+    Container,
+    PassGradients,
+    ambient_context,
+    enter_ambient,
+    leave_ambient,
+)
+from telegrad.errors import ContextError
+from telegrad.nn import Module, Parameter
+from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailbox, Mailboxes, PlaceId
+from telegrad.parallel.pipeline.moving import MovedModule
+from telegrad.parallel.pipeline.step_run import Place, PlacePlan, StepOrder, StepReport, StepRun
+from telegrad.rpc import RRef, expose
+from telegrad.rpc.seams import current_agent, current_served_call
+from telegrad.types import Array, Shape
+
+__all__ = ["StageFacts", "StageRunner", "StageSource"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StageSource:
+    """Where the module of a stage comes from: one of the three.
+
+    Attributes:
+        moved: A module that was moved here.
+        module_class: A class to make it of, or a function.
+        args: The arguments for the class.
+        kwargs: The keyword arguments for the class.
+        rref: A reference to a module of this worker.
+    """
+
+    moved: MovedModule | None = None
+    module_class: Any = None
+    args: list[Any] = field(default_factory=list)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    rref: RRef[Any] | None = None
+
+    def module(self) -> Module:
+        """Returns the module, at its worker.
+
+        Raises:
+            TypeError: It is no Module.
+        """
+        if self.moved is not None:
+            return self.moved.build()
+        made = self.module_class(*self.args, **self.kwargs) if self.rref is None else None
+        module = made if self.rref is None else self.rref.local_value()
+        if not isinstance(module, Module):
+            raise TypeError(f"a stage must be a Module, not a {type(module).__name__}")
+        return module
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """The facts about a stage that its pipeline asks for at construction.
+
+    Attributes:
+        name: The name of its class.
+        shapes: The shapes of its state, by name.
+        parameters: The names of its parameters.
+        trained: The number of them that need a gradient.
+    """
+
+    name: str
+    shapes: dict[str, Shape]
+    parameters: list[str]
+    trained: int
+
+
+@expose
+@final
+class StageRunner:
+    """The stages of one place; made and called by the driver of the pipeline.
+
+    Args:
+        sources: The modules, by the number of their stage.
+    """
+
+    def __init__(self, sources: Mapping[int, StageSource]) -> None:
+        self._stages = {stage: source.module() for stage, source in sources.items()}
+        self._place: Place | None = None
+        self._running = threading.Lock()
+
+    def facts(self) -> dict[int, StageFacts]:
+        """Returns the facts about each stage."""
+        found = {}
+        for stage, module in self._stages.items():
+            parameters = dict(module.named_parameters())
+            trained = sum(each.requires_grad for each in parameters.values())
+            shapes = module.state_shapes()
+            found[stage] = StageFacts(type(module).__name__, shapes, list(parameters), trained)
+        return found
+
+    def connect(self, plan: PlacePlan) -> None:
+        """Takes the plan of the pipeline, at first or after a stage was replaced."""
+        mailboxes = current_agent().attachments[Mailboxes]
+        me = PlaceId(plan.pipeline, plan.place)
+        mailbox = mailboxes.open(me, [*plan.workers, plan.driver])
+        self._place = Place(plan, self._stages, mailbox, mailboxes)
+
+    def run(self, order: StepOrder) -> StepReport:
+        """Runs a step; returns at its end, here or elsewhere.
+
+        Gradients of the parameters go to the autograd context of the call.
+
+        Raises:
+            PipelineError: This place failed, or waited in vain.
+        """
+        place, context_id = self._place, ambient_context()
+        assert place is not None
+        agent, served = current_agent(), current_served_call()
+        assert served is not None
+        context = None if context_id is None else agent.attachments[Container].find(context_id)
+        gradients = PassGradients(lambda: () if context is None else context.ended_passes())
+        outside = Ambient(0, active=False)  # calls of the stage itself are not recorded
+        with self._running:
+            mailbox = place.mailbox
+            mailbox.begin(order.step, served.deadline)
+            served.on_cancel(lambda: mailbox.fail(served.given_up(agent.info.name)))
+            token = enter_ambient(outside)
+            try:
+                self._check_peers(mailbox)
+                report = StepRun(place, order, gradients).run()
+                if context is not None and not context.keep(gradients):
+                    raise ContextError(f"autograd context {context_id} was released in the step")
+            except BaseException as error:
+                gradients.clear()
+                if isinstance(error.__cause__, EndedElsewhereError):
+                    return StepReport(ended=False)
+                raise
+            finally:
+                leave_ambient(outside, token)
+                mailbox.end(gradients.clear)
+            return report
+
+    def _check_peers(self, mailbox: Mailbox) -> None:
+        """Ends a step at once that a lost worker takes part in."""
+        members = current_agent().members
+        for peer in mailbox.peers:
+            if (lost := members.lost(peer)) is not None:
+                mailbox.fail(lost)
+
+    def parameters(self) -> dict[int, list[RRef[Parameter]]]:
+        """Returns references to the parameters of each stage, in its order."""
+        return {
+            stage: [RRef(parameter) for parameter in module.parameters()]
+            for stage, module in self._stages.items()
+        }
+
+    def gradients(self, factor: float) -> dict[int, dict[str, Array]]:
+        """Returns the gradients in the context of this call, multiplied, by stage and name."""
+        context_id = ambient_context()
+        assert context_id is not None
+        held = current_agent().attachments[Container].gradients(context_id)
+        return {
+            stage: {
+                name: _scaled(held[parameter], factor)
+                for name, parameter in module.named_parameters()
+                if parameter in held
+            }
+            for stage, module in self._stages.items()
+        }
+
+    def state(self) -> dict[int, dict[str, Array]]:
+        """Returns the state of each stage."""
+        return {stage: module.state_dict() for stage, module in self._stages.items()}
+
+    def load(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """Replaces the state of stages."""
+        for stage, state in states.items():
+            self._stages[stage].load_state_dict(state)
+
+    def set_training(self, mode: bool) -> None:
+        """Sets the mode of each stage."""
+        for module in self._stages.values():
+            module.train(mode)
+
+
+def _scaled(gradient: Any, factor: float) -> Any:
+    found = gradient.data if isinstance(gradient, Tensor) else gradient
+    return found if factor == 1.0 else found * factor
