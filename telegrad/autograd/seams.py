@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from telegrad.autograd.graph.autocast import cast_as
 from telegrad.autograd.graph.graph_task import add_to
+from telegrad.autograd.graph.halves import HalvedBackward
 from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.tensor.tensor import (
     accumulate_grad,
@@ -16,6 +17,7 @@ from telegrad.autograd.tensor.tensor import (
 )
 
 __all__ = [
+    "HalvedBackward",
     "accumulate_grad",
     "add_to",
     "cast_as",

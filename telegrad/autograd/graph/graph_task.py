@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence, Set
 from queue import SimpleQueue
 from sys import getrefcount
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
@@ -34,7 +34,10 @@ from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Accumulate, AccumulateGrad, Gradient, Gradients, Tensor
 from telegrad.errors import AutogradError
 
-__all__ = ["GraphTask", "add_to"]
+__all__ = ["GraphTask", "LeftOut", "add_to"]
+
+LeftOut: TypeAlias = "tuple[Any, Any, Sequence[int]]"
+"""A node, its gradients and the inputs whose rules are left out; or an edge and its gradient."""
 
 _SOLE: Final = 2
 """What `getrefcount` returns for an object that one list or array alone holds.
@@ -64,6 +67,8 @@ class GraphTask:
         captures: Edges whose gradients `captured` shall hold. If given, only nodes that lead to
             these edges run, and no leaf accumulates. With `sink`, nodes that lead to sinks run
             too, because beyond a sink a path may lead back to a source.
+        later: Gets the work that `captures` leaves out, for the second half of a backward that
+            runs in halves; see `halves`.
 
     Raises:
         AutogradError: A sink is reached and `sink` is None; no rule has run.
@@ -79,6 +84,7 @@ class GraphTask:
         create_graph: bool = False,
         sink: Callable[[Sink, Gradients | None], None] | None = None,
         captures: Sequence[Edge] | None = None,
+        later: list[LeftOut] | None = None,
     ) -> None:
         self.captured: dict[Edge, Gradient] = {}
         self._accumulate = accumulate
@@ -86,6 +92,7 @@ class GraphTask:
         self._create_graph = create_graph
         self._sink = sink
         self._captures = frozenset(captures or ())
+        self._later = later
         starts: dict[Node, None] = {}
         made: list[Place] = []
         for edge, gradient in roots:
@@ -265,7 +272,7 @@ class GraphTask:
     def _process_ready(self) -> None:
         # This runs once for each operation, so it calls only functions that most nodes need.
         ready, waiting, buffers = self._ready, self._waiting, self._buffers
-        targets, release = self._targets, not self._retain_graph
+        targets, release, later = self._targets, not self._retain_graph, self._later
         while ready and not self._stopped:
             node = ready.pop()
             buffer = buffers.pop(node, None)
@@ -278,14 +285,17 @@ class GraphTask:
                 if node._hooks is not None:
                     gradients = _call_prehooks(node, gradients, retain=targets is None)
                 if targets is None or node not in targets or self._capture(node, gradients):
-                    results = node.backward(gradients)
-                    if node._hooks is not None or len(results) != len(edges):
-                        results = _call_hooks(node, results, gradients)
-                    if release:
-                        if self._released is None:
-                            node.release()
-                        else:
-                            self._released.append(node)
+                    if later is not None:
+                        results = self._first_half(node, gradients, later)
+                    else:
+                        results = node.backward(gradients)
+                        if node._hooks is not None or len(results) != len(edges):
+                            results = _call_hooks(node, results, gradients)
+                        if release:
+                            if self._released is None:
+                                node.release()
+                            else:
+                                self._released.append(node)
                 gradients = ()
             for i, edge in enumerate(edges):
                 if edge is None:
@@ -309,6 +319,21 @@ class GraphTask:
                     ready.append(child)
             # Counted last: a thread that sees `done` must find all leaves and sinks called.
             self._remaining -= 1
+
+    def _first_half(self, node: Node, gradients: Gradients, later: list[LeftOut]) -> Gradients:
+        """Runs the rules of the inputs that lead to captures; leaves out the others."""
+        edges, waiting = node.edges, self._waiting
+        others = [i for i, e in enumerate(edges) if e is not None and e[0] not in waiting]
+        if others and node.splits and node._hooks is None:
+            now = [i for i, e in enumerate(edges) if e is not None and e[0] in waiting]
+            results = node.backward_of(gradients, now)
+            later.append((node, gradients, others))
+            return results
+        results = _call_hooks(node, node.backward(gradients), gradients)
+        later.extend((edges[i], results[i], ()) for i in others if results[i] is not None)
+        if not self._retain_graph:
+            node.release()
+        return results
 
     def _end(self, node: Node, buffer: list[Gradient | None] | None) -> None:
         local = self._targets is None

@@ -12,7 +12,7 @@ input needs no gradient.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, final
 
 from telegrad.errors import AutogradError
@@ -125,11 +125,13 @@ class Node(ABC):
         edges: One edge per input, to the output that produced it; None if it needs no gradient.
         num_outputs: The number of outputs, and so of gradients that `backward` gets.
         is_end: True if a graph task handles the node itself and does not call `backward`.
+        splits: True if `backward_of` runs the rules of some inputs alone.
     """
 
     __slots__ = ("__weakref__", "_hooks", "_made_on", "edges", "num_outputs")
     is_end: ClassVar[bool] = False
     _made_on: tuple[Place, ...]  # the streams that made its outputs; unset for NumPy arrays
+    splits: ClassVar[bool] = False
 
     def __init__(self, edges: Iterable[Edge | None] = (), *, num_outputs: int = 1) -> None:
         self.edges: tuple[Edge | None, ...] = tuple(edges)
@@ -155,6 +157,16 @@ class Node(ABC):
         Raises:
             AutogradError: A value that the rule needs was freed, or changed in place.
         """
+
+    def backward_of(self, gradients: _Gradients, wanted: Sequence[int]) -> _Gradients:
+        """Runs the rules of some inputs, if the node `splits`; the rest of the result is None.
+
+        Args:
+            gradients: As for `backward`.
+            wanted: The indices of the inputs.
+        """
+        del wanted
+        return self.backward(gradients)
 
     def release(self) -> None:
         """Frees the values that the rule saved. A node that had saved values cannot run again."""

@@ -28,9 +28,9 @@ direction in which the loss rises most (PyTorch's convention; JAX's is its conju
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, final
 
 import numpy as np
 
@@ -57,7 +57,7 @@ from telegrad.errors import AutogradError
 if TYPE_CHECKING:
     from typing import Self
 
-    from telegrad.autograd.graph.plan import Need
+    from telegrad.autograd.graph.plan import Need, RuleOfInput
     from telegrad.types import Shape
 
 __all__ = [
@@ -228,14 +228,17 @@ class OperationNode(SavingNode):
     _inputs: list[tuple[Shape, np.dtype[Any]]]
     _options: Mapping[str, Any]
     _conjugated: bool
+    splits: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """The operation's name."""
         return self._operation.name
 
-    def backward(self, gradients: Gradients) -> Gradients:
-        """Runs the rule of each input that needs a gradient."""
+    def backward(
+        self, gradients: Gradients, rules: Iterable[RuleOfInput] | None = None
+    ) -> Gradients:
+        """Runs the rule of each input that needs a gradient, or some of these rules."""
         saved = self._saved
         if saved is None:
             saved = self.restore_saved()
@@ -257,7 +260,7 @@ class OperationNode(SavingNode):
             unpacked.append(entry)
         results: list[Any] = [None] * len(self.edges)
         inputs: list[Any] = self._inputs
-        for i, rule, needs, only, pick in self._plan.rules:
+        for i, rule, needs, only, pick in self._plan.rules if rules is None else rules:
             if results[i] is not None:
                 continue
             shape, dtype = inputs[i]
@@ -284,6 +287,10 @@ class OperationNode(SavingNode):
                 result = fit(result, shape, dtype, self.edges[i])
             results[i] = result
         return tuple(results)
+
+    def backward_of(self, gradients: Gradients, wanted: Sequence[int]) -> Gradients:
+        """Runs the rules of some of these inputs."""
+        return self.backward(gradients, [rule for rule in self._plan.rules if rule[0] in wanted])
 
     def _recorded(self, k: int, value: Any) -> Tensor:
         place = self._plan.saved[k]

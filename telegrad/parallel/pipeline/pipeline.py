@@ -164,20 +164,35 @@ class Pipeline:
                 f"from_sequential splits an nn.Sequential, not a {type(model).__name__}; pass its "
                 "parts to Pipeline([(worker, part), ...])"
             )
-        order = _places_of_stages(schedule, len(workers), num_microbatches)
-        parts = split(model, len(order), balance, sample)
-        stages = [(workers[place], part) for place, part in zip(order, parts, strict=True)]
-        made = cls(
+        if not workers:
+            raise ValueError("a pipeline needs at least one worker")
+        if isinstance(schedule, Schedule):
+            made = schedule
+        else:
+            count = None if isinstance(balance, str) else len(balance)
+            if count is not None and (not count or count % len(workers)):
+                raise ValueError(
+                    f"balance has {count} counts for {len(workers)} workers: {list(balance)}; each "
+                    "worker has one stage, with 'interleaved' and 'zb-v' two or more"
+                )
+            made = make_schedule(schedule, len(workers), num_microbatches, count)
+        if made.places != len(workers):
+            raise ScheduleError(
+                f"the schedule {made.name!r} has {made.places} places for {len(workers)} workers"
+            )
+        parts = split(model, made.stages, balance, sample)
+        stages = [(workers[made.place_of(stage)], part) for stage, part in enumerate(parts)]
+        pipe = cls(
             stages,
-            schedule=schedule,
+            schedule=made,
             num_microbatches=num_microbatches,
             loss=loss,
             recompute=recompute,
             specs=specs,
             timeout=timeout,
         )
-        made._names = ["" for _ in parts]  # the parts have the names that they have in the model
-        return made
+        pipe._names = ["" for _ in parts]  # the parts have the names that they have in the model
+        return pipe
 
     # -- computing -------------------------------------------------------------------------------
 
@@ -422,9 +437,8 @@ def _schedule(schedule: str | Schedule, workers: Sequence[WorkerInfo], count: in
     if isinstance(schedule, Schedule):
         made = schedule
     else:
-        places = len(workers)
-        if schedule in ("interleaved", "zb-v"):
-            places = len(set(workers)) if len(set(workers)) > 1 else len(workers) // 2
+        several = schedule in ("interleaved", "zb-v")  # stages a worker
+        places = len(set(workers)) if several else len(workers)
         made = make_schedule(schedule, places, count, len(workers))
     if made.stages != len(workers) or made.micro_batches != count:
         raise ScheduleError(
@@ -440,18 +454,6 @@ def _schedule(schedule: str | Schedule, workers: Sequence[WorkerInfo], count: in
                 f"be on one worker (given: {names})"
             )
     return made
-
-
-def _places_of_stages(schedule: str | Schedule, workers: int, count: int) -> list[int]:
-    """Returns the place of each stage, for as many workers."""
-    if not workers:
-        raise ValueError("a pipeline needs at least one worker")
-    made = schedule if isinstance(schedule, Schedule) else make_schedule(schedule, workers, count)
-    if made.places != workers:
-        raise ScheduleError(
-            f"the schedule {made.name!r} has {made.places} places for {workers} workers"
-        )
-    return [made.place_of(stage) for stage in range(made.stages)]
 
 
 def _joined(parts: list[list[Array]]) -> Any:

@@ -27,18 +27,24 @@ from telegrad.autograd import (
     no_grad,
     recompute,
 )
-from telegrad.autograd.seams import graph_root
+from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root
 from telegrad.dist_autograd.seams import PassGradients
 from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
 from telegrad.nn import Module
 from telegrad.parallel.pipeline.mailbox import Key, Mailbox, Mailboxes, PlaceId
 from telegrad.parallel.pipeline.micro_batches import Argument
+from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.types import Array, WorkerInfo
 
-__all__ = ["BACKWARD", "FORWARD", "Place", "PlacePlan", "StepOrder", "StepReport", "StepRun"]
+__all__ = ["Place", "PlacePlan", "StepOrder", "StepReport", "StepRun"]
 
-FORWARD, BACKWARD = "F", "B"
-PHASES = {FORWARD: "forward", BACKWARD: "backward"}
+FORWARD, BACKWARD, INPUTS, WEIGHTS = (each.value for each in Kind)
+PHASES = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    INPUTS: "backward for inputs",
+    WEIGHTS: "backward for weights",
+}
 
 
 @final
@@ -154,6 +160,7 @@ class _Kept:
     inputs: list[Tensor]
     outputs: list[Tensor]
     loss: Tensor | None = None
+    halved: HalvedBackward | None = None
 
 
 @final
@@ -213,6 +220,8 @@ class StepRun:
         run: dict[str, Callable[[int, int], None]] = {
             FORWARD: self._forward,
             BACKWARD: self._backward,
+            INPUTS: self._backward_of_inputs,
+            WEIGHTS: self._backward_of_weights,
         }
         train = self._order.train
         try:
@@ -282,26 +291,51 @@ class StepRun:
         self._losses.append(float(loss.data.reshape(())))
 
     def _backward(self, stage: int, i: int) -> None:
-        order, place = self._order, self._place
-        if stage == place.last:
-            kept = self._kept.pop((stage, i))
+        roots, kept = self._roots(stage, i)
+        del self._kept[stage, i]
+        target = _Target(self._gradients, kept.inputs)
+        if roots:
+            GraphTask(roots, accumulate=target).run()
+            self._finish_pass(target)
+        self._hand_back(stage, i, [target.inputs[x] for x in kept.inputs])
+
+    def _backward_of_inputs(self, stage: int, i: int) -> None:
+        roots, kept = self._roots(stage, i)
+        edges = [edge_of(x) for x in kept.inputs]
+        kept.halved = HalvedBackward(roots, [edge for edge in edges if edge is not None])
+        found = kept.halved.run_inputs()
+        self._hand_back(stage, i, [None if edge is None else found.get(edge) for edge in edges])
+
+    def _backward_of_weights(self, stage: int, i: int) -> None:
+        kept = self._kept.pop((stage, i))
+        assert kept.halved is not None
+        target = _Target(self._gradients, ())
+        kept.halved.run_weights(target)
+        self._finish_pass(target)
+
+    def _roots(self, stage: int, i: int) -> tuple[list[Any], _Kept]:
+        """Returns where the gradients of a backward start; its outputs are no longer kept."""
+        order = self._order
+        if stage < self._place.last:
+            gradients = self._take(Key(BACKWARD, stage, i))
+            kept = self._kept[stage, i]
+            pairs = list(zip(kept.outputs, gradients, strict=True))
+        else:
+            kept = self._kept[stage, i]
             assert kept.loss is not None
             weight = np.full(kept.loss.shape, order.shares[i] * order.scale, kept.loss.dtype)
             pairs = [(kept.loss, weight)]
-        else:
-            gradients = self._take(Key(BACKWARD, stage, i))
-            kept = self._kept.pop((stage, i))
-            pairs = [(x, g) for x, g in zip(kept.outputs, gradients, strict=True) if g is not None]
-        roots = [graph_root(x, g) for x, g in pairs if x.requires_grad]
-        target = _Target(self._gradients, kept.inputs)
-        kept.outputs, kept.loss, pairs = [], None, []
-        if roots:
-            GraphTask(roots, accumulate=target).run()
-            for completion in target.finish():
-                completion.wait()
+        kept.outputs, kept.loss = [], None
+        return [graph_root(x, g) for x, g in pairs if g is not None and x.requires_grad], kept
+
+    def _hand_back(self, stage: int, i: int, gradients: list[Any]) -> None:
         if stage > 0:
-            back = [target.inputs[x] for x in kept.inputs]
-            place.carry(order.step, Key(BACKWARD, stage - 1, i), back)
+            self._place.carry(self._order.step, Key(BACKWARD, stage - 1, i), gradients)
+
+    @staticmethod
+    def _finish_pass(target: _Target) -> None:
+        for completion in target.finish():
+            completion.wait()
 
     # -- what surrounds them ---------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from telegrad.types import Array
 __all__ = ["BLOCKS", "WIDTH", "batch", "close", "losses", "make_model", "reference"]
 
 WIDTH = 6
-BLOCKS = 7
+BLOCKS = 10
 
 
 class Block(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,33 +55,33 @@ def run_split(counts: list[int], schedule: str, micro_batches: int, rows: int, p
 
 
 @st.composite
-def splits(draw: st.DrawFn) -> tuple[list[int], int, int]:
-    """Counts of a cut, micro-batches and rows that they need not divide."""
+def splits(draw: st.DrawFn, schedule: str) -> tuple[list[int], int, int, int]:
+    """Counts of a cut, micro-batches, rows that they need not divide, and places."""
     places = draw(st.integers(1, 5))
-    cuts = sorted(
-        draw(st.sets(st.integers(1, BLOCKS - 1), min_size=places - 1, max_size=places - 1))
-    )
-    counts = [b - a for a, b in zip([0, *cuts], [*cuts, BLOCKS], strict=True)]
+    chunks = {"interleaved": draw(st.integers(2, 3)), "zb-v": 2}.get(schedule, 1)
+    stages = min(places, BLOCKS // chunks) * chunks
+    cuts = draw(st.sets(st.integers(1, BLOCKS - 1), min_size=stages - 1, max_size=stages - 1))
+    counts = [b - a for a, b in pairwise([0, *sorted(cuts), BLOCKS])]
     micro_batches = draw(st.integers(1, 9))
-    return counts, micro_batches, micro_batches + draw(st.integers(0, 11))
+    return counts, micro_batches, micro_batches + draw(st.integers(0, 11)), stages // chunks
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
 def test_every_split_has_the_loss_and_gradients_of_the_whole(
     cluster: Cluster, schedule: str
 ) -> None:
-    @given(split=splits())
-    @settings(max_examples=15, deadline=None)
-    def check(split: tuple[list[int], int, int]) -> None:
-        counts, micro_batches, rows = split
-        cluster.call(0, run_split, counts, schedule, micro_batches, rows, len(counts))
+    @given(split=splits(schedule))
+    @settings(max_examples=12, deadline=None)
+    def check(split: tuple[list[int], int, int, int]) -> None:
+        counts, micro_batches, rows, places = split
+        cluster.call(0, run_split, counts, schedule, micro_batches, rows, places)
 
     check()
 
 
 def test_workers_that_are_processes() -> None:
     with Cluster(3, processes=True) as cluster:
-        cluster.call(0, run_split, [2, 3, 2], "1f1b", 4, 10, 3)
+        cluster.call(0, run_split, [2, 3, 5], "1f1b", 4, 10, 3)
 
 
 # -- training ------------------------------------------------------------------------------------
