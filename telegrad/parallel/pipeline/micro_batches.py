@@ -15,7 +15,7 @@ from telegrad.arrays import as_array
 from telegrad.autograd import Tensor
 from telegrad.types import Array
 
-__all__ = ["Argument", "Spec", "arguments", "bounds", "check_spec", "shares"]
+__all__ = ["Argument", "Spec", "bounds", "check_spec", "shares", "split_arguments"]
 
 Spec: TypeAlias = "str | Callable[[Any, int], Sequence[Any]]"
 """The rule for one argument: `split`, `replicate` or a function."""
@@ -60,7 +60,7 @@ def bounds(rows: int, count: int) -> list[int]:
     return [i * size + min(i, more) for i in range(count + 1)]
 
 
-def arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> list[Argument]:
+def split_arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> list[Argument]:
     """Returns the arguments of a step in `count` parts each.
 
     Raises:

@@ -15,7 +15,7 @@ import numpy as np
 
 from telegrad.autograd import Tensor
 from telegrad.nn import Module, Parameter
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 
 __all__ = ["MovedModule"]
 
@@ -29,6 +29,19 @@ class MovedGenerator:
 
     kind: str
     state: Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The place of an array that is loaded later."""
+
+    shape: Shape
+    dtype: str
+
+    def make(self) -> Array:
+        """Returns an array of zeros."""
+        return np.zeros(self.shape, self.dtype)
 
 
 @final
@@ -64,12 +77,12 @@ class MovedModule:
 
     Attributes:
         parts: The module itself, and all modules inside.
-        tensors: Their tensors: the array, and True if it needs a gradient.
+        tensors: Their tensors: the array, or its shape; and True if it needs a gradient.
         generators: Their random generators.
     """
 
     parts: list[MovedPart] = field(default_factory=list)
-    tensors: list[tuple[Array, bool]] = field(default_factory=list)
+    tensors: list[tuple[Any, bool]] = field(default_factory=list)
     generators: list[MovedGenerator] = field(default_factory=list)
 
     @staticmethod
@@ -91,6 +104,17 @@ class MovedModule:
         _Taking(moved).part(module)
         return moved
 
+    def hollow(self) -> MovedModule:
+        """Returns the same without its state: the arrays that `state_dict` contains."""
+        own = {k for part in self.parts for k in part.parameters.values()}
+        for part in self.parts:
+            own |= {k for name, k in part.buffers.items() if name not in part.not_saved}
+        tensors = [
+            (Absent(array.shape, array.dtype.str) if k in own else array, needed)
+            for k, (array, needed) in enumerate(self.tensors)
+        ]
+        return MovedModule(self.parts, tensors, self.generators)
+
     def build(self) -> Module:
         """Makes the module; no `__init__` runs.
 
@@ -109,7 +133,8 @@ class MovedModule:
             known = tensors.get((number, kind is Parameter))
             if known is None:
                 array, needed = self.tensors[number]
-                known = kind(np.array(array), requires_grad=needed)
+                own = array.make() if isinstance(array, Absent) else np.array(array)
+                known = kind(own, requires_grad=needed)
                 tensors[number, kind is Parameter] = known
             return known
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -13,10 +13,10 @@ from telegrad.dist_autograd.seams import (
     enter_ambient,
     leave_ambient,
 )
-from telegrad.errors import InvalidUseError
+from telegrad.errors import InvalidUseError, PipelineError
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.loss_scale import LossScale
-from telegrad.parallel.owners import StepResult
+from telegrad.parallel.owners import StepResult, step_failure
 from telegrad.rpc.seams import current_agent
 
 __all__ = ["PipelineOptimizer", "WaitingGradients"]
@@ -47,6 +47,7 @@ class WaitingGradients:
         if ambient is not None:
             yield ambient
             return
+        opened = self._own is None
         if self._own is None:
             if not opens:
                 raise InvalidUseError(
@@ -58,6 +59,10 @@ class WaitingGradients:
         token = enter_ambient(entered)
         try:
             yield self._own
+        except BaseException:
+            if opened:  # a failed step leaves nothing
+                self.drop()
+            raise
         finally:
             leave_ambient(entered, token)
 
@@ -75,17 +80,25 @@ class PipelineOptimizer:
     Schedulers of `telegrad.optim` take it.
 
     Args:
-        optimizer: The optimizer of all parameters.
+        make: Makes the optimizer of all parameters, where they live now.
         waiting: The gradients of the pipeline.
+        stages: Returns the first stage of each worker, by name.
 
     Attributes:
         param_groups: Dicts with the options of each group.
         loss_scale: The loss scale, if there is one.
     """
 
-    def __init__(self, optimizer: DistributedOptimizer, waiting: WaitingGradients) -> None:
-        self._optimizer = optimizer
+    def __init__(
+        self,
+        make: Callable[[], DistributedOptimizer],
+        waiting: WaitingGradients,
+        stages: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._make = make
+        self._optimizer = make()
         self._waiting = waiting
+        self._stages = stages
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -115,13 +128,37 @@ class PipelineOptimizer:
 
         Raises:
             InvalidUseError: No gradients wait.
-            Exception: As from `DistributedOptimizer.step`.
+            PipelineError: A stage failed, and some stages may have stepped: load a state, or
+                replace the stage.
+            BlockingCallError: On an event loop that telegrad runs.
         """
         try:
             with self._waiting.entered(opens=False) as context_id:
                 return self._optimizer.step(context_id, timeout)
+        except Exception as error:
+            failure = step_failure(error)
+            if failure is None:
+                raise
+            worker = next(iter((*failure.failed, *failure.unknown)), "")
+            stage = self._stages().get(worker, -1)
+            raise PipelineError(
+                f"stage {stage} on worker {worker!r} failed in the optimizer; {failure}: "
+                f"{type(error).__name__}: {error}",
+                stage=stage,
+                worker=worker,
+                phase="optimizer",
+            ) from error
         finally:
             self._waiting.drop()
+
+    def remake(self, state: Mapping[str, Any] | None) -> None:
+        """For the pipeline: makes it again where the parameters live now, with a saved state.
+
+        Without one, as it was when it was made.
+        """
+        self._optimizer = self._make()
+        if state is not None:
+            self._optimizer.load_state_dict(state)
 
     def zero_grad(self) -> None:
         """Drops the gradients that wait."""

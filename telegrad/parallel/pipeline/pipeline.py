@@ -9,30 +9,29 @@ optimizer.step ─────────────────▶ each stage
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, final
 
 import numpy as np
 
 from telegrad.autograd import Tensor
-from telegrad.errors import BlockingCallError, ScheduleError
+from telegrad.errors import BlockingCallError, InvalidUseError, ScheduleError
 from telegrad.nn import Module, Parameter, Sequential
 from telegrad.optim import Optimizer
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
-from telegrad.parallel.pipeline.mailbox import PlaceId
-from telegrad.parallel.pipeline.micro_batches import Spec, arguments, check_spec, shares
+from telegrad.parallel.pipeline.micro_batches import Spec, shares, split_arguments
 from telegrad.parallel.pipeline.optimizer import PipelineOptimizer, WaitingGradients
-from telegrad.parallel.pipeline.places import Member, Places
-from telegrad.parallel.pipeline.runner import StageFacts, StageRunner
+from telegrad.parallel.pipeline.places import Places, by_stage
 from telegrad.parallel.pipeline.schedule import Schedule, make_schedule
+from telegrad.parallel.pipeline.settings import Settings
 from telegrad.parallel.pipeline.sources import Stage, source_of
-from telegrad.parallel.pipeline.step_run import PlacePlan, StepOrder
-from telegrad.rpc import Future, RRef, remote, to_thread
+from telegrad.parallel.pipeline.step_run import StepOrder
+from telegrad.rpc import Future, RRef, to_thread
 from telegrad.rpc.seams import current_agent, on_own_loop
 from telegrad.types import Array, WorkerInfo
 
@@ -99,30 +98,20 @@ class Pipeline:
         timeout: float | None = None,
     ) -> None:
         given = list(stages)
-        _check(given, num_microbatches, loss, recompute, specs)
+        self._settings = Settings(num_microbatches, loss, recompute, specs, timeout)
         self._check_may_block("Pipeline(...)", "`await rpc.to_thread(Pipeline, ...)`")
-        self._count, self._loss, self._specs = num_microbatches, loss, specs
+        if not given:
+            raise ValueError("a pipeline needs at least one stage")
         placed = [source_of(k, each) for k, each in enumerate(given)]
         workers = [worker for worker, _ in placed]
         self.schedule = _schedule(schedule, workers, num_microbatches)
-        self._checked = check(self.schedule)
+        self._names = [str(k) for k in range(len(given))]
         self._lock = threading.Lock()  # one step at a time
         self._steps = 0
         self._waiting = WaitingGradients()
-        self._loss_scale: LossScale | None = None
-        self._names = [str(k) for k in range(len(given))]
-        pipeline = secrets.randbits(62)
-        members = []
-        for place, row in enumerate(self.schedule.rows):
-            own = sorted({action.stage for action in row})
-            sources = {stage: placed[stage][1] for stage in own}
-            worker = workers[own[0]]
-            runner = remote(worker, StageRunner, (sources,), timeout=timeout)
-            members.append(Member(PlaceId(pipeline, place), worker, own, runner))
-        self._places = Places(members, timeout)
-        self._facts = self._by_stage(self._places.ask("facts"))
-        _check_parameters(self._facts, workers)
-        self._places.ask("connect", lambda member: (self._plan(member, recompute),))
+        self._optimizers: list[PipelineOptimizer] = []
+        self._saved: tuple[dict[str, Array], list[dict[str, Any]]] | None = None
+        self._places = Places(check(self.schedule), self._settings, placed)
 
     @classmethod
     def from_sequential(
@@ -214,10 +203,12 @@ class Pipeline:
             BlockingCallError: On an event loop that telegrad runs; write `await step_async(...)`.
         """
         self._check_may_block("step()", "`await pipe.step_async(...)`")
-        has_target = self._loss is not None and len(arguments) > 1
-        inputs, target = self._arguments(arguments, has_target=has_target, count=self._count)
-        found = shares([*inputs, *([target] if target else [])], self._count)
-        scale = 1.0 if self._loss_scale is None else self._loss_scale.value
+        count = self._settings.num_microbatches
+        given = split_arguments(arguments, self._settings.specs_for(arguments), count)
+        found = shares(given, count)
+        has_target = self._settings.loss is not None and len(given) > 1
+        inputs, target = (given[:-1], given[-1]) if has_target else (given, None)
+        scale, last = self._scale(), self.schedule.stages - 1
         with self._lock, self._waiting.entered(opens=True):
             self._steps += 1
             reports = self._places.run(
@@ -226,7 +217,7 @@ class Pipeline:
                     True,
                     found,
                     inputs if 0 in member.stages else [],
-                    target if self._last in member.stages else None,
+                    target if last in member.stages else None,
                     scale,
                 )
             )
@@ -251,28 +242,21 @@ class Pipeline:
             BlockingCallError: On an event loop that telegrad runs.
         """
         self._check_may_block("forward()", "`await rpc.to_thread(pipe.forward, ...)`")
-        rows = [len(x) for x in inputs if getattr(x, "ndim", 0)]
-        count = max(1, min(self._count, *rows)) if rows else self._count
-        split_inputs, _ = self._arguments(inputs, has_target=False, count=count)
-        found = shares(split_inputs, count)
+        count, specs = self._settings.num_microbatches, self._settings.specs_for(inputs)
+        for x, spec in zip(inputs, specs, strict=True):
+            if spec == "split":
+                count = max(1, min(count, len(x)))
+        given = split_arguments(inputs, specs, count)
+        found = shares(given, count)
         with self._lock:
             self._steps += 1
             reports = self._places.run(
                 lambda member: StepOrder(
-                    self._steps, False, found, split_inputs if 0 in member.stages else []
+                    self._steps, False, found, given if 0 in member.stages else []
                 )
             )
         (outputs,) = [each.outputs for each in reports if each.outputs]
         return _joined(outputs)
-
-    def _arguments(self, given: Sequence[Any], *, has_target: bool, count: int) -> tuple[Any, Any]:
-        if not given:
-            raise TypeError("a pipeline needs the inputs of its first stage")
-        specs = ["split"] * len(given) if self._specs is None else list(self._specs)
-        if len(specs) < len(given):
-            raise TypeError(f"{len(given)} arguments were given, and specs has {len(specs)}")
-        found = arguments(given, specs[: len(given)], count)
-        return (found[:-1], found[-1]) if has_target else (found, None)
 
     # -- parameters and their gradients ----------------------------------------------------------
 
@@ -293,17 +277,21 @@ class Pipeline:
             loss_scale: The factor for losses. No stage steps if a gradient is not finite anywhere.
             kwargs: Keyword arguments for the optimizer.
         """
-        rrefs = self.parameter_rrefs()
-        made = DistributedOptimizer(
-            optimizer_class, rrefs, *args, max_norm=max_norm, loss_scale=loss_scale, **kwargs
-        )
-        self._loss_scale = loss_scale
-        return PipelineOptimizer(made, self._waiting)
+
+        def make() -> DistributedOptimizer:
+            rrefs = self.parameter_rrefs()
+            return DistributedOptimizer(
+                optimizer_class, rrefs, *args, max_norm=max_norm, loss_scale=loss_scale, **kwargs
+            )
+
+        made = PipelineOptimizer(make, self._waiting, self._first_stages)
+        self._optimizers.append(made)
+        return made
 
     def parameter_rrefs(self) -> list[RRef[Parameter]]:
         """Returns references to all parameters, in the order of the model."""
-        by_stage = self._by_stage(self._places.ask("parameters"))
-        return [rref for stage in sorted(by_stage) for rref in by_stage[stage]]
+        found = by_stage(self._places.ask("parameters"))
+        return [rref for rrefs in found.values() for rref in rrefs]
 
     def gradients(self) -> dict[str, Array]:
         """Returns the gradients that wait at the stages, by name in the whole model.
@@ -311,13 +299,19 @@ class Pipeline:
         Raises:
             InvalidUseError: None wait.
         """
-        factor = 1.0 if self._loss_scale is None else 1.0 / self._loss_scale.value
+        factor = 1.0 / self._scale()
         with self._waiting.entered(opens=False):
             return self._named(self._places.ask("gradients", lambda _: (factor,)))
 
     def state_dict(self) -> dict[str, Array]:
-        """Returns copies of the state of all stages, with the keys of the whole model."""
-        return self._named(self._places.ask("state"))
+        """Returns copies of the state of all stages, with the keys of the whole model.
+
+        The pipeline keeps the last one, together with the state of its optimizers, for `replace`.
+        """
+        with self._lock:
+            state = self._named(self._places.ask("state"))
+            self._saved = state, [each.state_dict() for each in self._optimizers]
+        return dict(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces the state of all stages; all checks come before the first change.
@@ -328,7 +322,8 @@ class Pipeline:
         Raises:
             ValueError: Names or shapes differ; the message lists them.
         """
-        shapes = self._named([{k: each.shapes for k, each in self._facts.items()}])
+        facts = self._places.facts
+        shapes = self._named([{k: each.shapes for k, each in facts.items()}])
         problems = [f"missing {name}" for name in shapes if name not in state]
         problems += [f"unexpected {name}" for name in state if name not in shapes]
         problems += [
@@ -339,8 +334,8 @@ class Pipeline:
         if problems:
             raise ValueError(f"state does not fit the pipeline: {'; '.join(problems)}")
         states = {
-            stage: {name: _array(state[self._name(stage, name)]) for name in facts.shapes}
-            for stage, facts in self._facts.items()
+            stage: {name: _array(state[self._name(stage, name)]) for name in each.shapes}
+            for stage, each in facts.items()
         }
         self._places.ask("load", lambda member: ({k: states[k] for k in member.stages},))
 
@@ -353,41 +348,57 @@ class Pipeline:
         """Returns `train(False)`."""
         return self.train(False)
 
+    def replace(self, stage: int, worker: str | int | WorkerInfo) -> None:
+        """Moves the stages of a lost worker to another one, and all stages to one and the same step.
+
+        Weights and the state of optimizers are those of the last `state_dict()`. Gradients that
+        wait are dropped.
+
+        Args:
+            stage: The number of a stage, such as `PipelineError.stage`; the other stages of its
+                worker move with it.
+            worker: The worker that takes its place; may have stages already.
+
+        Raises:
+            InvalidUseError: There is no state to go on from, or the stage was given as a reference.
+            ValueError: There is no such stage.
+            PipelineError: Another stage is lost, too: replace that one as well.
+        """
+        self._check_may_block("replace()", "`await rpc.to_thread(pipe.replace, ...)`")
+        if not 0 <= stage < self.schedule.stages:
+            raise ValueError(f"there is no stage {stage} (stages: {self.schedule.stages})")
+        if self._saved is None:
+            raise InvalidUseError(
+                "no state is known from which the pipeline could go on; call state_dict() now and "
+                "then, at least once after it was made"
+            )
+        with self._lock:
+            self._waiting.drop()
+            self._places.replace(stage, current_agent().members.find(worker))
+            state, optimizers = self._saved
+            self.load_state_dict(state)
+            for optimizer, saved in zip_longest(self._optimizers, optimizers):
+                optimizer.remake(saved)
+
     # -- the parts -------------------------------------------------------------------------------
 
-    @property
-    def _last(self) -> int:
-        return self.schedule.stages - 1
+    def _scale(self) -> float:
+        scales = [each.loss_scale for each in self._optimizers if each.loss_scale is not None]
+        return scales[-1].value if scales else 1.0
 
-    def _plan(self, member: Member, recompute: str) -> PlacePlan:
-        rows = self.schedule.rows
-        places = [self.schedule.place_of(stage) for stage in range(self.schedule.stages)]
-        row = [(each.kind.value, each.stage, each.micro_batch) for each in rows[member.id.place]]
-        return PlacePlan(
-            member.id.pipeline,
-            member.id.place,
-            row,
-            [self._places.members[place].worker for place in places],
-            places,
-            current_agent().info,
-            {stage: self._checked.held[stage] for stage in member.stages},
-            self._loss if self._last in member.stages else None,
-            recompute,
-        )
-
-    def _by_stage(self, answers: Iterable[Mapping[int, Any]]) -> dict[int, Any]:
-        return {stage: value for answer in answers for stage, value in answer.items()}
+    def _first_stages(self) -> dict[str, int]:
+        """Returns the first stage of each worker, by name."""
+        return {each.worker.name: each.stages[0] for each in reversed(self._places.members)}
 
     def _name(self, stage: int, name: str) -> str:
         prefix = self._names[stage]
         return f"{prefix}.{name}" if prefix else name
 
     def _named(self, answers: Iterable[Mapping[int, Any]]) -> dict[str, Any]:
-        by_stage = self._by_stage(answers)
         return {
             self._name(stage, name): value
-            for stage in sorted(by_stage)
-            for name, value in by_stage[stage].items()
+            for stage, values in by_stage(answers).items()
+            for name, value in values.items()
         }
 
     @staticmethod
@@ -401,35 +412,11 @@ class Pipeline:
         workers = ", ".join(each.worker.name for each in self._places.members)
         return (
             f"<Pipeline of {self.schedule.stages} stages on {workers}: {self.schedule.name}, "
-            f"{self._count} micro-batches>"
+            f"{self._settings.num_microbatches} micro-batches>"
         )
 
 
 # -- checks at construction ----------------------------------------------------------------------
-
-
-def _check(
-    stages: list[Any], count: object, loss: object, recompute: object, specs: Sequence[Any] | None
-) -> None:
-    if not stages:
-        raise ValueError("a pipeline needs at least one stage")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"num_microbatches must be a number of at least 1, not {count!r}")
-    if loss is not None and not callable(loss):
-        raise TypeError(f"loss must be a function, not {loss!r}")
-    if recompute not in ("never", "always", "except_last"):
-        raise ValueError(f"recompute must be 'never', 'always' or 'except_last', not {recompute!r}")
-    for spec in specs or ():
-        check_spec(spec)
-
-
-def _check_parameters(facts: Mapping[int, StageFacts], workers: Sequence[WorkerInfo]) -> None:
-    for stage, each in facts.items():
-        if not each.trained:
-            raise ValueError(
-                f"stage {stage}, a {each.name} on worker {workers[stage].name!r}, has no parameter "
-                "that needs a gradient; put it into the stage beside it"
-            )
 
 
 def _schedule(schedule: str | Schedule, workers: Sequence[WorkerInfo], count: int) -> Schedule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from telegrad.autograd import Tensor
@@ -46,6 +46,10 @@ class StageSource:
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
     rref: RRef[Any] | None = None
+
+    def hollow(self) -> StageSource:
+        """Returns the same without the state of the module."""
+        return self if self.moved is None else replace(self, moved=self.moved.hollow())
 
     def module(self) -> Module:
         """Returns the module, at its worker.

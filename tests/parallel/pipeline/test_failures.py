@@ -1,0 +1,326 @@
+"""A stage that fails or is lost ends the step on all, leaves nothing, and can be replaced."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telegrad import nn, optim, rpc
+from telegrad.autograd import Function, Tensor
+from telegrad.dist_autograd.seams import Container
+from telegrad.errors import CallTimeoutError, InvalidUseError, PipelineError, WorkerLostError
+from telegrad.parallel import Pipeline
+from telegrad.parallel.pipeline.mailbox import Mailboxes
+from telegrad.rpc.seams import current_agent
+from telegrad.testing import Cluster
+from telegrad.testing.leaks import wait_until_gone
+from tests.parallel.pipeline.models import Block, batch, close, reference
+
+LOSS = nn.functional.cross_entropy
+M = 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    options = rpc.RpcOptions(lost_after=2.0, timeout=30.0)
+    with Cluster(4, options=options) as cluster:
+        yield cluster
+
+
+class Trap:
+    """What happens in one action of one stage; set by a test, which runs in the same process."""
+
+    def __init__(self) -> None:
+        self.where: tuple[str, int, int] | None = None  # phase, stage, micro-batch
+        self.reached, self.release = threading.Event(), threading.Event()
+        self.raises = True
+        self.counts: dict[tuple[str, int], int] = {}
+        self.after = 0
+
+    def pass_by(self, phase: str, stage: int, i: int) -> None:
+        if self.where == (phase, stage, i):
+            self.where = None
+            if self.raises:
+                raise ValueError("the trap")
+            self.reached.set()
+            assert self.release.wait(30)
+
+    def next(self, phase: str, stage: int) -> int:
+        """The number of this call; forwards and backwards run in the order of micro-batches."""
+        i = self.counts.get((phase, stage), 0)
+        self.counts[phase, stage] = i + 1
+        return i
+
+
+trap: list[Trap] = []
+
+
+class Watch(Function):
+    """Passes its input on, and looks into the trap in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, stage: int, i: int) -> Any:
+        ctx.stage, ctx.i = stage, i
+        trap[-1].pass_by("forward", stage, i)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        trap[-1].pass_by("backward", ctx.stage, ctx.i)
+        return g, None, None
+
+
+class Trapped(nn.Module):
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        self.stage = stage
+        self.block = Block(stage)
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.block(x)
+        return Watch.apply(y, self.stage, trap[-1].next("forward", self.stage) % M)
+
+
+def make(schedule: str = "1f1b", **options: Any) -> Pipeline:
+    trap.append(Trap())
+    stages = [(f"worker{k + 1}", Trapped, (k,)) for k in range(3)]
+    return Pipeline(stages, schedule=schedule, num_microbatches=M, loss=LOSS, **options)
+
+
+def whole() -> nn.Sequential:
+    return nn.Sequential(*(Trapped(k) for k in range(3)))
+
+
+def expected(rows: int = 9) -> tuple[float, dict[str, Any]]:
+    trap[-1].counts.clear()
+    found = reference(whole(), *batch(rows))
+    trap[-1].counts.clear()
+    return found
+
+
+def left_behind() -> list[str]:
+    """What a failed step would leave on this worker."""
+    agent = current_agent()
+    boxes = list(agent.attachments[Mailboxes]._known.values())
+    found = [f"{len(box._values)} values" for box in boxes if box._values]
+    contexts = agent.attachments[Container]._contexts
+    return found + [f"context {each}" for each in contexts]
+
+
+PLACES = st.tuples(
+    st.sampled_from(["forward", "backward"]), st.integers(0, 2), st.integers(0, M - 1)
+)
+SCHEDULES = st.sampled_from(["gpipe", "1f1b", "zb-h1"])
+
+
+def fail_at(schedule: str, where: tuple[str, int, int]) -> None:
+    pipe = make(schedule)
+    optimizer = pipe.optimizer(optim.SGD, lr=0.1)
+    trap[-1].where = where
+    with pytest.raises(PipelineError, match="the trap") as caught:
+        pipe.step(*batch(9))
+    phase, stage, i = where
+    error = caught.value
+    assert (error.stage, error.worker, error.micro_batch) == (stage, f"worker{stage + 1}", i)
+    assert error.phase.startswith(phase)
+    assert f"stage {stage} on worker" in str(error)
+    assert f"of micro-batch {i}: ValueError" in str(error)
+    assert isinstance(error.__cause__, ValueError)
+    with pytest.raises(InvalidUseError, match="no gradients wait"):
+        optimizer.step()
+    loss, gradients = expected()
+    assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
+    close(pipe.gradients(), {name: gradients[name] for name in gradients})
+    optimizer.step()
+
+
+def test_an_error_names_stage_micro_batch_and_phase_and_the_next_step_is_right(
+    cluster: Cluster,
+) -> None:
+    @given(SCHEDULES, PLACES)
+    @settings(max_examples=25, deadline=None)
+    def check(schedule: str, where: tuple[str, int, int]) -> None:
+        cluster.call(0, fail_at, schedule, where)
+
+    check()
+    for found in cluster.run(lambda: wait_until_gone("pipelines", left_behind)):
+        assert found is None
+
+
+def bad_loss(output: Any, target: Any) -> Any:
+    raise KeyError("no such label")
+
+
+class Fussy(optim.SGD):
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        raise ArithmeticError("no step")
+
+
+def other_errors() -> None:
+    trap.append(Trap())
+    stages = [(f"worker{k + 1}", Trapped, (k,)) for k in range(2)]
+    pipe = Pipeline(stages, num_microbatches=M, loss=bad_loss)
+    with pytest.raises(PipelineError, match=r"stage 1 .* forward of micro-batch 0: KeyError"):
+        pipe.step(*batch(9))
+    pipe = make()
+    optimizer = pipe.optimizer(Fussy, lr=0.1)
+    pipe.step(*batch(9))
+    with pytest.raises(PipelineError, match=r"stage 0 .* failed in the optimizer; .*no step") as e:
+        optimizer.step()
+    assert e.value.phase == "optimizer"
+    with pytest.raises(InvalidUseError):
+        optimizer.step()
+    fine = pipe.optimizer(optim.SGD, lr=0.1)
+    pipe.step(*batch(9))
+    fine.step()
+
+
+def test_errors_of_the_loss_and_of_the_optimizer(cluster: Cluster) -> None:
+    cluster.call(0, other_errors)
+
+
+def too_slow() -> None:
+    pipe = make(timeout=2.0)
+    trap[-1].where, trap[-1].raises = ("forward", 1, 2), False
+    with pytest.raises(PipelineError, match="in time") as caught:
+        pipe.step(*batch(9))
+    trap[-1].release.set()
+    assert isinstance(caught.value.__cause__, CallTimeoutError)
+
+
+def test_a_stage_that_is_stuck_ends_the_step_at_its_deadline(cluster: Cluster) -> None:
+    cluster.call(0, too_slow)
+    trap[-1].release.set()
+
+
+# -- workers that are lost -----------------------------------------------------------------------
+
+
+def lose(cluster: Cluster, schedule: str, where: tuple[str, int, int]) -> None:
+    """A worker is lost in the middle of an action, and another one takes its place."""
+    pipe = make(schedule)
+    optimizer = pipe.optimizer(optim.Adam, lr=0.01)
+    pipe.step(*batch(9))
+    optimizer.step()
+    pipe.state_dict()
+    expected_losses = []
+    for _ in range(3):
+        expected_losses.append(pipe.step(*batch(9)))
+        optimizer.step()
+    trap[-1].counts.clear()
+    trap[-1].where, trap[-1].raises = where, False
+    failed: list[PipelineError] = []
+
+    def step() -> None:
+        try:
+            pipe.step(*batch(9))
+        except PipelineError as error:
+            failed.append(error)
+
+    trainer = threading.Thread(target=contextvars.copy_context().run, args=(step,))
+    trainer.start()
+    assert trap[-1].reached.wait(30)
+    cluster.kill(where[1] + 1)
+    trap[-1].release.set()
+    trainer.join(30)
+    (error,) = failed
+    assert error.stage == where[1]
+    assert error.worker == f"worker{where[1] + 1}"
+    assert "is lost" in str(error)
+    assert isinstance(error.__cause__, WorkerLostError)
+    with pytest.raises(PipelineError, match="lost"):
+        pipe.step(*batch(9))
+    pipe.replace(error.stage, "worker0")
+    trap[-1].counts.clear()
+    again = []
+    for _ in range(3):
+        again.append(pipe.step(*batch(9)))
+        optimizer.step()
+    np.testing.assert_allclose(again, expected_losses, rtol=1e-12)
+
+
+def check_losses(places: Any, examples: int) -> None:
+    @given(SCHEDULES, places)
+    @settings(max_examples=examples, deadline=None)
+    def check(schedule: str, where: tuple[str, int, int]) -> None:
+        options = rpc.RpcOptions(lost_after=2.0, timeout=30.0)
+        with Cluster(4, options=options) as cluster:
+            cluster.call(0, lose, cluster, schedule, where)
+            for found in cluster.run(lambda: wait_until_gone("pipelines", left_behind)):
+                assert found is None
+
+    check()
+
+
+@pytest.mark.parametrize("stage", range(3))
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_lost_stage_is_replaced_and_training_goes_on(phase: str, stage: int) -> None:
+    check_losses(st.tuples(st.just(phase), st.just(stage), st.integers(0, M - 1)), 2)
+
+
+@pytest.mark.long
+def test_any_stage_is_lost_at_any_point_of_any_schedule() -> None:
+    check_losses(PLACES, 200)
+
+
+class Doomed(nn.Module):
+    """A stage whose process ends in the second step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block(1)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Any:
+        self.calls += 1
+        if self.calls > M + 1:
+            os._exit(1)
+        return self.block(x)
+
+
+def lose_a_process() -> list[float]:
+    stages: list[Any] = [("worker1", Block, (0,)), ("worker2", Doomed), ("worker0", Block, (2,))]
+    pipe = Pipeline(stages, num_microbatches=M, loss=LOSS)
+    optimizer = pipe.optimizer(optim.SGD, lr=0.1, momentum=0.9)
+    losses = [pipe.step(*batch(9))]
+    optimizer.step()
+    pipe.state_dict()
+    with pytest.raises(PipelineError, match=r"stage 1 on worker 'worker2' is lost") as caught:
+        pipe.step(*batch(9))
+    assert caught.value.stage == 1
+    pipe.replace(1, "worker3")
+    losses.append(pipe.step(*batch(9)))
+    return losses
+
+
+def test_a_process_that_ends_is_replaced() -> None:
+    options = rpc.RpcOptions(lost_after=3.0, timeout=30.0)
+    with Cluster(4, processes=True, options=options) as cluster:
+        found = cluster.call(0, lose_a_process)
+    model = nn.Sequential(*(Block(k) for k in range(3)))
+    own = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    expected_losses = []
+    for _ in range(2):
+        expected_losses.append(reference(model, *batch(9))[0])
+        own.step()
+    np.testing.assert_allclose(found, expected_losses, rtol=1e-10)
+
+
+def no_state() -> None:
+    pipe = make()
+    with pytest.raises(InvalidUseError, match="call state_dict"):
+        pipe.replace(1, "worker0")
+    with pytest.raises(ValueError, match="no stage 3"):
+        pipe.replace(3, "worker0")
+
+
+def test_without_a_state_nothing_is_replaced(cluster: Cluster) -> None:
+    cluster.call(0, no_state)
