@@ -7,6 +7,7 @@ from telegrad.parallel.pipeline.checking import Checked, check, simulate
 from telegrad.parallel.pipeline.optimizer import PipelineOptimizer
 from telegrad.parallel.pipeline.picture import as_svg, as_text
 from telegrad.parallel.pipeline.pipeline import Pipeline
+from telegrad.parallel.pipeline.report import PipelineReport
 from telegrad.parallel.pipeline.schedule import Action, Kind, Schedule, make_schedule
 from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
@@ -17,6 +18,7 @@ __all__ = [
     "Kind",
     "Pipeline",
     "PipelineOptimizer",
+    "PipelineReport",
     "Schedule",
     "ScheduleError",
     "Span",

@@ -26,11 +26,13 @@ from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
 from telegrad.parallel.pipeline.micro_batches import Spec, shares, split_arguments
 from telegrad.parallel.pipeline.optimizer import PipelineOptimizer, WaitingGradients
+from telegrad.parallel.pipeline.picture import as_svg, as_text
 from telegrad.parallel.pipeline.places import Places, by_stage
+from telegrad.parallel.pipeline.report import PipelineReport, ideal, measured, report
 from telegrad.parallel.pipeline.schedule import Schedule, make_schedule
 from telegrad.parallel.pipeline.settings import Settings
 from telegrad.parallel.pipeline.sources import Stage, source_of
-from telegrad.parallel.pipeline.step_run import StepOrder
+from telegrad.parallel.pipeline.step_run import StepOrder, StepReport
 from telegrad.rpc import Future, RRef, to_thread
 from telegrad.rpc.seams import current_agent, on_own_loop
 from telegrad.types import Array, WorkerInfo
@@ -111,7 +113,9 @@ class Pipeline:
         self._waiting = WaitingGradients()
         self._optimizers: list[PipelineOptimizer] = []
         self._saved: tuple[dict[str, Array], list[dict[str, Any]]] | None = None
-        self._places = Places(check(self.schedule), self._settings, placed)
+        self._reports: list[StepReport] = []
+        self._checked = check(self.schedule)
+        self._places = Places(self._checked, self._settings, placed)
 
     @classmethod
     def from_sequential(
@@ -221,6 +225,7 @@ class Pipeline:
                     scale,
                 )
             )
+            self._reports = reports
         (losses,) = [each.losses for each in reports if each.losses]
         return float(sum(loss * share for loss, share in zip(losses, found, strict=True)))
 
@@ -257,6 +262,38 @@ class Pipeline:
             )
         (outputs,) = [each.outputs for each in reports if each.outputs]
         return _joined(outputs)
+
+    # -- the last step as it ran -----------------------------------------------------------------
+
+    def report(self) -> PipelineReport:
+        """Returns the numbers of the last training step.
+
+        Raises:
+            InvalidUseError: There was none.
+        """
+        return report(self._checked, self._last_reports())
+
+    def picture(self, *, svg: bool = False) -> str:
+        """Returns a picture of the last training step, beside the ideal one: one row a place.
+
+        The ideal one has the same mean times of actions, and nothing else takes time in it.
+
+        Args:
+            svg: True for an SVG document, False for text.
+
+        Raises:
+            InvalidUseError: There was none.
+        """
+        ran = measured(self._checked, self._last_reports())
+        both = [ran, ideal(self._checked, ran)]
+        return as_svg(both) if svg else "\n".join(map(as_text, both))
+
+    def _last_reports(self) -> list[StepReport]:
+        if not self._reports:
+            raise InvalidUseError(
+                "there was no training step yet, so nothing is known of its times"
+            )
+        return self._reports
 
     # -- parameters and their gradients ----------------------------------------------------------
 

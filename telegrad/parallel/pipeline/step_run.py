@@ -107,8 +107,8 @@ class StepReport:
         losses: The loss of each micro-batch, from the place of the last stage.
         outputs: The outputs of each micro-batch, from the place of the last stage in a forward.
         held: The most micro-batches whose activations each stage has held at a time.
-        times: For each action the seconds since the step came here when the place was free for it,
-            when it began and when it ended; of shape (actions, 3).
+        times: For each action the times when the place was free for it, when it began and when it
+            ended, on the clock of `time.monotonic`; of shape (actions, 3).
     """
 
     ended: bool
@@ -203,8 +203,8 @@ class StepRun:
         self._gradients = gradients
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._now = ("", -1, -1)
-        self._awaited: Key | None = None
-        self._came = time.monotonic()
+        self._source = -1  # the stage whose values are awaited, or that values are handed to
+        self._doing = ""  # that in words; empty while the stage itself is at work
         self._free = self._began = 0.0
         self._times: list[tuple[float, float, float]] = []
         self._held: dict[int, int] = {}
@@ -229,8 +229,9 @@ class StepRun:
                 for kind, stage, i in self._place.plan.row:
                     if not train and kind != FORWARD:
                         continue
-                    self._now = (kind, stage, i)
+                    self._now, self._doing, self._source = (kind, stage, i), "was to begin", stage
                     self._place.mailbox.check()
+                    self._doing = ""
                     self._free = self._began = time.monotonic()
                     run[kind](stage, i)
                     ended = time.monotonic()
@@ -238,7 +239,7 @@ class StepRun:
         except BaseException as error:  # around the user's modules
             self._kept.clear()
             raise self._failure(error) from error
-        times = np.asarray(self._times) - self._came if self._times else None
+        times = np.asarray(self._times)
         return StepReport(True, self._losses, self._outputs, self._held, times)
 
     # -- the actions -----------------------------------------------------------------------------
@@ -256,7 +257,7 @@ class StepRun:
         if stage == place.last:
             self._finish(i, kept)
         else:
-            place.carry(order.step, Key(FORWARD, stage + 1, i), [x.data for x in outputs])
+            self._hand(Key(FORWARD, stage + 1, i), [x.data for x in outputs])
         if order.train:
             self._kept[stage, i] = kept
             self._count_held(stage)
@@ -330,7 +331,7 @@ class StepRun:
 
     def _hand_back(self, stage: int, i: int, gradients: list[Any]) -> None:
         if stage > 0:
-            self._place.carry(self._order.step, Key(BACKWARD, stage - 1, i), gradients)
+            self._hand(Key(BACKWARD, stage - 1, i), gradients)
 
     @staticmethod
     def _finish_pass(target: _Target) -> None:
@@ -340,11 +341,17 @@ class StepRun:
     # -- what surrounds them ---------------------------------------------------------------------
 
     def _take(self, key: Key) -> list[Any]:
-        self._awaited = key
+        self._source = key.stage + (-1 if key.kind == FORWARD else 1)
+        self._doing = "waited for"
         values: list[Any] = self._place.mailbox.take(key)
-        self._awaited = None
+        self._doing = ""
         self._began = time.monotonic()
         return values
+
+    def _hand(self, key: Key, values: list[Any]) -> None:
+        self._source, self._doing = key.stage, "had done"
+        self._place.carry(self._order.step, key, values)
+        self._doing = ""
 
     def _count_held(self, stage: int) -> None:
         held = sum(each[0] == stage for each in self._kept)
@@ -376,21 +383,19 @@ class StepRun:
     def _failure(self, error: BaseException) -> BaseException:
         """Returns the error of this step, with the stage, the micro-batch and the phase."""
         kind, stage, i = self._now
-        awaited, place = self._awaited, self._place
-        if awaited is None:
-            phase = PHASES[kind]
+        place, source, phase = self._place, self._source, PHASES.get(kind, "step")
+        if not self._doing:
             words = f"{place.name(stage)} failed in the {phase} of micro-batch {i}: {_words(error)}"
             return self._error(words, stage, i, phase)
-        source, phase = stage + (-1 if awaited.kind == FORWARD else 1), PHASES[awaited.kind]
-        waited = f"{place.name(stage)} waited for the {phase} of micro-batch {i}"
+        where = f"{place.name(stage)} {self._doing} the {phase} of micro-batch {i}"
         if isinstance(error, WorkerLostError):
             lost = [j for j, each in enumerate(place.plan.workers) if each.name == error.worker]
             source = source if source in lost or not lost else lost[0]
-            words = f"{place.name(source)} is lost; {waited}: {error}"
+            words = f"{place.name(source)} is lost; {where}: {error}"
         elif isinstance(error, CallTimeoutError):
-            words = f"the step was not over in time; {waited} from {place.name(source)}"
+            words = f"the step was not over in time; {where} from {place.name(source)}"
         else:
-            words = f"{waited} from {place.name(source)}: {_words(error)}"
+            words = f"{where}: {_words(error)}"
         return self._error(words, source, i, phase)
 
     def _error(self, words: str, stage: int, micro_batch: int, phase: str) -> PipelineError:

@@ -1,0 +1,69 @@
+"""Activations that are computed again give the same gradients, random numbers included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import nn, rpc
+from telegrad.autograd import Tensor
+from telegrad.parallel import Pipeline
+from telegrad.testing import Cluster
+from telegrad.types import Array
+from tests.parallel.pipeline.models import Block, batch
+
+M = 3
+
+
+class Counted(nn.Module):
+    """A block with dropout that counts its forwards."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.block, self.dropout = Block(seed), nn.Dropout(0.5)
+        self.forwards = 0
+
+    def forward(self, x: Tensor) -> Any:
+        self.forwards += 1
+        return self.dropout(self.block(x))
+
+
+@rpc.expose
+def seed(number: int) -> None:
+    nn.manual_seed(number)
+
+
+@rpc.expose
+def forwards(stage: rpc.RRef[Counted]) -> int:
+    return stage.local_value().forwards
+
+
+def gradients(recompute: str, schedule: str) -> tuple[float, dict[str, Array], list[int]]:
+    stages = [rpc.remote(f"worker{k}", Counted, (k,)) for k in range(2)]
+    pipe = Pipeline(
+        stages,
+        schedule=schedule,
+        num_microbatches=M,
+        loss=nn.functional.cross_entropy,
+        recompute=recompute,
+    )
+    for k in range(2):
+        rpc.rpc_sync(f"worker{k}", seed, (k,))
+    loss = pipe.step(*batch(7))
+    counts = [rpc.rpc_sync(stage.owner(), forwards, (stage,)) for stage in stages]
+    return loss, pipe.gradients(), counts
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_masks_are_the_same_when_activations_are_computed_again(schedule: str) -> None:
+    with Cluster(2, processes=True) as cluster:
+        loss, expected, counts = cluster.call(0, gradients, "never", schedule)
+        assert counts == [M, M]
+        for recompute, forwards in (("always", 2 * M), ("except_last", 2 * M - 1)):
+            found, again, counts = cluster.call(0, gradients, recompute, schedule)
+            assert counts == [forwards, forwards]
+            assert found == loss
+            for name, array in expected.items():
+                np.testing.assert_array_equal(again[name], array)

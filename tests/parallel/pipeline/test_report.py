@@ -1,0 +1,97 @@
+"""A pipeline tells how its last step ran: in numbers, as text and as SVG."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad import nn
+from telegrad.errors import InvalidUseError
+from telegrad.parallel import Pipeline
+from telegrad.parallel.pipeline import check, make_schedule, simulate
+from telegrad.parallel.pipeline.checking import needs
+from telegrad.parallel.pipeline.report import measured
+from telegrad.parallel.pipeline.step_run import StepReport
+from telegrad.parallel.pipeline.timeline import Costs
+from telegrad.testing import Cluster
+from tests.parallel.pipeline.models import batch, make_model
+
+NAMES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+
+
+def step(name: str) -> None:
+    workers = ["worker0", "worker1", "worker2"]
+    pipe = Pipeline.from_sequential(
+        make_model(), workers, schedule=name, num_microbatches=5, loss=nn.functional.cross_entropy
+    )
+    with pytest.raises(InvalidUseError, match="no training step yet"):
+        pipe.report()
+    pipe.forward(batch(8)[0])
+    pipe.step(*batch(8))
+    found = pipe.report()
+    assert found.schedule == name
+    assert found.held == found.held_by_schedule
+    assert 0 < found.ideal_length <= found.length
+    assert all(0 <= share < 1 for share in (*found.idle, *found.ideal_idle))
+    halves = name.startswith("zb")
+    assert list(found.times) == (["F", "I", "W"] if halves else ["F", "B"])
+    text = pipe.picture()
+    assert [line[:7] for line in text.splitlines() if line.startswith("place")] == [
+        f"place {place}" for place in range(3)
+    ] * 2
+    root = ET.fromstring(pipe.picture(svg=True))
+    assert root.tag.endswith("svg")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_tells_its_times_and_what_it_held(name: str) -> None:
+    with Cluster(3) as cluster:
+        cluster.call(0, step, name)
+
+
+def test_1f1b_holds_a_fourth_of_fill_and_drain_at_most() -> None:
+    with Cluster(4) as cluster:
+        assert cluster.call(0, most_held, "1f1b") == (4, 3, 2, 1)
+        assert cluster.call(0, most_held, "gpipe") == (32, 32, 32, 32)
+
+
+def most_held(name: str) -> tuple[int, ...]:
+    pipe = Pipeline.from_sequential(
+        make_model(),
+        [f"worker{r}" for r in range(4)],
+        schedule=name,
+        num_microbatches=32,
+        loss=nn.functional.cross_entropy,
+    )
+    pipe.step(*batch(32))
+    return pipe.report().held
+
+
+@given(
+    st.sampled_from(NAMES),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4),
+)
+def test_clocks_of_different_hosts_do_not_change_the_order(
+    name: str, places: int, micro_batches: int, offsets: list[float]
+) -> None:
+    checked = check(make_schedule(name, places, micro_batches))
+    true = simulate(checked.schedule, Costs(transfer=0.5))
+    reports = []
+    for place, row in enumerate(true.rows):
+        times = np.array([[each.start, each.start, each.end] for each in row])
+        moved = times + (offsets[place] if place else 0.0)
+        reports.append(StepReport(True, times=moved))
+    found = measured(checked, reports)
+    ends = {each.action: each.end for row in found.rows for each in row}
+    for row in found.rows:
+        assert all(a.end <= b.start + 1e-6 for a, b in pairwise(row))
+        for span in row:
+            for need in needs(span.action, ends):
+                assert ends[need] <= span.start + 1e-6
