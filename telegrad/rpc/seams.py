@@ -37,7 +37,7 @@ from telegrad.rpc.call.serving import CALL, Serving
 from telegrad.rpc.call.user_call import MainStaysHere, UserCall, admit_call
 from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.future.future import new_future
-from telegrad.rpc.future.waits import Driven, Reads, comes_from
+from telegrad.rpc.future.waits import Drive, Driven, Gate, Reads, comes_from
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
@@ -57,7 +57,9 @@ __all__ = [
     "Calling",
     "Deadlines",
     "Devices",
+    "Drive",
     "Driven",
+    "Gate",
     "Inbox",
     "Interceptor",
     "Invitation",

@@ -23,7 +23,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.seams import AgentCore, fresh_copy
+from telegrad.rpc.seams import AgentCore, Drive, Gate, fresh_copy
 from telegrad.types import WorkerInfo
 
 __all__ = ["CARRY", "END", "Key", "Mailbox", "Mailboxes", "PlaceId", "attach_to"]
@@ -74,12 +74,15 @@ class Mailbox:
     Args:
         me: The place.
         peers: The workers whose loss ends a step.
+        drive: Reads arrived messages in the thread that waits.
     """
 
-    def __init__(self, me: PlaceId, peers: Sequence[WorkerInfo]) -> None:
+    def __init__(self, me: PlaceId, peers: Sequence[WorkerInfo], drive: Drive) -> None:
         self.me = me
         self.peers = frozenset(peers)
-        self._changed = threading.Condition()
+        self._drive = drive
+        self._lock = threading.Lock()
+        self._gate: Gate | None = None  # of the row while it waits
         self._values: dict[tuple[int, Key], Any] = {}
         self._step = 0  # the one that runs, or ran last
         self._undo: Callable[[], None] = _nothing
@@ -89,7 +92,7 @@ class Mailbox:
 
     def begin(self, step: int, deadline: float) -> None:
         """Starts a step: values of earlier ones are dropped, those that came early are kept."""
-        with self._changed:
+        with self._lock:
             self._step, self._deadline, self._undo = step, deadline, _nothing
             self._error = EndedElsewhereError() if self._failed >= step else None
             self._values = {key: x for key, x in self._values.items() if key[0] >= step}
@@ -100,17 +103,17 @@ class Mailbox:
         Args:
             undo: Takes back what the step left, in case that it fails elsewhere; must not block.
         """
-        with self._changed:
+        with self._lock:
             over, self._undo = self._step, undo
             self._step = over + 1
             self._values = {key: x for key, x in self._values.items() if key[0] > over}
 
     def put(self, step: int, key: Key, values: Any) -> None:
         """Takes a value, unless its step is over."""
-        with self._changed:
+        with self._lock:
             if step >= self._step:
                 self._values[step, key] = values
-                self._changed.notify()
+                self._open_gate()
 
     def take(self, key: Key) -> Any:
         """Waits for a value of the step that runs, and removes it.
@@ -118,17 +121,24 @@ class Mailbox:
         Raises:
             BaseException: The error that ends the step; CallTimeoutError at its deadline.
         """
-        with self._changed:
-            wanted = (self._step, key)
-            while True:
+        wanted = (self._step, key)
+        while True:
+            with self._lock:
                 if self._error is not None:
                     raise self._error
                 if wanted in self._values:
                     return self._values.pop(wanted)
-                left = self._deadline - time.monotonic()
-                if left <= 0:
-                    raise CallTimeoutError("the time of the step is over", phase="waiting")
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                gate = self._gate = Gate()
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise CallTimeoutError("the time of the step is over", phase="waiting")
+            gate.wait(left, drive=self._drive)
+
+    def _open_gate(self) -> None:
+        """Lets the row look again; holds the lock."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.open()
 
     def check(self) -> None:
         """Raises the error that ends the step that runs, if there is one."""
@@ -137,18 +147,18 @@ class Mailbox:
 
     def fail(self, error: BaseException) -> None:
         """Ends the step that runs with an error; the first one counts."""
-        with self._changed:
+        with self._lock:
             if self._error is None:
                 self._error = error
-                self._changed.notify_all()
+                self._open_gate()
 
     def end_elsewhere(self, step: int) -> None:
         """Ends a step that has failed elsewhere, now or when it begins."""
-        with self._changed:
+        with self._lock:
             self._failed = max(self._failed, step)
             if self._error is None and step == self._step:
                 self._error = EndedElsewhereError()
-                self._changed.notify_all()
+                self._open_gate()
             undo = self._undo if step == self._step - 1 else _nothing
         undo()
 
@@ -169,7 +179,8 @@ class Mailboxes:
 
     def open(self, place: PlaceId, peers: Sequence[WorkerInfo]) -> Mailbox:
         """Makes the mailbox of a place."""
-        mailbox = self._known[place] = Mailbox(place, peers)
+        drive = self._agent.exchange.reader.wait
+        mailbox = self._known[place] = Mailbox(place, peers, drive)
         return mailbox
 
     def carry(self, to: WorkerInfo, place: PlaceId, step: int, key: Key, values: Any) -> None:

@@ -267,6 +267,7 @@ def test_a_lost_stage_is_replaced_and_training_goes_on(phase: str, stage: int) -
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_any_stage_is_lost_at_any_point_of_any_schedule() -> None:
     check_losses(PLACES, 200)
 
