@@ -9,6 +9,7 @@ from telegrad.parallel.pipeline.picture import as_svg, as_text
 from telegrad.parallel.pipeline.pipeline import Pipeline
 from telegrad.parallel.pipeline.report import PipelineReport
 from telegrad.parallel.pipeline.schedule import Action, Kind, Schedule, make_schedule
+from telegrad.parallel.pipeline.skips import Pop, Stash
 from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
 __all__ = [
@@ -19,9 +20,11 @@ __all__ = [
     "Pipeline",
     "PipelineOptimizer",
     "PipelineReport",
+    "Pop",
     "Schedule",
     "ScheduleError",
     "Span",
+    "Stash",
     "Timeline",
     "as_svg",
     "as_text",

@@ -28,11 +28,11 @@ from telegrad.parallel.pipeline.micro_batches import Spec, shares, split_argumen
 from telegrad.parallel.pipeline.optimizer import PipelineOptimizer, WaitingGradients
 from telegrad.parallel.pipeline.picture import as_svg, as_text
 from telegrad.parallel.pipeline.places import Places, by_stage
+from telegrad.parallel.pipeline.plan import StepOrder, StepReport
 from telegrad.parallel.pipeline.report import PipelineReport, ideal, measured, report
 from telegrad.parallel.pipeline.schedule import Schedule, make_schedule
 from telegrad.parallel.pipeline.settings import Settings
-from telegrad.parallel.pipeline.sources import Stage, source_of
-from telegrad.parallel.pipeline.step_run import StepOrder, StepReport
+from telegrad.parallel.pipeline.sources import Stage, To, source_of, tied_parameters
 from telegrad.rpc import Future, RRef, to_thread
 from telegrad.rpc.seams import current_agent, on_own_loop
 from telegrad.types import Array, WorkerInfo
@@ -54,7 +54,9 @@ class Pipeline:
     Args:
         stages: The stages in order, each in one of these forms: `(worker, module)` moves a module
             of this process to a worker, `(worker, ModuleClass, args)` makes one there, and an RRef
-            to a module or a RemoteModule is used where it is.
+            to a module or a RemoteModule is used where it is. A list of workers in place of one
+            shares the micro-batches of the stage, each with a copy of the module. Parameters that
+            modules of this process share stay tied.
         schedule: The name of a schedule, see `make_schedule`, or a table of one's own.
         num_microbatches: The number of micro-batches of a mini-batch.
         loss: The loss function: `loss(output, target)` returns the mean over the micro-batch. The
@@ -114,14 +116,14 @@ class Pipeline:
         self._optimizers: list[PipelineOptimizer] = []
         self._saved: tuple[dict[str, Array], list[dict[str, Any]]] | None = None
         self._reports: list[StepReport] = []
-        self._checked = check(self.schedule)
-        self._places = Places(self._checked, self._settings, placed)
+        tied = tied_parameters(given)
+        self._places = Places(check(self.schedule), self._settings, placed, tied)
 
     @classmethod
     def from_sequential(
         cls,
         model: Module,
-        workers: Sequence[str | int | WorkerInfo],
+        workers: Sequence[To],
         *,
         balance: str | Sequence[int] = "parameters",
         schedule: str | Schedule = "1f1b",
@@ -136,7 +138,8 @@ class Pipeline:
 
         Args:
             model: A Sequential of this process; it keeps its own copy of the state.
-            workers: The workers, in the order of the places.
+            workers: The workers, in the order of the places; a list of workers in place of one
+                shares the micro-batches of its stages.
             balance: The number of modules of each stage; `parameters` or `time` for stages with
                 about the same number of parameters, or the same time for `sample`.
             schedule: As for the class.
@@ -226,8 +229,8 @@ class Pipeline:
                 )
             )
             self._reports = reports
-        (losses,) = [each.losses for each in reports if each.losses]
-        return float(sum(loss * share for loss, share in zip(losses, found, strict=True)))
+        losses = {i: loss for each in reports for i, loss in each.losses.items()}
+        return float(sum(losses[i] * share for i, share in enumerate(found)))
 
     def step_async(self, *arguments: Any) -> Future[float]:
         """Starts `step` and returns the future of its loss, for coroutines."""
@@ -260,8 +263,8 @@ class Pipeline:
                     self._steps, False, found, given if 0 in member.stages else []
                 )
             )
-        (outputs,) = [each.outputs for each in reports if each.outputs]
-        return _joined(outputs)
+        outputs = {i: each for report in reports for i, each in report.outputs.items()}
+        return _joined([outputs[i] for i in range(count)])
 
     # -- the last step as it ran -----------------------------------------------------------------
 
@@ -271,7 +274,7 @@ class Pipeline:
         Raises:
             InvalidUseError: There was none.
         """
-        return report(self._checked, self._last_reports())
+        return report(self._places.checked, self._last_reports())
 
     def picture(self, *, svg: bool = False) -> str:
         """Returns a picture of the last training step, beside the ideal one: one row a place.
@@ -284,8 +287,8 @@ class Pipeline:
         Raises:
             InvalidUseError: There was none.
         """
-        ran = measured(self._checked, self._last_reports())
-        both = [ran, ideal(self._checked, ran)]
+        ran = measured(self._places.checked, self._last_reports())
+        both = [ran, ideal(self._places.checked, ran)]
         return as_svg(both) if svg else "\n".join(map(as_text, both))
 
     def _last_reports(self) -> list[StepReport]:
@@ -326,9 +329,14 @@ class Pipeline:
         return made
 
     def parameter_rrefs(self) -> list[RRef[Parameter]]:
-        """Returns references to all parameters, in the order of the model."""
-        found = by_stage(self._places.ask("parameters"))
-        return [rref for rrefs in found.values() for rref in rrefs]
+        """Returns references to all parameters, in the order of the model, each once."""
+        copies, found = self._places.copies, by_stage(self._places.ask("parameters"))
+        return [
+            rref
+            for stage, rrefs in found.items()
+            for name, rref in rrefs.items()
+            if (stage, name) not in copies
+        ]
 
     def gradients(self) -> dict[str, Array]:
         """Returns the gradients that wait at the stages, by name in the whole model.
@@ -347,6 +355,8 @@ class Pipeline:
         """
         with self._lock:
             state = self._named(self._places.ask("state"))
+            for copy, first in self._places.copies.items():
+                state[self._name(*copy)] = state[self._name(*first)].copy()
             self._saved = state, [each.state_dict() for each in self._optimizers]
         return dict(state)
 
@@ -456,7 +466,9 @@ class Pipeline:
 # -- checks at construction ----------------------------------------------------------------------
 
 
-def _schedule(schedule: str | Schedule, workers: Sequence[WorkerInfo], count: int) -> Schedule:
+def _schedule(
+    schedule: str | Schedule, workers: Sequence[tuple[WorkerInfo, ...]], count: int
+) -> Schedule:
     """Returns the schedule, which fits the workers of the stages."""
     if isinstance(schedule, Schedule):
         made = schedule
@@ -472,10 +484,10 @@ def _schedule(schedule: str | Schedule, workers: Sequence[WorkerInfo], count: in
     for place, row in enumerate(made.rows):
         stages = sorted({action.stage for action in row})
         if len({workers[stage] for stage in stages}) != 1:
-            names = ", ".join(workers[stage].name for stage in stages)
+            names = "; ".join(", ".join(w.name for w in workers[stage]) for stage in stages)
             raise ScheduleError(
                 f"place {place} of the schedule {made.name!r} has the stages {stages}, which must "
-                f"be on one worker (given: {names})"
+                f"be on the same workers (given: {names})"
             )
     return made
 

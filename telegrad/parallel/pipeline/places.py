@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from telegrad.errors import (
@@ -19,11 +19,12 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.parallel.pipeline.checking import Checked
+from telegrad.parallel.pipeline.checking import Checked, most_held
 from telegrad.parallel.pipeline.mailbox import Mailboxes, PlaceId
+from telegrad.parallel.pipeline.plan import PlacePlan, StepOrder, StepReport, Tie
 from telegrad.parallel.pipeline.runner import StageFacts, StageRunner, StageSource
+from telegrad.parallel.pipeline.schedule import Action
 from telegrad.parallel.pipeline.settings import Settings
-from telegrad.parallel.pipeline.step_run import PlacePlan, StepOrder, StepReport
 from telegrad.rpc import Future, RRef, as_completed, remote, wait_all
 from telegrad.rpc.seams import current_agent
 from telegrad.types import WorkerInfo
@@ -40,12 +41,14 @@ class Member:
         id: Its name in messages.
         worker: Its worker.
         stages: The numbers of its stages.
+        row: The actions that it runs.
         runner: A reference to its runner.
     """
 
     id: PlaceId
     worker: WorkerInfo
     stages: list[int]
+    row: tuple[Action, ...]
     runner: RRef[StageRunner]
 
 
@@ -53,84 +56,121 @@ class Member:
 class Places:
     """All places of a pipeline.
 
+    A row of the schedule is that of one place; or of several, where a list of workers was given.
+    Then the first one runs the actions of the first micro-batch, the second one those of the
+    second, and so on by turns. Each has a copy of the parameters; the first one's count.
+
     Args:
         checked: The schedule.
         settings: The settings of the pipeline.
-        placed: The worker of each stage, and where its module comes from.
+        placed: The workers of each stage, and where its module comes from.
+        tied: The parameters that several stages share: the stages and the names of each.
 
     Raises:
-        ValueError: A stage has no parameters that need a gradient.
+        ValueError: A stage has no parameters that need a gradient, or skip connections do not fit.
         PipelineError: A place is lost, or did not answer in time.
         Exception: Any error of a module's class.
 
     Attributes:
         members: The places, by number.
+        checked: The schedule with a row for each place.
         facts: The facts about each stage.
+        copies: The parameters whose values are those of an earlier stage: their stage and name, and
+            those of the earlier stage.
     """
 
     def __init__(
         self,
         checked: Checked,
         settings: Settings,
-        placed: Sequence[tuple[WorkerInfo, StageSource]],
+        placed: Sequence[tuple[tuple[WorkerInfo, ...], StageSource]],
+        tied: Sequence[Sequence[tuple[int, str]]],
     ) -> None:
-        self._checked, self._settings = checked, settings
+        self._settings, self._tied = settings, tied
         self._pipeline = secrets.randbits(62)
         self._sources = {stage: source for stage, (_, source) in enumerate(placed)}
+        self._homes: list[list[int]] = [[] for _ in placed]  # the places of each stage
         self.members: list[Member] = []
-        for place, row in enumerate(checked.schedule.rows):
+        for row in checked.schedule.rows:
             stages = sorted({action.stage for action in row})
-            self.members.append(self._member(place, placed[stages[0]][0], stages))
+            workers = placed[stages[0]][0]
+            for r, worker in enumerate(workers):
+                for stage in stages:
+                    self._homes[stage].append(len(self.members))
+                own = tuple(each for each in row if each.micro_batch % len(workers) == r)
+                self.members.append(self._member(len(self.members), worker, stages, own))
+        rows = tuple(each.row for each in self.members)
+        self.checked = replace(checked, schedule=replace(checked.schedule, rows=rows))
         self.facts: dict[int, StageFacts] = by_stage(self.ask("facts"))
         for stage, each in self.facts.items():
             if not each.trained:
                 raise ValueError(
-                    f"stage {stage}, a {each.name} on worker {placed[stage][0].name!r}, has no "
+                    f"stage {stage}, a {each.name} on worker {placed[stage][0][0].name!r}, has no "
                     "parameter that needs a gradient; put it into the stage beside it"
                 )
+        self.copies = {copy: first for first, *others in tied for copy in others}
+        self._skips = _skips(self.facts)
         # From here on a module is wanted for a replacement alone, which loads a state into it.
         self._sources = {stage: each.hollow() for stage, each in self._sources.items()}
         self._connect()
 
-    def _member(self, place: int, worker: WorkerInfo, stages: list[int]) -> Member:
+    def _member(
+        self, number: int, worker: WorkerInfo, stages: list[int], row: tuple[Action, ...]
+    ) -> Member:
         sources = {stage: self._sources[stage] for stage in stages}
         runner = remote(worker, StageRunner, (sources,), timeout=self._settings.timeout)
-        return Member(PlaceId(self._pipeline, place), worker, stages, runner)
+        return Member(PlaceId(self._pipeline, number), worker, stages, row, runner)
 
     def _connect(self) -> None:
         """Tells each place where all others are."""
-        schedule = self._checked.schedule
-        places = [schedule.place_of(stage) for stage in range(schedule.stages)]
-        workers = [self.members[place].worker for place in places]
-        last = schedule.stages - 1
+        workers, last = [each.worker for each in self.members], len(self._homes) - 1
+        ties = self._ties()
 
         def plan(member: Member) -> PlacePlan:
-            row = schedule.rows[member.id.place]
+            number = member.id.place
             return PlacePlan(
                 member.id.pipeline,
-                member.id.place,
-                [(each.kind.value, each.stage, each.micro_batch) for each in row],
+                number,
+                [(each.kind.value, each.stage, each.micro_batch) for each in member.row],
                 workers,
-                places,
+                self._homes,
                 current_agent().info,
-                {stage: self._checked.held[stage] for stage in member.stages},
+                most_held(member.row)[0],
+                self._skips,
+                [each for each in ties if number in (each.owner, each.copy)],
                 self._settings.loss if last in member.stages else None,
                 self._settings.recompute,
             )
 
         self.ask("connect", lambda member: (plan(member),))
 
-    def member_of(self, stage: int) -> Member:
-        """Returns the place of a stage."""
-        return self.members[self._checked.schedule.place_of(stage)]
+    def _ties(self) -> list[Tie]:
+        """Returns the parameters that places share, because they are tied or on several workers."""
+        found: dict[tuple[int, int], list[tuple[int, str, int, str]]] = {}
+        for stage, homes in enumerate(self._homes):
+            for name in self.facts[stage].parameters:
+                source = self.copies.get((stage, name), (stage, name))
+                owner = self._homes[source[0]][0]
+                for home in homes:
+                    if (home, stage, name) != (owner, *source):
+                        found.setdefault((owner, home), []).append((*source, stage, name))
+        return [Tie(owner, copy, names) for (owner, copy), names in found.items()]
+
+    def members_of(self, stage: int) -> list[Member]:
+        """Returns the places of a stage."""
+        return [self.members[number] for number in self._homes[stage]]
 
     def replace(self, stage: int, worker: WorkerInfo) -> None:
-        """Makes the place of a stage anew on another worker, without the state of its modules.
+        """Makes a place of a stage anew on another worker, without the state of its modules.
+
+        If the stage has several places, it is the first one whose worker is lost.
 
         Raises:
             InvalidUseError: A module of the place was given as a reference.
         """
-        old = self.member_of(stage)
+        lost = current_agent().members.lost
+        places = self.members_of(stage)
+        old = next((each for each in places if lost(each.worker) is not None), places[0])
         for each in old.stages:
             if self._sources[each].rref is not None:
                 raise InvalidUseError(
@@ -138,8 +178,8 @@ class Places:
                     f"{old.worker.name!r}, and how to make another one is not known here; give "
                     "stages as (worker, module) or (worker, ModuleClass, args) to replace them"
                 )
-        made = self._member(old.id.place, worker, old.stages)
-        self.members[old.id.place] = made
+        number = old.id.place
+        self.members[number] = self._member(number, worker, old.stages, old.row)
         self._connect()
 
     def ask(
@@ -230,9 +270,46 @@ class Places:
 
 
 def by_stage(answers: Iterable[Mapping[int, Any]]) -> dict[int, Any]:
-    """Returns the answers of all places as one, by stage and in their order."""
-    found = {stage: value for answer in answers for stage, value in answer.items()}
+    """Returns the answers of all places as one, by stage and in their order.
+
+    Of several places of a stage the first one's answer counts.
+    """
+    found: dict[int, Any] = {}
+    for answer in answers:
+        for stage, value in answer.items():
+            found.setdefault(stage, value)
     return dict(sorted(found.items()))
+
+
+def _skips(facts: Mapping[int, StageFacts]) -> dict[str, tuple[int, int]]:
+    """Returns the stages between which each skip connection goes.
+
+    Raises:
+        ValueError: A name does not begin at one stage and end at the same or a later one.
+    """
+    begins = [(name, stage) for stage, each in facts.items() for name in each.stashed]
+    ends = [(name, stage) for stage, each in facts.items() for name in each.popped]
+    for kind, found, others in (("Stash", begins, ends), ("Pop", ends, begins)):
+        for name, stage in found:
+            same = [other for each, other in found if each == name]
+            if len(same) > 1:
+                raise ValueError(
+                    f"{kind}({name!r}) is there {len(same)} times, in the stages {same}; each skip "
+                    "connection needs a name of its own"
+                )
+            if name not in dict(others):
+                other = "Pop" if kind == "Stash" else "Stash"
+                raise ValueError(
+                    f"{kind}({name!r}) of stage {stage} has no {other}({name!r}) in any stage"
+                )
+    skips = {name: (stage, dict(ends)[name]) for name, stage in begins}
+    for name, (source, target) in skips.items():
+        if target < source:
+            raise ValueError(
+                f"Pop({name!r}) is in stage {target}, before Stash({name!r}) in stage {source}; a "
+                "skip connection goes to the same or a later stage"
+            )
+    return skips
 
 
 def _rank(error: BaseException) -> int:

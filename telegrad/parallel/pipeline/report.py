@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 
 from telegrad.parallel.pipeline.checking import Checked, needs
+from telegrad.parallel.pipeline.plan import StepReport
 from telegrad.parallel.pipeline.schedule import Action, Kind
-from telegrad.parallel.pipeline.step_run import StepReport
 from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
 __all__ = ["PipelineReport", "ideal", "measured", "report"]
@@ -49,7 +49,7 @@ def measured(checked: Checked, reports: Sequence[StepReport]) -> Timeline:
     actions, the middle of what the order allows counts.
     """
     rows = checked.schedule.rows
-    times = [np.asarray(each.times) for each in reports]
+    times = [np.asarray(each.times).reshape(-1, 3) for each in reports]
     starts, ends = dict[Action, float](), dict[Action, float]()
     for row, found in zip(rows, times, strict=True):
         for action, (_, began, ended) in zip(row, found.tolist(), strict=True):
@@ -62,7 +62,7 @@ def measured(checked: Checked, reports: Sequence[StepReport]) -> Timeline:
         tuple(Span(action, starts[action] + offset, ends[action] + offset) for action in row)
         for row, offset in zip(rows, offsets, strict=True)
     )
-    first = min(row[0].start for row in spans)
+    first = min(row[0].start for row in spans if row)
     moved = tuple(
         tuple(Span(each.action, each.start - first, each.end - first) for each in row)
         for row in spans
@@ -102,7 +102,10 @@ def report(checked: Checked, reports: Sequence[StepReport]) -> PipelineReport:
     """Returns the numbers of a step."""
     ran = measured(checked, reports)
     best = ideal(checked, ran)
-    held = {stage: n for each in reports for stage, n in each.held.items()}
+    held = [0] * checked.schedule.stages
+    for each in reports:
+        for stage, n in each.held.items():
+            held[stage] = max(held[stage], n)
     return PipelineReport(
         checked.schedule.name,
         ran.length,
@@ -110,7 +113,7 @@ def report(checked: Checked, reports: Sequence[StepReport]) -> PipelineReport:
         best.length,
         best.idle,
         {letter: tuple(times) for letter, times in _means(checked, ran).items()},
-        tuple(held[stage] for stage in range(checked.schedule.stages)),
+        tuple(held),
         checked.held,
     )
 

@@ -20,7 +20,9 @@ from telegrad.errors import ContextError
 from telegrad.nn import Module, Parameter
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailbox, Mailboxes, PlaceId
 from telegrad.parallel.pipeline.moving import MovedModule
-from telegrad.parallel.pipeline.step_run import Place, PlacePlan, StepOrder, StepReport, StepRun
+from telegrad.parallel.pipeline.plan import Place, PlacePlan, StepOrder, StepReport
+from telegrad.parallel.pipeline.skips import names_in
+from telegrad.parallel.pipeline.step_run import StepRun
 from telegrad.rpc import RRef, expose
 from telegrad.rpc.seams import current_agent, current_served_call
 from telegrad.types import Array, Shape
@@ -76,12 +78,16 @@ class StageFacts:
         shapes: The shapes of its state, by name.
         parameters: The names of its parameters.
         trained: The number of them that need a gradient.
+        stashed: The names of the skip connections that begin here.
+        popped: The names of those that end here.
     """
 
     name: str
     shapes: dict[str, Shape]
     parameters: list[str]
     trained: int
+    stashed: list[str]
+    popped: list[str]
 
 
 @expose
@@ -104,8 +110,13 @@ class StageRunner:
         for stage, module in self._stages.items():
             parameters = dict(module.named_parameters())
             trained = sum(each.requires_grad for each in parameters.values())
-            shapes = module.state_shapes()
-            found[stage] = StageFacts(type(module).__name__, shapes, list(parameters), trained)
+            found[stage] = StageFacts(
+                type(module).__name__,
+                module.state_shapes(),
+                list(parameters),
+                trained,
+                *names_in(module),
+            )
         return found
 
     def connect(self, plan: PlacePlan) -> None:
@@ -157,10 +168,10 @@ class StageRunner:
             if (lost := members.lost(peer)) is not None:
                 mailbox.fail(lost)
 
-    def parameters(self) -> dict[int, list[RRef[Parameter]]]:
-        """Returns references to the parameters of each stage, in its order."""
+    def parameters(self) -> dict[int, dict[str, RRef[Parameter]]]:
+        """Returns references to the parameters of each stage, by name and in its order."""
         return {
-            stage: [RRef(parameter) for parameter in module.parameters()]
+            stage: {name: RRef(parameter) for name, parameter in module.named_parameters()}
             for stage, module in self._stages.items()
         }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -24,133 +24,30 @@ from telegrad.autograd import (
     GraphTask,
     Tensor,
     enable_grad,
+    is_row_sparse,
     no_grad,
     recompute,
 )
 from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root
 from telegrad.dist_autograd.seams import PassGradients
 from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
-from telegrad.nn import Module
-from telegrad.parallel.pipeline.mailbox import Key, Mailbox, Mailboxes, PlaceId
-from telegrad.parallel.pipeline.micro_batches import Argument
+from telegrad.parallel.pipeline.mailbox import Key
+from telegrad.parallel.pipeline.plan import Place, StepOrder, StepReport
 from telegrad.parallel.pipeline.schedule import Kind
-from telegrad.types import Array, WorkerInfo
+from telegrad.parallel.pipeline.skips import Skips, through
+from telegrad.types import Array
 
-__all__ = ["Place", "PlacePlan", "StepOrder", "StepReport", "StepRun"]
+__all__ = ["StepRun"]
 
 FORWARD, BACKWARD, INPUTS, WEIGHTS = (each.value for each in Kind)
+TIES = "T"  # no kind of a schedule: before its first action and after its last
 PHASES = {
     FORWARD: "forward",
     BACKWARD: "backward",
     INPUTS: "backward for inputs",
     WEIGHTS: "backward for weights",
+    TIES: "exchange of tied weights",
 }
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PlacePlan:
-    """All that one place has to know of its pipeline.
-
-    Attributes:
-        pipeline: The number of the pipeline.
-        place: The number of the place.
-        row: Its row of the schedule: kind, stage and micro-batch of each action.
-        workers: The worker of each stage.
-        places: The place of each stage.
-        driver: The worker that trains the pipeline.
-        most_held: The most micro-batches whose activations each of its stages holds at a time.
-        loss: The loss function, for the place of the last stage.
-        recompute: `never`, `always` or `except_last`.
-    """
-
-    pipeline: int
-    place: int
-    row: list[tuple[str, int, int]]
-    workers: list[WorkerInfo]
-    places: list[int]
-    driver: WorkerInfo
-    most_held: dict[int, int]
-    loss: Any = None
-    recompute: str = "never"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class StepOrder:
-    """The message with which a driver starts a step at one place.
-
-    Attributes:
-        step: The number of the step.
-        train: True for a training step, False for a forward alone.
-        sizes: The share of each micro-batch in the mini-batch; they add up to 1.
-        inputs: The inputs of the pipeline, for the place of the first stage.
-        target: The target of the loss, for the place of the last stage; None without one.
-        scale: The factor of all gradients.
-    """
-
-    step: int
-    train: bool
-    shares: list[float]
-    inputs: list[Argument] = field(default_factory=list)
-    target: Argument | None = None
-    scale: float = 1.0
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """The answer of a place at the end of a step.
-
-    Attributes:
-        ended: True if the place has run its whole row; False if it heard of a failure elsewhere.
-        losses: The loss of each micro-batch, from the place of the last stage.
-        outputs: The outputs of each micro-batch, from the place of the last stage in a forward.
-        held: The most micro-batches whose activations each stage has held at a time.
-        times: For each action the times when the place was free for it, when it began and when it
-            ended, on the clock of `time.monotonic`; of shape (actions, 3).
-    """
-
-    ended: bool
-    losses: list[float] = field(default_factory=list)
-    outputs: list[list[Array]] = field(default_factory=list)
-    held: dict[int, int] = field(default_factory=dict)
-    times: Array | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One place of a pipeline: its stages, and the way to those of other places.
-
-    Attributes:
-        plan: Its plan.
-        stages: Its modules, by the number of the stage.
-        mailbox: Its mailbox.
-        mailboxes: The messages to other places.
-        checked: The stages whose `forward` is known to take what the stage before it gives.
-    """
-
-    plan: PlacePlan
-    stages: dict[int, Module]
-    mailbox: Mailbox
-    mailboxes: Mailboxes
-    checked: set[int] = field(default_factory=set)
-
-    @property
-    def last(self) -> int:
-        """The number of the last stage of the pipeline."""
-        return len(self.plan.workers) - 1
-
-    def name(self, stage: int) -> str:
-        """Returns a stage in words."""
-        return f"stage {stage} on worker {self.plan.workers[stage].name!r}"
-
-    def carry(self, step: int, key: Key, values: list[Any]) -> None:
-        """Hands values to the stage that `key` names."""
-        plan = self.plan
-        to = PlaceId(plan.pipeline, plan.places[key.stage])
-        self.mailboxes.carry(plan.workers[key.stage], to, step, key, values)
 
 
 @dataclass(slots=True)
@@ -161,6 +58,50 @@ class _Kept:
     outputs: list[Tensor]
     loss: Tensor | None = None
     halved: HalvedBackward | None = None
+    stashed: dict[str, Tensor] = field(default_factory=dict)
+    popped: dict[str, Tensor] = field(default_factory=dict)
+
+    def leaves(self) -> list[Tensor]:
+        """Returns all that came from other stages."""
+        return [*self.inputs, *self.popped.values()]
+
+
+@final
+class _StageSkips(Skips):
+    """What one stage puts aside for one micro-batch.
+
+    Args:
+        run: The step.
+        stage: The stage.
+        i: The micro-batch.
+        kept: Keeps the values.
+        again: True if the forward only computes its values again.
+    """
+
+    def __init__(self, run: StepRun, stage: int, i: int, kept: _Kept, *, again: bool) -> None:
+        self._run, self._stage, self._i = run, stage, i
+        self._kept = kept
+        self._again = again
+        self._here: dict[str, Tensor] = {}
+
+    def stash(self, name: str, value: Tensor) -> None:
+        """Hands a value to the stage that takes it."""
+        source, target = self._run.skip(name)
+        if target == source:
+            self._here[name] = value
+        elif not self._again:
+            self._kept.stashed[name] = value
+            self._run.hand(Key(FORWARD, target, self._i, name), [value.data])
+
+    def pop(self, name: str) -> Tensor:
+        """Takes a value, once for each micro-batch."""
+        source, target = self._run.skip(name)
+        if target == source:
+            return self._here.pop(name)
+        if name not in self._kept.popped:
+            (array,) = self._run.take(Key(FORWARD, self._stage, self._i, name), source)
+            self._kept.popped[name] = self._run.leaf(array)
+        return self._kept.popped[name]
 
 
 @final
@@ -202,14 +143,14 @@ class StepRun:
         self._order = order
         self._gradients = gradients
         self._kept: dict[tuple[int, int], _Kept] = {}
-        self._now = ("", -1, -1)
+        self._now = (TIES, min(place.stages), -1)
         self._source = -1  # the stage whose values are awaited, or that values are handed to
         self._doing = ""  # that in words; empty while the stage itself is at work
         self._free = self._began = 0.0
         self._times: list[tuple[float, float, float]] = []
         self._held: dict[int, int] = {}
-        self._losses: list[float] = []
-        self._outputs: list[list[Array]] = []
+        self._losses: dict[int, float] = {}
+        self._outputs: dict[int, list[Array]] = {}
 
     def run(self) -> StepReport:
         """Runs all actions of the row, or all forwards of it.
@@ -223,11 +164,12 @@ class StepRun:
             INPUTS: self._backward_of_inputs,
             WEIGHTS: self._backward_of_weights,
         }
-        train = self._order.train
+        train, count = self._order.train, len(self._order.shares)
         try:
             with enable_grad() if train else no_grad():
+                self._exchange_values()
                 for kind, stage, i in self._place.plan.row:
-                    if not train and kind != FORWARD:
+                    if not train and (kind != FORWARD or i >= count):
                         continue
                     self._now, self._doing, self._source = (kind, stage, i), "was to begin", stage
                     self._place.mailbox.check()
@@ -236,6 +178,8 @@ class StepRun:
                     run[kind](stage, i)
                     ended = time.monotonic()
                     self._times.append((self._free, self._began, ended))
+                if train:
+                    self._exchange_gradients()
         except BaseException as error:  # around the user's modules
             self._kept.clear()
             raise self._failure(error) from error
@@ -247,17 +191,19 @@ class StepRun:
     def _forward(self, stage: int, i: int) -> None:
         order, place = self._order, self._place
         if stage == 0:
-            arrays = [each.part(i) for each in order.inputs]
+            inputs = [Tensor(each.part(i)) for each in order.inputs]
         else:
-            arrays = self._take(Key(FORWARD, stage, i))
-        inputs = [_input(x, needs=order.train and stage > 0) for x in arrays]
-        self._check_inputs(stage, inputs)
-        outputs = _tensors(self._call(stage, i, inputs), place.name(stage))
-        kept = _Kept(inputs, outputs)
+            arrays = self.take(Key(FORWARD, stage, i), stage - 1)
+            inputs = [self.leaf(x) for x in arrays]
+        self._check_inputs(stage, i, inputs)
+        kept = _Kept(inputs, [])
+        skips = _StageSkips(self, stage, i, kept, again=False)
+        with through(skips):
+            kept.outputs = _tensors(self._call(stage, i, inputs), place.name(stage, i))
         if stage == place.last:
             self._finish(i, kept)
         else:
-            self._hand(Key(FORWARD, stage + 1, i), [x.data for x in outputs])
+            self.hand(Key(FORWARD, stage + 1, i), [x.data for x in kept.outputs])
         if order.train:
             self._kept[stage, i] = kept
             self._count_held(stage)
@@ -273,7 +219,7 @@ class StepRun:
         """Computes the loss of a micro-batch, or keeps its outputs."""
         order, function = self._order, self._place.plan.loss
         if not order.train:
-            self._outputs.append([x.data for x in kept.outputs])
+            self._outputs[i] = [x.data for x in kept.outputs]
             return
         loss: Any
         if function is None:
@@ -289,68 +235,131 @@ class StepRun:
                 f"{_shape_of(loss)}"
             )
         kept.loss, kept.outputs = loss, []
-        self._losses.append(float(loss.data.reshape(())))
+        self._losses[i] = float(loss.data.reshape(()))
 
     def _backward(self, stage: int, i: int) -> None:
         roots, kept = self._roots(stage, i)
         del self._kept[stage, i]
-        target = _Target(self._gradients, kept.inputs)
+        target = _Target(self._gradients, kept.leaves())
         if roots:
-            GraphTask(roots, accumulate=target).run()
+            with through(_StageSkips(self, stage, i, kept, again=True)):
+                GraphTask(roots, accumulate=target).run()
             self._finish_pass(target)
-        self._hand_back(stage, i, [target.inputs[x] for x in kept.inputs])
+        self._hand_back(stage, i, kept, target.inputs)
 
     def _backward_of_inputs(self, stage: int, i: int) -> None:
         roots, kept = self._roots(stage, i)
-        edges = [edge_of(x) for x in kept.inputs]
-        kept.halved = HalvedBackward(roots, [edge for edge in edges if edge is not None])
-        found = kept.halved.run_inputs()
-        self._hand_back(stage, i, [None if edge is None else found.get(edge) for edge in edges])
+        edges = {x: edge for x in kept.leaves() if (edge := edge_of(x)) is not None}
+        kept.halved = HalvedBackward(roots, list(edges.values()))
+        with through(_StageSkips(self, stage, i, kept, again=True)):
+            found = kept.halved.run_inputs()
+        self._hand_back(stage, i, kept, {x: found.get(edge) for x, edge in edges.items()})
 
     def _backward_of_weights(self, stage: int, i: int) -> None:
         kept = self._kept.pop((stage, i))
         assert kept.halved is not None
         target = _Target(self._gradients, ())
-        kept.halved.run_weights(target)
+        with through(_StageSkips(self, stage, i, kept, again=True)):
+            kept.halved.run_weights(target)
         self._finish_pass(target)
 
     def _roots(self, stage: int, i: int) -> tuple[list[Any], _Kept]:
         """Returns where the gradients of a backward start; its outputs are no longer kept."""
         order = self._order
+        kept = self._kept[stage, i]
         if stage < self._place.last:
-            gradients = self._take(Key(BACKWARD, stage, i))
-            kept = self._kept[stage, i]
+            gradients = self.take(Key(BACKWARD, stage, i), stage + 1)
             pairs = list(zip(kept.outputs, gradients, strict=True))
         else:
-            kept = self._kept[stage, i]
             assert kept.loss is not None
             weight = np.full(kept.loss.shape, order.shares[i] * order.scale, kept.loss.dtype)
             pairs = [(kept.loss, weight)]
-        kept.outputs, kept.loss = [], None
+        for name, value in kept.stashed.items():
+            _, target = self.skip(name)
+            pairs += [(value, self.take(Key(BACKWARD, stage, i, name), target)[0])]
+        kept.outputs, kept.loss, kept.stashed = [], None, {}
         return [graph_root(x, g) for x, g in pairs if g is not None and x.requires_grad], kept
 
-    def _hand_back(self, stage: int, i: int, gradients: list[Any]) -> None:
+    def _hand_back(
+        self, stage: int, i: int, kept: _Kept, found: Mapping[Tensor, Gradient | None]
+    ) -> None:
+        """Hands the gradients of all that came from other stages back to them."""
         if stage > 0:
-            self._hand(Key(BACKWARD, stage - 1, i), gradients)
+            self.hand(Key(BACKWARD, stage - 1, i), [found.get(x) for x in kept.inputs])
+        for name, x in kept.popped.items():
+            source, _ = self.skip(name)
+            self.hand(Key(BACKWARD, source, i, name), [found.get(x)])
 
     @staticmethod
     def _finish_pass(target: _Target) -> None:
         for completion in target.finish():
             completion.wait()
 
+    # -- tied parameters ---------------------------------------------------------------------------
+
+    def _exchange_values(self) -> None:
+        """Hands the values of owned parameters to their copies, and takes those of copies here."""
+        place, plan = self._place, self._place.plan
+        for tie in plan.ties:
+            if tie.owner == plan.place:
+                values = [place.parameter(stage, name).data for stage, name, _, _ in tie.parameters]
+                key = Key(TIES, tie.parameters[0][2], tie.owner)
+                self._carry(tie.copy, key, values)
+        for tie in plan.ties:
+            if tie.copy == plan.place:
+                owner, _, copy, _ = tie.parameters[0]
+                values = self.take(Key(TIES, copy, tie.owner), owner)
+                for (_, _, stage, name), value in zip(tie.parameters, values, strict=True):
+                    place.parameter(stage, name).data = value
+
+    def _exchange_gradients(self) -> None:
+        """Hands the gradients of copies to the owners of their parameters, which add them up."""
+        place, plan, gradients = self._place, self._place.plan, self._gradients
+        self._now = (TIES, min(place.stages), -1)
+        for tie in plan.ties:
+            if tie.copy == plan.place:
+                values = []
+                for _, _, stage, name in tie.parameters:
+                    parameter = place.parameter(stage, name)
+                    found = gradients.get(parameter)
+                    values.append(None if found is None else _dense(found))
+                    gradients.replace(parameter, None)
+                key = Key(TIES, tie.parameters[0][0], tie.copy)
+                self._carry(tie.owner, key, values)
+        for tie in plan.ties:
+            if tie.owner == plan.place:
+                owner, _, copy, _ = tie.parameters[0]
+                values = self.take(Key(TIES, owner, tie.copy), copy)
+                for (stage, name, _, _), value in zip(tie.parameters, values, strict=True):
+                    if value is not None:
+                        gradients(place.parameter(stage, name), value)
+
     # -- what surrounds them ---------------------------------------------------------------------
 
-    def _take(self, key: Key) -> list[Any]:
-        self._source = key.stage + (-1 if key.kind == FORWARD else 1)
-        self._doing = "waited for"
+    def skip(self, name: str) -> tuple[int, int]:
+        """Returns the stages between which a skip connection goes."""
+        return self._place.plan.skips[name]
+
+    def leaf(self, array: Any) -> Tensor:
+        """Returns an array that came from another stage as a leaf of this stage's graph."""
+        needs = self._order.train and np.issubdtype(array.dtype, np.inexact)
+        return Tensor(array, requires_grad=bool(needs))
+
+    def take(self, key: Key, source: int) -> list[Any]:
+        """Waits for the values that another stage hands over."""
+        self._source, self._doing = source, "waited for"
         values: list[Any] = self._place.mailbox.take(key)
         self._doing = ""
         self._began = time.monotonic()
         return values
 
-    def _hand(self, key: Key, values: list[Any]) -> None:
+    def hand(self, key: Key, values: list[Any]) -> None:
+        """Hands values to the stage that the key names."""
+        self._carry(self._place.place_of(key.stage, key.micro_batch), key, values)
+
+    def _carry(self, place: int, key: Key, values: list[Any]) -> None:
         self._source, self._doing = key.stage, "had done"
-        self._place.carry(self._order.step, key, values)
+        self._place.carry(self._order.step, place, key, values)
         self._doing = ""
 
     def _count_held(self, stage: int) -> None:
@@ -359,11 +368,11 @@ class StepRun:
         most = self._place.plan.most_held[stage]
         if held > most:
             raise AssertionError(
-                f"{self._place.name(stage)} holds the activations of {held} micro-batches, and its "
+                f"stage {stage} holds the activations of {held} micro-batches, and its "
                 f"schedule says that it holds {most}"
             )
 
-    def _check_inputs(self, stage: int, inputs: list[Tensor]) -> None:
+    def _check_inputs(self, stage: int, i: int, inputs: list[Tensor]) -> None:
         """Raises an error that names both stages if `forward` cannot be called with the inputs."""
         place = self._place
         if stage in place.checked:
@@ -373,9 +382,9 @@ class StepRun:
             inspect.signature(module.forward).bind(*inputs)
         except TypeError as error:
             given = f"{len(inputs)} {'output' if stage else 'input'}{'s' * (len(inputs) != 1)}"
-            source = f"{place.name(stage - 1)} gives" if stage else "the step has"
+            source = f"{place.name(stage - 1, i)} gives" if stage else "the step has"
             raise TypeError(
-                f"{source} {given}, which the forward of {place.name(stage)}, a "
+                f"{source} {given}, which the forward of {place.name(stage, i)}, a "
                 f"{type(module).__name__}, does not take: {error}"
             ) from None
         place.checked.add(stage)
@@ -383,31 +392,34 @@ class StepRun:
     def _failure(self, error: BaseException) -> BaseException:
         """Returns the error of this step, with the stage, the micro-batch and the phase."""
         kind, stage, i = self._now
-        place, source, phase = self._place, self._source, PHASES.get(kind, "step")
+        place, source, phase = self._place, self._source, PHASES[kind]
+        work = phase if i < 0 else f"{phase} of micro-batch {i}"
         if not self._doing:
-            words = f"{place.name(stage)} failed in the {phase} of micro-batch {i}: {_words(error)}"
+            words = f"{place.name(stage, i)} failed in the {work}: {_words(error)}"
             return self._error(words, stage, i, phase)
-        where = f"{place.name(stage)} {self._doing} the {phase} of micro-batch {i}"
+        where = f"{place.name(stage, i)} {self._doing} the {work}"
         if isinstance(error, WorkerLostError):
-            lost = [j for j, each in enumerate(place.plan.workers) if each.name == error.worker]
-            source = source if source in lost or not lost else lost[0]
-            words = f"{place.name(source)} is lost; {where}: {error}"
-        elif isinstance(error, CallTimeoutError):
-            words = f"the step was not over in time; {where} from {place.name(source)}"
+            homes = [self._lives(j, error.worker) for j in range(place.last + 1)]
+            source = source if homes[source] or True not in homes else homes.index(True)
+            words = f"stage {source} on worker {error.worker!r} is lost; {where}: {error}"
+            return self._error(words, source, i, phase, error.worker)
+        if isinstance(error, CallTimeoutError):
+            words = f"the step was not over in time; {where} from {place.name(source, i)}"
         else:
             words = f"{where}: {_words(error)}"
         return self._error(words, source, i, phase)
 
-    def _error(self, words: str, stage: int, micro_batch: int, phase: str) -> PipelineError:
-        worker = self._place.plan.workers[stage].name
+    def _lives(self, stage: int, worker: str) -> bool:
+        plan = self._place.plan
+        return worker in [plan.workers[place].name for place in plan.places[stage]]
+
+    def _error(
+        self, words: str, stage: int, micro_batch: int, phase: str, worker: str = ""
+    ) -> PipelineError:
+        worker = worker or self._place.worker_of(stage, micro_batch).name
         return PipelineError(
             words, stage=stage, worker=worker, micro_batch=micro_batch, phase=phase
         )
-
-
-def _input(array: Any, *, needs: bool) -> Tensor:
-    """Returns an array that arrived as a leaf of this stage's graph."""
-    return Tensor(array, requires_grad=needs and np.issubdtype(array.dtype, np.inexact))
 
 
 def _tensors(outputs: Any, stage: str) -> list[Tensor]:
@@ -419,6 +431,10 @@ def _tensors(outputs: Any, stage: str) -> list[Tensor]:
                 f"{type(each).__name__} in its output"
             )
     return found
+
+
+def _dense(gradient: Any) -> Any:
+    return gradient.to_dense() if is_row_sparse(gradient) else gradient.data
 
 
 def _shape_of(value: Any) -> str:

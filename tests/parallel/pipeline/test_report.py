@@ -15,8 +15,8 @@ from telegrad.errors import InvalidUseError
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import check, make_schedule, simulate
 from telegrad.parallel.pipeline.checking import needs
+from telegrad.parallel.pipeline.plan import StepReport
 from telegrad.parallel.pipeline.report import measured
-from telegrad.parallel.pipeline.step_run import StepReport
 from telegrad.parallel.pipeline.timeline import Costs
 from telegrad.testing import Cluster
 from tests.parallel.pipeline.models import batch, make_model

@@ -1,0 +1,158 @@
+"""The plan of one place of a pipeline, and the messages that start and end a step there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from telegrad.nn import Module, Parameter
+from telegrad.parallel.pipeline.mailbox import Key, Mailbox, Mailboxes, PlaceId
+from telegrad.parallel.pipeline.micro_batches import Argument
+from telegrad.types import Array, WorkerInfo
+
+__all__ = ["Place", "PlacePlan", "StepOrder", "StepReport", "Tie"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """Parameters of two places that are the same ones.
+
+    The owner's optimizer steps them. At the start of a step the owner hands their values to the
+    copy, at its end the copy hands its gradients to the owner.
+
+    Attributes:
+        owner: The place whose parameters count.
+        copy: The other place.
+        parameters: For each parameter the stage and the name at the owner, and both at the copy.
+    """
+
+    owner: int
+    copy: int
+    parameters: list[tuple[int, str, int, str]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PlacePlan:
+    """All that one place has to know of its pipeline.
+
+    Attributes:
+        pipeline: The number of the pipeline.
+        place: The number of the place.
+        row: Its row of the schedule: kind, stage and micro-batch of each action.
+        workers: The worker of each place.
+        places: The places of each stage: several if several workers share its micro-batches.
+        driver: The worker that trains the pipeline.
+        most_held: The most micro-batches whose activations each of its stages holds at a time.
+        skips: The stages between which each skip connection goes, by name.
+        ties: The parameters that it shares with other places.
+        loss: The loss function, for the place of the last stage.
+        recompute: `never`, `always` or `except_last`.
+    """
+
+    pipeline: int
+    place: int
+    row: list[tuple[str, int, int]]
+    workers: list[WorkerInfo]
+    places: list[list[int]]
+    driver: WorkerInfo
+    most_held: dict[int, int]
+    skips: dict[str, tuple[int, int]]
+    ties: list[Tie]
+    loss: Any = None
+    recompute: str = "never"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepOrder:
+    """The message with which a driver starts a step at one place.
+
+    Attributes:
+        step: The number of the step.
+        train: True for a training step, False for a forward alone.
+        shares: The share of each micro-batch in the mini-batch; they add up to 1.
+        inputs: The inputs of the pipeline, for the place of the first stage.
+        target: The target of the loss, for the place of the last stage; None without one.
+        scale: The factor of all gradients.
+    """
+
+    step: int
+    train: bool
+    shares: list[float]
+    inputs: list[Argument] = field(default_factory=list)
+    target: Argument | None = None
+    scale: float = 1.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """The answer of a place at the end of a step.
+
+    Attributes:
+        ended: True if the place has run its whole row; False if it heard of a failure elsewhere.
+        losses: The loss of each micro-batch, from a place of the last stage.
+        outputs: The outputs of each micro-batch, from a place of the last stage in a forward.
+        held: The most micro-batches whose activations each stage has held at a time.
+        times: For each action the times when the place was free for it, when it began and when it
+            ended, on the clock of `time.monotonic`; of shape (actions, 3).
+    """
+
+    ended: bool
+    losses: dict[int, float] = field(default_factory=dict)
+    outputs: dict[int, list[Array]] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
+    times: Array | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One place of a pipeline: its stages, and the way to those of other places.
+
+    Attributes:
+        plan: Its plan.
+        stages: Its modules, by the number of the stage.
+        mailbox: Its mailbox.
+        mailboxes: The messages to other places.
+        checked: The stages whose `forward` is known to take what the stage before it gives.
+    """
+
+    plan: PlacePlan
+    stages: dict[int, Module]
+    mailbox: Mailbox
+    mailboxes: Mailboxes
+    checked: set[int] = field(default_factory=set)
+
+    @property
+    def last(self) -> int:
+        """The number of the last stage of the pipeline."""
+        return len(self.plan.places) - 1
+
+    def place_of(self, stage: int, i: int) -> int:
+        """Returns the place that runs a stage for a micro-batch."""
+        places = self.plan.places[stage]
+        return places[i % len(places)] if self.plan.place not in places else self.plan.place
+
+    def worker_of(self, stage: int, i: int) -> WorkerInfo:
+        """Returns the worker that runs a stage for a micro-batch."""
+        return self.plan.workers[self.place_of(stage, i)]
+
+    def name(self, stage: int, i: int) -> str:
+        """Returns a stage in words, and the worker that runs it for a micro-batch."""
+        return f"stage {stage} on worker {self.worker_of(stage, i).name!r}"
+
+    def parameter(self, stage: int, name: str) -> Parameter:
+        """Returns a parameter of a stage that is here."""
+        *path, last = name.split(".")
+        module = self.stages[stage]
+        for each in path:
+            module = module._modules[each]
+        return module._parameters[last]
+
+    def carry(self, step: int, place: int, key: Key, values: list[Any]) -> None:
+        """Hands values to another place, or to a stage of this one."""
+        plan = self.plan
+        self.mailboxes.carry(plan.workers[place], PlaceId(plan.pipeline, place), step, key, values)

@@ -1,0 +1,228 @@
+"""Skip connections, tied weights, and stages that several workers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telegrad import nn, optim
+from telegrad.autograd import Tensor
+from telegrad.errors import InvalidUseError
+from telegrad.parallel import Pipeline
+from telegrad.parallel.pipeline import Pop, Stash
+from telegrad.parallel.pipeline.mailbox import Key, Mailbox
+from telegrad.testing import Cluster
+from tests.parallel.pipeline.models import Block, batch, close, reference
+
+LOSS = nn.functional.cross_entropy
+WORKERS = [f"worker{r}" for r in range(5)]
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+BLOCKS = 6
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(5) as cluster:
+        yield cluster
+
+
+def times(x: Any, y: Any) -> Any:
+    return x * y
+
+
+class Inner(nn.Module):
+    """Puts a value aside in the middle of its own forward."""
+
+    def __init__(self, seed: int, name: str) -> None:
+        super().__init__()
+        self.first, self.second = Block(seed), Block(seed + 1)
+        self.stash = Stash(name)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.second(self.stash(self.first(x)))
+
+
+def with_skips(skips: list[tuple[int, int]]) -> nn.Sequential:
+    """Blocks with skip connections from behind block `a` to behind block `b`."""
+    layers: list[nn.Module] = []
+    for k in range(BLOCKS):
+        starts = [n for n, (a, _) in enumerate(skips) if a == k]
+        ends = [n for n, (_, b) in enumerate(skips) if b == k]
+        inside: list[nn.Module] = [Block(k), *(Stash(f"s{n}") for n in starts)]
+        inside += [Pop(f"s{n}", times) if n % 2 else Pop(f"s{n}") for n in ends]
+        layers.append(nn.Sequential(*inside))
+    return nn.Sequential(*layers)
+
+
+def same_as_whole(model: nn.Sequential, rows: int, **options: Any) -> Pipeline:
+    inputs, labels = batch(rows)
+    loss, gradients = reference(model, inputs, labels)
+    pipe = Pipeline.from_sequential(model, loss=LOSS, **options)
+    assert pipe.step(inputs, labels) == pytest.approx(loss, rel=1e-10)
+    close(pipe.gradients(), gradients)
+    np.testing.assert_allclose(pipe.forward(inputs).data, model(inputs).data, rtol=1e-10)
+    return pipe
+
+
+def run_skips(skips: list[tuple[int, int]], schedule: str, recompute: str, m: int) -> None:
+    places = 3 if schedule in ("interleaved", "zb-v") else 4
+    same_as_whole(
+        with_skips(skips),
+        m + 3,
+        workers=WORKERS[:places],
+        schedule=schedule,
+        num_microbatches=m,
+        recompute=recompute,
+    )
+
+
+SKIPS = st.lists(
+    st.tuples(st.integers(0, BLOCKS - 1), st.integers(0, BLOCKS - 1)).map(
+        lambda pair: cast("tuple[int, int]", tuple(sorted(pair)))
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_skip_connections_change_nothing(cluster: Cluster, schedule: str) -> None:
+    @given(SKIPS, st.sampled_from(["never", "always", "except_last"]), st.integers(1, 6))
+    @settings(max_examples=12, deadline=None)
+    def check(skips: list[tuple[int, int]], recompute: str, m: int) -> None:
+        cluster.call(0, run_skips, skips, schedule, recompute, m)
+
+    check()
+
+
+def past_one_stage() -> None:
+    model = nn.Sequential(Inner(0, "past"), Block(2), nn.Sequential(Block(3), Pop("past")))
+    same_as_whole(model, 4, workers=["worker1", "worker0", "worker2"], num_microbatches=2)
+
+
+def test_a_skip_connection_goes_past_the_stages_between(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, str]] = []
+    put = Mailbox.put
+
+    def watched(self: Mailbox, step: int, key: Key, values: Any) -> None:
+        seen.append((self.me.place, key.kind) if key.name else (-1, key.kind))
+        put(self, step, key, values)
+
+    monkeypatch.setattr(Mailbox, "put", watched)
+    cluster.call(0, past_one_stage)
+    assert set(seen) - {(-1, "F"), (-1, "B")} == {(2, "F"), (0, "B")}
+
+
+def wrong_skips() -> None:
+    def make(*layers: Any) -> None:
+        stages = [("worker1", nn.Sequential(*layers[:2])), ("worker2", nn.Sequential(*layers[2:]))]
+        Pipeline(stages, num_microbatches=1, loss=LOSS)
+
+    a, b = Block(0), Block(1)
+    with pytest.raises(ValueError, match=r"Stash\('x'\) of stage 0 has no Pop"):
+        make(a, Stash("x"), b)
+    with pytest.raises(ValueError, match=r"Pop\('x'\) of stage 1 has no Stash"):
+        make(a, nn.ReLU(), b, Pop("x"))
+    with pytest.raises(ValueError, match=r"Stash\('x'\) is there 2 times, in the stages \[0, 1\]"):
+        make(a, Stash("x"), b, Stash("x"), Pop("x"))
+    with pytest.raises(ValueError, match=r"Pop\('x'\) is in stage 0, before Stash\('x'\)"):
+        make(a, Pop("x"), b, Stash("x"))
+    with pytest.raises(InvalidUseError, match=r"run Stash\('y'\) before it"):
+        Pop("y")(np.ones(2))
+
+
+def test_skip_connections_that_do_not_fit(cluster: Cluster) -> None:
+    cluster.call(0, wrong_skips)
+
+
+# -- tied weights --------------------------------------------------------------------------------
+
+
+def tied(first: int, other: int) -> nn.Sequential:
+    blocks = [Block(k) for k in range(BLOCKS)]
+    blocks[other].linear.weight = blocks[first].linear.weight
+    return nn.Sequential(*blocks)
+
+
+def train_tied(first: int, other: int, schedule: str) -> None:
+    places = 3 if schedule in ("interleaved", "zb-v") else 4
+    model = tied(first, other)
+    own = optim.Adam(model.parameters(), lr=1e-2)
+    pipe = same_as_whole(model, 7, workers=WORKERS[:places], schedule=schedule, num_microbatches=3)
+    assert len(pipe.parameter_rrefs()) == len(list(model.parameters()))
+    optimizer = pipe.optimizer(optim.Adam, lr=1e-2, max_norm=0.5)
+    for _ in range(3):
+        inputs, labels = batch(7)
+        optimizer.zero_grad()
+        loss, _ = reference(model, inputs, labels)
+        assert pipe.step(inputs, labels) == pytest.approx(loss, rel=1e-9)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        own.step()
+        optimizer.step()
+    state = pipe.state_dict()
+    close(state, model.state_dict())
+    pipe.load_state_dict(state)
+    assert pipe.step(inputs, labels) == pytest.approx(reference(model, inputs, labels)[0])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_tied_weights_are_one_parameter(cluster: Cluster, schedule: str) -> None:
+    @given(st.sets(st.integers(0, BLOCKS - 1), min_size=2, max_size=2))
+    @settings(max_examples=5, deadline=None)
+    def check(pair: set[int]) -> None:
+        first, other = sorted(pair)
+        cluster.call(0, train_tied, first, other, schedule)
+
+    check()
+
+
+# -- stages of several workers -------------------------------------------------------------------
+
+
+def train_shared(groups: list[int], schedule: str, m: int) -> None:
+    names = iter(WORKERS)
+    workers = [[next(names) for _ in range(size)] for size in groups]
+    model = nn.Sequential(*(Block(k) for k in range(BLOCKS)))
+    own = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    pipe = same_as_whole(model, m + 4, workers=workers, schedule=schedule, num_microbatches=m)
+    optimizer = pipe.optimizer(optim.SGD, lr=0.1, momentum=0.9)
+    for _ in range(3):
+        inputs, labels = batch(m + 4)
+        optimizer.zero_grad()
+        loss, _ = reference(model, inputs, labels)
+        assert pipe.step(inputs, labels) == pytest.approx(loss, rel=1e-9)
+        own.step()
+        optimizer.step()
+    close(pipe.state_dict(), model.state_dict())
+    found = pipe.report()
+    assert len(found.idle) == sum(groups)
+    assert found.held <= found.held_by_schedule
+    assert pipe.picture().count("| idle") == 2 * sum(groups)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_workers_that_share_a_stage_train_one_model(cluster: Cluster, schedule: str) -> None:
+    @given(st.sampled_from([[2, 2], [1, 3], [3, 1], [2, 1, 2], [5]]), st.integers(1, 6))
+    @settings(max_examples=5, deadline=None)
+    def check(groups: list[int], m: int) -> None:
+        cluster.call(0, train_shared, groups, schedule, m)
+
+    check()
+
+
+def wrong_groups() -> None:
+    with pytest.raises(ValueError, match="each once"):
+        Pipeline([(["worker1", "worker1"], Block, (0,))], num_microbatches=1, loss=LOSS)
+    with pytest.raises(ValueError, match="needs one worker or several"):
+        Pipeline([([], Block, (0,))], num_microbatches=1, loss=LOSS)
+
+
+def test_lists_of_workers_are_checked(cluster: Cluster) -> None:
+    cluster.call(0, wrong_groups)
