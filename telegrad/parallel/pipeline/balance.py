@@ -23,14 +23,15 @@ def split(
         model: The model.
         stages: The number of stages.
         balance: The number of modules of each stage, `parameters` or `time`.
-        sample: One micro-batch of inputs, for `time`.
+        sample: One micro-batch of inputs, or a tuple of several inputs, for `time`.
 
     Raises:
         ValueError: The balance does not fit.
     """
     named = list(model.named_children())
     if isinstance(balance, str):
-        counts = best_cut(_weights(model, balance, sample), stages)
+        trained = [any(p.requires_grad for p in each.parameters()) for _, each in named]
+        counts = best_cut(_weights(model, balance, sample), stages, trained)
     else:
         counts = list(balance)
         if len(counts) != stages:
@@ -51,33 +52,50 @@ def split(
     return parts
 
 
-def best_cut(weights: Sequence[float], stages: int) -> list[int]:
+def best_cut(
+    weights: Sequence[float], stages: int, trained: Sequence[bool] | None = None
+) -> list[int]:
     """Returns the counts of consecutive items whose heaviest stage is as light as possible.
 
+    Args:
+        weights: The weight of each item.
+        stages: The number of stages.
+        trained: For each item True if it has parameters; each stage gets such an item. None for all.
+
     Raises:
-        ValueError: There are fewer items than stages.
+        ValueError: There are fewer items, or fewer with parameters, than stages.
 
     >>> best_cut([1, 1, 1, 5, 2, 2], 3)
     [3, 1, 2]
+    >>> best_cut([4, 1, 4], 2, [True, False, True])
+    [1, 2]
     """
     n = len(weights)
-    if n < stages:
-        raise ValueError(f"a model of {n} modules cannot be cut into {stages} stages")
-    before = [0.0]
-    for weight in weights:
+    useful = [True] * n if trained is None else list(trained)
+    if sum(useful) < stages:
+        raise ValueError(
+            f"a model with {sum(useful)} modules that have parameters cannot be cut into {stages} "
+            "stages; each stage needs one"
+        )
+    before, useful_before = [0.0], [0]
+    for weight, has in zip(weights, useful, strict=True):
         before.append(before[-1] + weight)
-    # heaviest[k][i]: the heaviest stage of the best cut of the first i items into k stages; the
-    # sum of squares decides between cuts with the same one.
+        useful_before.append(useful_before[-1] + has)
+    # For each number of stages k and items i the best cut of the first i items: its heaviest stage,
+    # the sum of squares, which decides between cuts with the same one, and the start of its last
+    # stage.
     best: dict[tuple[int, int], tuple[float, float, int]] = {(0, 0): (0.0, 0.0, 0)}
     for k in range(1, stages + 1):
         for i in range(k, n - stages + k + 1):
-            best[k, i] = min(
+            cuts = [
                 (max(heaviest, size), squares + size * size, j)
                 for j in range(k - 1, i)
-                if (k - 1, j) in best
+                if (k - 1, j) in best and useful_before[i] > useful_before[j]
                 for heaviest, squares, _ in [best[k - 1, j]]
                 for size in [before[i] - before[j]]
-            )
+            ]
+            if cuts:
+                best[k, i] = min(cuts)
     counts: list[int] = []
     i = n
     for k in range(stages, 0, -1):

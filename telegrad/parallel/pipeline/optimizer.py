@@ -83,10 +83,12 @@ class PipelineOptimizer:
         make: Makes the optimizer of all parameters, where they live now.
         waiting: The gradients of the pipeline.
         stages: Returns the first stage of each worker, by name.
+        loss_scale: The loss scale, if there is one.
+        now: True to make it now; False to make it when it is first used.
 
     Attributes:
         param_groups: Dicts with the options of each group.
-        loss_scale: The loss scale, if there is one.
+        loss_scale: The argument of that name, by which `Pipeline.step` multiplies each loss.
     """
 
     def __init__(
@@ -94,11 +96,21 @@ class PipelineOptimizer:
         make: Callable[[], DistributedOptimizer],
         waiting: WaitingGradients,
         stages: Callable[[], Mapping[str, int]],
+        loss_scale: LossScale | None,
+        *,
+        now: bool,
     ) -> None:
         self._make = make
-        self._optimizer = make()
+        self._made = make() if now else None
         self._waiting = waiting
         self._stages = stages
+        self.loss_scale = loss_scale
+
+    @property
+    def _optimizer(self) -> DistributedOptimizer:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -109,11 +121,6 @@ class PipelineOptimizer:
     def defaults(self) -> dict[str, Any]:
         """The options of groups that state none."""
         return self._optimizer.defaults
-
-    @property
-    def loss_scale(self) -> LossScale | None:
-        """The loss scale, by which `Pipeline.step` multiplies each loss."""
-        return self._optimizer.loss_scale
 
     def step(self, timeout: float | None = None) -> StepResult:
         """Steps all stages with the gradients that wait there, and uses them up.
@@ -156,9 +163,9 @@ class PipelineOptimizer:
 
         Without one, as it was when it was made.
         """
-        self._optimizer = self._make()
+        self._made = self._make()
         if state is not None:
-            self._optimizer.load_state_dict(state)
+            self._made.load_state_dict(state)
 
     def zero_grad(self) -> None:
         """Drops the gradients that wait."""
@@ -173,4 +180,4 @@ class PipelineOptimizer:
         self._optimizer.load_state_dict(state_dict)
 
     def __repr__(self) -> str:
-        return f"<PipelineOptimizer of {self._optimizer!r}>"
+        return f"<PipelineOptimizer of {self._made or 'a model that is not split yet'!r}>"

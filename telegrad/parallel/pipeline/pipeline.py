@@ -24,7 +24,7 @@ from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
-from telegrad.parallel.pipeline.micro_batches import Spec, shares, split_arguments
+from telegrad.parallel.pipeline.micro_batches import Argument, Spec, shares, split_arguments
 from telegrad.parallel.pipeline.optimizer import PipelineOptimizer, WaitingGradients
 from telegrad.parallel.pipeline.picture import as_svg, as_text
 from telegrad.parallel.pipeline.places import Places, by_stage
@@ -102,22 +102,45 @@ class Pipeline:
         timeout: float | None = None,
     ) -> None:
         given = list(stages)
-        self._settings = Settings(num_microbatches, loss, recompute, specs, timeout)
-        self._check_may_block("Pipeline(...)", "`await rpc.to_thread(Pipeline, ...)`")
+        settings = Settings(num_microbatches, loss, recompute, specs, timeout)
+        _check_may_block("Pipeline(...)", "`await rpc.to_thread(Pipeline, ...)`")
         if not given:
             raise ValueError("a pipeline needs at least one stage")
-        placed = [source_of(k, each) for k, each in enumerate(given)]
-        workers = [worker for worker, _ in placed]
-        self.schedule = _schedule(schedule, workers, num_microbatches)
+        workers = [source_of(k, each)[0] for k, each in enumerate(given)]
+        self._begin(settings, _schedule(schedule, workers, num_microbatches))
         self._names = [str(k) for k in range(len(given))]
-        self._lock = threading.Lock()  # one step at a time
+        self._place(given)
+
+    def _begin(self, settings: Settings, schedule: Schedule) -> None:
+        self._settings, self.schedule = settings, schedule
+        self._checked = check(schedule)
+        self._names = [""] * schedule.stages  # as in a model that was split
+        self._lock = threading.RLock()  # one step at a time
         self._steps = 0
         self._waiting = WaitingGradients()
         self._optimizers: list[PipelineOptimizer] = []
         self._saved: tuple[dict[str, Array], list[dict[str, Any]]] | None = None
         self._reports: list[StepReport] = []
-        tied = tied_parameters(given)
-        self._places = Places(check(self.schedule), self._settings, placed, tied)
+        self._uncut: tuple[Sequential, list[To]] | None = None
+        self._made: Places | None = None
+
+    def _place(self, stages: Sequence[Stage]) -> None:
+        placed = [source_of(k, each) for k, each in enumerate(stages)]
+        self._made = Places(self._checked, self._settings, placed, tied_parameters(stages))
+
+    def _split(self, model: Sequential, workers: Sequence[To], balance: Any, sample: Any) -> None:
+        parts = split(model, self.schedule.stages, balance, sample)
+        place_of = self.schedule.place_of
+        self._place([(workers[place_of(stage)], part) for stage, part in enumerate(parts)])
+
+    @property
+    def _places(self) -> Places:
+        if self._made is None:
+            raise InvalidUseError(
+                "the model is not split yet: the first step or forward measures its modules; pass "
+                "sample= to from_sequential to have them measured at once"
+            )
+        return self._made
 
     @classmethod
     def from_sequential(
@@ -140,14 +163,16 @@ class Pipeline:
             model: A Sequential of this process; it keeps its own copy of the state.
             workers: The workers, in the order of the places; a list of workers in place of one
                 shares the micro-batches of its stages.
-            balance: The number of modules of each stage; `parameters` or `time` for stages with
-                about the same number of parameters, or the same time for `sample`.
+            balance: The number of modules of each stage; `parameters` for stages with about the
+                same number of parameters; `time` for stages that take about the same time.
             schedule: As for the class.
             num_microbatches: As for the class.
             loss: As for the class.
             recompute: As for the class.
             specs: As for the class.
-            sample: One micro-batch of inputs, for `balance="time"`.
+            sample: One micro-batch of inputs, for `balance="time"`; a tuple for several inputs.
+                None to measure with the inputs of the first step or forward, and to split the
+                model then.
             timeout: As for the class.
 
         Raises:
@@ -160,6 +185,7 @@ class Pipeline:
                 f"from_sequential splits an nn.Sequential, not a {type(model).__name__}; pass its "
                 "parts to Pipeline([(worker, part), ...])"
             )
+        settings = Settings(num_microbatches, loss, recompute, specs, timeout)
         if not workers:
             raise ValueError("a pipeline needs at least one worker")
         if isinstance(schedule, Schedule):
@@ -176,18 +202,14 @@ class Pipeline:
             raise ScheduleError(
                 f"the schedule {made.name!r} has {made.places} places for {len(workers)} workers"
             )
-        parts = split(model, made.stages, balance, sample)
-        stages = [(workers[made.place_of(stage)], part) for stage, part in enumerate(parts)]
-        pipe = cls(
-            stages,
-            schedule=made,
-            num_microbatches=num_microbatches,
-            loss=loss,
-            recompute=recompute,
-            specs=specs,
-            timeout=timeout,
-        )
-        pipe._names = ["" for _ in parts]  # the parts have the names that they have in the model
+        _check_may_block("from_sequential()", "`await rpc.to_thread(...)`")
+        pipe = object.__new__(cls)
+        pipe._begin(settings, made)
+        if balance == "time" and sample is None:
+            split(model, made.stages, "parameters")  # checks that it can be cut
+            pipe._uncut = model, list(workers)
+        else:
+            pipe._split(model, workers, balance, sample)
         return pipe
 
     # -- computing -------------------------------------------------------------------------------
@@ -209,13 +231,14 @@ class Pipeline:
             PipelineError: A stage failed; all others have ended the step, and left no gradients.
             BlockingCallError: On an event loop that telegrad runs; write `await step_async(...)`.
         """
-        self._check_may_block("step()", "`await pipe.step_async(...)`")
+        _check_may_block("step()", "`await pipe.step_async(...)`")
         count = self._settings.num_microbatches
         given = split_arguments(arguments, self._settings.specs_for(arguments), count)
         found = shares(given, count)
         has_target = self._settings.loss is not None and len(given) > 1
         inputs, target = (given[:-1], given[-1]) if has_target else (given, None)
         scale, last = self._scale(), self.schedule.stages - 1
+        self._split_now(inputs)
         with self._lock, self._waiting.entered(opens=True):
             self._steps += 1
             reports = self._places.run(
@@ -249,13 +272,14 @@ class Pipeline:
             PipelineError: A stage failed.
             BlockingCallError: On an event loop that telegrad runs.
         """
-        self._check_may_block("forward()", "`await rpc.to_thread(pipe.forward, ...)`")
+        _check_may_block("forward()", "`await rpc.to_thread(pipe.forward, ...)`")
         count, specs = self._settings.num_microbatches, self._settings.specs_for(inputs)
         for x, spec in zip(inputs, specs, strict=True):
             if spec == "split":
                 count = max(1, min(count, len(x)))
         given = split_arguments(inputs, specs, count)
         found = shares(given, count)
+        self._split_now(given)
         with self._lock:
             self._steps += 1
             reports = self._places.run(
@@ -266,6 +290,14 @@ class Pipeline:
         outputs = {i: each for report in reports for i, each in report.outputs.items()}
         return _joined([outputs[i] for i in range(count)])
 
+    def _split_now(self, inputs: Sequence[Argument]) -> None:
+        """Splits a model that waits for its first inputs, by the times of its modules."""
+        with self._lock:
+            if self._uncut is not None:
+                sample = tuple(each.part(0) for each in inputs)
+                self._split(*self._uncut, "time", sample)
+                self._uncut = None
+
     # -- the last step as it ran -----------------------------------------------------------------
 
     def report(self) -> PipelineReport:
@@ -274,7 +306,7 @@ class Pipeline:
         Raises:
             InvalidUseError: There was none.
         """
-        return report(self._places.checked, self._last_reports())
+        return report(self._places.checked, _of_a_step(self._reports))
 
     def picture(self, *, svg: bool = False) -> str:
         """Returns a picture of the last training step, beside the ideal one: one row a place.
@@ -287,16 +319,9 @@ class Pipeline:
         Raises:
             InvalidUseError: There was none.
         """
-        ran = measured(self._places.checked, self._last_reports())
+        ran = measured(self._places.checked, _of_a_step(self._reports))
         both = [ran, ideal(self._places.checked, ran)]
         return as_svg(both) if svg else "\n".join(map(as_text, both))
-
-    def _last_reports(self) -> list[StepReport]:
-        if not self._reports:
-            raise InvalidUseError(
-                "there was no training step yet, so nothing is known of its times"
-            )
-        return self._reports
 
     # -- parameters and their gradients ----------------------------------------------------------
 
@@ -324,7 +349,11 @@ class Pipeline:
                 optimizer_class, rrefs, *args, max_norm=max_norm, loss_scale=loss_scale, **kwargs
             )
 
-        made = PipelineOptimizer(make, self._waiting, self._first_stages)
+        if self._uncut is not None:  # it is made once the model is split; a mistake shows here
+            optimizer_class(list(self._uncut[0].parameters()), *args, **kwargs)
+        made = PipelineOptimizer(
+            make, self._waiting, self._first_stages, loss_scale, now=self._uncut is None
+        )
         self._optimizers.append(made)
         return made
 
@@ -354,6 +383,8 @@ class Pipeline:
         The pipeline keeps the last one, together with the state of its optimizers, for `replace`.
         """
         with self._lock:
+            if self._uncut is not None:
+                return self._uncut[0].state_dict()
             state = self._named(self._places.ask("state"))
             for copy, first in self._places.copies.items():
                 state[self._name(*copy)] = state[self._name(*first)].copy()
@@ -369,6 +400,9 @@ class Pipeline:
         Raises:
             ValueError: Names or shapes differ; the message lists them.
         """
+        if self._uncut is not None:
+            self._uncut[0].load_state_dict(state)
+            return
         facts = self._places.facts
         shapes = self._named([{k: each.shapes for k, each in facts.items()}])
         problems = [f"missing {name}" for name in shapes if name not in state]
@@ -388,7 +422,10 @@ class Pipeline:
 
     def train(self, mode: bool = True) -> Pipeline:
         """Sets `training` of all stages, and returns this pipeline."""
-        self._places.ask("set_training", lambda _: (mode,))
+        if self._uncut is not None:
+            self._uncut[0].train(mode)
+        else:
+            self._places.ask("set_training", lambda _: (mode,))
         return self
 
     def eval(self) -> Pipeline:
@@ -411,7 +448,7 @@ class Pipeline:
             ValueError: There is no such stage.
             PipelineError: Another stage is lost, too: replace that one as well.
         """
-        self._check_may_block("replace()", "`await rpc.to_thread(pipe.replace, ...)`")
+        _check_may_block("replace()", "`await rpc.to_thread(pipe.replace, ...)`")
         if not 0 <= stage < self.schedule.stages:
             raise ValueError(f"there is no stage {stage} (stages: {self.schedule.stages})")
         if self._saved is None:
@@ -448,19 +485,26 @@ class Pipeline:
             for name, value in values.items()
         }
 
-    @staticmethod
-    def _check_may_block(what: str, instead: str) -> None:
-        if on_own_loop():
-            raise BlockingCallError(
-                f"{what} would block a loop of telegrad's, nothing was sent; write {instead}"
-            )
-
     def __repr__(self) -> str:
-        workers = ", ".join(each.worker.name for each in self._places.members)
+        places = [] if self._made is None else self._made.members
+        workers = ", ".join(each.worker.name for each in places) or "no worker yet"
         return (
             f"<Pipeline of {self.schedule.stages} stages on {workers}: {self.schedule.name}, "
             f"{self._settings.num_microbatches} micro-batches>"
         )
+
+
+def _check_may_block(what: str, instead: str) -> None:
+    if on_own_loop():
+        raise BlockingCallError(
+            f"{what} would block a loop of telegrad's, nothing was sent; write {instead}"
+        )
+
+
+def _of_a_step(reports: list[StepReport]) -> list[StepReport]:
+    if not reports:
+        raise InvalidUseError("there was no training step yet, so nothing is known of its times")
+    return reports
 
 
 # -- checks at construction ----------------------------------------------------------------------

@@ -1,0 +1,279 @@
+"""Wrong arguments are refused at construction, each with its own words; balances are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad import nn, optim, rpc
+from telegrad.errors import (
+    BlockingCallError,
+    InvalidUseError,
+    PipelineError,
+    ScheduleError,
+    UnknownWorkerError,
+)
+from telegrad.parallel import Pipeline, RemoteModule
+from telegrad.parallel.pipeline import Action, Kind, Schedule
+from telegrad.parallel.pipeline.balance import best_cut
+from telegrad.testing import Cluster
+from tests.parallel.pipeline.models import WIDTH, Block, batch, close, make_model, reference
+
+LOSS = nn.functional.cross_entropy
+
+
+def row(stage: int, text: str) -> tuple[Action, ...]:
+    return tuple(Action(Kind(each[0]), stage, int(each[1])) for each in text.split())
+
+
+SOUND = Schedule("own", (row(0, "F0 F1 B0 B1"), row(1, "F0 B0 F1 B1")))
+DEADLOCK = Schedule("crossed", (row(0, "F0 B0 F1 B1"), row(1, "F1 F0 B0 B1")))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as cluster:
+        yield cluster
+
+
+def split(**options: Any) -> Pipeline:
+    given = {"workers": ["worker1", "worker2"], "num_microbatches": 2, "loss": LOSS, **options}
+    return Pipeline.from_sequential(given.pop("model", make_model(4)), **given)
+
+
+def stages(*given: Any, **options: Any) -> Pipeline:
+    return Pipeline(given, **{"num_microbatches": 2, "loss": LOSS, **options})
+
+
+def mixed() -> nn.Sequential:
+    return nn.Sequential(Block(0), nn.ReLU(), Block(1))
+
+
+WRONG: list[tuple[type[Exception], str, Callable[[], object]]] = [
+    (ValueError, r"balance has 3 counts for 2 workers", lambda: split(balance=[1, 1, 2])),
+    (ValueError, r"adds up to 5, the model has 4", lambda: split(balance=[1, 4])),
+    (ValueError, r"each stage needs at least one", lambda: split(balance=[0, 4])),
+    (ValueError, r"must be counts, 'parameters' or 'time'", lambda: split(balance="size")),
+    (ValueError, r"cannot be cut into 2 stages", lambda: split(model=nn.Sequential(Block(0)))),
+    (
+        ValueError,
+        r"1 modules that have parameters cannot be cut",
+        lambda: split(model=nn.Sequential(Block(0), nn.ReLU()), balance="time"),
+    ),
+    (TypeError, r"splits an nn.Sequential, not a Block", lambda: split(model=Block(0))),
+    (ValueError, r"at least one worker", lambda: split(workers=[])),
+    (
+        ValueError,
+        r"stage 1, a Sequential on worker 'worker2', has no parameter",
+        lambda: split(model=nn.Sequential(Block(0), nn.ReLU()), balance=[1, 1]),
+    ),
+    (ValueError, r"num_microbatches must be .* at least 1", lambda: split(num_microbatches=0)),
+    (ValueError, r"recompute must be one of", lambda: split(recompute="sometimes")),
+    (TypeError, r"loss must be a function", lambda: split(loss="mse")),
+    (TypeError, r"a spec is 'split', 'replicate' or", lambda: split(specs=["rows"])),
+    (ScheduleError, r"unknown schedule '2f2b'", lambda: split(schedule="2f2b")),
+    (ScheduleError, r"deadlock", lambda: split(schedule=DEADLOCK)),
+    (
+        ScheduleError,
+        r"has 2 stages and 2 micro-batches, the pipeline 1 and 2",
+        lambda: stages(("worker1", Block, (0,)), schedule=SOUND),
+    ),
+    (ScheduleError, r"2 places for 1 workers", lambda: split(workers=["worker1"], schedule=SOUND)),
+    (
+        ScheduleError,
+        r"place 0 .* stages \[0, 2\], which must be on the same workers",
+        lambda: stages(
+            *[(f"worker{w}", Block, (0,)) for w in (1, 2, 2, 1)], schedule="interleaved"
+        ),
+    ),
+    (ValueError, r"at least one stage", stages),
+    (TypeError, r"no worker is named", lambda: stages(Block(0))),
+    (TypeError, r"stage 0 must be \(worker, module\)", lambda: stages("worker1")),
+    (TypeError, r"stage 0 must be \(worker, module\)", lambda: stages(("worker1", 3))),
+    (TypeError, r"arguments of stage 0 must be a tuple", lambda: stages(("worker1", Block, 3))),
+    (
+        TypeError,
+        r"pass it alone",
+        lambda: stages(("worker1", RemoteModule("worker1", Block, (0,)))),
+    ),
+    (TypeError, r"a stage must be a Module, not a int", lambda: stages(("worker1", int))),
+    (UnknownWorkerError, r"worker9", lambda: stages(("worker9", Block(0)))),
+]
+
+
+def refuse_all() -> None:
+    for kind, words, make in WRONG:
+        with pytest.raises(kind, match=words):
+            make()
+
+
+def test_each_wrong_argument_has_words_of_its_own(cluster: Cluster) -> None:
+    cluster.call(0, refuse_all)
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block(0)
+
+    def forward(self, x: Any) -> Any:
+        return self.block(x), x
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block(0)
+
+    def forward(self, x: Any) -> Any:
+        self.block(x)
+        return "words"
+
+
+def constant(output: Any, target: Any) -> float:
+    return 1.0
+
+
+def refuse_steps() -> None:
+    pipe = split(num_microbatches=4)
+    with pytest.raises(ValueError, match=r"num_microbatches=4 is more than the 3 rows"):
+        pipe.step(*batch(3))
+    with pytest.raises(ValueError, match=r"argument 1 has shape \(5,\)"):
+        pipe.step(batch(6)[0], batch(5)[1])
+    with pytest.raises(TypeError, match="needs the inputs"):
+        pipe.step()
+    with pytest.raises(TypeError, match="2 arguments were given, and specs has 1"):
+        split(specs=["split"]).step(*batch(4))
+    with pytest.raises(ValueError, match="returned 1 parts for 2 micro-batches"):
+        split(specs=[lambda x, n: [x], "split"]).step(*batch(4))
+    assert pipe.forward(batch(3)[0]).shape == (3, WIDTH)
+    two = stages(("worker1", Pair), ("worker2", Block, (0,)))
+    with pytest.raises(
+        PipelineError,
+        match=r"stage 0 on worker 'worker1' gives 2 outputs, which the forward of stage 1 on worker "
+        r"'worker2', a Block, does not take",
+    ):
+        two.step(*batch(4))
+    with pytest.raises(PipelineError, match=r"stage 0 .* must return a Tensor or a tuple of Ten"):
+        stages(("worker1", Words), ("worker2", Block, (0,))).step(*batch(4))
+    with pytest.raises(PipelineError, match=r"the loss must be a Tensor of one item"):
+        stages(("worker1", Block, (0,)), loss=constant).step(*batch(4))
+    with pytest.raises(
+        PipelineError, match=r"the output of the last stage must be a Tensor of one"
+    ):
+        stages(("worker1", Block, (0,)), loss=None).step(batch(4)[0])
+
+
+def test_steps_that_do_not_fit_the_model(cluster: Cluster) -> None:
+    cluster.call(0, refuse_steps)
+
+
+async def on_the_loop() -> str:
+    try:
+        stages(("worker1", Block, (0,)))
+    except BlockingCallError as error:
+        return str(error)
+    return ""
+
+
+def test_a_pipeline_does_not_block_a_loop(cluster: Cluster) -> None:
+    assert "to_thread" in cluster.call(0, rpc.rpc_sync, "worker1", on_the_loop)
+
+
+# -- balance -------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data())
+def test_the_best_cut_is_the_best(weights: list[int], data: st.DataObject) -> None:
+    stages = data.draw(st.integers(1, len(weights)))
+    trained = data.draw(
+        st.lists(st.booleans(), min_size=len(weights), max_size=len(weights)).filter(
+            lambda each: sum(each) >= stages
+        )
+    )
+
+    def cuts(n: int, k: int) -> Iterator[list[int]]:
+        if k == 1:
+            yield [n]
+            return
+        for first in range(1, n - k + 2):
+            yield from ([first, *rest] for rest in cuts(n - first, k - 1))
+
+    def heaviest(counts: list[int]) -> float:
+        sums, first = [], 0
+        for count in counts:
+            if not any(trained[first : first + count]):
+                return np.inf
+            sums.append(sum(weights[first : first + count]))
+            first += count
+        return max(sums)
+
+    found = best_cut(weights, stages, trained)
+    assert sum(found) == len(weights)
+    assert heaviest(found) == min(map(heaviest, cuts(len(weights), stages)))
+
+
+class Slow(nn.Module):
+    """A block that counts as many as its size."""
+
+    def __init__(self, seed: int, loops: int) -> None:
+        super().__init__()
+        self.block, self.loops = Block(seed), loops
+
+    def forward(self, x: Any) -> Any:
+        for _ in range(self.loops):
+            np.linalg.svd(np.ones((60, 60)))
+        return self.block(x)
+
+
+def measured() -> None:
+    model = nn.Sequential(Slow(0, 12), *(Slow(k, 0) for k in range(1, 6)))
+    for sample in (batch(2)[0], None):
+        pipe = split(model=model, balance="time", sample=sample)
+        optimizer = pipe.optimizer(optim.SGD, lr=0.1)
+        if sample is None:
+            with pytest.raises(InvalidUseError, match="not split yet"):
+                pipe.parameter_rrefs()
+            close(pipe.state_dict(), model.state_dict())
+            pipe.load_state_dict(pipe.state_dict())
+            assert "no worker yet" in repr(pipe.train())
+            with pytest.raises(TypeError):
+                pipe.optimizer(optim.SGD, rate=1.0)
+        loss, gradients = reference(model, *batch(4))
+        assert pipe.step(*batch(4)) == pytest.approx(loss, rel=1e-10)
+        close(pipe.gradients(), gradients)
+        assert optimizer.step().stepped
+        owners = [rref.owner_name() for rref in pipe.parameter_rrefs()]
+        assert owners == ["worker1"] * 2 + ["worker2"] * 10
+
+
+def test_a_balance_by_time_measures_a_sample_or_the_first_inputs(cluster: Cluster) -> None:
+    cluster.call(0, measured)
+
+
+def own_table() -> None:
+    model = make_model(4)
+    pipe = split(model=model, schedule=SOUND)
+    loss, gradients = reference(model, *batch(5))
+    assert pipe.step(*batch(5)) == pytest.approx(loss, rel=1e-10)
+    close(pipe.gradients(), gradients)
+    assert pipe.report().held == (2, 1)
+
+
+def test_a_table_of_ones_own_runs(cluster: Cluster) -> None:
+    cluster.call(0, own_table)
+
+
+def parametrised() -> None:
+    pipe = split(model=nn.Sequential(*mixed().children(), nn.ReLU()))
+    owners = [rref.owner_name() for rref in pipe.parameter_rrefs()]
+    assert owners == ["worker1"] * 2 + ["worker2"] * 2
+
+
+def test_each_stage_of_a_balance_has_parameters(cluster: Cluster) -> None:
+    cluster.call(0, parametrised)
