@@ -49,6 +49,8 @@ DOCUMENTED: dict[str, str] = {
     "telegrad.parallel": """CommHook DistributedDataParallel DistributedOptimizer GradientBucket LossScale
         Pipeline ProcessContext RemoteModule StepFailure StepResult all_reduce_rows allreduce_hook bfloat16_compress_hook distributed_sampler
         float16_compress_hook fork functional parameter_rrefs spawn step_failure wait""",
+    "telegrad.parallel.pipeline": """Action Checked Costs Kind Pipeline PipelineOptimizer PipelineReport Pop Schedule
+        ScheduleError Span Stash Timeline as_svg as_text check make_schedule simulate""",
     "telegrad.data": "DistributedSampler",
     "telegrad.testing": """Cluster Fault FaultPlan FaultRule FaultStatistics FaultyNetwork
         FaultyTransport Injected LeakError faulty_network held_references no_leaked_children

@@ -50,6 +50,7 @@ FACES = (
     Face("telegrad.collectives"),
     Face("telegrad.parallel"),
     Face("telegrad.parallel.functional"),
+    Face("telegrad.parallel.pipeline"),
     Face("telegrad.nn"),
     Face("telegrad.nn.functional"),
     Face("telegrad.nn.init"),

@@ -89,6 +89,19 @@ class PipelineOptimizer:
     Attributes:
         param_groups: Dicts with the options of each group.
         loss_scale: The argument of that name, by which `Pipeline.step` multiplies each loss.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import nn, optim, parallel, rpc
+        >>> def mean(output):
+        ...     return output.mean()
+        >>> with rpc.init_rpc("a"):
+        ...     pipe = parallel.Pipeline([("a", nn.Linear, (3, 1))], num_microbatches=2, loss=mean)
+        ...     optimizer = pipe.optimizer(optim.SGD, lr=1.0, max_norm=0.5)
+        ...     before = pipe.step(np.ones((4, 3), np.float32))
+        ...     norm = optimizer.step().norm
+        ...     round(norm, 3), before > pipe.step(np.ones((4, 3), np.float32))
+        (2.0, True)
     """
 
     def __init__(

@@ -30,6 +30,19 @@ class PipelineReport:
         times: The mean time of each kind of action (`F`, `B`, `I`, `W`), by stage.
         held: The most micro-batches whose activations each stage held at a time.
         held_by_schedule: The same as the schedule says.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import nn, parallel, rpc
+        >>> def mean(output):
+        ...     return output.mean()
+        >>> with rpc.init_rpc("a"):
+        ...     stages = [("a", nn.Linear, (3, 2)), ("a", nn.Linear, (2, 1))]
+        ...     pipe = parallel.Pipeline(stages, num_microbatches=4, loss=mean)
+        ...     loss = pipe.step(np.ones((8, 3), np.float32))
+        ...     report = pipe.report()
+        ...     report.schedule, report.held, list(report.times)
+        ('1f1b', (2, 1), ['F', 'B'])
     """
 
     schedule: str

@@ -119,7 +119,12 @@ class Pop(Module):
             None adds the value.
 
     Example:
-        See `Stash`.
+        >>> import numpy as np
+        >>> from telegrad import nn
+        >>> from telegrad.parallel.pipeline import Pop, Stash
+        >>> model = nn.Sequential(Stash("input"), nn.ReLU(), Pop("input", np.maximum))
+        >>> model(np.array([-1.0, 2.0]))
+        tensor([0., 2.])
     """
 
     def __init__(self, name: str, combine: Callable[..., Any] | None = None) -> None:
