@@ -14,8 +14,8 @@ from telegrad.dist_autograd.seams import (
     leave_ambient,
 )
 from telegrad.errors import InvalidUseError, PipelineError
+from telegrad.optim import LossScale
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
-from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.owners import StepResult, step_failure
 from telegrad.rpc.seams import current_agent
 

@@ -19,9 +19,8 @@ import numpy as np
 from telegrad.autograd import Tensor
 from telegrad.errors import BlockingCallError, InvalidUseError, ScheduleError
 from telegrad.nn import Module, Parameter, Sequential
-from telegrad.optim import Optimizer
+from telegrad.optim import LossScale, Optimizer
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
-from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
 from telegrad.parallel.pipeline.micro_batches import Argument, Spec, shares, split_arguments
@@ -468,7 +467,7 @@ class Pipeline:
 
     def _scale(self) -> float:
         scales = [each.loss_scale for each in self._optimizers if each.loss_scale is not None]
-        return scales[-1].value if scales else 1.0
+        return float(scales[-1].value) if scales else 1.0
 
     def _first_stages(self) -> dict[str, int]:
         """Returns the first stage of each worker, by name."""
