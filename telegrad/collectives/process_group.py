@@ -286,6 +286,7 @@ class ProcessGroup:
         self.key = key
         self.terms = terms
         self.thresholds = terms.thresholds or DEFAULT
+        self._unusual = terms.words
         self.members = tuple(members)
         self.timeout = timeout
         self.warn_after = warn_after
@@ -430,8 +431,8 @@ class ProcessGroup:
 
     def _enter(self, call: Call[T], limit: float) -> Operation[T]:
         self.cross_waits.note_caller()
-        if self.terms.words:
-            call = replace(call, signature=replace(call.signature, terms=self.terms.words))
+        if self._unusual and call.channel is None:
+            call = replace(call, signature=replace(call.signature, terms=self._unusual))
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
             channel = self._known(call.channel)
