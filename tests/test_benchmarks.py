@@ -133,3 +133,15 @@ def test_the_profile_of_the_chain_runs_and_says_where_time_goes(programs: Progra
     for row in ("forward: NumPy's own", "backward: order, rules, sums", "all"):
         assert f"| {row} | " in output
     assert "| `operation" in output
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_pipelines_are_measured(programs: Programs) -> None:
+    few = ["--only", "step", "crossing", "--peers", "telegrad", "--rounds", "1", "--seconds", "0.1"]
+    output = programs.run(["python", "benchmarks/pipeline.py", *few], limit=150.0)
+    rows = [line.split("|")[1].strip() for line in output.splitlines() if line.startswith("| ")]
+    assert rows == [
+        *("step", "one process", "one process, micro-batches", "gpipe", "1f1b"),
+        *("crossing", "compute", "gpipe", "1f1b"),
+    ]
