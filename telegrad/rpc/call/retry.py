@@ -39,6 +39,7 @@ from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_name, call_payload
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.limits import seconds
+from telegrad.rpc.tick import Tick
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
@@ -153,10 +154,10 @@ class Retries:
 
     def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
-        self._lock = threading.Lock()  # guards the next three
+        self._lock = threading.Lock()  # guards the next two
         self._changed = threading.Condition(self._lock)
         self._calls: set[_Call] = set()
-        self._ticking = False
+        self._tick = Tick(agent.deadlines.after, LOOK_SECONDS, self._look, self._is_left)
         self._ending = self._closed = False
         agent.attachments.own_calls.append(self)
         agent.life.on_ending(self._end)
@@ -165,8 +166,7 @@ class Retries:
     @property
     def waiting(self) -> int:
         """The number of calls that wait for the return of their callee."""
-        with self._lock:
-            return sum(call.loss is not None for call in self._calls)
+        return len(self._waiting())
 
     @property
     def pending(self) -> int:
@@ -211,22 +211,19 @@ class Retries:
         if self._ends(call):
             call.end_closed()
             return
-        with self._lock:
-            start, self._ticking = not self._ticking, True
-        if start:
-            self._agent.deadlines.after(LOOK_SECONDS, self._tick)
+        self._tick.start()
 
-    def _tick(self) -> None:
-        """Looks for all callees that are missing; on the loop."""
+    def _waiting(self) -> list[_Call]:
         with self._lock:
-            waiting = [call for call in self._calls if call.loss is not None]
-            self._ticking = bool(waiting)
-        try:
-            for call in waiting:
-                call.look()
-        finally:
-            if waiting:
-                self._agent.deadlines.after(LOOK_SECONDS, self._tick)
+            return [call for call in self._calls if call.loss is not None]
+
+    def _is_left(self) -> bool:
+        return bool(self._waiting())
+
+    def _look(self) -> None:
+        """Looks for all callees that are missing; on the loop."""
+        for call in self._waiting():
+            call.look()
 
     def _ends(self, call: _Call) -> bool:
         """Returns True if a call may wait no more.
@@ -239,10 +236,9 @@ class Retries:
     def _end(self) -> None:
         """Begins, or goes on with, a graceful shutdown."""
         self._ending = True
-        with self._lock:
-            calls = [each for each in self._calls if each.loss is not None and self._ends(each)]
-        for call in calls:
-            call.end_closed()
+        for call in self._waiting():
+            if self._ends(call):
+                call.end_closed()
 
     def _close(self) -> None:
         self._closed = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -17,6 +16,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.rpc.agent.ambient import AmbientAgent, find_agent
+from telegrad.rpc.tick import Tick
 
 __all__ = [
     "Made",
@@ -117,18 +117,14 @@ class UnreadErrors:
         submit: Callable[[Callable[[], None]], None],
     ) -> None:
         self.reports: Reports = SimpleQueue()
-        self._after = after
         self._submit = submit
         self.expected: Reports | None = None
-        self._lock = threading.Lock()  # guards `expected`
+        self._tick = Tick(after, LOOK_SECONDS, self._look, lambda: True)
 
     def expect(self) -> Reports:
         """Returns where a finaliser reports to; from now on the queue is looked through."""
-        if self.expected is None:
-            with self._lock:
-                first, self.expected = self.expected is None, self.reports
-            if first:
-                self._after(LOOK_SECONDS, self._look)
+        self.expected = self.reports
+        self._tick.start()
         return self.reports
 
     def tell(self) -> None:
@@ -140,7 +136,6 @@ class UnreadErrors:
     def _look(self) -> None:
         if not self.reports.empty():
             self._submit(self.tell)
-        self._after(LOOK_SECONDS, self._look)
 
 
 def _tell(report: Report) -> None:

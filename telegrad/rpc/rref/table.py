@@ -53,6 +53,7 @@ from telegrad.rpc.rref.reference import (
     owner_lost_error,
     released_error,
 )
+from telegrad.rpc.tick import Tick
 from telegrad.transport import hands_over
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ __all__ = [
     "Outcome",
     "RRefMail",
     "RRefRegistry",
-    "Tick",
 ]
 
 
@@ -111,55 +111,8 @@ def _is_constant(value: Future[Any]) -> bool:
     return value.done() and not value._failed and type(value.value()) in CONSTANTS
 
 
-# -- the slow tick that counts garbage where no event does: one at a time, none where nothing is left --
-
 # Garbage is counted by the next event; where there is none, by a tick this many seconds later.
 DRAIN_SECONDS = 0.1
-
-
-@final
-class Tick:
-    """Of one registry. From any thread; blocks nowhere.
-
-    Args:
-        agent: On whose loop it ticks.
-        lock: That of the counting tables.
-        settle_up: Counts the garbage, and sends what waits for a ride.
-        is_left: Whether there will be another one; called under the lock.
-    """
-
-    def __init__(
-        self,
-        agent: AgentCore,
-        lock: threading.Lock,
-        settle_up: Callable[[], None],
-        is_left: Callable[[], bool],
-    ) -> None:
-        self._agent = agent
-        self._lock = lock
-        self._settle_up = settle_up
-        self._is_left = is_left
-        self._ticking = False  # written under the lock
-
-    def start(self) -> None:
-        """Goes on ticking; comes after what is to be counted was entered."""
-        if self._ticking:
-            return
-        with self._lock:
-            start, self._ticking = not self._ticking, True
-        if start:
-            self._agent.deadlines.after(DRAIN_SECONDS, self._tick)
-
-    def _tick(self) -> None:
-        try:
-            self._settle_up()
-        finally:
-            with self._lock:  # until here `start` begins no second one
-                self._ticking = False  # first: who still reads True has entered what `is_left` sees
-                again = self._ticking = self._is_left()
-        if again:
-            self._agent.deadlines.after(DRAIN_SECONDS, self._tick)
-
 
 # ------------------------------------------------------------------------------------------------
 
@@ -196,7 +149,7 @@ class RRefRegistry:
         self._failures: dict[ForkId, BaseException] = {}
         self._waiting: defaultdict[ForkId, list[Callable[[], None]]] = defaultdict(list)
         self._lost: dict[WorkerInfo, WorkerLostError] = {}
-        self._tick = Tick(agent, self._lock, self.settle_up, self._is_left)
+        self._tick = Tick(agent.deadlines.after, DRAIN_SECONDS, self.settle_up, self._is_left)
         self._closed = False
 
     @property

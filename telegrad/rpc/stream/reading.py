@@ -35,6 +35,7 @@ from telegrad.rpc.future.unread import Origin, Report, Reports, reports_of
 from telegrad.rpc.future.waits import NextItem, comes_from
 from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, STREAM, End, read_item
 from telegrad.rpc.stream.protocol import Receiver
+from telegrad.rpc.tick import Tick
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -414,9 +415,11 @@ class StreamReaders:
     def __init__(self, agent: AgentCore) -> None:
         self.agent = agent
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = threading.Lock()  # guards the next one
         self._readers: dict[int, StreamReader] = {}
-        self._ticking = False
+        self._tick = Tick(
+            agent.deadlines.after, HOUSEKEEPING_SECONDS, self.close_dropped, lambda: bool(self)
+        )
         self._dropped: SimpleQueue[int] = SimpleQueue()
         agent.inbox.register(ITEM, self._on_item)
         agent.inbox.on_loss(self._on_lost)
@@ -469,7 +472,7 @@ class StreamReaders:
             self.forget(reader)
             raise
         reader.start(reply)
-        self._keep_house()
+        self._tick.start()
         return reader
 
     def failed(self, peer: WorkerInfo, name: str, error: BaseException) -> StreamReader:
@@ -528,20 +531,6 @@ class StreamReaders:
             readers = [reader for reader in self._readers.values() if reader.peer == peer]
         for reader in readers:
             reader.lose(error)
-
-    def _keep_house(self) -> None:
-        with self._lock:
-            first = not self._ticking and bool(self._readers)
-            self._ticking = self._ticking or first
-        if first:
-            self.agent.deadlines.after(HOUSEKEEPING_SECONDS, self._tick)
-
-    def _tick(self) -> None:
-        """Now and then while a stream is open; on the loop."""
-        self.close_dropped()
-        with self._lock:
-            self._ticking = False
-        self._keep_house()
 
     def close_dropped(self) -> None:
         """Closes the streams whose last reference is gone."""
