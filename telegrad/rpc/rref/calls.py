@@ -47,7 +47,6 @@ __all__ = [
     "RRefCalls",
     "failed",
     "follow",
-    "hand_on",
     "result",
 ]
 
@@ -182,23 +181,6 @@ def failed(error: BaseException) -> Future[Any]:
     outcome: Future[Any] = Future()
     outcome.try_set_exception(error)
     return outcome
-
-
-def hand_on(done: Future[Any], outcome: Future[Any], kept: object) -> None:
-    """Completes a future as another one, and as the one inside it; without a raise, as `failed`.
-
-    Args:
-        done: The other one.
-        outcome: What is completed.
-        kept: Is kept until then.
-    """
-    error = done.exception()
-    if error is not None:
-        outcome.try_set_exception(error)
-    elif isinstance(value := done.value(), Future):
-        value._when_done(lambda inner: hand_on(inner, outcome, kept))
-    else:
-        outcome.try_set_result(value)
 
 
 def result(done: Future[Any]) -> Any:

@@ -35,7 +35,6 @@ from telegrad.rpc.rref.calls import (
     REMOTE,
     Creation,
     failed,
-    hand_on,
     result,
 )
 from telegrad.rpc.rref.protocol import RRefId, rref_id
@@ -363,17 +362,15 @@ class RRefServing:
             return UserCall(value.value, name="RRef.to_here")
 
         def fetched() -> Future[Any]:
-            outcome = new_future(self._agent.pool.submit, "RRef.to_here")
-            comes_from(outcome, value)
             _keep_while_wanted(kept)
+            return value.then(partial(answer, kept))
 
-            def answer(done: Future[Any]) -> None:
-                if done.exception() is not None:
-                    self._registry.event(self._registry.owners.tell, rref, caller)
-                hand_on(done, outcome, kept)  # which keeps what is only expected until then
-
-            value._when_done(answer)
-            return outcome
+        def answer(kept: list[Reference], done: Future[Any]) -> Any:
+            del kept  # it keeps until now what was only expected
+            if (error := done.exception()) is not None:
+                self._registry.event(self._registry.owners.tell, rref, caller)
+                return failed(error)
+            return done.value()
 
         return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
 
