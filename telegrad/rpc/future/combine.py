@@ -12,10 +12,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final
 
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
 from telegrad.rpc.agent.core import AgentCore, current_agent
@@ -574,7 +573,7 @@ def gather(
     if isinstance(given, Future):
         raise TypeError("gather takes several calls or futures, not one future; write [future]")
     seconds(timeout, math.inf)  # refuses 0, negatives and bools before anything is sent
-    asked = _prepare(agent, list(calls))
+    asked = _prepare(agent, calls)
     if k is not None:
         checked_k(k, len(asked))
     futures = _send(agent, asked, timeout)
@@ -598,9 +597,7 @@ def gather(
     return watched(agent, result)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     """A call that is ready to be sent to its worker."""
 
     to: WorkerInfo
@@ -608,66 +605,28 @@ class _Request:
     prepared: Prepared
 
 
-def _prepare(agent: AgentCore, calls: Sequence[object]) -> list[_Request | Future[Any]]:
+# The very same function and objects, to their encoding. The payload keeps them alive, so that no id
+# in a key is used twice. `(x,)` is a new tuple each time, and `x` is not.
+_Known: TypeAlias = dict[object, tuple[Prepared, object]]
+
+
+def _prepare(agent: AgentCore, calls: Iterable[object]) -> list[_Request | Future[Any]]:
     """Checks and encodes all calls before any of them is sent."""
-    parsed: list[_Parsed | Future[Any]] = []
-    known: dict[object, _Encoded] = {}
+    known: _Known = {}
     prepared: list[_Request | Future[Any]] = []
     for place, call in enumerate(calls):
-        with _naming(place):
-            parsed.append(_parse(agent, place, call))
-    for place, each in enumerate(parsed):
-        with _naming(place):
-            prepared.append(each if isinstance(each, Future) else each.request(known))
+        try:
+            prepared.append(
+                call if isinstance(call, Future) else _request(agent, place, call, known)
+            )
+        except Exception as error:
+            error.add_note(f"it is item {place} of the calls that were given to gather")
+            raise
     return prepared
 
 
-@contextlib.contextmanager
-def _naming(place: int) -> Iterator[None]:
-    """Notes which call it is that is refused."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"it is item {place} of the calls that were given to gather")
-        raise
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    """A payload, and what keeps it alive: no id in a key is used twice."""
-
-    prepared: Prepared
-    payload: object
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Parsed:
-    """A call as it was written."""
-
-    to: WorkerInfo
-    func: Any
-    args: object
-    kwargs: object
-
-    def request(self, known: dict[object, _Encoded]) -> _Request:
-        """Encodes it, unless an equal one was encoded already."""
-        function, payload = call_payload(self.func, self.args, self.kwargs)
-        key = self._key(payload["args"], payload["kwargs"])
-        if key not in known:
-            known[key] = _Encoded(Prepared.of(payload), payload)
-        return _Request(self.to, function, known[key].prepared)
-
-    def _key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-        """The very same objects: `(x,)` is a new tuple each time, `x` is not."""
-        named = tuple((name, id(value)) for name, value in kwargs.items())
-        return id(self.func), tuple(map(id, args)), named
-
-
-def _parse(agent: AgentCore, place: int, call: object) -> _Parsed | Future[Any]:
-    if isinstance(call, Future):
-        return call
+def _request(agent: AgentCore, place: int, call: object, known: _Known) -> _Request:
+    """Encodes a call, unless an equal one was encoded already."""
     if not isinstance(call, tuple) or not 2 <= len(call) <= 4:
         raise TypeError(
             f"a call is a tuple (to, func), (to, func, args) or (to, func, args, kwargs), or a "
@@ -676,7 +635,13 @@ def _parse(agent: AgentCore, place: int, call: object) -> _Parsed | Future[Any]:
     to, func, *rest = call
     args = rest[0] if rest else ()
     kwargs = rest[1] if len(rest) > 1 else None
-    return _Parsed(agent.members.find(to), func, args, kwargs)
+    peer = agent.members.find(to)
+    function, payload = call_payload(func, args, kwargs)
+    named = tuple((name, id(value)) for name, value in payload["kwargs"].items())
+    key = id(func), tuple(map(id, payload["args"])), named
+    if key not in known:
+        known[key] = Prepared.of(payload), payload
+    return _Request(peer, function, known[key][0])
 
 
 def _send(
