@@ -1,4 +1,4 @@
-"""What an agent is built of: for the packages above `rpc`, not for users."""
+"""The parts of an agent: for the packages above `rpc`, not for users."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Origin(NamedTuple):
-    """Where a future was made.
+    """The place where a future was made.
 
     Neither the frame is kept, which would hold the locals of its function, nor the number of its
     line, which takes longer to find than all else: the instruction tells it when it is asked for.
 
     Attributes:
-        code: Of the function that made it.
-        instruction: Where in that.
+        code: The code of the function that made it.
+        instruction: The place in that code.
     """
 
     code: CodeType
@@ -100,7 +100,7 @@ W = TypeVar("W", bound=Watched)
 
 @final
 class UnreadErrors:
-    """What one agent's process has been told of errors that nobody read.
+    """The errors that nobody read, as finalisers in one agent's process have told them.
 
     Args:
         after: Calls a function on the loop, some seconds later.
@@ -176,7 +176,7 @@ def watched(agent: AmbientAgent, future: W) -> W:
 
 
 def watch_from(agent: AmbientAgent, future: W, origin: Origin | None) -> W:
-    """Does what `watched` does, where it is known who is given what it stands for."""
+    """Does what `watched` does, for a future whose origin is known."""
     if origin is not None:
         future._watch(origin, _reports_of(agent))
     return future

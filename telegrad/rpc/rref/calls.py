@@ -51,25 +51,25 @@ __all__ = [
 ]
 
 
-# -- a creation that was asked for here: what becomes of it, and who hears of it where it fails --
+# -- a creation that was asked for here: its end, and those who hear of its failure --------------
 
 
 @final
 class Asked:
     """Waits for the reply to one creation request; is called when it has come.
 
-    It keeps the reference that it makes a value for no longer than others do. That one keeps it: so
-    when it is garbage too, and the creation failed, and nobody was told, the log is.
+    It does not keep the reference to the value; the reference keeps it. So if the creation failed
+    and nobody was told, the log is told once both are garbage.
 
     Args:
-        calls: Of the agent that asked.
-        reference: To what is created.
-        function: What creates it.
-        origin: Where the program asked; None where telegrad itself did.
+        calls: The calls of the agent that asked.
+        reference: The reference to the value that is created.
+        function: The name of the function that creates it.
+        origin: The place where the program asked; None where telegrad itself did.
         used: The fork that is kept until then.
 
     Attributes:
-        future: Of the reply.
+        future: The future of the reply.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Asked:
             self._calls.registry.created(self._fork)
 
     def hear(self) -> None:
-        """Says that somebody uses the reference, who is told where the creation failed."""
+        """Hears that the reference is used: its user is told if the creation failed."""
         self._heard = True  # first: `fail` looks at it last
         untold, self._untold = self._untold, None
         if untold is not None:
@@ -126,7 +126,7 @@ class Asked:
         """Tells everybody that there is no value.
 
         Args:
-            error: Why.
+            error: The reason.
             delivered: False only if the request is known not to have been handed over.
         """
         calls = self._calls
@@ -205,7 +205,7 @@ _HAS_VALUE = (ForkState.CONFIRMED, ForkState.PENDING)  # as far as is known of a
 @final
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class Creation:
-    """What a creation request creates: in the record of the call, and in a header on its way."""
+    """The value that a creation request creates: in the record of the call, and in a header on its way."""
 
     rref: RRefId
     fork: ForkId | None
@@ -219,7 +219,7 @@ class RRefCalls:
         registry: The agent's RRefs.
 
     Attributes:
-        registry: These.
+        registry: The agent's RRefs.
     """
 
     def __init__(self, registry: RRefRegistry) -> None:
@@ -234,7 +234,7 @@ class RRefCalls:
         kwargs: object,
         timeout: float | None,
     ) -> Reference:
-        """Asks `to` to call a function and keep what it returns."""
+        """Asks `to` to call a function and keep its value."""
         name, payload = call_message(func, args, kwargs)
         reference = self._create(to, name, payload, timeout)
         if isinstance(func, type) and not reference.type_name:
@@ -242,7 +242,7 @@ class RRefCalls:
         return reference
 
     def create_by_method(self, method: Method, timeout: float | None) -> Reference:
-        """Asks an owner to run a method of a value and keep what it returns."""
+        """Asks an owner to run a method of a value and keep the result."""
         source = method.reference
         used, failure = self.use(source)
         return self._create(
@@ -342,10 +342,10 @@ class RRefCalls:
         """Asks the owner of a value for something; the fork is kept until that is answered.
 
         Args:
-            reference: Which value.
-            kind: What the owner serves such requests by.
-            payload: Has the value's id as `rref`.
-            function: What is asked for, for messages.
+            reference: The reference to the value.
+            kind: The kind by which the owner serves such requests.
+            payload: The body, which has the value's id as `rref`.
+            function: The name of the request, for messages.
             timeout: Seconds; None for the default.
 
         Returns:
@@ -379,7 +379,7 @@ class RRefCalls:
         # First of all: the reader of the value may let go of it, and call on.
         reply._call_when_done(partial(self.unuse, used))
         if creation is not None and not creation.done():
-            # Nothing may ever be created: whoever waits for the value hears when that is known.
+            # Nothing may ever be created: those who wait for the value hear it when that is known.
             self.fail_with(creation, owner, reply.try_set_exception)
         return reply
 

@@ -350,7 +350,7 @@ class RRefInterceptor(Interceptor):
 
         def settle(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
-                registry.settle(rref, None, error)  # it does not run; who waits for it hears
+                registry.settle(rref, None, error)  # it does not run; those who wait for it hear so
 
         starts_after._when_done(settle)
 
@@ -422,7 +422,7 @@ def rebuild_traveller(meta: object, buffers: Sequence[Buffer], land: Land) -> ob
 def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
     """Handlers run in whichever thread has read; each is one event of the tables.
 
-    Who may say what follows from the ids: a child of its own forks, an owner of its own RRefs.
+    The ids tell who may say it: a child of its own forks, an owner of its own RRefs.
     `docs/security.md` has the table.
     """
     me, owners, users = agent.info, registry.owners, registry.users

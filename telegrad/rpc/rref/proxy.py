@@ -123,7 +123,7 @@ LEAST_SECONDS = 1e-3
 
 
 class Target:
-    """What the three stand-ins share: whose methods, through what, for how long."""
+    """The common part of the stand-ins: the reference, the calls, and the timeout."""
 
     __slots__ = ("calls", "reference", "timeout")
 

@@ -1,4 +1,4 @@
-"""What an RRef object holds, and what is said of one that travels."""
+"""The counted reference in an RRef object, and the description of an RRef that travels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-# Values of these classes never change, and whoever has a copy has all there is to know of them.
+# Values of these classes never change, and a copy says all there is to know of them.
 CONSTANTS: Final = (type(None), bool, int, float, str, bytes)
 LONGEST_CONSTANT = 256  # characters or bytes that are sent to somebody who may not want them
 LARGEST_CONSTANT = 2**62
@@ -47,24 +47,24 @@ class Hears(Protocol):
     """Hears how a creation has ended; `Asked` is the one."""
 
     def hear(self) -> None:
-        """Says that somebody uses the reference, who is told of a failure."""
+        """Hears that the reference is used: its user is told of a failure."""
 
 
 @final
 class Reference:
-    """What an RRef object holds: one handle of the owner's table or one fork of a user's.
+    """The content of an RRef object: one handle of the owner's table or one fork of a user's.
 
     Attributes:
-        registry: Where it is counted.
-        rref: Which value.
+        registry: The RRefs among which it is counted.
+        rref: The id of the value.
         fork: This user's fork; None on the owner.
-        owner: Who holds the value.
-        creation: The future of its creation where that was asked for here; None once it was read.
-        asked: What hears how its creation has ended, until somebody uses this; see `Asked`.
-        made: When, on the monotonic clock.
+        owner: The worker that holds the value.
+        creation: The future of its creation if that was asked for here; None once it was read.
+        asked: Hears how its creation has ended, until somebody uses this; see `Asked`.
+        made: The time at which it was made, on the monotonic clock.
         methods: Names that are known to be methods of the value.
-        whence: Where the program got it, for the report of what is never let go; shown by `str`.
-        released: Whether it was let go, on purpose or as garbage.
+        whence: The place where the program got it, for the report of leaks; shown by `str`.
+        released: True if it was let go, on purpose or as garbage.
     """
 
     __slots__ = (
@@ -138,7 +138,7 @@ class Reference:
         self.creation = None  # last: others look at what is set by then
 
     def hears(self) -> None:
-        """Says that somebody uses it, who is told where its creation failed."""
+        """Notes that it is used: its user is told if its creation failed."""
         asked, self.asked = self.asked, None
         if asked is not None:
             asked.hear()
@@ -259,11 +259,11 @@ class Method:
 
     @property
     def label(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"{self.reference.type_name or 'RRef'}.{self.name}"
 
     def payload(self) -> dict[str, object]:
-        """What travels."""
+        """Returns the body of the request."""
         return {
             "rref": list(self.reference.rref),
             "method": self.name,

@@ -1,6 +1,6 @@
 """The owner's end of the calls that RRefs make; `calls` names them.
 
-What is there already is answered in the thread that serves the request. A fetch or a method call
+A value that is there already is answered in the thread that serves the request. A fetch or a method call
 that arrives before its value is there waits for it without a thread.
 """
 
@@ -414,7 +414,7 @@ class RRefServing:
         rref = making.begin()
         try:
             user_call = prepare(caller, payload)
-        except BaseException as error:  # in a remote handler: who waits for the value hears of it
+        except BaseException as error:  # in a remote handler: those who wait for the value hear it
             registry.settle(rref, None, fresh_copy(error))
             raise
 

@@ -108,7 +108,7 @@ class RRefStreams:
             raise
         reader.call_when_ended(partial(calls.unuse, used))
         if creation is not None and not creation.done():
-            # Nothing may ever be created: whoever reads hears when that is known.
+            # Nothing may ever be created: the reader hears it when that is known.
             calls.fail_with(creation, owner, reader.fail)
         return Stream(self._readers, reader)
 

@@ -1,4 +1,4 @@
-"""What one agent knows of RRefs: both counting tables, the values it owns, and its references.
+"""The RRefs of one agent: both counting tables, the values it owns, and its references.
 
 The tables are pure; this is the thin shell around them: one lock, the values, the messages they
 ask for. A reference that is garbage only puts its id into a `SimpleQueue` (a finaliser may run
@@ -78,13 +78,13 @@ __all__ = [
 @final
 @dataclass(slots=True)
 class Outcome:
-    """Of one event.
+    """The outcome of one event.
 
     Attributes:
-        sends: Messages to post.
-        freed: What is to be dropped: values, which are futures, and errors.
-        orphans: Values that will never be created.
-        settled: What waits for forks that are no longer pending.
+        sends: The messages to post.
+        freed: The values to drop, which are futures, and errors.
+        orphans: The values that will never be created.
+        settled: Callbacks that wait for forks that are no longer pending.
     """
 
     sends: list[Send] = field(default_factory=list)
@@ -94,11 +94,11 @@ class Outcome:
 
     @property
     def runs_code(self) -> bool:
-        """Whether dropping what is freed may run code, which takes its time: a finaliser."""
+        """True if a finaliser may run when the values are dropped, which takes its time."""
         return not all(isinstance(each, Future) and _is_constant(each) for each in self.freed)
 
     def tell(self) -> None:
-        """Tells whom it concerns here; blocks nowhere."""
+        """Tells those whom it concerns here; blocks nowhere."""
         for orphan in self.orphans:
             orphan.try_set_exception(
                 ValueNotFoundError("the worker that was to create this value gave up or was lost")
@@ -154,19 +154,19 @@ class RRefRegistry:
 
     @property
     def owned(self) -> int:
-        """How many values live here."""
+        """The number of values that live here."""
         self.drain()
         return len(self.owners)
 
     @property
     def used(self) -> int:
-        """How many forks of others' values are here."""
+        """The number of forks of others' values that are here."""
         self.drain()
         return len(self.users)
 
     @property
     def forks(self) -> int:
-        """How many forks of values that live here are counted."""
+        """The number of counted forks of values that live here."""
         self.drain()
         with self._lock:
             return self.owners.forks
@@ -229,7 +229,7 @@ class RRefRegistry:
             return self._borrow(rref)
 
     def state(self, fork: ForkId) -> ForkState | None:
-        """What is known of a fork that is held here."""
+        """Returns the state of a fork that is held here; None if it is not known."""
         return self.users.state(fork)
 
     def failure(self, reference: Reference) -> BaseException | None:
@@ -315,7 +315,7 @@ class RRefRegistry:
             self.event(self.owners.settle, rref)
             return
         fails = future is not None and not future.done()
-        # Its users hear that it failed before whoever waits for it: messages keep their order.
+        # Its users hear that it failed before those who wait for it: messages keep their order.
         self.event(self.owners.settle, rref, failed=fails)
         if future is not None:
             future.try_set_exception(error)
@@ -446,7 +446,7 @@ class RRefRegistry:
         self._wait_until(lambda: not self.users.held(), limit)
 
     def close(self) -> None:
-        """Drops the values and fails who waits for them: the agent is gone."""
+        """Drops the values and fails the waits for them: the agent is gone."""
         with self._lock:
             self._closed = True
             values, self._values = self._values, {}
@@ -590,7 +590,7 @@ class RRefMail:
     """Posts messages of the counting protocol. From any thread; blocks nowhere.
 
     Args:
-        agent: Whose.
+        agent: The agent.
         cut_off: Hears of an owner that can never be reached.
         unowned: Hears of a fork whose owner is no member of the job.
     """
@@ -609,7 +609,7 @@ class RRefMail:
 
     @property
     def waits(self) -> bool:
-        """Whether something may wait for `flush`."""
+        """True if something may wait for `flush`."""
         return bool(self._riding)
 
     def post(self, sends: Sequence[Send]) -> None:
