@@ -75,27 +75,24 @@ class Window:
         self._limit = limits.pending_calls_per_peer
         self._allowance = limits.allowance_bytes  # the bytes of it that no call has taken
         self._waiting: dict[int, int] = {}  # calls without a place, in order, to their sizes
-        self._asking: dict[int, int] = {}  # calls with a place, to their sizes
-        self._started: dict[int, int] = {}  # calls to the bytes that they take of the allowance
+        self._placed: dict[int, int] = {}  # calls to the bytes that they take of the allowance
+        self._asking: dict[int, int] = {}  # those of them that wait for a permit, to their sizes
 
     @property
     def is_empty(self) -> bool:
         """True if it knows of no call."""
-        return not (self._started or self._asking or self._waiting)
+        return not (self._placed or self._waiting)
 
     def enter(self, call: int, size: int) -> Step:
         """Takes a new call and returns its first step: START, ASK or WAIT."""
-        if self._waiting or len(self._started) + len(self._asking) >= self._limit:
+        if self._waiting or len(self._placed) >= self._limit:
             self._waiting[call] = size
             return Step.WAIT
         return self._take_place(call, size)
 
     def admit(self, call: int) -> bool:
         """Takes the callee's permit for a call; returns False if the call was withdrawn before."""
-        if self._asking.pop(call, None) is None:
-            return False
-        self._started[call] = 0
-        return True
+        return self._asking.pop(call, None) is not None
 
     def leave(self, call: int) -> list[Move]:
         """Takes out a call that was answered, or that will never start; idempotent.
@@ -104,13 +101,13 @@ class Window:
             Its own WITHDRAW if it had asked, then START or ASK of the calls that get a place.
         """
         moves: list[Move] = []
-        if (taken := self._started.pop(call, None)) is not None:
-            self._allowance += taken
-        elif (size := self._asking.pop(call, None)) is not None:
-            moves.append(Move(call, Step.WITHDRAW, size))
-        else:
+        if (taken := self._placed.pop(call, None)) is None:
             self._waiting.pop(call, None)
-        while self._waiting and len(self._started) + len(self._asking) < self._limit:
+        else:
+            self._allowance += taken
+            if self._asking and (size := self._asking.pop(call, None)) is not None:
+                moves.append(Move(call, Step.WITHDRAW, size))
+        while self._waiting and len(self._placed) < self._limit:
             first = next(iter(self._waiting))
             size = self._waiting.pop(first)
             moves.append(Move(first, self._take_place(first, size), size))
@@ -118,15 +115,15 @@ class Window:
 
     def lose(self) -> None:
         """Forgets all calls, as the peer is lost."""
-        for calls in (self._waiting, self._asking, self._started):
+        for calls in (self._waiting, self._asking, self._placed):
             calls.clear()
 
     def _take_place(self, call: int, size: int) -> Step:
         if size > self._allowance:
-            self._asking[call] = size
+            self._placed[call], self._asking[call] = 0, size
             return Step.ASK
         self._allowance -= size
-        self._started[call] = size
+        self._placed[call] = size
         return Step.START
 
 
