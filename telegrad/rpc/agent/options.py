@@ -215,21 +215,9 @@ class RpcOptions:
         object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
         if not isinstance(self.limits, Limits):
             raise TypeError(f"RpcOptions.limits must be rpc.Limits(...), not {self.limits!r}")
-        if isinstance(self.spin, bool) or not isinstance(self.spin, int | float):
-            raise TypeError(f"RpcOptions.spin must be seconds, not {self.spin!r}")
-        if not 0 <= self.spin <= MAX_SPIN:
-            raise ValueError(
-                f"RpcOptions.spin must be 0 to {MAX_SPIN:g} s (got {self.spin!r}): a thread that "
-                "looks keeps a processor busy"
-            )
-        interval = self.switch_interval
-        if isinstance(interval, bool) or not isinstance(interval, int | float):
-            raise TypeError(f"RpcOptions.switch_interval must be seconds, not {interval!r}")
-        if not 0 < interval <= MAX_SWITCH_INTERVAL:
-            raise ValueError(
-                f"RpcOptions.switch_interval must be above 0 and at most "
-                f"{MAX_SWITCH_INTERVAL:g} s (got {interval!r})"
-            )
+        spinning = ": a thread that looks keeps a processor busy"
+        _check_seconds("spin", self.spin, 0, MAX_SPIN, spinning)
+        _check_seconds("switch_interval", self.switch_interval, 1e-6, MAX_SWITCH_INTERVAL)
 
     @property
     def waits_for(self) -> int | tuple[str, ...] | None:
@@ -261,6 +249,13 @@ class RpcOptions:
     def callable_decision(self) -> Decide | None:
         """The function that decides instead of a mode; None for a mode or patterns."""
         return self.callables if callable(self.callables) else None
+
+
+def _check_seconds(name: str, value: object, least: float, most: float, why: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"RpcOptions.{name} must be seconds, not {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"RpcOptions.{name} must be {least:g} to {most:g} s (got {value!r}){why}")
 
 
 def _check_tls(options: RpcOptions) -> None:

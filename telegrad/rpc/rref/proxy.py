@@ -23,20 +23,17 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from telegrad.errors import BlockingCallError
 from telegrad.rpc.call.failure import cut_own_frames
-from telegrad.rpc.future.unread import watched
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.reference import Method
 from telegrad.transport import on_own_loop
 
 if TYPE_CHECKING:
-    from telegrad.rpc.future.future import Future
     from telegrad.rpc.rref.reference import Reference
 
 __all__ = [
-    "AsyncProxy",
+    "MethodProxy",
     "NoSpecialMethods",
-    "RemoteProxy",
     "SyncProxy",
     "not_here",
 ]
@@ -133,9 +130,6 @@ class Target:
         self.calls = calls
         self.reference = reference
         self.timeout = timeout
-
-    def method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Method:
-        return Method(self.reference, name, args, kwargs)
 
     def knows_method(self, name: str) -> bool:
         """Tells whether a public name is known to be a method, without a message."""
@@ -249,44 +243,27 @@ class SyncProxy(NoSpecialMethods):
 
 
 @final
-class AsyncProxy(NoSpecialMethods):
-    """`proxy.m(x)` runs `value.m(x)` on the owner and returns a Future of its result."""
+class MethodProxy(NoSpecialMethods, Generic[R]):
+    """`proxy.m(x)` begins to run `value.m(x)` on the owner, and returns at once.
 
-    __slots__ = ("_target",)
+    Args:
+        calls: The calls of the agent.
+        reference: The reference to the value.
+        timeout: Seconds for each call; None for the default.
+        begin: Begins to run a method, with that timeout; returns a Future, an RRef or a Stream.
+    """
 
-    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
-        self._target = Target(calls, reference, timeout)
-
-    def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
-        return UncalledMethod(self._target, public(name), self._run)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Calls the value itself."""
-        return self._run("__call__", args, kwargs)
-
-    def _run(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
-    ) -> Future[Any]:
-        target = self._target
-        future = target.calls.call(target.method(name, args, kwargs), target.left(spent))
-        return watched(target.reference.registry.agent, future)
-
-
-@final
-class RemoteProxy(NoSpecialMethods, Generic[R]):
-    """`proxy.m(x)` runs `value.m(x)` on the owner and returns an RRef to its result."""
-
-    __slots__ = ("_make", "_target")
+    __slots__ = ("_begin", "_target")
 
     def __init__(
         self,
         calls: RRefCalls,
         reference: Reference,
         timeout: float | None,
-        make: Callable[[Reference], R],
+        begin: Callable[[Method, float | None], R],
     ) -> None:
         self._target = Target(calls, reference, timeout)
-        self._make = make
+        self._begin = begin
 
     def __getattr__(self, name: str) -> Callable[..., R]:
         return UncalledMethod(self._target, public(name), self._run)
@@ -299,8 +276,7 @@ class RemoteProxy(NoSpecialMethods, Generic[R]):
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
     ) -> R:
         target = self._target
-        method = target.method(name, args, kwargs)
-        return self._make(target.calls.create_by_method(method, target.left(spent)))
+        return self._begin(Method(target.reference, name, args, kwargs), target.left(spent))
 
 
 def public(name: str) -> str:

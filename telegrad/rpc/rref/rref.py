@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 from telegrad.errors import BlockingCallError, InvalidUseError
 from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.failure import cut_own_frames
+from telegrad.rpc.future.unread import watched
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.interceptor import attach_with, describe_nothing, rebuild_traveller
 from telegrad.rpc.rref.protocol import ForkState
-from telegrad.rpc.rref.proxy import AsyncProxy, RemoteProxy, SyncProxy, not_here
-from telegrad.rpc.rref.reference import Counted, Reference, name_of_type
-from telegrad.rpc.rref.stream import StreamProxy
+from telegrad.rpc.rref.proxy import MethodProxy, SyncProxy, not_here
+from telegrad.rpc.rref.reference import Counted, Method, Reference, name_of_type
+from telegrad.rpc.rref.stream import RRefStreams
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.transport import on_own_loop
 from telegrad.wire import ExternalType, register_external
 
 if TYPE_CHECKING:
     from telegrad.rpc.future.future import Future
+    from telegrad.rpc.stream.stream import Stream
     from telegrad.types import WorkerInfo
 
 __all__ = ["RRef", "attach_to", "create_rref", "reference_of", "rref_of"]
@@ -145,7 +147,7 @@ class RRef(Counted, Generic[T]):
         calls = reference.registry.agent.attachments[RRefCalls]
         return cast("T", SyncProxy(calls, reference, timeout))
 
-    def rpc_async(self, timeout: float | None = None) -> AsyncProxy:
+    def rpc_async(self, timeout: float | None = None) -> MethodProxy[Future[Any]]:
         """Returns a stand-in whose methods give a Future: `r.rpc_async().m(x).wait()`.
 
         An attribute or property is read as a method without arguments is called: `.a().wait()`.
@@ -153,9 +155,14 @@ class RRef(Counted, Generic[T]):
         Args:
             timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
         """
-        return AsyncProxy(self._calls(), self._reference, timeout)
+        calls = self._calls()
 
-    def remote(self, timeout: float | None = None) -> RemoteProxy[RRef[Any]]:
+        def begin(method: Method, limit: float | None) -> Future[Any]:
+            return watched(calls.registry.agent, calls.call(method, limit))
+
+        return MethodProxy(calls, self._reference, timeout, begin)
+
+    def remote(self, timeout: float | None = None) -> MethodProxy[RRef[Any]]:
         """Returns a stand-in whose methods give an RRef to their value, which stays there.
 
         `.a()` gives one to an attribute or property.
@@ -164,9 +171,14 @@ class RRef(Counted, Generic[T]):
             timeout: Seconds above 0 until each value must be there; None for the default,
                 `math.inf` for no limit.
         """
-        return RemoteProxy(self._calls(), self._reference, timeout, rref_of)
+        calls = self._calls()
 
-    def rpc_stream(self, timeout: float | None = None) -> StreamProxy:
+        def begin(method: Method, limit: float | None) -> RRef[Any]:
+            return rref_of(calls.create_by_method(method, limit))
+
+        return MethodProxy(calls, self._reference, timeout, begin)
+
+    def rpc_stream(self, timeout: float | None = None) -> MethodProxy[Stream[Any]]:
         """Returns a stand-in whose methods give a Stream: `for x in r.rpc_stream().m(n): ...`.
 
         The method is a generator or an async generator, or returns another iterator; it runs on
@@ -176,7 +188,9 @@ class RRef(Counted, Generic[T]):
             timeout: Seconds above 0 that each next item may be waited for; None for the default,
                 `math.inf` for no limit.
         """
-        return StreamProxy(self._calls(), self._reference, timeout)
+        calls = self._calls()
+        streams = calls.registry.agent.attachments[RRefStreams]
+        return MethodProxy(calls, self._reference, timeout, streams.open)
 
     def backward(
         self,

@@ -9,13 +9,11 @@ any stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.rpc.call.user_call import Prepare, UserCall
 from telegrad.rpc.rref.calls import RRefCalls
-from telegrad.rpc.rref.proxy import NoSpecialMethods, Target, UncalledMethod, public
 from telegrad.rpc.rref.reference import CheckFound, Method, find_method
 from telegrad.rpc.rref.serving import AdmittedMethod, RRefServing
 from telegrad.rpc.stream.messages import read_number
@@ -27,35 +25,10 @@ from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
-    from telegrad.rpc.rref.reference import Reference
 
-__all__ = ["RRefStreams", "StreamProxy", "attach_to"]
+__all__ = ["RRefStreams", "attach_to"]
 
 METHOD_STREAM = "rref.stream"
-
-
-@final
-class StreamProxy(NoSpecialMethods):
-    """`proxy.m(x)` runs the generator `value.m(x)` on the owner and returns a Stream of its items."""
-
-    __slots__ = ("_target",)
-
-    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
-        self._target = Target(calls, reference, timeout)
-
-    def __getattr__(self, name: str) -> Callable[..., Stream[Any]]:
-        return UncalledMethod(self._target, public(name), self._run)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Stream[Any]:
-        """Calls the value itself."""
-        return self._run("__call__", args, kwargs)
-
-    def _run(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
-    ) -> Stream[Any]:
-        target = self._target
-        streams = target.reference.registry.agent.attachments[RRefStreams]
-        return streams.open(target.method(name, args, kwargs), target.left(spent))
 
 
 @final
