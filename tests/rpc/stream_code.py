@@ -366,3 +366,15 @@ def produced() -> int:
 
 def closed() -> bool:
     return counts.wait_closed("killed")
+
+
+class EmptyError(Exception):
+    """An error that is false, as it has no items."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def refuses() -> Iterator[int]:
+    """Raises before there is a generator."""
+    raise EmptyError("no generator")

@@ -112,6 +112,14 @@ def test_an_item_that_cannot_travel(job: Job) -> None:
             next(items)
 
 
+def test_an_error_that_is_false_is_one(job: Job) -> None:
+    with seams.use_agent(job.agents[0]):
+        items = rpc.stream("w1", stream_code.refuses)
+        for _ in range(2):
+            with pytest.raises(stream_code.EmptyError, match="no generator"):
+                next(items)
+
+
 def test_what_is_no_stream(job: Job) -> None:
     with seams.use_agent(job.agents[0]):
         for value in (3, [1, 2], None):

@@ -395,8 +395,8 @@ class RRefCalls:
             if told is not error:
                 told.__cause__ = error
         elif isinstance(error, LookupError) and creation is not None and creation._failed:
-            told = creation.exception() or error  # the owner only knows that there is no value
-            told = fresh_copy(told)
+            reason = creation.exception()  # the owner only knows that there is no value
+            told = error if reason is None else fresh_copy(reason)
         return told
 
     def fail_with(

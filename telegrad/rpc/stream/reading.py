@@ -134,7 +134,9 @@ class StreamReader:
 
     def report(self) -> None:
         """Reports the error with which it has ended, or may have; for a finaliser."""
-        error = self._receiver.failure or (self._raise_end if self._ended else None)
+        error: BaseException | Callable[[], None] | None = self._receiver.failure
+        if error is None and self._ended:
+            error = self._raise_end
         if error is None or self._receiver.is_closed:
             return
         unread, self._unread = self._unread, None
@@ -341,7 +343,8 @@ class StreamReader:
         reply = self._reply
         assert reply is not None
         try:
-            return reply.exception() or End.read(reply.value())
+            error = reply.exception()
+            return End.read(reply.value()) if error is None else error
         except DecodeError as garbage:
             return garbage
 
