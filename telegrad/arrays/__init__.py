@@ -27,6 +27,15 @@ from telegrad.arrays.device import (
 from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, gpu_identities
 from telegrad.arrays.device_reports import raise_reported, report_ends
 from telegrad.arrays.joining import joined_flat, joined_rows, views_of
+from telegrad.arrays.nccl import (
+    UNIQUE_ID_BYTES,
+    Communicator,
+    Moment,
+    can_reduce,
+    empty_beside,
+    has_nccl,
+    new_unique_id,
+)
 from telegrad.arrays.shared import SharedMemory, can_share, memory_below, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
 from telegrad.arrays.streams import Place, Streams, current_place, follow
@@ -41,8 +50,11 @@ from telegrad.arrays.twins import (
 
 __all__ = [
     "CPU",
+    "UNIQUE_ID_BYTES",
+    "Communicator",
     "DeviceMemory",
     "Mappings",
+    "Moment",
     "Place",
     "SharedMemory",
     "SharedPlace",
@@ -51,6 +63,7 @@ __all__ = [
     "array_beside",
     "array_from_dlpack",
     "as_array",
+    "can_reduce",
     "can_share",
     "check_devices",
     "check_supported",
@@ -60,9 +73,11 @@ __all__ = [
     "current_place",
     "device_name",
     "device_of",
+    "empty_beside",
     "follow",
     "fourier_twin",
     "gpu_identities",
+    "has_nccl",
     "host_copy",
     "is_array",
     "is_cupy",
@@ -73,6 +88,7 @@ __all__ = [
     "joined_rows",
     "memory_below",
     "namespace",
+    "new_unique_id",
     "octets_from_gpu",
     "raise_reported",
     "reduction_twin",

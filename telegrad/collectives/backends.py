@@ -4,6 +4,7 @@
     ranks on several hosts, some with more   HostsBackend: broadcasts and long all_reduces use both
     all others                               MessageBackend
     ranks that were given one of the user's  that one
+    arrays on a GPU for each rank, in a group of backend "nccl"     nccl.backend.NcclBackend
 
 Operations use the backend one after the other, in the order of their numbers.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 from telegrad.collectives.algorithms import (
     direct,
@@ -40,7 +41,9 @@ from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, 
 from telegrad.rpc.seams import Spin
 from telegrad.types import Array, Shape
 
-__all__ = ["HostsBackend", "MemoryBackend", "MessageBackend", "Sharing", "Terms"]
+__all__ = ["NCCL", "HostsBackend", "MemoryBackend", "MessageBackend", "Sharing", "Terms"]
+
+NCCL: Final = "nccl"  # the name of the backend that leaves arrays on the GPUs
 
 
 class MessageBackend(Backend):
@@ -216,8 +219,8 @@ class Terms:
     Attributes:
         thresholds: The thresholds by which it chooses algorithms; None for the default ones, and
             in a call of `new_group` for those of the first member.
-        backend: The name of a backend of the user's; empty for messages and memory.
-        maker: The function that makes that backend.
+        backend: The name of a backend of the user's, or "nccl"; empty for messages and memory.
+        maker: The function that makes a backend of the user's.
     """
 
     thresholds: Thresholds | None = None
@@ -262,6 +265,7 @@ class Sharing:
         self._open: OpenBackend | None = None
         self._thresholds = terms.thresholds or DEFAULT
         self.possible = bool(hosts) and self._make is None
+        self._ordered = self._make is not None or terms.backend == NCCL
         self._hosts = hosts
         self._alone = len(hosts) == 1
         self._spin = Spin(spin)
@@ -276,7 +280,7 @@ class Sharing:
 
     @property
     def _takes_turns(self) -> bool:
-        return self.possible or self._make is not None
+        return self.possible or self._ordered
 
     # The group calls these two with its lock held, in the order of the operations.
 
@@ -296,10 +300,14 @@ class Sharing:
             self._queue.remove(meeting)
         return [*self._queue][: 1 if self._takes_turns else None]
 
-    async def enter(self, meeting: Meeting) -> Backend:
-        """Waits for the turn of an operation and returns its backend."""
+    async def turn(self, meeting: Meeting) -> None:
+        """Waits for the turn of an operation."""
         if self._takes_turns:
             await meeting.until(lambda: not self._takes_turns or self._queue[0] is meeting or None)
+
+    async def enter(self, meeting: Meeting) -> Backend:
+        """Waits for the turn of an operation and returns its backend."""
+        await self.turn(meeting)
         if self._make is not None:
             if self._open is None:
                 self._open = self._make()

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, final
 
+from telegrad.arrays import Moment
 from telegrad.collectives.backends import Sharing
 from telegrad.collectives.link import EAGER_BYTES, Arrival, Backend, Link, Steps
 from telegrad.collectives.mailbox import Slot, mismatch_of
@@ -45,6 +46,8 @@ from telegrad.collectives.messages import (
     Signature,
     pack_short,
 )
+from telegrad.collectives.nccl.backend import OnDevice
+from telegrad.collectives.reduction import Staged
 from telegrad.collectives.shared_memory.queues import SHORT_BYTES
 from telegrad.collectives.shared_memory.room import Meeting
 from telegrad.errors import (
@@ -166,6 +169,8 @@ class Call(Generic[T]):
         eager_bytes: The bytes it may send to one rank before that rank has entered.
         channel: The channel that counts it; None for an operation of all members.
         names_all: True if the error of its deadline names all missing ranks, not one alone.
+        staged: The arrays that `run` uses.
+        on_device: The way that leaves arrays on the GPU; None if there is none for this operation.
     """
 
     signature: Signature
@@ -174,6 +179,8 @@ class Call(Generic[T]):
     eager_bytes: int = 0
     channel: Channel = None
     names_all: bool = True
+    staged: Sequence[Staged] = ()
+    on_device: OnDevice[T] | None = None
 
 
 class Group(Protocol):
@@ -266,6 +273,7 @@ class Operation(Meeting, Generic[T]):
         began: True if it may send; the group sets it under the lock.
         over: True if it has ended; the group sets it under the lock.
         unasked: The cost of received messages that this rank had not requested.
+        enqueued: The moment at which a GPU will have run it; None if no GPU takes part.
     """
 
     def __init__(
@@ -282,6 +290,7 @@ class Operation(Meeting, Generic[T]):
         self.began = call.channel is not None  # two ranks alone take no turns with the others
         self.over = False
         self.unasked = 0
+        self.enqueued: Moment | None = None
         self.group = group
         self._clock = Clock(limit, warn_after)
         self._outbox: dict[int, list[tuple[int, Buffer]]] = {}  # by rank, until that rank is ready
@@ -306,6 +315,11 @@ class Operation(Meeting, Generic[T]):
         """The operation in words that do not name this rank."""
         name = self.group.name
         return f"{self.call.signature}, number {self.slot.id.sequence} of group {name!r}"
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until its deadline."""
+        return self._clock.limit - self._clock.elapsed
 
     def lacks(self, worker: WorkerInfo) -> bool:
         """Returns True if this has told others of its block, and waits for `worker` to enter."""
@@ -452,6 +466,13 @@ class Operation(Meeting, Generic[T]):
             return await self.until(find)
         queues = self.group.sharing.queues
         return await queues.wait(there, self.group.collect, lambda: self.until(find))
+
+    def look(self) -> None:
+        """Makes this rank look again if it waits in `until`."""
+        with self.group.state_lock:
+            actions = self.noticed()
+        for action in actions:
+            action()
 
     def _may_push(self, to: int, nbytes: int) -> bool:
         if nbytes > EAGER_BYTES:

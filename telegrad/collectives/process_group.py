@@ -15,18 +15,18 @@ sent ends alone.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar, final
+from typing import Any, TypeVar, final
 
-from telegrad.collectives.backends import Sharing, Terms
+from telegrad.arrays import Moment
+from telegrad.collectives.api.work import Work
+from telegrad.collectives.backends import NCCL, Sharing, Terms
 from telegrad.collectives.failure import Failure, cause_for_others
 from telegrad.collectives.link import run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, Slot
@@ -46,6 +46,7 @@ from telegrad.collectives.messages import (
     OperationMessage,
     unpack_short,
 )
+from telegrad.collectives.nccl.side import NcclSide
 from telegrad.collectives.operation import MESSAGE_BYTES, Call, CrossWaits, Operation, time_limit
 from telegrad.collectives.select import DEFAULT
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
@@ -72,117 +73,12 @@ __all__ = [
     "ALLOWANCE_BYTES",
     "GroupStatistics",
     "ProcessGroup",
-    "Work",
 ]
-
-
-# -- started operations --------------------------------------------------------------------------
-
-T = TypeVar("T")
-U = TypeVar("U")
-
-
-@final
-class Work(Generic[T]):
-    """A handle for an operation that was called with `async_op=True`.
-
-    Until the operation is done, its array belongs to it. Any thread may use the handle, and any
-    event loop may await it.
-
-    Args:
-        future: The future of the operation's value.
-        operation: The operation, in words.
-        rank: The group and the rank, in words.
-        blocking: Returns the context manager that `wait` enters while it blocks.
-        check: Raises if nobody may wait for it yet.
-
-    Example:
-        >>> import numpy as np
-        >>> from telegrad import collectives
-        >>> from telegrad.testing import Cluster
-        >>> def step():  # runs on every worker
-        ...     group = collectives.init_process_group()
-        ...     x = np.array([1.0])
-        ...     work = collectives.all_reduce(x, async_op=True)
-        ...     work.wait()  # until then, x belongs to the operation
-        ...     return x.item()
-        >>> with Cluster(2) as cluster:
-        ...     cluster.run(step)
-        [2.0, 2.0]
-    """
-
-    def __init__(
-        self,
-        future: Future[T],
-        operation: str,
-        rank: str,
-        blocking: Callable[[], AbstractContextManager[None]] = nullcontext,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._future = future
-        self._operation = operation
-        self._rank = rank
-        self._blocking = blocking
-        self._check = check
-        self._started = time.monotonic()
-
-    def wait(self, timeout: float | None = None) -> T:
-        """Blocks until the operation is done and returns its value.
-
-        Args:
-            timeout: Seconds above 0 for this wait alone. None and `math.inf` wait until the
-                operation ends, at its own deadline at the latest.
-
-        Returns:
-            The value that the verb returns without `async_op`.
-
-        Raises:
-            CallTimeoutError: The operation was not done within `timeout`, and goes on; or its own
-                deadline has passed.
-            CollectiveMismatchError: The ranks called different operations.
-            WorkerLostError: A rank is lost.
-            BlockingCallError: The caller runs on an event loop of telegrad; write `await work`.
-        """
-        self._check()
-        with self._blocking():
-            return self._future.wait(timeout)
-
-    def done(self) -> bool:
-        """Returns True if the operation is over, with success or an error."""
-        return self._future.done()
-
-    def exception(self) -> BaseException | None:
-        """Returns the error of an operation that is over, or None if it succeeded.
-
-        Raises:
-            RuntimeError: The operation is not over.
-        """
-        return self._future.exception()
-
-    def then(self, callback: Callable[[Future[T]], U]) -> Future[U]:
-        """Returns a future of `callback(future)`, for the operation's future; see `rpc.Future`."""
-        return self._future.then(callback)
-
-    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
-        """Runs `callback` with the operation's future once it is over; see `rpc.Future`."""
-        self._future.add_done_callback(callback)
-
-    def __await__(self) -> Generator[Any, None, T]:
-        """Waits on the running event loop; if the waiting task is cancelled, the operation goes on."""
-        self._check()
-        return asyncio.shield(self._future).__await__()
-
-    def __repr__(self) -> str:
-        """Returns the operation, its group and rank, its state and its age."""
-        state = "pending"
-        if self.done():
-            state = "done" if self.exception() is None else "failed"
-        age = time.monotonic() - self._started
-        return f"<Work {self._operation} of {self._rank}: {state}, started {age:.1f} s ago>"
 
 
 # -- the group -----------------------------------------------------------------------------------
 
+T = TypeVar("T")
 
 # Limit of small data on its way to a rank that has not requested it: data of operations that were
 # started and are not over, and of messages not yet received. It allows some dozens of small
@@ -293,6 +189,7 @@ class ProcessGroup:
         self.cross_waits = cross_waits
         spin = longest_spin(agent.options.spin)
         self.sharing = Sharing(_neighbours(agent, members), spin, terms)
+        self.nccl = NcclSide(self) if terms.backend == NCCL else None
         self._name = name
         self._agent = agent
         self._places = {member: r for r, member in enumerate(members)}
@@ -393,32 +290,58 @@ class ProcessGroup:
                 f"`await rpc.to_thread({verb}, ...)`{other}"
             )
         self._check_member(call)
+        call = self._routed(call)
         operation = self._enter(call, time_limit(timeout, self.timeout))
         with self.cross_waits.blocking(operation):
-            return run_here(self._run(operation))
+            value = run_here(self._run(operation))
+        if operation.enqueued is not None:
+            operation.enqueued.order()
+        return value
 
     def start(self, call: Call[T], timeout: float | None) -> Work[T]:
         """Starts an operation, which threads of the pool run. Its Work raises any failure."""
         self._check_member(call)
+        call = self._routed(call)
         limit = seconds(timeout, self.timeout)
-        future = new_future(self._agent.pool.submit, f"{call.signature} of {self.where}")
+        words = f"{call.signature} of {self.where}"
+        future: Future[T] = new_future(self._agent.pool.submit, words)
+        arrival: Future[Callable[[], T]] | None = None
+        if self.nccl is not None and call.on_device is not None:
+            arrival = new_future(self._agent.pool.submit, words)
+
+        def arrive(value: T, enqueued: Moment) -> T:
+            enqueued.order()
+            return value
 
         async def settle(operation: Operation[T]) -> None:
             try:
                 value = await self._run(operation)
+                if arrival is not None and self.nccl is not None and operation.enqueued is not None:
+                    arrival.try_set_result(partial(arrive, value, operation.enqueued))
+                    self.nccl.finish(operation)
             except BaseException as error:  # at the top of a task
                 future.try_set_exception(error)
             else:
                 future.try_set_result(value)
+            if arrival is not None:  # of no GPU, or failed before it was enqueued
+                arrival.try_set_result(future.wait)
 
         try:
             operation = self._enter(call, limit)
         except Exception as error:  # the group is over: the Work raises that, now as later
             future.try_set_exception(error)
-            return Work(future, str(call.signature), self.where)
+            return Work(future, str(call.signature), self.where)  # no arrival: it is over
         run_in_pool(settle(operation), self._agent.pool.submit)
         blocking = partial(self.cross_waits.blocking, operation)
-        return Work(future, str(call.signature), self.where, blocking)
+        return Work(future, str(call.signature), self.where, blocking, arrival=arrival)
+
+    def _routed(self, call: Call[T]) -> Call[T]:
+        """Returns the call with its arrays where they are needed: on the host, unless NCCL may run it."""
+        if self.nccl is not None and call.on_device is not None:
+            return self.nccl.route(call, call.on_device)
+        for each in call.staged:
+            each.stage()
+        return call
 
     async def _run(self, operation: Operation[T]) -> T:
         try:
@@ -696,7 +619,10 @@ class ProcessGroup:
                 return
             failure = self._failure = Failure(cause, since)
             self._mailbox.drop(failure.ends)
-            actions = [action for each in self._operations.values() for action in each.noticed()]
+            operations = list(self._operations.values())
+            actions = [action for each in operations for action in each.noticed()]
+        if self.nccl is not None:
+            self.nccl.end(since)
         _perform(actions)
         if tell:
             body = AbortMessage(self.key, since, cause).to_wire()
@@ -753,6 +679,8 @@ class ProcessGroup:
                     source, to, tag = i.channel
                     counts = sent[to] if source == self.rank else taken[source]
                     counts[tag] = min(counts[tag], i.sequence - 1)
+        if self.nccl is not None:
+            self.nccl.close()
         worker = self._agent.info.name
         cause = NotInitializedError(f"worker {worker!r} has left group {self._name!r}")
         self.fail(cause, tell=False)

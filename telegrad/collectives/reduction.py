@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -258,21 +259,35 @@ def check_array(verb: str, array: object, *, written: bool) -> Array:
 class Staged:
     """A user's array as algorithms need it: on the host, flat, contiguous.
 
-    It shares the array's own memory if that is possible; otherwise it is a copy, made at once.
+    It shares the array's own memory if that is possible; otherwise it is a copy. An array on a GPU is
+    copied by `stage`, or when `flat` is asked for first.
 
     Args:
         array: An array of any strides, on any device.
 
     Attributes:
         array: The user's array.
-        flat: An array of shape (array.size,).
     """
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        host = to_host(array)
-        self._shared = host is array and bool(host.flags.c_contiguous)
-        self.flat: Array = np.ascontiguousarray(host).reshape(-1)
+        self._flat: Array | None = None
+        if not is_cupy(array):
+            self.stage()
+
+    def stage(self) -> None:
+        """Makes `flat`, unless it is there; of an array on a GPU in the current stream."""
+        if self._flat is None:
+            host = to_host(self.array)
+            self._shared = host is self.array and bool(host.flags.c_contiguous)
+            self._flat = np.ascontiguousarray(host).reshape(-1)
+
+    @property
+    def flat(self) -> Array:
+        """The items, of shape (array.size,)."""
+        self.stage()
+        assert self._flat is not None
+        return self._flat
 
     @property
     def shaped(self) -> Array:
@@ -282,7 +297,7 @@ class Staged:
     def replace(self, array: Array) -> None:
         """Replaces the values by those of a new array of the same shape and dtype."""
         self._shared = False
-        self.flat = np.ascontiguousarray(array).reshape(-1)
+        self._flat = np.ascontiguousarray(array).reshape(-1)
 
     def to_user(self, array: Array) -> Array:
         """Returns a host array on the device of the user's array."""
@@ -302,12 +317,17 @@ class Joined:
         staged: At least one array. Of a single one the memory is used, of several it is copied.
 
     Attributes:
-        flat: The items of all arrays, one after the other.
+        nbytes: The bytes of all arrays.
     """
 
     def __init__(self, staged: Sequence[Staged]) -> None:
         self._staged = staged
-        self.flat: Array = joined_flat([each.flat for each in staged])
+        self.nbytes = sum(each.array.nbytes for each in staged)
+
+    @cached_property
+    def flat(self) -> Array:
+        """The items of all arrays, one after the other."""
+        return joined_flat([each.flat for each in self._staged])
 
     def write_back(self) -> None:
         """Copies the values of `flat` into the users' arrays."""

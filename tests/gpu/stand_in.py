@@ -13,7 +13,7 @@ It is no GPU and no emulator of one. It finds what CuPy would refuse or answer w
     np.linalg.eigh(a)              vectors with other signs than LAPACK's
 
 Its `cuda` part has one device, or as many as are asked for, streams and events that know the
-order of work (`stand_in_streams`), and memory that processes share. Arrays are made on the thread's
+order of work (`stand_in_streams`), memory that processes share, and NCCL between threads. Arrays are made on the thread's
 current device; views stay where they are.
 Functions that CuPy has and telegrad does not use are missing on purpose: a new use is noticed.
 """
@@ -30,9 +30,10 @@ import numpy as np
 
 from tests.gpu.stand_in_devices import Device, cuda, current_device
 from tests.gpu.stand_in_kernels import RawModule
-from tests.gpu.stand_in_memory import is_pinned
+from tests.gpu.stand_in_memory import is_pinned, published
+from tests.gpu.stand_in_nccl import nccl
 from tests.gpu.stand_in_signatures import SIGNATURES
-from tests.gpu.stand_in_streams import Memory, host_waits
+from tests.gpu.stand_in_streams import Memory, host_waits, wait_for_kernels
 
 __all__ = ["Ufunc", "call_on_host", "ndarray", "stand_in"]
 
@@ -65,9 +66,19 @@ class ndarray:
 
     @property
     def of_host(self) -> Any:
-        """The array, for work in the current stream."""
+        """The array, for work in the current stream, which is done at once."""
+        wait_for_kernels()
         self.memory.use()
         return self.array
+
+    def _viewed(self, view: Callable[[Any], Any]) -> ndarray:
+        """Returns a view, for which no stream works, or the copy that NumPy makes instead."""
+        found = view(self.array)
+        if not found.size or np.may_share_memory(found, self.array):
+            return self._view(found)
+        copied = ndarray(view(self.of_host))
+        copied.number = self.number
+        return copied
 
     # What CuPy tells of an array.
 
@@ -112,7 +123,7 @@ class ndarray:
 
     @property
     def data(self) -> types.SimpleNamespace:
-        return types.SimpleNamespace(ptr=self.array.__array_interface__["data"][0])
+        return types.SimpleNamespace(ptr=published(self.array, self.number, self.memory))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -122,11 +133,11 @@ class ndarray:
 
     @property
     def real(self) -> ndarray:
-        return self._view(self.of_host.real)
+        return self._viewed(lambda array: array.real)
 
     @property
     def imag(self) -> ndarray:
-        return self._view(self.of_host.imag)
+        return self._viewed(lambda array: array.imag)
 
     @property
     def base(self) -> Any:
@@ -134,7 +145,7 @@ class ndarray:
 
     @property
     def T(self) -> ndarray:
-        return self._view(self.of_host.T)
+        return self._viewed(lambda array: array.T)
 
     # To the host.
 
@@ -188,7 +199,7 @@ class ndarray:
     def __getitem__(self, index: Any) -> ndarray:
         if isinstance(index, ndarray) and index.dtype.kind == "b":
             host_waits("a mask as an index", index.memory)  # for the length of the result
-        return self._view(self.of_host[_index(index)])
+        return self._viewed(lambda array: array[_index(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.of_host[_index(index)] = _host(value)
@@ -247,13 +258,13 @@ class ndarray:
         self.memory.write()
 
     def reshape(self, *shape: Any) -> ndarray:
-        return self._view(self.of_host.reshape(*shape))
+        return self._viewed(lambda array: array.reshape(*shape))
 
     def ravel(self) -> ndarray:
         return self._view(self.of_host.ravel())
 
     def transpose(self, *axes: Any) -> ndarray:
-        return self._view(self.of_host.transpose(*axes))
+        return self._viewed(lambda array: array.transpose(*axes))
 
     def swapaxes(self, axis1: int, axis2: int) -> ndarray:
         return self._view(self.of_host.swapaxes(axis1, axis2))
@@ -289,6 +300,7 @@ def _host(value: Any) -> Any:
     if isinstance(value, ndarray):
         return value.of_host
     if (told := getattr(value, "__cuda_array_interface__", None)) is not None:
+        wait_for_kernels()
         return np.asarray(_Exported(told, value))
     if not isinstance(value, SCALARS):
         raise TypeError(f"Unsupported type {type(value)}")
@@ -720,5 +732,6 @@ def stand_in(devices: int = 1) -> Any:
     module = types.ModuleType("cupy", __doc__)
     vars(module).update(vars(_MODULE), cuda=cuda(devices))
     module.__version__ = "14.2.0"  # type: ignore[attr-defined]
+    module.cuda.nccl = nccl
     module.__file__ = sys.modules[__name__].__file__
     return module

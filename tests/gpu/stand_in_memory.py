@@ -32,6 +32,8 @@ __all__ = [
     "allocated",
     "finish",
     "is_pinned",
+    "memory_at",
+    "published",
     "queued",
     "runtime",
 ]
@@ -58,6 +60,8 @@ class _Allocation:
 _OWN: dict[int, _Allocation] = {}  # by their addresses
 _OPENED: dict[int, _Allocation] = {}
 _COPIES = threading.local()
+_PUBLISHED: dict[int, tuple[Any, int, Any]] = {}
+MOST_PUBLISHED = 1000
 _PINNED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -69,6 +73,27 @@ def allocated() -> tuple[int, int]:
 def _address(octets: Any) -> int:
     there: int = octets.__array_interface__["data"][0]
     return there
+
+
+def published(array: Any, number: int, memory: Any) -> int:
+    """Returns the address of an array, by which `memory_at` finds it."""
+    pointer = _address(array)
+    with _LOCK:
+        _PUBLISHED[pointer] = weakref.ref(array), number, memory
+        if len(_PUBLISHED) > MOST_PUBLISHED:
+            for old in [p for p, (reference, _, _) in _PUBLISHED.items() if reference() is None]:
+                del _PUBLISHED[old]
+    return pointer
+
+
+def memory_at(pointer: int) -> tuple[Any, int, Any]:
+    """Returns the array whose address was asked for last, its device, and the memory that it has."""
+    with _LOCK:
+        reference, number, memory = _PUBLISHED.get(pointer, (lambda: None, -1, None))
+    array = reference()
+    if array is None:
+        raise AssertionError("a pointer to no memory of a device")
+    return array, number, memory
 
 
 def malloc(size: int) -> int:

@@ -10,6 +10,10 @@ the work there is done before its own next piece: a vector clock. An event keeps
 A race is an array that a stream uses although it does not come after the array's last write; or
 memory that goes back to the pool while a stream may still use it, other than the one that it was
 allocated in (CuPy's pool gives it to the next array of that one).
+
+Work is done at once, when it is launched; but a Kernel is done later. What is launched behind one
+waits for it, in the thread that launches it. What reads on a stream that does not come after it finds
+what was there before.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -26,11 +31,14 @@ from tests.gpu.stand_in_memory import finish, queued
 __all__ = [
     "THREAD",
     "Event",
+    "Kernel",
     "Memory",
     "Stream",
     "Watch",
     "current_stream",
     "host_waits",
+    "stream_at",
+    "wait_for_kernels",
     "watched",
 ]
 
@@ -136,6 +144,7 @@ class Memory:
 
 def host_waits(what: str, memory: Memory) -> None:
     """Notes that the host waits for a copy from a memory in the current stream."""
+    wait_for_kernels()
     with _LOCK:
         memory.use()
         stream, _ = _launched()
@@ -149,6 +158,50 @@ def _wait(what: str, clock: Clock) -> None:
             watch.waits.append(what)
 
 
+class Kernel:
+    """Work that takes its time, as NCCL's does until all ranks have come.
+
+    Args:
+        stream: Its stream.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._after = stream.kernels
+        self._done = threading.Event()
+        with _LOCK:
+            _UNFINISHED.add(self)
+        stream.add(self)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all before it are done."""
+        return all(each.done for each in self._after)
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def finish(self) -> None:
+        self._done.set()
+        with _LOCK:
+            _UNFINISHED.discard(self)
+
+    def wait(self) -> None:
+        if not self._done.wait(MOST_SECONDS):
+            raise AssertionError("a kernel that never ends is waited for")
+
+
+MOST_SECONDS = 60.0
+_UNFINISHED: set[Kernel] = set()
+
+
+def wait_for_kernels() -> None:
+    """Waits for the kernels before the next work in the current stream."""
+    if _UNFINISHED:
+        for each in current_stream().kernels:
+            each.wait()
+
+
 class Stream:
     """As CuPy's: of the device that is current when it is made."""
 
@@ -157,10 +210,26 @@ class Stream:
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         self.ptr = 0 if null else next(_NUMBERS)
         self.device_id = -1 if null else getattr(THREAD, "number", 0)
+        self._kernels: dict[int, list[Kernel]] = {}  # by device, as all have one null stream
+        _BY_POINTER[self.ptr] = self
         with _LOCK:
             if not non_blocking:
                 _BLOCKING.add(self.ptr)
             _CLOCKS.setdefault(self.ptr, {})
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """Those that are not done, on the current device."""
+        number = getattr(THREAD, "number", 0)
+        with _LOCK:
+            left = [each for each in self._kernels.get(number, ()) if not each.done]
+            self._kernels[number] = left
+            return list(left)
+
+    def add(self, *kernels: Kernel) -> None:
+        """Puts kernels before the next work."""
+        with _LOCK:
+            self._kernels.setdefault(getattr(THREAD, "number", 0), []).extend(kernels)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and self.ptr == other.ptr
@@ -189,9 +258,12 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         with _LOCK:
             _learn(_CLOCKS[self.ptr], event.clock)
+        self.add(*event.kernels)
 
     def synchronize(self) -> None:
         finish(queued())
+        for each in self.kernels:
+            each.wait()
         _wait("synchronize", dict(_CLOCKS[self.ptr]))
 
     def __del__(self) -> None:
@@ -200,6 +272,14 @@ class Stream:
                 _BLOCKING.discard(self.ptr)
                 _learn(_CLOCKS[0], _CLOCKS.get(self.ptr, {}))
             _CLOCKS.pop(self.ptr, None)
+
+
+_BY_POINTER: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+
+
+def stream_at(pointer: int) -> Stream:
+    """Returns the stream of a `ptr`."""
+    return _BY_POINTER[pointer]
 
 
 def _stack() -> list[tuple[int, Stream]]:
@@ -227,17 +307,26 @@ class Event:
         self.time = 0.0
         self.before = -1
         self.clock: Clock = {}
+        self.kernels: Sequence[Kernel] = ()
+
+    @property
+    def done(self) -> bool:
+        return all(each.done for each in self.kernels)
 
     def record(self, stream: Stream | None = None) -> None:
         self.time = time.perf_counter()
         self.before = queued()
+        recorded = stream or current_stream()
+        self.kernels = recorded.kernels
         with _LOCK:
-            self.clock = dict(_up_to_date((stream or current_stream()).ptr))
+            self.clock = dict(_up_to_date(recorded.ptr))
 
     def synchronize(self) -> None:
         if self.before < 0:
             raise AssertionError("an event that was never recorded is waited for")
         finish(self.before)
+        for each in self.kernels:
+            each.wait()
         _wait("event.synchronize", self.clock)
 
 

@@ -6,10 +6,11 @@ from typing import Literal, overload
 
 from telegrad.collectives.api.calls import group_of
 from telegrad.collectives.api.coalescing import run_call
+from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup, Work
+from telegrad.collectives.process_group import ProcessGroup
 
 __all__ = ["barrier", "monitored_barrier"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ __all__ = [
     "check_tag",
     "current_world",
     "cut_rows",
-    "eager_bytes",
+    "cut_shapes",
     "eager_bytes_of",
     "group_of",
     "partner_of",
@@ -99,14 +99,9 @@ def check_integer(what: str, value: object) -> int:
     return int(value)
 
 
-def eager_bytes(flat: Array, message_bytes: int) -> int:
-    """Returns the bytes of an array that are sent to a rank before it asks for them."""
-    return flat.nbytes if message_bytes <= EAGER_BYTES else 0
-
-
-def eager_bytes_of(parts: Sequence[Array]) -> int:
-    """Returns the most bytes of parts, one for each rank, that are sent before a rank asks."""
-    return max((part.nbytes for part in parts if part.nbytes <= EAGER_BYTES), default=0)
+def eager_bytes_of(sizes: Iterable[int]) -> int:
+    """Returns the most bytes that are sent to a rank before it asks, of messages of these sizes."""
+    return max((nbytes for nbytes in sizes if nbytes <= EAGER_BYTES), default=0)
 
 
 def check_parts(verb: str, arrays: object, group: ProcessGroup) -> list[Array]:
@@ -180,6 +175,11 @@ def check_lengths(what: str, lengths: object, group: ProcessGroup) -> list[int]:
     return [int(each) for each in lengths]
 
 
+def cut_shapes(array: Array, lengths: Sequence[int]) -> list[Shape]:
+    """Returns the shapes of the parts into which `cut_rows` cuts an array."""
+    return [(length, *array.shape[1:]) for length in lengths]
+
+
 def cut_rows(array: Array, lengths: Sequence[int]) -> list[Array]:
     """Returns views of an array: its first axis, cut into parts of these lengths.
 
@@ -198,7 +198,7 @@ def signature_of(
     op: str = "",
     root: int = -1,
     shape: Shape | None = None,
-    parts: Sequence[Array] = (),
+    parts: Sequence[Shape] = (),
     wanted: Sequence[Shape] = (),
 ) -> Signature:
     """Returns the signature of a call with arrays.
@@ -210,7 +210,7 @@ def signature_of(
         op: The name of the reduction.
         root: The rank in the job that the data comes from or goes to.
         shape: The shape of the array that all ranks pass.
-        parts: The arrays for each rank.
+        parts: The shapes of the arrays for each rank.
         wanted: The shapes that are expected from each rank.
 
     Raises:
@@ -224,7 +224,7 @@ def signature_of(
         root=root,
         dtype=dtype_label(array.dtype),
         shape=shape,
-        parts=tuple(part.shape for part in parts),
+        parts=tuple(parts),
         wanted=tuple(wanted),
         label=label,
     )

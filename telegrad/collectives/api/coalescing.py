@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 
 from telegrad.arrays import is_cupy
 from telegrad.collectives.api.calls import group_of
+from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.messages import Signature
+from telegrad.collectives.nccl.backend import CallOf, NcclBackend, OnDevice
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup, Work
+from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import Staged
 from telegrad.errors import InvalidUseError
 from telegrad.rpc import Future
@@ -60,12 +63,14 @@ class JoinableCall(Generic[T]):
         staged: Its array.
         in_place: True if the array gets the result; False if the verb returns it.
         join: Returns the work of several such calls.
+        on_device: As for `Call`.
     """
 
     signature: Signature
     staged: Staged
     in_place: bool
     join: Callable[[ProcessGroup, Sequence[JoinableCall[T]], CallsOf], Joint[T]]
+    on_device: OnDevice[T] | None
 
     def alone(self, group: ProcessGroup) -> Call[T]:
         """Returns the call as an operation of its own."""
@@ -80,6 +85,8 @@ class JoinableCall(Generic[T]):
             run=run,
             in_turn=joint.in_turn,
             eager_bytes=joint.eager_bytes,
+            staged=[self.staged],
+            on_device=self.on_device,
         )
 
 
@@ -287,6 +294,23 @@ class Coalesced:
             run=run,
             in_turn=any(joint.in_turn for _, joint in joints),
             eager_bytes=sum(joint.eager_bytes for _, joint in joints),
+            staged=[each.staged for each in self._pieces],
+            on_device=self._on_device(),
+        )
+
+    def _on_device(self) -> OnDevice[None] | None:
+        ways = [each.on_device for each in self._pieces if each.on_device is not None]
+        if len(ways) < len(self._pieces):
+            return None
+
+        async def run(backend: NcclBackend, call_of: CallOf) -> None:
+            for i, way in enumerate(ways):
+                self._values[i] = await way.run(backend, partial(_call_of, call_of, i))
+
+        return OnDevice(
+            arrays=[array for way in ways for array in way.arrays],
+            run=run,
+            heard=any(way.heard for way in ways),
         )
 
     def _joint(self, places: Sequence[int]) -> Joint[Any]:
@@ -319,6 +343,11 @@ class Coalesced:
     def _fail(self, error: BaseException) -> None:
         for future in self._futures:
             future.try_set_exception(error)
+
+
+def _call_of(call_of: CallOf, i: int, r: int) -> Signature:
+    """Returns the i-th call in the block of a rank."""
+    return call_of(r).calls[i]
 
 
 _blocks: ContextVar[tuple[Coalesced, ...]] = ContextVar("telegrad_coalesced", default=())

@@ -9,22 +9,24 @@ from typing import Literal, overload
 
 import numpy as np
 
-from telegrad.arrays import joined_flat, joined_rows, views_of
+from telegrad.arrays import joined_rows, views_of
 from telegrad.collectives.api.calls import (
     check_lengths,
     check_parts,
     check_splits,
     cut_rows,
-    eager_bytes,
+    cut_shapes,
     eager_bytes_of,
     group_of,
     place_of,
     signature_of,
 )
 from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, Joint, run_call
+from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link
+from telegrad.collectives.nccl.backend import OnDevice
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup, Work
+from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import Joined, Staged, check_array
 from telegrad.collectives.select import select_all_gather, select_broadcast
 from telegrad.types import Array, Rank, Shape
@@ -508,6 +510,9 @@ def _broadcast_piece(
         staged=Staged(checked),
         in_place=True,
         join=partial(_broadcast, root),
+        on_device=OnDevice(
+            arrays=[checked], run=lambda backend, _: backend.broadcast(checked, root)
+        ),
     )
 
 
@@ -515,8 +520,7 @@ def _broadcast(
     root: int, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
 ) -> Joint[None]:
     joined = Joined([each.staged for each in pieces])
-
-    choice = select_broadcast(joined.flat.nbytes, group.size, group.thresholds)
+    choice = select_broadcast(joined.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> Sequence[None]:
         backend = await link.backend()
@@ -531,15 +535,23 @@ def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[lis
     """Returns the call of `all_gather`; raises the errors of `all_gather` for its arguments."""
     checked = check_array("all_gather", array, written=False)
     staged = Staged(checked)
-    choice = select_all_gather(staged.flat.nbytes, group.size, group.thresholds)
+    choice = select_all_gather(checked.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> list[Array]:
         backend = await link.backend()
         gathered = await backend.all_gather(staged.shaped)
         return [staged.to_user(each) for each in gathered]
 
-    signature = signature_of("all_gather", checked, label, shape=checked.shape)
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=choice.eager_bytes)
+    return Call(
+        signature=signature_of("all_gather", checked, label, shape=checked.shape),
+        run=run,
+        in_turn=True,
+        eager_bytes=choice.eager_bytes,
+        staged=[staged],
+        on_device=OnDevice(
+            arrays=[checked], run=lambda backend, _: backend.all_gather(checked), heard=True
+        ),
+    )
 
 
 def _all_gather_single_piece(array: object, label: str) -> JoinableCall[Array]:
@@ -549,6 +561,13 @@ def _all_gather_single_piece(array: object, label: str) -> JoinableCall[Array]:
         staged=Staged(checked),
         in_place=False,
         join=_all_gather_single,
+        on_device=OnDevice(
+            arrays=[checked],
+            run=lambda backend, call_of: backend.all_gather_rows(
+                checked, lambda r: call_of(r).shape or ()
+            ),
+            heard=True,
+        ),
     )
 
 
@@ -558,7 +577,7 @@ def _all_gather_single(
     if len(pieces) > 1:
         return _all_gather_joined(pieces, calls_of)
     staged = pieces[0].staged
-    choice = select_all_gather(staged.flat.nbytes, group.size, group.thresholds)
+    choice = select_all_gather(staged.array.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> Sequence[Array]:
         backend = await link.backend()
@@ -572,7 +591,7 @@ def _all_gather_single(
 
 def _all_gather_joined(pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf) -> Joint[Array]:
     """Hears from every rank, as the joined array does not tell the shapes of the arrays in it."""
-    flat = joined_flat([each.staged.flat for each in pieces])
+    whole = Joined([each.staged for each in pieces])
 
     async def run(link: Link) -> Sequence[Array]:
         def shapes_of(r: int) -> list[Shape]:
@@ -580,13 +599,13 @@ def _all_gather_joined(pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf)
 
         backend = await link.backend()
         gathered = await backend.all_gather(
-            flat, lambda r: (sum(math.prod(shape) for shape in shapes_of(r)),), heard=True
+            whole.flat, lambda r: (sum(math.prod(shape) for shape in shapes_of(r)),), heard=True
         )
         cut = [views_of(each, shapes_of(r)) for r, each in enumerate(gathered)]
         joined = [joined_rows(list(map(np.atleast_1d, each))) for each in zip(*cut, strict=True)]
         return [each.staged.to_user(v) for each, v in zip(pieces, joined, strict=True)]
 
-    return Joint(run, eager_bytes(flat, flat.nbytes), in_turn=True)
+    return Joint(run, eager_bytes_of([whole.nbytes]), in_turn=True)
 
 
 def _gather_call(
@@ -602,8 +621,16 @@ def _gather_call(
         return None if gathered is None else [staged.to_user(each) for each in gathered]
 
     signature = signature_of("gather", checked, label, root=group.ranks[root], shape=checked.shape)
-    eager = eager_bytes(staged.flat, staged.flat.nbytes)
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager)
+    return Call(
+        signature=signature,
+        run=run,
+        in_turn=True,
+        eager_bytes=eager_bytes_of([checked.nbytes]),
+        staged=[staged],
+        on_device=OnDevice(
+            arrays=[checked], run=lambda backend, _: backend.gather(checked, root), heard=True
+        ),
+    )
 
 
 def _scatter_call(
@@ -620,17 +647,32 @@ def _scatter_call(
             f"scatter_list is for rank {group.ranks[root]}, the source, alone; pass None here"
         )
     staged = Staged(checked)
-    flat = [Staged(part).flat for part in parts]
+    cut = [Staged(part) for part in parts]
 
     async def run(link: Link) -> None:
         backend = await link.backend()
-        await backend.scatter(staged.flat, flat, root)
+        await backend.scatter(staged.flat, [each.flat for each in cut], root)
         staged.write_back()
 
-    signature = signature_of(
-        "scatter", checked, label, root=group.ranks[root], shape=checked.shape, parts=parts
+    return Call(
+        signature=signature_of(
+            "scatter",
+            checked,
+            label,
+            root=group.ranks[root],
+            shape=checked.shape,
+            parts=[part.shape for part in parts],
+        ),
+        run=run,
+        in_turn=True,
+        eager_bytes=eager_bytes_of(part.nbytes for part in parts),
+        staged=[staged, *cut],
+        on_device=OnDevice(
+            arrays=[checked, *parts],
+            run=lambda backend, _: backend.scatter(checked, parts, root),
+            heard=True,
+        ),
     )
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager_bytes_of(flat))
 
 
 def _check_own_part(array: Array, part: Array) -> None:
@@ -644,14 +686,22 @@ def _check_own_part(array: Array, part: Array) -> None:
 def _all_to_all_call(arrays: object, group: ProcessGroup, label: str) -> Call[list[Array]]:
     parts = check_parts("all_to_all", arrays, group)
     staged = [Staged(part) for part in parts]
-    shaped = [each.shaped for each in staged]
 
     async def run(link: Link) -> list[Array]:
         own, backend = staged[link.rank], await link.backend()
-        return [own.to_user(each) for each in await backend.all_to_all(shaped)]
+        found = await backend.all_to_all([each.shaped for each in staged])
+        return [own.to_user(each) for each in found]
 
-    signature = signature_of("all_to_all", parts[0], label, parts=parts)
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager_bytes_of(shaped))
+    return Call(
+        signature=signature_of("all_to_all", parts[0], label, parts=[part.shape for part in parts]),
+        run=run,
+        in_turn=True,
+        eager_bytes=eager_bytes_of(part.nbytes for part in parts),
+        staged=staged,
+        on_device=OnDevice(
+            arrays=parts, run=lambda backend, _: backend.all_to_all(parts), heard=True
+        ),
+    )
 
 
 def _all_to_all_single_call(
@@ -668,14 +718,24 @@ def _all_to_all_single_call(
         stated = check_lengths("output_split_sizes", output_split_sizes, group)
         wanted = [(length, *checked.shape[1:]) for length in stated]
     staged = Staged(checked)
-    parts = cut_rows(staged.shaped, lengths)
+    shapes = cut_shapes(checked, lengths)
 
     async def run(link: Link) -> Array:
         backend = await link.backend()
-        received = await backend.all_to_all(parts, staged.flat)
+        received = await backend.all_to_all(cut_rows(staged.shaped, lengths), staged.flat)
         return staged.to_user(joined_rows(received))
 
-    signature = signature_of(
-        "all_to_all_single", checked, label, shape=checked.shape, parts=parts, wanted=wanted
+    return Call(
+        signature=signature_of(
+            "all_to_all_single", checked, label, shape=checked.shape, parts=shapes, wanted=wanted
+        ),
+        run=run,
+        in_turn=True,
+        eager_bytes=eager_bytes_of(math.prod(shape) * checked.dtype.itemsize for shape in shapes),
+        staged=[staged],
+        on_device=OnDevice(
+            arrays=[checked],
+            run=lambda backend, _: backend.all_to_all_rows(cut_rows(checked, lengths)),
+            heard=True,
+        ),
     )
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager_bytes_of(parts))

@@ -75,7 +75,8 @@ def init_process_group(
             default those of the table that `TELEGRAD_THRESHOLDS` names, else the built-in ones.
         backend: The name of a backend that an installed package adds, or a function that makes one
             (`docs/extend.md`), the same on every rank; by default `"host"`: messages, and shared
-            memory.
+            memory. `"nccl"` is the same, but leaves CuPy arrays on the GPUs if each rank has one
+            (`docs/collectives.md`).
 
     Returns:
         The default group, which operations use if no group is given.

@@ -8,10 +8,11 @@ from typing import Any, final
 
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, signature_of
 from telegrad.collectives.api.coalescing import check_outside
+from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import ANY
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup, Work
+from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import Staged, as_bytes, check_array, from_bytes
 from telegrad.types import Array, Rank
 
@@ -292,6 +293,7 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
     return Call(
         signature=signature_of("send", checked, "", shape=checked.shape),
         run=run,
+        staged=[staged],
         channel=(group.rank, to, check_tag(tag)),
     )
 

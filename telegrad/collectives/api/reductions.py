@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
-from telegrad.arrays import joined_flat, views_of
+from telegrad.arrays import can_reduce, joined_flat, views_of
 from telegrad.collectives.api.calls import (
     check_parts,
     check_splits,
     cut_rows,
+    cut_shapes,
     eager_bytes_of,
     group_of,
     place_of,
     signature_of,
 )
 from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, Joint, run_call
-from telegrad.collectives.link import Link
-from telegrad.collectives.messages import Signature
+from telegrad.collectives.api.work import Work
+from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.nccl.backend import NcclBackend, OnDevice
 from telegrad.collectives.operation import Call
-from telegrad.collectives.process_group import ProcessGroup, Work
+from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import (
     Joined,
     PremulSum,
     ReduceOp,
+    Reduction,
     Staged,
     check_array,
     check_reducible,
@@ -34,6 +38,8 @@ from telegrad.collectives.select import select_all_reduce, select_reduce
 from telegrad.types import Array, Rank
 
 __all__ = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"]
+
+T = TypeVar("T")
 
 
 @overload
@@ -327,6 +333,9 @@ def _all_reduce_piece(array: object, op: object, label: str) -> JoinableCall[Non
         staged=staged,
         in_place=True,
         join=partial(_all_reduce, combining),
+        on_device=_on_device(
+            reduction, [checked], lambda backend, op: backend.all_reduce(checked, op)
+        ),
     )
 
 
@@ -334,15 +343,14 @@ def _all_reduce(
     op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
 ) -> Joint[None]:
     joined = Joined([each.staged for each in pieces])
-    flat = joined.flat
 
     async def run(link: Link) -> Sequence[None]:
         backend = await link.backend()
-        await backend.all_reduce(flat, op)
+        await backend.all_reduce(joined.flat, op)
         joined.write_back()
         return [None] * len(pieces)
 
-    choice = select_all_reduce(flat.nbytes, group.size, group.thresholds)
+    choice = select_all_reduce(joined.nbytes, group.size, group.thresholds)
     return Joint(run, choice.eager_bytes, in_turn=True)
 
 
@@ -354,7 +362,7 @@ def _reduce_call(
     reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    choice = select_reduce(staged.flat.nbytes, group.size, group.thresholds)
+    choice = select_reduce(checked.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> None:
         backend = await link.backend()
@@ -365,7 +373,16 @@ def _reduce_call(
     signature = signature_of(
         "reduce", checked, label, op=reduction.name, root=group.ranks[root], shape=checked.shape
     )
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=choice.eager_bytes)
+    return Call(
+        signature=signature,
+        run=run,
+        in_turn=True,
+        eager_bytes=choice.eager_bytes,
+        staged=[staged],
+        on_device=_on_device(
+            reduction, [checked], lambda backend, op: backend.reduce(checked, op, root)
+        ),
+    )
 
 
 def _reduce_scatter_call(
@@ -375,8 +392,23 @@ def _reduce_scatter_call(
     reduction = check_reducible(op, parts[0].dtype)
     staged = [Staged(part) for part in parts]
     combining = prepare(reduction, staged)
-    signature = signature_of("reduce_scatter", parts[0], label, op=reduction.name, parts=parts)
-    return _scattered(signature, [each.shaped for each in staged], staged, combining)
+    shapes = [part.shape for part in parts]
+
+    async def run(link: Link) -> Array:
+        backend = await link.backend()
+        scattered = await backend.reduce_scatter([each.shaped for each in staged], combining)
+        return staged[link.rank].to_user(scattered)
+
+    return Call(
+        signature=signature_of("reduce_scatter", parts[0], label, op=reduction.name, parts=shapes),
+        run=run,
+        in_turn=True,
+        eager_bytes=eager_bytes_of(part.nbytes for part in parts),
+        staged=staged,
+        on_device=_on_device(
+            reduction, parts, lambda backend, op: backend.reduce_scatter(parts, op)
+        ),
+    )
 
 
 def _reduce_scatter_single_piece(
@@ -387,6 +419,10 @@ def _reduce_scatter_single_piece(
     lengths = check_splits("split_sizes", split_sizes, checked, group)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
+
+    def run_on_device(backend: NcclBackend, op: ReduceOp) -> Steps[Array]:
+        return backend.reduce_scatter(cut_rows(checked, lengths), op, checked)
+
     return JoinableCall(
         signature=signature_of(
             "reduce_scatter_single",
@@ -394,11 +430,12 @@ def _reduce_scatter_single_piece(
             label,
             op=reduction.name,
             shape=checked.shape,
-            parts=cut_rows(staged.shaped, lengths),
+            parts=cut_shapes(checked, lengths),
         ),
         staged=staged,
         in_place=False,
         join=partial(_reduce_scatter_single, combining),
+        on_device=_on_device(reduction, [checked], run_on_device),
     )
 
 
@@ -406,23 +443,29 @@ def _reduce_scatter_single(
     op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[Array]], _: CallsOf
 ) -> Joint[Array]:
     own = [each.signature.parts[group.rank] for each in pieces]
-    cut = [views_of(each.staged.flat, each.signature.parts) for each in pieces]
-    parts = [joined_flat(each) for each in zip(*cut, strict=True)]  # of all pieces, by rank
-    whole = pieces[0].staged.flat if len(pieces) == 1 else None
 
     async def run(link: Link) -> Sequence[Array]:
+        cut = [views_of(each.staged.flat, each.signature.parts) for each in pieces]
+        parts = [joined_flat(each) for each in zip(*cut, strict=True)]  # of all pieces, by rank
+        whole = pieces[0].staged.flat if len(pieces) == 1 else None
         backend = await link.backend()
         values = views_of(await backend.reduce_scatter(parts, op, whole), own)
         return [each.staged.to_user(v) for each, v in zip(pieces, values, strict=True)]
 
-    return Joint(run, eager_bytes_of(parts), in_turn=True)
+    itemsize = pieces[0].staged.array.dtype.itemsize
+    sizes = [
+        itemsize * sum(math.prod(each.signature.parts[r]) for each in pieces)
+        for r in range(group.size)
+    ]
+    return Joint(run, eager_bytes_of(sizes), in_turn=True)
 
 
-def _scattered(
-    signature: Signature, parts: Sequence[Array], staged: Sequence[Staged], op: ReduceOp
-) -> Call[Array]:
-    async def run(link: Link) -> Array:
-        backend = await link.backend()
-        return staged[link.rank].to_user(await backend.reduce_scatter(parts, op))
-
-    return Call(signature=signature, run=run, in_turn=True, eager_bytes=eager_bytes_of(parts))
+def _on_device(
+    reduction: Reduction,
+    arrays: Sequence[Array],
+    run: Callable[[NcclBackend, ReduceOp], Steps[T]],
+) -> OnDevice[T] | None:
+    """Returns the way of a reduction that leaves arrays on the GPU, if NCCL has the reduction."""
+    if not isinstance(reduction, ReduceOp) or not can_reduce(reduction.value, arrays[0].dtype):
+        return None
+    return OnDevice(arrays=arrays, run=lambda backend, _: run(backend, reduction))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Final
 
-from telegrad.collectives.backends import Terms
+from telegrad.collectives.backends import NCCL, Terms
 from telegrad.collectives.link import MakeBackend
 from telegrad.collectives.select import Thresholds
 from telegrad.errors import InvalidUseError
@@ -51,6 +51,8 @@ def backend_of(backend: object) -> tuple[str, MakeBackend | None]:
     """Returns the name of a backend, and what makes it; raises as `terms_of`."""
     if backend == HOST:
         return "", None
+    if backend == NCCL:
+        return NCCL, None
     if callable(backend):
         name = f"{backend.__module__}:{getattr(backend, '__qualname__', repr(backend))}"
         return name, backend
@@ -60,7 +62,7 @@ def backend_of(backend: object) -> tuple[str, MakeBackend | None]:
         )
     found = list({p.value: p for p in entry_points(group=ENTRY_POINTS, name=backend)}.values())
     if len(found) != 1:
-        known = sorted({HOST, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+        known = sorted({HOST, NCCL, *(point.name for point in entry_points(group=ENTRY_POINTS))})
         raise InvalidUseError(
             f"{len(found) or 'no'} packages add a backend {backend!r} (known here: {known}); install "
             f"one with an entry point in the group {ENTRY_POINTS!r}, or pass the function itself"

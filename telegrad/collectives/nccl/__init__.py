@@ -1,0 +1,1 @@
+"""The operations of a group whose ranks have a GPU each: by NCCL, on the GPUs' own arrays."""

@@ -1,0 +1,219 @@
+"""The backend of ranks that have a GPU each: NCCL runs the operations on the GPUs' arrays.
+
+A method enqueues and returns: it waits for no GPU. It may be called once all ranks are known to have
+entered the same operation, as NCCL compares nothing and a kernel without its counterparts never ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar, final
+
+from telegrad.arrays import Communicator, Moment, empty_beside
+from telegrad.collectives.algorithms import direct, dissemination
+from telegrad.collectives.link import Backend, Link, Steps
+from telegrad.collectives.messages import Signature
+from telegrad.collectives.reduction import ReduceOp
+from telegrad.types import Array, DTypeLike, Shape
+
+__all__ = ["CallOf", "NcclBackend", "OnDevice"]
+
+T = TypeVar("T")
+
+# Returns the call of a rank that was heard.
+CallOf: TypeAlias = Callable[[int], Signature]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDevice(Generic[T]):
+    """The way of an operation that leaves its arrays on the GPU.
+
+    Attributes:
+        arrays: The arrays; the way is open if each rank has all of them on one GPU.
+        run: Enqueues the operation and returns its value.
+        heard: True if it needs the calls of all ranks.
+    """
+
+    arrays: Sequence[Array]
+    run: Callable[[NcclBackend, CallOf], Steps[T]]
+    heard: bool = False
+
+
+@final
+class NcclBackend(Backend):
+    """The backend of one operation.
+
+    Its arrays are those of the caller: of CuPy, of any shape and strides, on the communicator's GPU.
+
+    Args:
+        link: The operation; all ranks have entered it.
+        communicator: The connections between the GPUs of all ranks.
+        called: The moment of the call on the caller's stream.
+    """
+
+    def __init__(self, link: Link, communicator: Communicator, called: Moment) -> None:
+        self._link = link
+        self._communicator = communicator
+        self._called = called
+
+    async def barrier(self) -> None:
+        """Returns when every rank has called it, whatever the GPUs do."""
+        await dissemination.barrier(self._link)
+
+    async def broadcast(self, flat: Array, root: int) -> None:
+        """Replaces `flat` by that of rank `root`."""
+        with self._in_place(flat) as own:
+            self._communicator.broadcast(own, root)
+
+    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
+        """Replaces `flat` by the reduction over all ranks, combined in NCCL's order."""
+        with self._in_place(flat) as own:
+            self._communicator.all_reduce(own, op.value)
+
+    async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
+        """Replaces `flat` at rank `root` by the reduction over all ranks."""
+        if self._link.rank == root:
+            with self._in_place(flat) as own:
+                self._communicator.reduce(own, op.value, root)
+        else:
+            with self._communicator.after(self._called):
+                self._communicator.reduce(_flat(flat), op.value, root)
+
+    async def all_gather(
+        self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
+    ) -> list[Array]:
+        """Returns a copy of each rank's array; needs the calls of all ranks."""
+        shapes = [self._shape_of(r) if shape_of is None else shape_of(r) for r in self._ranks]
+        if len(set(shapes)) > 1:
+            found = [self._new(shape, array.dtype) for shape in shapes]
+            self._exchange([array] * len(found), found)
+            return found
+        joined = self._new((len(shapes), *array.shape), array.dtype)
+        self._gather_equal(array, joined)
+        return [joined[r] for r in self._ranks]
+
+    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
+        """Returns a new array: those of all ranks, joined along the first axis."""
+        rows = [shape_of(r) or (1,) for r in self._ranks]
+        joined = self._new((sum(shape[0] for shape in rows), *rows[0][1:]), array.dtype)
+        if len(set(rows)) == 1:
+            self._gather_equal(array, joined)
+        else:
+            self._exchange([array] * len(rows), _cut(joined, rows))
+        return joined
+
+    async def gather(self, array: Array, root: int) -> list[Array] | None:
+        """Returns a copy of each rank's array at rank `root`, None elsewhere."""
+        mine = self._link.rank == root
+        found = [self._new(self._shape_of(r), array.dtype) for r in self._ranks if mine]
+        with self._with_outputs():
+            received = {r: each.reshape(-1) for r, each in enumerate(found)}
+            self._communicator.exchange({root: _flat(array)}, received)
+        return found if mine else None
+
+    async def scatter(self, flat: Array, parts: Sequence[Array], root: int) -> None:
+        """Replaces `flat` by the part that rank `root` has for this one; compares all shapes."""
+        stated = self._link.call_of(root).parts
+        for r in self._ranks:
+            if stated[r : r + 1] != (self._shape_of(r),):
+                raise self._link.mismatch(sorted({root, r}))
+        with self._in_place(flat) as own:
+            sent = {r: _flat(part) for r, part in enumerate(parts)}
+            self._communicator.exchange(sent, {root: own})
+
+    async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
+        """Returns the parts that all ranks have for this one."""
+        direct.check_wanted(self._link)
+        found = [self._new(shape, parts[0].dtype) for shape in self._own_parts()]
+        self._exchange(parts, found)
+        return found
+
+    async def all_to_all_rows(self, parts: Sequence[Array]) -> Array:
+        """Returns the same parts, joined along their first axis as one new array."""
+        direct.check_wanted(self._link)
+        shapes = self._own_parts()
+        total = sum(shape[0] for shape in shapes)
+        joined = self._new((total, *shapes[0][1:]), parts[0].dtype)
+        self._exchange(parts, _cut(joined, shapes))
+        return joined
+
+    async def reduce_scatter(
+        self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
+    ) -> Array:
+        """Returns the reduction of the parts that all ranks have for this one, in NCCL's order."""
+        own = parts[self._link.rank]
+        out = self._new(own.shape, own.dtype)
+        with self._with_outputs():
+            into = out.reshape(-1)
+            if whole is not None and len({part.shape for part in parts}) == 1:
+                self._communicator.reduce_scatter(_flat(whole), into, op.value)
+            else:
+                self._communicator.reduce_parts(list(map(_flat, parts)), into, op.value)
+        return out
+
+    @property
+    def _ranks(self) -> range:
+        return range(self._link.size)
+
+    def _shape_of(self, r: int) -> Shape:
+        return self._link.call_of(r).shape or ()
+
+    def _own_parts(self) -> list[Shape]:
+        """Returns the shapes of the parts that all ranks have for this one."""
+        return [self._link.call_of(r).parts[self._link.rank] for r in self._ranks]
+
+    def _gather_equal(self, array: Array, joined: Array) -> None:
+        with self._with_outputs():
+            self._communicator.all_gather(_flat(array), joined.reshape(-1))
+
+    def _exchange(self, parts: Sequence[Array], found: Sequence[Array]) -> None:
+        """Sends a part to each rank, and writes what each sends to an array."""
+        with self._with_outputs():
+            sent = {r: _flat(part) for r, part in enumerate(parts)}
+            received = {r: each.reshape(-1) for r, each in enumerate(found)}
+            self._communicator.exchange(sent, received)
+
+    def _new(self, shape: Shape, dtype: DTypeLike) -> Array:
+        return empty_beside(self._called, shape, dtype)
+
+    @contextmanager
+    def _with_outputs(self) -> Iterator[None]:
+        """Runs a block that enqueues after all that the caller's stream has to do by now.
+
+        The memory of a new array may have been that of an old one, which the stream still uses.
+        """
+        with self._called.current():
+            allocated = Moment(self._called.number)
+        with self._communicator.after(self._called, allocated):
+            yield
+
+    @contextmanager
+    def _in_place(self, array: Array) -> Iterator[Array]:
+        """Yields the items as one contiguous axis; afterwards, they are those of the array."""
+        with self._communicator.after(self._called):
+            flat = _flat(array)
+            yield flat
+            if not _contiguous(array):
+                array[...] = flat.reshape(array.shape)
+
+
+def _contiguous(array: Array) -> bool:
+    return bool(array.flags.c_contiguous)
+
+
+def _flat(array: Array) -> Array:
+    """Returns the items as one contiguous axis: of the array itself, or of a copy."""
+    return (array if _contiguous(array) else array.copy()).reshape(-1)
+
+
+def _cut(array: Array, shapes: Sequence[Shape]) -> list[Array]:
+    """Returns views of an array, one after the other along its first axis."""
+    cut: list[Array] = []
+    start = 0
+    for shape in shapes:
+        cut.append(array[start : start + shape[0]])
+        start += shape[0]
+    return cut

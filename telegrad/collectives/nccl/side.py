@@ -1,0 +1,328 @@
+"""The GPUs of one group at one member: the choice between NCCL and the host, and its kernels' ends.
+
+    turn ─▶ all ranks say which GPU has their arrays ─┬─ each another one ─▶ NCCL's kernel is enqueued
+                                                      └─ all else ─▶ the operation runs on the host
+
+That round of messages also compares the calls. So a kernel is enqueued once every rank is known to
+have entered the same operation, and waits for the others' work alone, not for their programs. If a
+rank is lost after that, or a deadline passes, the kernel may wait for ever: `ncclCommAbort` ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, final
+
+import numpy as np
+
+from telegrad.arrays import (
+    UNIQUE_ID_BYTES,
+    Communicator,
+    Moment,
+    gpu_identities,
+    has_nccl,
+    is_cupy,
+    new_unique_id,
+)
+from telegrad.collectives.algorithms import direct
+from telegrad.collectives.backends import MessageBackend
+from telegrad.collectives.link import Link
+from telegrad.collectives.nccl.backend import NcclBackend, OnDevice
+from telegrad.collectives.operation import Call, Group, Operation
+from telegrad.collectives.select import select_all_gather
+from telegrad.errors import CallTimeoutError, InvalidUseError
+from telegrad.types import Array
+
+__all__ = ["NcclSide"]
+
+T = TypeVar("T")
+
+# Between two looks at kernels that run. A look takes some microseconds, and an error that nobody
+# waits for is found no later than this.
+LOOK_SECONDS = 0.5
+
+# The place of a rank's arrays, as it tells the others: the identity of a GPU, or one of these.
+ON_HOST = b"-".ljust(16)
+WITHOUT_NCCL = b"no NCCL".ljust(16)
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+@dataclass(slots=True)
+class _Running:
+    """An operation that NCCL runs.
+
+    Attributes:
+        sequence: The number of the operation in its group.
+        words: The operation, in words.
+        ends_at: The time of its deadline.
+        moment: The moment at which the GPU has run it; None until it is enqueued.
+    """
+
+    sequence: int
+    words: str
+    ends_at: float
+    moment: Moment | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.moment is not None and self.moment.passed
+
+    def expired(self) -> CallTimeoutError:
+        """Returns the error that the GPU has not run it in time."""
+        return CallTimeoutError(
+            f"{self.words} was entered by all ranks, and their GPUs have not run it in time; "
+            "give a longer timeout=, or math.inf",
+            function="collectives",
+            phase="waiting",
+        )
+
+
+@final
+class NcclSide:
+    """The communicators of one group at one member, made when they are needed.
+
+    There is one for each set of GPUs that the arrays of an operation lie on.
+
+    Args:
+        group: The group.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._lock = threading.Lock()  # guards all below
+        self._communicators: dict[tuple[bytes, ...], Communicator] = {}
+        self._running: deque[_Running] = deque()
+        self._identities: Sequence[str] | None = None
+        self._watched = False
+        self._warned = False
+        self._over = False  # no communicator is made any more
+        self._since: int | None = None  # the first operation that is over
+
+    # -- the choice ------------------------------------------------------------------------------
+
+    def route(self, call: Call[T], on_device: OnDevice[T]) -> Call[T]:
+        """Returns a call that all ranks make here or on the host, as they find together."""
+        place = _place_of(on_device.arrays)
+        said = ON_HOST if place is None else self._identity(place.number)
+
+        async def run(link: Link) -> T:
+            assert isinstance(link, Operation)
+            await self._group.sharing.turn(link)
+            found = await _tell(link, said, on_device.heard)
+            if place is None or not self._possible(found):
+                return await self._run_on_host(call, place, link)
+            return await self._run(on_device, place, found, link)
+
+        return replace(call, run=run, in_turn=True)
+
+    def _identity(self, number: int) -> bytes:
+        with self._lock:
+            if self._identities is None:
+                self._identities = gpu_identities() if has_nccl() else ()
+            known = self._identities
+        return known[number].encode() if known else WITHOUT_NCCL
+
+    def _possible(self, found: Sequence[bytes]) -> bool:
+        """Returns True if NCCL can connect the places of all ranks; warns once if it cannot."""
+        if ON_HOST in found:
+            return False
+        if WITHOUT_NCCL in found:
+            why = f"{self._group.describe(found.index(WITHOUT_NCCL))} has no NCCL"
+        elif len(set(found)) < len(found):
+            twice = next(each for each in found if found.count(each) > 1)
+            ranks = [self._group.describe(r) for r, each in enumerate(found) if each == twice]
+            why = f"{' and '.join(ranks)} share one GPU, which NCCL refuses"
+        else:
+            return True
+        if not self._warned:
+            self._warned = True
+            words = "group %r: arrays on GPUs go through host memory, since %s"
+            self._group.submit(_logger.warning, words, self._group.name, why)
+        return False
+
+    async def _run_on_host(self, call: Call[T], place: Moment | None, link: Link) -> T:
+        if place is not None:
+            with place.current():
+                for each in call.staged:
+                    each.stage()
+        return await call.run(link)
+
+    # -- NCCL ------------------------------------------------------------------------------------
+
+    async def _run(
+        self, on_device: OnDevice[T], place: Moment, found: Sequence[bytes], operation: Operation[T]
+    ) -> T:
+        sequence, ends_at = operation.slot.id.sequence, time.monotonic() + operation.seconds_left
+        running = _Running(sequence, str(operation), ends_at)
+        with self._lock:
+            while self._running and self._running[0].done:
+                self._running.popleft()
+            self._running.append(running)
+        self._watch()
+        communicator = await self._connected(operation, tuple(found), place.number)
+        try:
+            backend = NcclBackend(operation, communicator, place)
+            value = await on_device.run(backend, operation.call_of)
+            running.moment = operation.enqueued = communicator.now()
+        except RuntimeError as error:
+            await operation.until(lambda: True)  # raises the cause if the group is over
+            raise _failed(str(operation), error) from error
+        return value
+
+    async def _connected(
+        self, operation: Operation[Any], key: tuple[bytes, ...], number: int
+    ) -> Communicator:
+        """Returns the communicator of some GPUs; the first time, all ranks make it."""
+        known = self._communicators.get(key)
+        if known is not None:
+            return known
+        flat = np.zeros(UNIQUE_ID_BYTES, np.uint8)
+        try:
+            if operation.rank == 0:
+                flat[:] = np.frombuffer(new_unique_id(), np.uint8)
+        except RuntimeError as error:
+            raise _failed(str(operation), error) from error
+        await MessageBackend(operation).broadcast(flat, 0)
+        made: list[Communicator | Exception] = []
+
+        def connect() -> None:
+            found: Communicator | Exception
+            try:
+                found = Communicator(operation.size, flat.tobytes(), operation.rank, number)
+            except Exception as error:  # at the top of a thread
+                found = error
+            with self._lock:
+                late = self._over
+                if isinstance(found, Communicator) and not late:
+                    self._communicators[key] = found
+                made.append(found)
+            if isinstance(found, Communicator) and late:
+                found.abort()
+            operation.look()
+
+        # A thread of its own: nothing ends NCCL's wait for a rank that does not come.
+        threading.Thread(target=connect, daemon=True, name="telegrad-nccl").start()
+        await operation.until(lambda: made or None)
+        outcome = made[0]
+        if isinstance(outcome, Exception):
+            raise _failed(str(operation), outcome) from outcome
+        return outcome
+
+    # -- the end of kernels ----------------------------------------------------------------------
+
+    def finish(self, operation: Operation[Any]) -> None:
+        """Blocks until the GPU has run an operation; raises the cause if it was aborted."""
+        assert operation.enqueued is not None
+        operation.enqueued.wait()
+        if self._over:
+            with self._group.state_lock:
+                self._group.check_alive(operation.slot.id, operation)
+
+    def end(self, since: int) -> None:
+        """Ends the kernels of all operations from number `since` on; never waits."""
+        with self._lock:
+            self._since = since
+            idle = not (self._running or self._communicators)
+            self._over = self._over or (idle and since == 0)
+        if not idle:
+            self._group.submit(self._abort)
+
+    def close(self) -> None:
+        """Waits for the kernels that run, and frees the communicators."""
+        for running in list(self._running):
+            if running.moment is not None:
+                running.moment.wait()
+        with self._lock:
+            self._over = True
+            communicators = list(self._communicators.values())
+            self._communicators.clear()
+        for each in communicators:
+            each.destroy()
+
+    def _abort(self) -> None:
+        """Aborts the communicators if a kernel may wait for ever, and none is still wanted.
+
+        Operations run in turn: if one that is over has a kernel, all earlier ones have theirs.
+        """
+        with self._lock:
+            since = self._since
+            if since is None:
+                return
+            waiting = [each.sequence for each in self._running if not each.done]
+            if since and (not waiting or waiting[0] < since):
+                return  # `_look` comes again while there are kernels
+            self._over = True
+            communicators = list(self._communicators.values())
+            self._communicators.clear()
+            self._running.clear()
+        for each in communicators:
+            each.abort()
+
+    def _watch(self) -> None:
+        with self._lock:
+            if self._watched:
+                return
+            self._watched = True
+        self._group.after(LOOK_SECONDS, lambda: self._group.submit(self._look))
+
+    def _look(self) -> None:
+        """Ends the group if a kernel has failed or is overdue."""
+        with self._lock:
+            self._watched = False
+            self._running = deque(each for each in self._running if not each.done)
+            running = list(self._running)
+            communicators = list(self._communicators.values())
+        if not running:
+            return
+        first = running[0]
+        if self._since is not None:
+            self._abort()
+        elif time.monotonic() >= min(each.ends_at for each in running):
+            self._group.fail(first.expired(), since=first.sequence)
+        else:
+            try:
+                for each in communicators:
+                    each.check()
+            except RuntimeError as error:
+                self._group.fail(_failed(first.words, error), since=first.sequence)
+        self._watch()
+
+
+async def _tell(link: Link, said: bytes, all_calls: bool) -> list[bytes]:
+    """Tells all ranks the place of this rank's arrays, and returns those of all, by rank.
+
+    Every rank is then known to have made a call that fits. With `all_calls`, each has all calls.
+    """
+    own = np.frombuffer(said, np.uint8)
+    if all_calls:
+        found = await direct.all_gather(link, own, lambda _: own.shape)
+    else:
+        choice = select_all_gather(own.nbytes, link.size)
+        if choice.run is direct.all_gather:
+            found = await direct.all_gather(link, own, lambda _: own.shape)
+        else:
+            found = await choice.run(link, own)
+    return [each.tobytes() for each in found]
+
+
+def _place_of(arrays: Sequence[Array]) -> Moment | None:
+    """Returns this moment on the GPU that has all arrays; None unless one has."""
+    if not arrays or not all(map(is_cupy, arrays)):
+        return None
+    devices: list[Any] = [each.device for each in arrays]
+    numbers = {int(each.id) for each in devices}
+    return Moment(numbers.pop()) if len(numbers) == 1 else None
+
+
+def _failed(what: str, error: Exception) -> InvalidUseError:
+    return InvalidUseError(
+        f"NCCL has failed in {what}: {error}; run it with NCCL_DEBUG=INFO to see why, or make the "
+        'group with backend="host"'
+    )

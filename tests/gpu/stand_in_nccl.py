@@ -1,0 +1,383 @@
+"""The stand-in for `cupy.cuda.nccl`, between the threads of one process: as strict as NCCL, or stricter.
+
+all ranks have enqueued their call, and come to it on their streams  ─▶  the data moves
+a rank never does                                                    ─▶  the kernel never ends
+a rank calls something else, or with another size    AssertionError: NCCL would hang, or worse
+memory of the host, or of another device             AssertionError
+two ranks on one device                              NcclError at all ranks, as NCCL's
+abort                                                ends this rank's kernels; garbage is left
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import types
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tests.gpu.stand_in_devices import Kernel, current_device, stream_at
+from tests.gpu.stand_in_memory import memory_at
+
+__all__ = ["NcclError", "connected", "nccl", "release"]
+
+UNIQUE_ID_BYTES = 128
+GARBAGE = 0xDD
+MOST_SECONDS = 60.0
+TYPES: list[Any] = [
+    np.int8,
+    np.uint8,
+    np.int32,
+    np.uint32,
+    np.int64,
+    np.uint64,
+    np.float16,
+    np.float32,
+    np.float64,
+    ml_dtypes.bfloat16,
+]
+SUM, PRODUCT, MAX, MIN, AVG = range(5)
+UFUNCS: dict[int, Any] = {
+    SUM: np.add,
+    PRODUCT: np.multiply,
+    MAX: np.maximum,
+    MIN: np.minimum,
+    AVG: np.add,
+}
+
+
+class NcclError(RuntimeError):
+    """As CuPy's."""
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """One call at one rank: it reads and writes memory, which it keeps.
+
+    Attributes:
+        kernel: The kernel that runs it.
+        said: What has to be the same on all ranks.
+        source: The memory that is read, as bytes.
+        target: The memory that is written; None for none.
+    """
+
+    kernel: Kernel
+    said: tuple[Any, ...]
+    source: Any
+    target: Any
+    done: bool = False
+
+
+@dataclass(eq=False)
+class _World:
+    """The ranks of one communicator."""
+
+    size: int = 0
+    devices: dict[int, int] = field(default_factory=dict)
+    failure: str = ""
+    rounds: defaultdict[int, dict[int, _Part]] = field(default_factory=lambda: defaultdict(dict))
+    counts: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    sent: defaultdict[tuple[int, int], deque[_Part]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
+    received: defaultdict[tuple[int, int], deque[_Part]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
+
+
+_LOCK = threading.Condition()  # guards all below
+_WORLDS: dict[bytes, _World] = {}
+_PARTS: dict[Kernel, list[_Part]] = {}
+_COLLECTED = threading.local()  # the calls between groupStart and groupEnd
+
+
+def connected() -> int:
+    """How many ranks of communicators there are."""
+    with _LOCK:
+        return sum(len(world.devices) for world in _WORLDS.values())
+
+
+def release() -> None:
+    """Ends all waits and kernels, and forgets all communicators."""
+    with _LOCK:
+        for world in _WORLDS.values():
+            world.failure = "released"
+        _WORLDS.clear()
+        for kernel in _PARTS:
+            kernel.finish()
+        _PARTS.clear()
+        _LOCK.notify_all()
+
+
+def get_unique_id() -> bytes:
+    made = os.urandom(UNIQUE_ID_BYTES)
+    with _LOCK:
+        _WORLDS[made] = _World()
+    return made
+
+
+def group_start() -> None:
+    _COLLECTED.depth = getattr(_COLLECTED, "depth", 0) + 1
+    if _COLLECTED.depth == 1:
+        _COLLECTED.calls = []
+
+
+def group_end() -> None:
+    if not getattr(_COLLECTED, "depth", 0):
+        raise NcclError("NCCL_ERROR_INVALID_USAGE: groupEnd without groupStart")
+    _COLLECTED.depth -= 1
+    if not _COLLECTED.depth:
+        _enqueue(_COLLECTED.calls)
+
+
+# What a call does with the queues of its world, when its kernel is known.
+_Call = tuple[int, Callable[[Kernel], _Part]]
+
+
+def _enqueue(calls: list[_Call]) -> None:
+    """Makes one kernel of all calls of a group that are on one stream."""
+    by_stream: dict[int, list[Callable[[Kernel], _Part]]] = {}
+    for pointer, call in calls:
+        by_stream.setdefault(pointer, []).append(call)
+    with _LOCK:
+        for pointer, made in by_stream.items():
+            stream = stream_at(pointer)
+            kernel = Kernel(stream.kernels)
+            stream.add([kernel])
+            _PARTS[kernel] = []
+            for each in made:
+                _PARTS[kernel].append(each(kernel))
+        _advance()
+
+
+def _advance() -> None:
+    """Runs all that can run; the lock is held."""
+    moved = True
+    while moved:
+        moved = False
+        for world in _WORLDS.values():
+            for i, parts in list(world.rounds.items()):
+                if len(parts) == world.size and all(p.kernel.ready for p in parts.values()):
+                    del world.rounds[i]
+                    _run_round([parts[r] for r in range(world.size)])
+                    moved = True
+            for pair, sent in world.sent.items():
+                received = world.received[pair]
+                while sent and received and sent[0].kernel.ready and received[0].kernel.ready:
+                    _hand_over(sent.popleft(), received.popleft())
+                    moved = True
+        for kernel, made in list(_PARTS.items()):
+            if all(each.done for each in made):
+                del _PARTS[kernel]
+                kernel.finish()
+                moved = True
+    _LOCK.notify_all()
+
+
+def _hand_over(sent: _Part, received: _Part) -> None:
+    if sent.said != received.said:
+        raise AssertionError(f"a rank sends {sent.said} to one that receives {received.said}")
+    received.target[...] = sent.source
+    sent.done = received.done = True
+
+
+def _run_round(parts: list[_Part]) -> None:
+    verb, kind, operation, root = parts[0].said[:4]
+    sources = [part.source.view(TYPES[kind]) for part in parts]
+    if verb == "broadcast":
+        results = [sources[root].copy()] * len(parts)
+    elif verb == "allGather":
+        results = [np.concatenate(sources)] * len(parts)
+    else:
+        with np.errstate(all="ignore"):
+            total = reduce(UFUNCS[operation], sources)
+            if operation == AVG:
+                total = (total / len(parts)).astype(total.dtype)
+        scatters = verb == "reduceScatter"
+        results = np.split(total, len(parts)) if scatters else [total] * len(parts)
+    for r, (part, result) in enumerate(zip(parts, results, strict=True)):
+        if verb != "reduce" or r == root:
+            part.target.view(TYPES[kind])[...] = result
+        part.done = True
+
+
+class NcclCommunicator:
+    def __init__(self, ndev: int, commId: Any, rank: int) -> None:
+        if not isinstance(commId, bytes) or len(commId) != UNIQUE_ID_BYTES:
+            raise ValueError(f"commId length {len(commId)} != {UNIQUE_ID_BYTES}.")
+        self._rank = rank
+        self._device = current_device()
+        self._over = False
+        with _LOCK:
+            world = self._world = _WORLDS.get(commId, _World(failure="no such id here"))
+            if rank in world.devices or not 0 <= rank < ndev:
+                raise AssertionError(f"rank {rank} joins twice, or is none of {ndev}")
+            world.size = ndev
+            world.devices[rank] = self._device
+            _LOCK.notify_all()
+            complete = _LOCK.wait_for(
+                lambda: len(world.devices) == ndev or world.failure, MOST_SECONDS
+            )
+            if not complete or world.failure:
+                raise NcclError(f"NCCL_ERROR_SYSTEM_ERROR: {world.failure or 'a rank is missing'}")
+            if len(set(world.devices.values())) < ndev:
+                raise NcclError("NCCL_ERROR_INVALID_USAGE: Duplicate GPU detected")
+
+    # The names and the order of arguments are CuPy's.
+
+    def allReduce(
+        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int
+    ) -> None:
+        self._collective("allReduce", sendbuf, recvbuf, count, count, datatype, stream, op)
+
+    def reduce(
+        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int
+    ) -> None:
+        self._collective("reduce", sendbuf, recvbuf, count, count, datatype, stream, op, root)
+
+    def broadcast(
+        self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int
+    ) -> None:
+        self._collective("broadcast", sendbuff, recvbuff, count, count, datatype, stream, root=root)
+
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
+        whole = count * self._world.size
+        self._collective("allGather", sendbuf, recvbuf, count, whole, datatype, stream)
+
+    def reduceScatter(
+        self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int
+    ) -> None:
+        whole = recvcount * self._world.size
+        self._collective("reduceScatter", sendbuf, recvbuf, whole, recvcount, datatype, stream, op)
+
+    def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        self._message(self._world.sent, (self._rank, peer), sendbuf, count, datatype, stream)
+
+    def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
+        self._message(self._world.received, (peer, self._rank), recvbuf, count, datatype, stream)
+
+    def check_async_error(self) -> None:
+        self._check_open()
+        with _LOCK:
+            if self._world.failure:
+                raise NcclError(f"NCCL_ERROR_REMOTE_ERROR: {self._world.failure}")
+
+    def abort(self) -> None:
+        with _LOCK:
+            self._over = True
+            for parts in self._world.rounds.values():
+                self._drop(parts.pop(self._rank, None))
+            for queues in (self._world.sent, self._world.received):
+                for (source, to), queue in queues.items():
+                    if self._rank == (source if queues is self._world.sent else to):
+                        for part in queue:
+                            self._drop(part)
+                        queue.clear()
+            self._world.size = -1  # no further round is complete
+            self._world.devices.pop(self._rank, None)
+            _advance()
+
+    def destroy(self) -> None:
+        with _LOCK:
+            self._over = True
+            self._world.devices.pop(self._rank, None)
+            if any(self._rank in parts for parts in self._world.rounds.values()):
+                raise AssertionError("a communicator is destroyed while its kernels run")
+
+    def _drop(self, part: _Part | None) -> None:
+        if part is not None:
+            part.done = True
+            if part.target is not None:
+                part.target[...] = GARBAGE
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
+
+    def _memory(self, pointer: int, nbytes: int) -> Any:
+        """Returns the bytes at an address, which is one of the device."""
+        memory, number = memory_at(pointer)
+        if number != self._device:
+            raise AssertionError(f"memory of device {number} on device {self._device}")
+        if not memory.flags.c_contiguous or memory.nbytes < nbytes:
+            raise AssertionError(
+                f"{nbytes} bytes of an array with {memory.nbytes}, or with strides"
+            )
+        there: Any = (ctypes.c_uint8 * nbytes).from_address(pointer)
+        there.kept = memory
+        return np.ctypeslib.as_array(there)
+
+    def _collective(
+        self,
+        verb: str,
+        source: int,
+        target: int,
+        count: int,
+        target_count: int,
+        datatype: int,
+        stream: int,
+        op: int = -1,
+        root: int = -1,
+    ) -> None:
+        self._check_open()
+        size = np.dtype(TYPES[datatype]).itemsize
+        read = self._memory(source, count * size)
+        writes = verb != "reduce" or self._rank == root
+        written = self._memory(target, target_count * size) if writes else None
+        said = (verb, datatype, op, root, count)
+
+        def join(kernel: Kernel) -> _Part:
+            world, part = self._world, _Part(kernel, said, read, written)
+            i = world.counts[self._rank]
+            world.counts[self._rank] += 1
+            others = [each.said for each in world.rounds[i].values()]
+            if any(each != said for each in others):
+                raise AssertionError(f"NCCL would hang: {said} beside {others}")
+            world.rounds[i][self._rank] = part
+            return part
+
+        self._call(stream, join)
+
+    def _message(
+        self,
+        queues: defaultdict[tuple[int, int], deque[_Part]],
+        pair: tuple[int, int],
+        pointer: int,
+        count: int,
+        datatype: int,
+        stream: int,
+    ) -> None:
+        self._check_open()
+        memory = self._memory(pointer, count * np.dtype(TYPES[datatype]).itemsize)
+        received = memory if queues is self._world.received else None
+
+        def join(kernel: Kernel) -> _Part:
+            part = _Part(kernel, (count, datatype), memory, received)
+            queues[pair].append(part)
+            return part
+
+        self._call(stream, join)
+
+    def _call(self, stream: int, join: Callable[[Kernel], _Part]) -> None:
+        if getattr(_COLLECTED, "depth", 0):
+            _COLLECTED.calls.append((stream, join))
+        else:
+            _enqueue([(stream, join)])
+
+
+nccl = types.SimpleNamespace(
+    NcclCommunicator=NcclCommunicator,
+    NcclError=NcclError,
+    available=True,
+    get_unique_id=get_unique_id,
+    get_version=lambda: 22809,
+    groupEnd=group_end,
+    groupStart=group_start,
+)
