@@ -4,6 +4,7 @@ all ranks have enqueued their call, and come to it on their streams  ─▶  the
 a rank never does                                                    ─▶  the kernel never ends
 a rank calls something else, or with another size    AssertionError: NCCL would hang, or worse
 memory of the host, or of another device             AssertionError
+memory that another stream may still write           a race (stand_in_streams.py)
 two ranks on one device                              NcclError at all ranks, as NCCL's
 abort                                                ends this rank's kernels; garbage is left
 """
@@ -23,10 +24,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.gpu.stand_in_devices import Kernel, current_device, stream_at
+from tests.gpu.stand_in_devices import current_device
 from tests.gpu.stand_in_memory import memory_at
+from tests.gpu.stand_in_streams import Kernel, Memory, current_stream, stream_at
 
-__all__ = ["NcclError", "connected", "nccl", "release"]
+__all__ = ["NcclError", "break_connections", "connected", "nccl", "release"]
 
 UNIQUE_ID_BYTES = 128
 GARBAGE = 0xDD
@@ -104,6 +106,13 @@ def connected() -> int:
         return sum(len(world.devices) for world in _WORLDS.values())
 
 
+def break_connections(words: str) -> None:
+    """Lets all communicators find an error when they are asked for it."""
+    with _LOCK:
+        for world in _WORLDS.values():
+            world.failure = words
+
+
 def release() -> None:
     """Ends all waits and kernels, and forgets all communicators."""
     with _LOCK:
@@ -148,9 +157,7 @@ def _enqueue(calls: list[_Call]) -> None:
         by_stream.setdefault(pointer, []).append(call)
     with _LOCK:
         for pointer, made in by_stream.items():
-            stream = stream_at(pointer)
-            kernel = Kernel(stream.kernels)
-            stream.add([kernel])
+            kernel = Kernel(stream_at(pointer))
             _PARTS[kernel] = []
             for each in made:
                 _PARTS[kernel].append(each(kernel))
@@ -301,17 +308,18 @@ class NcclCommunicator:
         if self._over:
             raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument")
 
-    def _memory(self, pointer: int, nbytes: int) -> Any:
-        """Returns the bytes at an address, which is one of the device."""
-        memory, number = memory_at(pointer)
+    def _memory(self, pointer: int, nbytes: int, *, stream: int, written: bool) -> Any:
+        """Returns the bytes at an address, which is one of the device, for work in a stream."""
+        array, number, memory = memory_at(pointer)
+        if current_stream().ptr != stream or not isinstance(memory, Memory):
+            raise AssertionError("NCCL's work is in another stream than the current one")
+        memory.write() if written else memory.use()
         if number != self._device:
             raise AssertionError(f"memory of device {number} on device {self._device}")
-        if not memory.flags.c_contiguous or memory.nbytes < nbytes:
-            raise AssertionError(
-                f"{nbytes} bytes of an array with {memory.nbytes}, or with strides"
-            )
+        if not array.flags.c_contiguous or array.nbytes < nbytes:
+            raise AssertionError(f"{nbytes} bytes of {array.nbytes}, or of an array with strides")
         there: Any = (ctypes.c_uint8 * nbytes).from_address(pointer)
-        there.kept = memory
+        there.kept = array
         return np.ctypeslib.as_array(there)
 
     def _collective(
@@ -328,9 +336,11 @@ class NcclCommunicator:
     ) -> None:
         self._check_open()
         size = np.dtype(TYPES[datatype]).itemsize
-        read = self._memory(source, count * size)
+        read = self._memory(source, count * size, stream=stream, written=False)
         writes = verb != "reduce" or self._rank == root
-        written = self._memory(target, target_count * size) if writes else None
+        written = None
+        if writes:
+            written = self._memory(target, target_count * size, stream=stream, written=True)
         said = (verb, datatype, op, root, count)
 
         def join(kernel: Kernel) -> _Part:
@@ -355,8 +365,10 @@ class NcclCommunicator:
         stream: int,
     ) -> None:
         self._check_open()
-        memory = self._memory(pointer, count * np.dtype(TYPES[datatype]).itemsize)
-        received = memory if queues is self._world.received else None
+        receives = queues is self._world.received
+        nbytes = count * np.dtype(TYPES[datatype]).itemsize
+        memory = self._memory(pointer, nbytes, stream=stream, written=receives)
+        received = memory if receives else None
 
         def join(kernel: Kernel) -> _Part:
             part = _Part(kernel, (count, datatype), memory, received)

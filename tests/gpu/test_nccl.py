@@ -5,24 +5,30 @@ A machine with one GPU runs them with one rank. The stand-in has a GPU for each 
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from telegrad import collectives as dist
+from telegrad import nn, optim
 from telegrad.arrays import Communicator, can_reduce
 from telegrad.collectives import ReduceOp, reduction
 from telegrad.errors import CollectiveMismatchError
+from telegrad.parallel import DistributedDataParallel
 from telegrad.testing import Cluster
 from tests.array_libraries import CUPY_PLACES
 from tests.collectives.fake_link import arrays_for
 from tests.collectives.test_algorithms import CASES, expected
 from tests.gpu import stand_in_nccl
 from tests.gpu.comparison import host, on_gpu
+from tests.gpu.sharing import wait_until
 from tests.gpu.stand_in import stand_in
 
 N = 3
@@ -351,42 +357,268 @@ def test_parts_that_do_not_fit(standing_in: Gpus) -> None:
         assert "shape=(3,)" in said
 
 
-FAILING: dict[int, Callable[[], None]] = {}  # by thread
-
-
-def one_fails(xp: Any) -> str:
-    r = dist.get_rank()
-    group = dist.world_group()
-    array = xp.full((2,), 1.0)
-    dist.all_reduce(array)
-    if r == 1:  # after all have agreed, and before its kernel is there
-        raised = MemoryError("no memory is left on this GPU")
-
-        def fails() -> None:
-            raise raised
-
-        FAILING[threading.get_ident()] = fails
+def words_of(function: Callable[[], Any]) -> str:
+    """Returns the error of a function in words, or that there was none."""
     try:
-        dist.all_reduce(array)
-        xp.cuda.get_current_stream().synchronize()  # the kernel that waits for rank 1 is ended
-        dist.barrier(group)
+        function()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 
 
+class Fault:
+    """Replaces a method of the communicators of one rank, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self._real = getattr(Communicator, name)
+        self._instead: dict[int, Callable[[], object]] = {}
+        monkeypatch.setattr(Communicator, name, lambda *args: self._call(*args))
+
+    def at(self, rank: int, instead: Callable[[], object]) -> None:
+        """The next call of a rank is one of `instead`."""
+        self._instead[rank] = instead
+
+    def _call(self, communicator: Any, *args: Any) -> Any:
+        instead = self._instead.pop(communicator._rank, None)
+        return self._real(communicator, *args) if instead is None else instead()
+
+
+def one_fails(xp: Any, fault: Fault) -> str:
+    group, array = dist.world_group(), xp.full((2,), 1.0)
+    dist.all_reduce(array)
+    if group.rank == 1:  # after all have agreed, and before its kernel is there
+        fault.at(1, no_memory)
+
+    def works() -> None:
+        dist.all_reduce(array)
+        xp.cuda.get_current_stream().synchronize()  # the kernel that waits for rank 1 is ended
+        dist.barrier(group)
+
+    return words_of(works)
+
+
+def no_memory() -> None:
+    raise MemoryError("no memory is left on this GPU")
+
+
 def test_a_kernel_that_waits_for_a_rank_is_aborted(
     standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Communicator.all_reduce
-
-    def all_reduce(self: Communicator, flat: Any, operation: str) -> None:
-        fails = FAILING.pop(threading.get_ident(), None)
-        if fails is not None:
-            fails()
-        real(self, flat, operation)
-
-    monkeypatch.setattr(Communicator, "all_reduce", all_reduce)
-    for said in standing_in.run(one_fails):
+    for said in standing_in.run(one_fails, Fault(monkeypatch, "all_reduce")):
         assert "MemoryError" in said
         assert "no memory is left on this GPU" in said
+
+
+def late(xp: Any, fault: Fault) -> list[str]:
+    group, array = dist.world_group(), xp.full((2,), 1.0)
+    dist.all_reduce(array)
+    if dist.get_rank() == 1:
+        fault.at(1, lambda: None)
+    work = dist.all_reduce(array, timeout=1.0, async_op=True)
+    work.wait()  # it is enqueued
+    wait_until("the end of the group", lambda: group.failed)
+    xp.cuda.get_current_stream().synchronize()
+    found = [words_of(lambda: dist.all_reduce(array)), words_of(dist.barrier)]
+    # The kernel of rank 1 is the one that never was.
+    return [*found, *(() if group.rank == 1 else [words_of(lambda: done(work))])]
+
+
+def done(work: Any) -> None:
+    """Raises the error of an operation that is over on the GPU."""
+    work.then(lambda future: future.value()).wait()
+
+
+def is_overdue(said: str) -> bool:
+    words = "was entered by all ranks, and their GPUs have not run it in time"
+    return said.startswith("CallTimeoutError: ") and words in said
+
+
+def test_a_kernel_that_is_not_run_in_time(
+    standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for said in standing_in.run(late, Fault(monkeypatch, "all_reduce")):
+        assert all(map(is_overdue, said)), said
+
+
+def in_a_broken_network(xp: Any, fault: Fault) -> list[str]:
+    group, array = dist.world_group(), xp.full((2,), 1.0)
+    dist.all_reduce(array)
+    if group.rank == 1:
+        fault.at(1, lambda: stand_in_nccl.break_connections("a cable was cut"))
+    work = dist.all_reduce(array, async_op=True)
+    wait_until("the end of the group", lambda: group.failed)
+    xp.cuda.get_current_stream().synchronize()
+    return [words_of(dist.barrier), *([] if group.rank == 1 else [words_of(lambda: done(work))])]
+
+
+def test_an_error_that_nccl_finds_while_it_runs(
+    standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for said in standing_in.run(in_a_broken_network, Fault(monkeypatch, "all_reduce")):
+        for each in said:
+            assert each.startswith("InvalidUseError: ")
+            assert "NCCL has failed in all_reduce(" in each
+            assert "a cable was cut" in each
+
+
+def without_a_connection(xp: Any) -> str:
+    return words_of(lambda: dist.all_reduce(xp.full((2,), 1.0), timeout=20.0))
+
+
+def test_gpus_that_cannot_be_connected(standing_in: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank has an error; nothing ends the waits of the others inside NCCL, but those of the verbs."""
+    real = standing_in.xp.cuda.nccl.NcclCommunicator
+
+    def connect(size: int, unique_id: bytes, rank: int) -> Any:
+        if rank == 1:
+            raise stand_in_nccl.NcclError("NCCL_ERROR_SYSTEM_ERROR: no memory is shared")
+        return real(size, unique_id, rank)
+
+    monkeypatch.setattr(standing_in.xp.cuda.nccl, "NcclCommunicator", connect)
+    for said in standing_in.run(without_a_connection):
+        assert said.startswith("InvalidUseError: NCCL has failed in all_reduce("), said
+        assert "no memory is shared" in said
+        assert "NCCL_DEBUG=INFO" in said
+
+
+def is_lost(xp: Any, ready: threading.Barrier, fault: Fault) -> list[str]:
+    group, array = dist.world_group(), xp.full((2,), 1.0)
+    dist.all_reduce(array)
+    if group.rank == 1:
+        fault.at(1, ready.wait)  # is killed before its kernel is there
+        return [words_of(lambda: dist.all_reduce(array))]
+    work = dist.all_reduce(array, async_op=True)
+    work.wait()
+    ready.wait()
+    xp.cuda.get_current_stream().synchronize()
+    found = [words_of(lambda: done(work)), words_of(dist.barrier)]
+    smaller = dist.shrink_group(group)
+    array = xp.full((2,), float(group.rank))
+    dist.all_reduce(array, group=smaller)
+    same([array], [np.full(2, 2.0)])
+    return found
+
+
+def test_a_rank_that_is_lost_while_kernels_wait_for_it(
+    standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, fault = threading.Barrier(N + 1), Fault(monkeypatch, "all_reduce")
+    with ThreadPoolExecutor(N) as pool:
+        xp, call = standing_in.xp, standing_in.cluster.call
+        ranks = [
+            pool.submit(partial(call, r, _on_a_gpu, xp, is_lost, ready, fault)) for r in range(N)
+        ]
+        ready.wait()
+        standing_in.cluster.kill(1)
+        for r in (0, 2):
+            for said in ranks[r].result():
+                assert said.startswith("WorkerLostError: "), said
+        ranks[1].exception()
+
+
+def in_one_place(xp: Any, place: int) -> tuple[bool, bool]:
+    n = dist.get_world_size()
+    with xp.cuda.Device(place):
+        array = xp.full((3,), 1.0)
+        dist.all_reduce(array)
+        rows = dist.all_gather_single(xp.full((1,), 2.0))
+        assert on_gpu(array)
+        assert on_gpu(rows)
+        return host(array).tolist() == [n] * 3, host(rows).tolist() == [2.0] * n
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "GPU" in each.getMessage()]
+
+
+@pytest.mark.parametrize("place", CUPY_PLACES)
+def test_ranks_that_share_a_gpu_go_by_the_host(
+    place: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if place == "gpu":
+        xp = request.getfixturevalue("gpu")
+    else:
+        xp = stand_in(1)
+        monkeypatch.setitem(sys.modules, "cupy", xp)
+    caplog.set_level(logging.WARNING)
+    with Cluster(2) as cluster:
+        assert cluster.run(shared_gpu, xp) == [(True, True)] * 2
+    assert len(warned(caplog)) == 2  # once on each rank
+    assert (
+        "group 'world': arrays on GPUs go through host memory, since rank 0 ('worker0') and rank 1 "
+        "('worker1') share one GPU, which NCCL refuses"
+    ) in warned(caplog)
+
+
+def shared_gpu(xp: Any) -> tuple[bool, bool]:
+    dist.init_process_group(backend="nccl")
+    found = in_one_place(xp, 0)
+    dist.destroy_process_group()
+    return found
+
+
+def test_a_rank_without_nccl(
+    standing_in: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(standing_in.xp.cuda.nccl, "available", False)
+    caplog.set_level(logging.WARNING)
+    assert standing_in.run(lambda xp: in_one_place(xp, dist.get_rank())) == [(True, True)] * N
+    assert len(warned(caplog)) == N
+    assert "since rank 0 ('worker0') has no NCCL" in warned(caplog)[0]
+
+
+def leaves_at_once(xp: Any) -> bool:
+    group = dist.new_group(list(range(N)))
+    array = xp.full((1000,), 1.0)
+    for _ in range(10):
+        dist.all_reduce(array, ReduceOp.AVG, group)
+    dist.destroy_process_group(group)
+    return bool((array == 1.0).all())
+
+
+def test_a_group_that_is_left_runs_its_kernels(gpus: Gpus) -> None:
+    if gpus.n == N:
+        assert gpus.run(leaves_at_once) == [True] * N
+
+
+# -- data-parallel training ----------------------------------------------------------------------
+
+
+def trained(xp: Any) -> list[Any]:
+    n, r = dist.get_world_size(), dist.get_rank()
+    model = nn.Sequential(
+        nn.Linear(6, 8, dtype=np.float64, rng=np.random.default_rng(r)),
+        nn.Linear(8, 4, dtype=np.float64, rng=np.random.default_rng(r)),
+    )
+    model.to(f"cuda:{r}")
+    parallel = DistributedDataParallel(model, bucket_bytes=400)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = (parallel(xp.asarray(values(0, (12, 6), np.float64)[r::n])) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+    return [host(parameter) for parameter in model.parameters()]
+
+
+def test_data_parallel_training(gpus: Gpus) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            reduction, "copy_into", None
+        )  # what writes into arrays of the GPU from the host
+        ranks = gpus.run(trained)
+    model = nn.Sequential(
+        nn.Linear(6, 8, dtype=np.float64, rng=np.random.default_rng(0)),
+        nn.Linear(8, 4, dtype=np.float64, rng=np.random.default_rng(0)),
+    )
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(values(0, (12, 6), np.float64)) ** 2).mean().backward()
+        optimizer.step()
+    for found in ranks:
+        for a, b in zip(found, model.parameters(), strict=True):
+            np.testing.assert_allclose(a, b.data, rtol=1e-10)

@@ -282,16 +282,15 @@ class NcclSide:
         if not running:
             return
         first = running[0]
-        if self._since is not None:
-            self._abort()
-        elif time.monotonic() >= min(each.ends_at for each in running):
-            self._group.fail(first.expired(), since=first.sequence)
-        else:
-            try:
-                for each in communicators:
-                    each.check()
-            except RuntimeError as error:
-                self._group.fail(_failed(first.words, error), since=first.sequence)
+        try:
+            for each in communicators:
+                each.check()
+        except RuntimeError as error:
+            self._group.fail(_failed(first.words, error), since=first.sequence)
+        overdue = [each for each in running if time.monotonic() >= each.ends_at]
+        if overdue:
+            self._group.fail(overdue[0].expired(), since=overdue[0].sequence)
+        self._abort()
         self._watch()
 
 
