@@ -90,8 +90,7 @@ def _up_to_date(stream: int) -> Clock:
     return clock
 
 
-def _launched() -> tuple[int, int]:
-    stream = current_stream().ptr
+def _launched(stream: int) -> tuple[int, int]:
     clock = _up_to_date(stream)
     clock[stream] = clock.get(stream, 0) + 1
     return stream, clock[stream]
@@ -110,7 +109,7 @@ class Memory:
     def __init__(self, shared: bool = False) -> None:
         self.shared = shared
         with _LOCK:
-            self.written = _launched()
+            self.written = _launched(current_stream().ptr)
             self.home = self.written[0]
             self.used: Clock = {}
 
@@ -130,7 +129,7 @@ class Memory:
         """Notes that work in the current stream writes to it."""
         with _LOCK:
             self.use()
-            self.written = _launched()
+            self.written = _launched(current_stream().ptr)
 
     def __del__(self) -> None:
         if not self.used:
@@ -147,7 +146,7 @@ def host_waits(what: str, memory: Memory) -> None:
     wait_for_kernels()
     with _LOCK:
         memory.use()
-        stream, _ = _launched()
+        stream, _ = _launched(current_stream().ptr)
         _wait(what, dict(_CLOCKS[stream]))
 
 
@@ -169,6 +168,7 @@ class Kernel:
         self._after = stream.kernels
         self._done = threading.Event()
         with _LOCK:
+            _launched(stream.ptr)
             _UNFINISHED.add(self)
         stream.add(self)
 

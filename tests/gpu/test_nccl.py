@@ -30,6 +30,7 @@ from tests.gpu import stand_in_nccl
 from tests.gpu.comparison import host, on_gpu
 from tests.gpu.sharing import wait_until
 from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in_streams import watched
 
 N = 3
 SHAPES: list[tuple[int, ...]] = [(), (0,), (5,), (7, 3)]
@@ -79,6 +80,14 @@ def standing_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     with Cluster(N) as cluster:
         yield Gpus(cluster, xp, N)
     stand_in_nccl.release()
+
+
+@pytest.fixture(autouse=True)
+def no_races() -> Iterator[None]:
+    """Fails what reads or frees memory that another stream may still use; on the stand-in."""
+    with watched() as watch:
+        yield
+    assert watch.races == []
 
 
 @pytest.fixture
