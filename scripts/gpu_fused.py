@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad import kernels
+from telegrad import kernels, optim, tensor
 
 __all__ = ["FusedCase", "fused_cases", "torch_or_none"]
 
@@ -59,6 +59,7 @@ def fused_cases(xp: Any, torch: Any = None, shape: tuple[int, int] = SHAPE) -> I
     for dtype in DTYPES:
         for make in (gelu_cases, layer_norm_cases):
             yield from make(xp, torch, shape, dtype)
+    yield from step_cases(xp, torch, shape[1])
 
 
 def _arrays(xp: Any, torch: Any, dtype: str, *shapes: tuple[int, ...]) -> tuple[Any, Any]:
@@ -169,3 +170,53 @@ def layer_norm_cases(
         composed_back,
         theirs_back if torch else None,
     )
+
+
+LAYERS = 4  # of a transformer
+# By name: class, options, and arrays that are read or written by a step.
+STEPS: dict[str, tuple[type[optim.Optimizer], dict[str, Any], int]] = {
+    "SGD": (optim.SGD, {"lr": 1e-3, "momentum": 0.9}, 5),
+    "Adam": (optim.Adam, {"lr": 1e-3}, 7),
+    "AdamW": (optim.AdamW, {"lr": 1e-3}, 7),
+    "Adagrad": (optim.Adagrad, {"lr": 1e-3}, 5),
+    "RMSprop": (optim.RMSprop, {"lr": 1e-3}, 5),
+}
+
+
+def parameter_shapes(width: int) -> list[tuple[int, ...]]:
+    """The shapes of the parameters of a small transformer."""
+    tables = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
+    vectors = [(3 * width,), (4 * width,), *[(width,)] * 6]
+    return [*tables, *vectors] * LAYERS
+
+
+def step_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:
+    """Optimizer steps of all parameters; torch's fused ones, or those by lists where it has none."""
+    shapes = parameter_shapes(width)
+    arrays, tensors = _arrays(xp, torch, "float32", *shapes)
+    size, moved = f"{len(shapes)} parameters float32", sum(x.nbytes for x in arrays)
+    for name, (kind, options, passes) in STEPS.items():
+        composed = type("Composed", (kind,), {"update": kind.update})  # has no kernel
+
+        def ours(kind: Any = kind, options: dict[str, Any] = options) -> Run:
+            parameters = [tensor(x, requires_grad=True) for x in arrays]
+            for p, x in zip(parameters, arrays, strict=True):
+                p.grad = tensor(x)
+            return kind(parameters, **options).step  # type: ignore[no-any-return]
+
+        def theirs(name: str = name, options: dict[str, Any] = options) -> Run:
+            parameters = [x.clone().requires_grad_() for x in tensors]
+            for p, x in zip(parameters, tensors, strict=True):
+                p.grad = x.clone()
+            form = "foreach" if name in ("Adagrad", "RMSprop") else "fused"
+            kind = getattr(torch.optim, name)
+            return kind(parameters, **options, **{form: True}).step  # type: ignore[no-any-return]
+
+        yield FusedCase(
+            f"{name} step",
+            size,
+            passes * moved,
+            ours(),
+            ours(composed),
+            theirs() if torch else None,
+        )

@@ -12,6 +12,7 @@ from telegrad.autograd.tensor.tensor import (
     edge_of,
     graph_root,
     post_accumulate_hooks,
+    replace_all,
     replace_data,
     steady,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "edge_of",
     "graph_root",
     "post_accumulate_hooks",
+    "replace_all",
     "replace_data",
     "steady",
     "warn_user",

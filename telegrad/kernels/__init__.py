@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     )
     from telegrad.kernels.recurrent import recurrence_backward, recurrence_forward
     from telegrad.kernels.special import special_function
+    from telegrad.kernels.steps import Rule, step_arrays, steps_dtype
     from telegrad.kernels.windows import Windows
 
 __all__ = [
     "Normalized",
+    "Rule",
     "Windows",
     "attention_backward",
     "attention_forward",
@@ -68,6 +70,8 @@ __all__ = [
     "special_function",
     "spread_means",
     "spread_places",
+    "step_arrays",
+    "steps_dtype",
     "unflatten",
 ]
 
@@ -79,6 +83,7 @@ _MODULES = {
     "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",
     "recurrent": "recurrence_backward recurrence_forward",
     "special": "special_function",
+    "steps": "Rule step_arrays steps_dtype",
     "windows": "Windows",
 }
 

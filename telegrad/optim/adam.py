@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from telegrad import kernels
 from telegrad.arrays import is_array, namespace
 from telegrad.optim.optimizer import Optimizer, Params, State, held_arrays, in_blocks, steps_so_far
 from telegrad.types import Array
@@ -82,6 +83,13 @@ class Adam(Optimizer):
                 f"{type(self).__name__} needs lr >= 0, two betas >= 0 and < 1, eps >= 0 and "
                 f"weight_decay >= 0, not lr={lr}, betas={betas}, eps={eps}, weight_decay={decay}"
             )
+
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+        """Returns the rule of the kernel."""
+        names = ("lr", "eps")
+        lr, eps = (float(options[name]) for name in names)
+        numbers = (lr, *map(float, options["betas"]), eps, int(self.decoupled))
+        return kernels.Rule("adam_step", self._names(options), options["weight_decay"], numbers)
 
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any

@@ -16,13 +16,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sys import getrefcount
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 
-from telegrad.arrays import as_array, check_devices, device_of, is_array, namespace, to_device
+from telegrad import kernels
+from telegrad.arrays import (
+    as_array,
+    check_devices,
+    device_of,
+    is_array,
+    is_cupy,
+    namespace,
+    to_device,
+)
 from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
-from telegrad.autograd.seams import change_rows, replace_data, steady
+from telegrad.autograd.seams import change_rows, replace_all, replace_data, steady
 from telegrad.types import Array
 
 __all__ = [
@@ -195,6 +204,8 @@ class Optimizer(ABC):
         self.param_groups: list[Group] = []
         self._states: dict[Tensor, State] = {}
         self._group_of: dict[Tensor, Group] = {}
+        by = next(each for each in type(self).__mro__ if "update" in vars(each))
+        self._has_rule = "rule" in vars(by)  # not that of a class whose `update` is overridden
         for group in _as_groups(params):
             self.add_param_group(group)
 
@@ -253,6 +264,18 @@ class Optimizer(ABC):
                 without defaults leaves this parameter out.
         """
 
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+        """Returns the rule by which a kernel does what `update` does; None if there is none.
+
+        With a rule, parameters on a GPU are stepped together, in one launch. A subclass that
+        overrides `update` alone has none.
+
+        Args:
+            options: The options of the parameters' group.
+            first: True if the parameters have no state yet.
+        """
+        return None
+
     def steps_rows(self, options: Mapping[str, Any]) -> bool:
         """Tells whether `update` works item by item and changes nothing where the gradient is zero.
 
@@ -264,15 +287,23 @@ class Optimizer(ABC):
         """Returns the state before the first step, for an optimizer that steps rows."""
         return {}
 
-    def step(self, *, skip: bool | Array = False) -> None:
+    def step(self, *, skip: bool | Array = False, scale: float | Array = 1.0) -> None:
         """Steps each parameter that has a `grad`; others stay unchanged.
 
         Args:
             skip: True to change nothing; an array on a GPU is not waited for, see `apply`.
+            scale: A factor for the gradients; likewise.
         """
-        self.apply({p: p.grad for p in self._group_of if p.grad is not None}, skip=skip)
+        gradients = {p: p.grad for p in self._group_of if p.grad is not None}
+        self.apply(gradients, skip=skip, scale=scale)
 
-    def apply(self, gradients: Mapping[Tensor, Gradient], *, skip: bool | Array = False) -> None:
+    def apply(
+        self,
+        gradients: Mapping[Tensor, Gradient],
+        *,
+        skip: bool | Array = False,
+        scale: float | Array = 1.0,
+    ) -> None:
         """Steps each of the optimizer's parameters that is in `gradients`; ignores other keys.
 
         Args:
@@ -281,6 +312,7 @@ class Optimizer(ABC):
             skip: True to change nothing. An array without axes on the parameters' GPU, as
                 `LossScale` passes it, is not waited for: the step is computed and then selected on
                 the GPU. Numbers in the state, such as the count of steps, become arrays.
+            scale: A factor for the gradients, or an array without axes on their GPU.
 
         Raises:
             ValueError: A gradient has another shape or is on another device; no parameter was
@@ -289,12 +321,82 @@ class Optimizer(ABC):
         decided_there = type(skip) is not bool and is_array(skip) and namespace(skip) is not np
         if not decided_there and skip:
             return
+        own, there = self._own(gradients), skip if decided_there else None
+        if self._has_rule:
+            own = self._apply_together(own, there, scale)
         known: Group | None = None
-        for parameter, gradient in self._own(gradients):  # group by group
+        for parameter, gradient in own:  # group by group
             group = self._group_of[parameter]
             if group is not known:
                 known, options = group, self._options(group)
-            self._apply_one(parameter, gradient, options, skip if decided_there else None)
+            self._apply_one(parameter, _scaled(gradient, scale), options, there)
+
+    def _apply_together(
+        self, own: list[tuple[Tensor, Any]], skip: Any, scale: Any
+    ) -> list[tuple[Tensor, Any]]:
+        """Steps what kernels step, with one launch for each group and dtype; returns the others."""
+        others: list[tuple[Tensor, Any]] = []
+        together: dict[tuple[Any, ...], list[tuple[Tensor, Any]]] = {}
+        for pair in own:
+            parameter, gradient = pair
+            dense = type(gradient) is not np.ndarray and is_cupy(gradient)
+            if dense and kernels.steps_dtype(parameter.dtype):
+                key = id(self._group_of[parameter]), parameter.dtype, gradient.device.id
+                together.setdefault(key, []).append(pair)
+            else:
+                others.append(pair)
+        for pairs in together.values():
+            options = self._options(self._group_of[pairs[0][0]])
+            parameters, gradients = zip(*pairs, strict=True)
+            if self.rule(options, first=True) is None:
+                others += pairs
+            else:
+                self._replace_together(parameters, gradients, options, skip, scale)
+        return others
+
+    def _replace_together(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Any],
+        options: Mapping[str, Any],
+        skip: Any,
+        scale: Any,
+    ) -> None:
+        def replace(arrays: list[Any]) -> list[Any]:  # under all locks, which guard the states
+            alike: dict[tuple[bool, Any], list[int]] = {}  # those with one count of steps
+            for i, parameter in enumerate(parameters):
+                state = self._states.get(parameter, {})
+                count = steps_so_far(state)
+                key = not state, id(count) if is_array(count) else count
+                alike.setdefault(key, []).append(i)
+            stepped = list(arrays)
+            for places in alike.values():
+                for i, new in zip(places, step(places, arrays), strict=True):
+                    stepped[i] = new
+            return stepped
+
+        def step(places: list[int], arrays: list[Any]) -> list[Any]:
+            some = [arrays[i] for i in places]
+            states = [self._states.get(parameters[i], {}) for i in places]
+            rule = cast("kernels.Rule", self.rule(options, first=not states[0]))
+            states = [s or self.initial(x, options) for s, x in zip(states, some, strict=True)]
+            held = [_held(s, rule.state, x) for s, x in zip(states, some, strict=True)]
+            new, count = kernels.step_arrays(
+                rule,
+                some,
+                [gradients[i].astype(some[0].dtype, copy=False) for i in places],
+                list(zip(*held, strict=True)),
+                steps=steps_so_far(states[0]),
+                skip=skip,
+                scale=scale,
+            )
+            counted = {"step": count} if rule.counts else {}
+            for i, each in zip(places, held, strict=True):
+                own = dict(zip(rule.state, each, strict=True))
+                self._states[parameters[i]] = {**counted, **own}
+            return new
+
+        replace_all(parameters, replace)
 
     def _own(self, gradients: Mapping[Tensor, Gradient]) -> list[tuple[Tensor, Any]]:
         """Returns the parameters in `gradients`, each with its array; checks the shapes."""
@@ -436,6 +538,24 @@ class Optimizer(ABC):
 
 def _said(option: Any) -> str:
     return f"{option:g}" if isinstance(option, float) else f"{option}"
+
+
+def _scaled(gradient: Any, scale: Any) -> Any:
+    if type(scale) is float and scale == 1.0:
+        return gradient
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaNs stay what they are
+        return gradient * scale
+
+
+def _held(state: Mapping[str, Any], names: Iterable[str], like: Any) -> list[Any]:
+    """Returns arrays of the state for a kernel; zeros where there is none yet."""
+    xp = namespace(like)
+    held = []
+    for name in names:
+        x = state[name] if name in state else xp.zeros(like.shape, like.dtype)
+        exact = x.dtype == like.dtype and x.flags.c_contiguous
+        held.append(x if exact else x.astype(like.dtype, order="C"))
+    return held
 
 
 def _of_rows(x: Any, parameter: Array) -> bool:

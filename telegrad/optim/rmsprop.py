@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from telegrad import kernels
 from telegrad.arrays import is_array, namespace
 from telegrad.optim.optimizer import (
     Optimizer,
@@ -93,14 +94,20 @@ class RMSprop(Optimizer):
                 f"{told}"
             )
 
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+        """Returns the rule of the kernel."""
+        names = ("lr", "alpha", "eps", "momentum")
+        numbers = (*(float(options[name]) for name in names), int(options["centered"]))
+        held = tuple(self._names(options))
+        return kernels.Rule("rmsprop_step", held, options["weight_decay"], numbers)
+
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
     ) -> tuple[Array, State]:
         """Returns the stepped array and the new means."""
         options = {**self.defaults, **options}
         alpha, momentum, decay = (options[k] for k in ("alpha", "momentum", "weight_decay"))
-        asked = {"grad_avg": options["centered"], "momentum_buffer": momentum}
-        names = ["square_avg", *[name for name, wanted in asked.items() if wanted]]
+        names = self._names(options)
         held = held_arrays(state, names, parameter)
         xp = namespace(parameter)
         stepped = xp.empty_like(parameter)
@@ -127,6 +134,10 @@ class RMSprop(Optimizer):
             change *= -options["lr"]
             change += p
         return stepped, {"step": steps_so_far(state) + 1, **held}
+
+    def _names(self, options: Mapping[str, Any]) -> list[str]:
+        asked = {"grad_avg": options["centered"], "momentum_buffer": options["momentum"]}
+        return ["square_avg", *[name for name, wanted in asked.items() if wanted]]
 
 
 # -- Adagrad -------------------------------------------------------------------------------------
@@ -193,6 +204,11 @@ class Adagrad(Optimizer):
         if not all(options[name] >= 0 for name in self.defaults):
             told = ", ".join(f"{name}={options[name]}" for name in self.defaults)
             raise ValueError(f"Adagrad needs options that are not negative, not {told}")
+
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+        """Returns the rule of the kernel."""
+        numbers = tuple([float(options[name]) for name in ("lr", "lr_decay", "eps")])
+        return kernels.Rule("adagrad_step", ("sum",), options["weight_decay"], numbers)
 
     def steps_rows(self, options: Mapping[str, Any]) -> bool:
         """Returns True if there is no weight decay."""

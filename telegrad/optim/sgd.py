@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from telegrad import kernels
 from telegrad.optim.optimizer import Optimizer, Params, State, in_blocks
 from telegrad.types import Array
 
@@ -84,6 +85,15 @@ class SGD(Optimizer):
     def steps_rows(self, options: Mapping[str, Any]) -> bool:
         """Returns True if there is neither momentum nor weight decay."""
         return not options["momentum"] and not options["weight_decay"]
+
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+        """Returns the rule of the kernel."""
+        momentum = float(options["momentum"])
+        numbers = (float(options["lr"]), momentum, 1.0 - options["dampening"])
+        flags = (int(options["nesterov"]), int(first))
+        names = ("momentum_buffer",) if momentum else ()
+        decay = options["weight_decay"]
+        return kernels.Rule("sgd_step", names, decay, (*numbers, *flags), counts=False)
 
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any

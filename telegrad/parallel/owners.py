@@ -205,10 +205,8 @@ class OwnerOptimizer:
             held, self._held = self._held, (0, {})
         measured = bool(request.ticket) and held[0] == request.ticket
         gradients, over = (held[1], []) if measured else self._gradients(request)
-        if request.factor != 1.0:
-            gradients = {p: _scaled(each, request.factor) for p, each in gradients.items()}
         self._set(request.options)
-        self._optimizer.apply(gradients)
+        self._optimizer.apply(gradients, scale=float(request.factor))
         return over
 
     def check_options(self, options: Options) -> None:

@@ -190,9 +190,11 @@ class HeldOptimizer(SGD):
         if where == self._where:
             hold(self._held)
 
-    def apply(self, gradients: Mapping[Tensor, Gradient], *, skip: Any = False) -> None:
+    def apply(
+        self, gradients: Mapping[Tensor, Gradient], *, skip: Any = False, scale: Any = 1.0
+    ) -> None:
         self._stop("apply")
-        super().apply(gradients, skip=skip)
+        super().apply(gradients, skip=skip, scale=scale)
 
 
 # -- streams ---------------------------------------------------------------------------------------

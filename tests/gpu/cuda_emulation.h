@@ -42,6 +42,7 @@ struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct Table;  // of common.cuh
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
@@ -349,6 +350,7 @@ using std::sqrt, std::tanh, std::trunc;
 namespace emulation {
 
 template <class T> constexpr char code_of() {
+    if (std::is_same_v<T, const Table*>) return 'T';
     if (std::is_pointer_v<T>) return 'P';
     if (std::is_same_v<T, bool>) return '?';
     if (std::is_floating_point_v<T>) return sizeof(T) == 8 ? 'd' : 'f';
@@ -400,6 +402,14 @@ static void copy_out(const Span& s) {
         }
     for (size_t i = 0; i < s.bytes; ++i)
         if (s.copy[i] != s.before[i]) s.place[i] = s.copy[i];
+}
+
+// Puts addresses of copies where a table has the numbers of spans; table.py says where that is.
+static void fill_table(const Span& table, const Span* spans) {
+    long long* words = reinterpret_cast<long long*>(table.copy);
+    long long count = words[0] * words[2];
+    for (long long* word = words + table.bytes / 8 - count; count > 0; --count, ++word)
+        *word = *word ? reinterpret_cast<long long>(spans[*word - 1].copy) : 0;
 }
 
 static sigjmp_buf escape;
@@ -462,9 +472,10 @@ static const char* launch(void (*)(A...), const unsigned* shape, void** args, Sp
     const char codes[] = {code_of<A>()..., 0};
     void* pointers[sizeof...(A) + 1];
     for (size_t i = 0; i < sizeof...(A); ++i) {
-        if (codes[i] != 'P') continue;
+        if (codes[i] != 'P' && codes[i] != 'T') continue;
         long number = *static_cast<long*>(args[i]);  // of a span, from 1 on; 0 for a null pointer
         pointers[i] = number ? spans[number - 1].copy : nullptr;
+        if (codes[i] == 'T') fill_table(spans[number - 1], spans);
         args[i] = &pointers[i];
     }
     run_grid(shape);

@@ -101,6 +101,20 @@ class RawModule:
         return RawKernel(_library(self._code), name)
 
 
+def _numbered(words: Any, spans: dict[tuple[int, int, int], int]) -> Any:
+    """Returns a copy of a `Table` with numbers of spans, from 1 on, in place of addresses."""
+    arrays, chunks, lists = map(int, words[:3])
+    bytes_of = words[3 : 3 + lists]
+    sizes = words[3 + lists + 2 * chunks :][:arrays]
+    numbered = words.copy()
+    addresses = numbered[len(words) - lists * arrays :].reshape(lists, arrays)
+    for k, item in enumerate(bytes_of.tolist()):
+        for i, size in enumerate(sizes.tolist()):
+            key = int(addresses[k, i]), item * size, item
+            addresses[k, i] = spans.setdefault(key, len(spans) + 1) if size else 0
+    return numbered
+
+
 class RawKernel:
     """A kernel; a call runs it to its end.
 
@@ -126,11 +140,16 @@ class RawKernel:
         assert all(1 <= n < 2**16 for n in grid[1:]), grid
         assert 0 <= shared_mem <= 48 << 10, "more shared memory has to be asked for"
         assert len(args) == len(self._codes), (self._name, len(args), self._codes)
-        spans: dict[tuple[int, int], int] = {}
+        spans: dict[tuple[int, int, int], int] = {}  # address, bytes and bytes of an item
         places: list[Any] = []
-        made = (Span * len(args))()
+        tables: list[Any] = []
         for code, value in zip(self._codes, args, strict=True):
-            places.append(self._place(code, value, spans, made))
+            given = value
+            if code == "T":
+                tables.append(_numbered(value.of_host, spans))
+                given = tables[-1]
+            places.append(self._place(code, given, spans))
+        made = (Span * max(1, len(spans)))(*(Span(*key) for key in spans))
         shape = (ctypes.c_uint * 7)(*grid, *block, shared_mem)
         pointers = (ctypes.c_void_p * len(args))(*map(ctypes.addressof, places))
         with _LAUNCH:
@@ -139,18 +158,15 @@ class RawKernel:
             names.append(self._name)
         assert words is None, f"{self._name}: {words.decode()}"
 
-    def _place(self, code: str, value: Any, spans: dict[tuple[int, int], int], made: Any) -> Any:
+    def _place(self, code: str, value: Any, spans: dict[tuple[int, int, int], int]) -> Any:
         """Returns memory that holds one argument; for an array, the number of its span."""
-        if code == "P":
-            host = getattr(value, "of_host", None)
+        if code in "PT":
+            host = value if code == "T" else getattr(value, "of_host", None)
             if host is None:
                 assert repr(value) == repr(np.uintp(0)), (self._name, value)
                 return ctypes.c_long(0)
-            key = host.__array_interface__["data"][0], host.nbytes
-            if key not in spans:
-                made[len(spans)] = Span(*key, host.itemsize)
-                spans[key] = len(spans) + 1
-            return ctypes.c_long(spans[key])
+            key = host.__array_interface__["data"][0], host.nbytes, host.itemsize
+            return ctypes.c_long(spans.setdefault(key, len(spans) + 1))
         exact = np.asarray(
             value, {int: np.int64, float: np.float64, bool: np.bool_}.get(type(value))
         )

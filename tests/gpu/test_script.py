@@ -93,6 +93,7 @@ def test_fused_kernels_are_timed(xp: Any) -> None:
         "gelu tanh, back",
         "layer norm",
         "layer norm, back",
+        *(f"{name} step" for name in gpu_fused.STEPS),
     }
     assert all(row["composed_ms"] for row in rows if not row["what"].startswith("gelu"))
     text = script.timing_table({"rows": rows, "copy_gb_per_s": 1.0})

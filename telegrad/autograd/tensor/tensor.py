@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from sys import getrefcount
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, final
@@ -64,6 +64,7 @@ __all__ = [
     "holding",
     "place_under",
     "post_accumulate_hooks",
+    "replace_all",
     "replace_data",
     "steady",
 ]
@@ -466,6 +467,21 @@ def replace_data(tensor: Tensor, function: Callable[[Array], Array]) -> None:
             tensor._value = Value(new)  # the usual case, without further checks
         else:
             tensor.data = new
+
+
+def replace_all(
+    tensors: Sequence[Tensor], function: Callable[[list[Array]], Sequence[Array]]
+) -> None:
+    """Replaces the arrays of several Tensors by those of `function(arrays)`, as `replace_data`."""
+    with ExitStack() as locks:
+        for tensor in sorted(tensors, key=id):  # the same order in all threads
+            locks.enter_context(tensor._make_leaf().lock)
+        arrays = [tensor._value.array for tensor in tensors]
+        for tensor, old, new in zip(tensors, arrays, function(arrays), strict=True):
+            if type(new) is type(old) and new.dtype == old.dtype:
+                tensor._value = Value(new)
+            else:
+                tensor.data = new
 
 
 def change_rows(tensor: Tensor, function: Callable[[Array], None]) -> None:

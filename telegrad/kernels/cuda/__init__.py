@@ -14,7 +14,8 @@ How to add a kernel, by the example of `gelu.cu` and `telegrad/kernels/gaussian.
 3. **Launch.** The public function keeps its name for both libraries, and for CuPy arrays calls
    `Kernel("name", "name_forward").launch(x, y, n, blocks=blocks_for(n, 1024), ITEM=x.dtype)`. It
    passes `contiguous(x)`, checks all sizes first, and makes the results with `empty`. A launch
-   checks the number and kinds of arguments and the devices, and never waits.
+   checks the number and kinds of arguments and the devices, and never waits. A `Table` has the
+   addresses of any number of arrays, which one launch works on.
 4. **Twin.** The same function computes NumPy arrays by NumPy alone. What only CuPy arrays needed
    there goes away.
 5. **Tests.** `tests/kernels/test_name.py` compares both for random shapes, layouts, dtypes and edge
@@ -26,5 +27,6 @@ How to add a kernel, by the example of `gelu.cu` and `telegrad/kernels/gaussian.
 """
 
 from telegrad.kernels.cuda.kernel import Kernel, blocks_for, code_of, contiguous
+from telegrad.kernels.cuda.table import Table
 
-__all__ = ["Kernel", "blocks_for", "code_of", "contiguous"]
+__all__ = ["Kernel", "Table", "blocks_for", "code_of", "contiguous"]

@@ -136,6 +136,47 @@ __device__ inline void map(Function function, Index n, Out* y, const In*... x) {
     for (Index i = done + first; i < n; i += step) y[i] = Narrow<Out>::of(function(widen(x[i])...));
 }
 
+// -- many arrays in one launch ----------------------------------------------------------------------
+
+constexpr Index CHUNK = 1 << 14;
+
+// Lists of arrays, as table.py describes them.
+struct Table {
+    Index arrays, chunks, lists, words[1];
+
+    __device__ const Index* of_chunks() const { return words + lists; }
+    __device__ const Index* sizes() const { return of_chunks() + 2 * chunks; }
+
+    // Returns item `first` of array i of a list, or nullptr if there is no such list.
+    template <class T> __device__ T* item(Index list, Index i, Index first) const {
+        if (list >= lists) return nullptr;
+        return reinterpret_cast<T*>(sizes()[(list + 1) * arrays + i]) + first;
+    }
+
+    // Calls function(i, first, count) for each chunk of this block: so many items of array i, from first.
+    template <class Function> __device__ void each_chunk(Function function) const {
+        for (Index chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
+            const Index i = of_chunks()[2 * chunk], first = of_chunks()[2 * chunk + 1];
+            function(i, first, (int)min(CHUNK, sizes()[i] - first));
+        }
+    }
+};
+
+// Calls function(items, k) for `count` items with the whole block: for items.size of them at once, from k
+// on. That is M, if `packed`, but for the last ones, and 1 else.
+template <int M> struct Items {
+    static constexpr int size = M;
+};
+template <int M, class Function>
+__device__ inline void each_pack(bool packed, int count, Function function) {
+    int done = 0;
+    if (packed) {
+        done = count / M * M;
+        for (int k = threadIdx.x * M; k < done; k += blockDim.x * M) function(Items<M>(), k);
+    }
+    for (int k = done + threadIdx.x; k < count; k += blockDim.x) function(Items<1>(), k);
+}
+
 // -- sums; blocks have a multiple of 32 threads along x ---------------------------------------------
 
 template <class T> __device__ inline T warp_sum(T x) {

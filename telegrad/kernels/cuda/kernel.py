@@ -16,6 +16,7 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.errors import KernelError
+from telegrad.kernels.cuda.table import Table
 
 __all__ = ["Kernel", "blocks_for", "code_of", "contiguous"]
 
@@ -73,8 +74,8 @@ class Kernel:
 
         Args:
             args: The arguments in the order of the source. An array stands for a pointer, None for
-                a null pointer, an int for `Index` and a float for `double`. A NumPy scalar stands
-                for its own type.
+                a null pointer, a `Table` for `const Table*`, an int for `Index` and a float for
+                `double`. A NumPy scalar stands for its own type.
             blocks: The number of blocks, or up to three numbers; with 0 nothing is launched.
             threads: The number of threads in a block.
             shared: The bytes of a block's dynamic shared memory.
@@ -88,6 +89,7 @@ class Kernel:
         grid = blocks if isinstance(blocks, tuple) else (blocks,)
         if 0 in grid:
             return
+        args = tuple([each.words if isinstance(each, Table) else each for each in args])
         xp = namespace(*args)
         function, parameters = _compiled(
             xp.RawModule, self._source, self._name, tuple(define.items())

@@ -1,0 +1,67 @@
+"""`Table`: the addresses of any number of arrays, so that one launch works on all of them.
+
+A table has lists of arrays. The arrays at one place of all lists have the same size, for instance a
+parameter, its gradient and its new value. Each array is cut into chunks of CHUNK items, and a block
+works on one chunk after the other. `struct Table` in `common.cuh` reads this:
+
+    numbers of arrays, chunks and lists │ bytes of an item, by list │ chunks: array, first item │
+    sizes of the arrays │ addresses, by list and array
+
+The table travels to the GPU by CuPy's pinned memory, on the caller's stream: the host does not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, final
+
+import numpy as np
+
+from telegrad.arrays import namespace
+
+__all__ = ["CHUNK", "Table"]
+
+CHUNK: Final = 1 << 14
+"""Items of a chunk; `common.cuh` has the same number."""
+
+
+@final
+class Table:
+    """Lists of CuPy arrays of one device, for the parameter `const Table*` of a kernel.
+
+    The arrays must be contiguous, and the caller keeps them until the launch.
+
+    Args:
+        sizes: The numbers of items of the arrays; all lists have these.
+        lists: Each a sequence of arrays of one dtype; or one array that holds the items of all, one
+            after the other.
+
+    Attributes:
+        words: The table on the GPU, of int64.
+        blocks: The number of chunks, which is 0 without items.
+    """
+
+    def __init__(self, sizes: Sequence[int], *lists: Any) -> None:
+        layout, self.blocks = _layout(tuple(sizes))
+        head = [len(sizes), self.blocks, len(lists), *(_first(each).itemsize for each in lists)]
+        parts = [np.array(head, np.int64), layout]
+        for arrays in lists:
+            if isinstance(arrays, (list, tuple)):
+                parts.append(np.array([array.data.ptr for array in arrays], np.int64))
+            else:
+                ends = np.cumsum(np.array([0, *sizes[:-1]], np.int64))
+                parts.append(ends * arrays.itemsize + arrays.data.ptr)
+        self.words: Any = namespace(_first(lists[0])).asarray(np.concatenate(parts))
+
+
+def _first(arrays: Any) -> Any:
+    return arrays[0] if isinstance(arrays, (list, tuple)) else arrays
+
+
+@lru_cache(maxsize=64)
+def _layout(sizes: tuple[int, ...]) -> tuple[Any, int]:
+    """Returns the part of a table that depends on the sizes alone, and the number of chunks."""
+    chunks = [(i, start) for i, size in enumerate(sizes) for start in range(0, size, CHUNK)]
+    words = [word for chunk in chunks for word in chunk]
+    return np.array([*words, *sizes], np.int64), len(chunks)

@@ -1,0 +1,104 @@
+"""Optimizer steps of any number of CuPy arrays in one launch: `cuda/steps.cu`.
+
+Their twins for NumPy arrays are the methods `update` of the optimizers in `telegrad.optim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from telegrad.arrays import is_array, namespace
+from telegrad.kernels.cuda import Kernel, Table, blocks_for, contiguous
+from telegrad.types import Array
+
+__all__ = ["Rule", "step_arrays", "steps_dtype"]
+
+_DTYPES: Final = ("float32", "float64", "float16", "bfloat16")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule by which a kernel steps parameters.
+
+    Attributes:
+        kernel: The name of the kernel.
+        state: The names of the arrays of a parameter's state, in the kernel's order.
+        decay: The decay of the weights.
+        numbers: The kernel's numbers after the decay, up to the count of steps.
+        counts: True if the kernel counts steps.
+
+    >>> Rule("sgd_step", (), 0.0, (0.1, 0.0, 1.0, 0, 0), counts=False).kernel
+    'sgd_step'
+    """
+
+    kernel: str
+    state: tuple[str, ...]
+    decay: float
+    numbers: tuple[float, ...]
+    counts: bool = True
+
+
+def steps_dtype(dtype: Any) -> bool:
+    """Tells whether the kernels step arrays of this dtype.
+
+    >>> steps_dtype(np.dtype(np.float32)), steps_dtype(np.dtype(np.complex64))
+    (True, False)
+    """
+    return np.dtype(dtype).name in _DTYPES
+
+
+def step_arrays(
+    rule: Rule,
+    arrays: Sequence[Array],
+    gradients: Sequence[Array],
+    state: Sequence[Sequence[Array]],
+    *,
+    steps: Any = 0,
+    skip: Array | None = None,
+    scale: float | Array = 1.0,
+) -> tuple[list[Array], Any]:
+    """Returns new arrays, stepped by one launch, and the new count of steps.
+
+    Args:
+        rule: The rule; its state is written into.
+        arrays: CuPy arrays of one dtype and device, at least one.
+        gradients: Their gradients, of the same shapes and dtype.
+        state: For each name of the rule's state the contiguous arrays, of the same shapes and dtype.
+        steps: The number of steps before this one, or an array without axes that holds it.
+        skip: An array without axes that is True if nothing shall change.
+        scale: The factor of the gradients, or an array without axes that holds it.
+
+    Returns:
+        The arrays; and an int, or an array if `steps` or `skip` is one.
+    """
+    first: Any = arrays[0]
+    xp = namespace(first)
+    with first.device:
+        made: list[Any] = [xp.empty(array.shape, array.dtype) for array in arrays]
+        sizes = [array.size for array in made]
+        given = [[contiguous(each) for each in some] for some in (arrays, gradients)]
+        table = Table(sizes, *given, made, *state)
+        counted = counts = None
+        if is_array(steps):
+            counted = steps.astype(np.int64, copy=False)
+        if rule.counts and (skip is not None or counted is not None):
+            counts = xp.empty((), np.int64)
+        factor, more = (1.0, scale) if is_array(scale) else (float(scale), None)
+        count = (0 if counted is not None else int(steps), counted, counts) if rule.counts else ()
+        Kernel("steps", rule.kernel).launch(
+            table,
+            skip,
+            None if more is None else more.astype(np.float32, copy=False),
+            factor,
+            float(rule.decay),
+            *rule.numbers,
+            *count,
+            blocks=blocks_for(max(1, table.blocks), 1),
+            ITEM=first.dtype,
+        )
+    return made, counts if counts is not None else steps + 1
