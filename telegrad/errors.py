@@ -110,6 +110,13 @@ class KernelError(TelegradError, RuntimeError):
     """A GPU kernel cannot be compiled, or takes no arrays of this dtype.
 
     The message names the kernel; the compiler's words name the file and the line.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad.kernels.cuda import code_of
+        >>> code_of("gelu", ITEM=np.complex64)
+        Traceback (most recent call last):
+        telegrad.errors.KernelError: the kernels of gelu.cu take no arrays of complex64
     """
 
 
