@@ -60,7 +60,7 @@ FOREIGN_LIMITS = ("anyio", "async_timeout")
 
 
 class TaskWait(NamedTuple):
-    """What a task waits for.
+    """The present wait of a task.
 
     Attributes:
         waker: The future that wakes it.
@@ -250,7 +250,7 @@ class Way(NamedTuple):
 
 
 class _Clause(NamedTuple):
-    """What must happen before a thing can: one of the calls has to end.
+    """A condition for the end of a thing: one of the calls has to end before.
 
     Attributes:
         token: Of the waits that it consists of.

@@ -82,10 +82,10 @@ class _Seen:
 
 @final
 class WaitProbes:
-    """For the library: what one worker does about calls that wait for each other.
+    """For the library: finds calls that wait for each other, at one worker.
 
     Args:
-        agent: This worker's.
+        agent: The agent of this worker.
     """
 
     def __init__(self, agent: AgentCore) -> None:
@@ -102,12 +102,12 @@ class WaitProbes:
 
     @property
     def followed(self) -> int:
-        """How many probes were sent or handed on here."""
+        """The number of probes that were sent or handed on here."""
         return self._followed
 
     @property
     def reported(self) -> int:
-        """How many waits were ended here because they were part of a cycle."""
+        """The number of waits that were ended here because they were part of a cycle."""
         return self._reported
 
     def begin(self) -> None:
@@ -152,7 +152,7 @@ class WaitProbes:
                 self._send(wait_cycle.probes(self._me, name, step))
 
     def _steps(self, call: ServedId) -> list[Step]:
-        """How a call waits now; what the last look has not seen is too young to matter."""
+        """Returns how a call waits now; a wait that the last look has not seen is too young."""
         seen = self._seen.get(call)
         if seen is None:
             return []

@@ -70,7 +70,7 @@ class ServedId(NamedTuple):
     """A served call: on which worker, by whom it was called, and the number that one drew.
 
     Both workers are incarnations. A stream that has yielded so many items is another one after the
-    next of them: who waits for item 3 waits for no generator that has sent that already.
+    next of them: a wait for item 3 is no wait for a generator that has sent that already.
     """
 
     worker: int
