@@ -187,9 +187,9 @@ def _plug_together(
     inbox = Inbox(members, pool)
     exchange = open_exchange(receiver=inbox, reader=reader)
     policy = CallablePolicy(
-        options.callable_mode, options.callable_patterns, options.callable_decision
+        options.callable_mode, options.callable_patterns, options.callable_decision, name
     )
-    permissions = Permissions(name, policy, exchange.audit)
+    permissions = Permissions(policy, exchange.audit)
     devices = Devices(options.device_maps, name, exchange.land)
     codec = MessageCodec(permissions.resolve_value, name, limits.received, devices, exchange.memory)
     calling = Calling(life, codec, deadlines, pool.submit, exchange, inbox, limits, options.timeout)

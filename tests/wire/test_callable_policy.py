@@ -26,7 +26,7 @@ from telegrad.wire.policy.policy import CallableRequest
 from tests.wire import policy_samples as mine
 
 P = "tests.wire.policy_samples"
-PROJECT, EXPOSED = CallablePolicy(), CallablePolicy("exposed")
+PROJECT, EXPOSED = CallablePolicy(worker="ps"), CallablePolicy("exposed", worker="ps")
 W0 = WorkerInfo("w0", 0, 17)
 PATHLIB = Path.__module__  # pathlib, or a module in it
 NO = (CallRefusedError, FunctionNotFoundError)
@@ -34,7 +34,7 @@ NO = (CallRefusedError, FunctionNotFoundError)
 
 def allows(policy: CallablePolicy, name: str) -> bool:
     try:
-        policy.resolve(name, caller=W0, worker="ps")
+        policy.resolve(name, caller=W0)
     except NO as error:
         return "'ps'" not in str(error)
     return True
@@ -43,10 +43,10 @@ def allows(policy: CallablePolicy, name: str) -> bool:
 def allows_method(policy: CallablePolicy, value: object, method: str) -> bool:
     """As the owner of an RRef asks: of the name, then of what it gives."""
     try:
-        policy.check_method(value, method, caller=W0, worker="ps")
+        policy.check_method(value, method, caller=W0)
         found = value if method == "__call__" else getattr(value, method)
         if callable(found):
-            policy.check_found(value, method, found, caller=W0, worker="ps")
+            policy.check_found(value, method, found, caller=W0)
     except CallRefusedError as error:
         return "'ps'" not in str(error)
     return True
@@ -423,7 +423,7 @@ class Asked:
         self.answer = answer
         self.questions: list[tuple[str, str]] = []
         self.callers: list[WorkerInfo] = []
-        self.policy = CallablePolicy(decide=self)
+        self.policy = CallablePolicy(decide=self, worker="ps")
 
     def __call__(self, caller: WorkerInfo, module: str, path: str) -> bool:
         self.callers.append(caller)
@@ -441,7 +441,7 @@ def test_a_policy_is_asked_each_time_and_alone() -> None:
     closed = Asked(lambda module, path: False)
     for name in (f"{P}:plain", f"{P}:open_function", f"{P}:Open", "numpy:add", "os:system"):
         with pytest.raises(CallRefusedError, match="'ps' does not let the caller 'w0'.*says no"):
-            closed.policy.resolve(name, caller=W0, worker="ps")
+            closed.policy.resolve(name, caller=W0)
 
 
 def test_a_policy_may_allow_anything_that_is_public() -> None:
@@ -578,7 +578,7 @@ async def later(caller: WorkerInfo, module: str, path: str) -> bool:
     ],
 )
 def test_what_is_no_answer_refuses(decide: Any, words: str) -> None:
-    policy = CallablePolicy(decide=decide)
+    policy = CallablePolicy(decide=decide, worker="ps")
     with pytest.raises(CallRefusedError, match=words):
         policy.resolve(f"{P}:plain", caller=W0)
     assert not allows_method(policy, mine.model, "forward")
@@ -602,7 +602,7 @@ def test_the_modes_remember_what_they_decided(monkeypatch: pytest.MonkeyPatch) -
         return CallableRequest(ref, *others)
 
     monkeypatch.setattr("telegrad.wire.policy.policy.CallableRequest", request)
-    for policy, times in ((CallablePolicy(), 1), (Asked().policy, 2)):
+    for policy, times in ((CallablePolicy(worker="ps"), 1), (Asked().policy, 2)):
         first = policy.resolve(f"{P}:plain", caller=W0)
         assert policy.resolve(f"{P}:plain", caller=W0) is first
         assert decided == [f"{P}:plain"] * times

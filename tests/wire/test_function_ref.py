@@ -28,7 +28,7 @@ from tests.wire import samples
 
 S = "tests.wire.samples"
 W0 = WorkerInfo("w0", 0, 1)
-PROJECT = CallablePolicy()
+PROJECT = CallablePolicy(worker="ps")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ FORBIDDEN = [
 def test_what_nobody_may_call(name: str) -> None:
     before = set(sys.modules)
     with pytest.raises((CallRefusedError, FunctionNotFoundError)) as caught:
-        PROJECT.resolve(name, caller=W0, worker="ps")
+        PROJECT.resolve(name, caller=W0)
     assert "ps" in str(caught.value)
     assert len(str(caught.value)) < 2000
     with pytest.raises((CallRefusedError, FunctionNotFoundError)):
@@ -285,7 +285,7 @@ def test_a_name_that_is_no_string_is_refused(name: Any) -> None:
 
 def test_the_refusal_says_what_to_do() -> None:
     with pytest.raises(CallRefusedError, match=r"worker 'ps'.*'w0'.*os:getpid.*\['os.getpid'\]"):
-        PROJECT.resolve("os:getpid", caller=W0, worker="ps")
+        PROJECT.resolve("os:getpid", caller=W0)
 
 
 def test_what_numpy_imports_when_it_is_first_used_is_as_good_as_imported(
@@ -346,7 +346,7 @@ def test_a_function_that_is_not_there_is_reported_with_both_scripts(
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "/job/server.py", raising=False)
     ref = FunctionRef("__main__:train_step", "/job/trainer.py")
     with pytest.raises(FunctionNotFoundError) as caught:
-        PROJECT.resolve(ref, caller=WorkerInfo("trainer0", 1, 2), worker="ps")
+        PROJECT.resolve(ref, caller=WorkerInfo("trainer0", 1, 2))
     words = str(caught.value)
     for part in (
         "train_step",
@@ -422,7 +422,7 @@ def test_the_committed_list_does_no_io_and_exists() -> None:
 def test_methods_that_nobody_may_call_through_a_reference(value: Any, method: str) -> None:
     """Whoever could make a Path at a worker could write files there."""
     with pytest.raises(CallRefusedError, match="ps"):
-        PROJECT.check_method(value, method, caller=W0, worker="ps")
+        PROJECT.check_method(value, method, caller=W0)
     with pytest.raises(CallRefusedError):
         CallablePolicy("exposed").check_method(value, method)
     CallablePolicy("importable").check_method(value, method)

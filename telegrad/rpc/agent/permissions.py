@@ -21,13 +21,11 @@ class Permissions:
     All methods may be called from any thread.
 
     Args:
-        worker: This worker's name, for errors.
         policy: The rules of what others may call.
         audit: The log of refusals.
     """
 
-    def __init__(self, worker: str, policy: CallablePolicy, audit: Audit) -> None:
-        self._worker = worker
+    def __init__(self, policy: CallablePolicy, audit: Audit) -> None:
         self._policy = policy
         self._audit = audit
 
@@ -47,7 +45,7 @@ class Permissions:
         """
         ref = FunctionRef(function, script) if script else function
         try:
-            return self._policy.resolve(ref, caller=caller, worker=self._worker)
+            return self._policy.resolve(ref, caller=caller)
         except CallRefusedError as error:
             self.record_refusal(caller, function, "NOT_ALLOWED", error)
             raise
@@ -65,7 +63,7 @@ class Permissions:
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
         try:
-            return self._policy.resolve_value(function, caller=peer, worker=self._worker)
+            return self._policy.resolve_value(function, caller=peer)
         except CallRefusedError as error:
             self.record_refusal(peer, function, "NOT_ALLOWED_AS_VALUE", error, kind)
             raise
@@ -77,7 +75,7 @@ class Permissions:
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
         try:
-            self._policy.check_method(value, method, caller=caller, worker=self._worker)
+            self._policy.check_method(value, method, caller=caller)
         except CallRefusedError as error:
             self.record_refusal(caller, _called(value, method), "NOT_ALLOWED", error)
             raise
@@ -89,7 +87,7 @@ class Permissions:
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
         try:
-            self._policy.check_found(value, name, found, caller=caller, worker=self._worker)
+            self._policy.check_found(value, name, found, caller=caller)
         except CallRefusedError as error:
             self.record_refusal(caller, _called(value, name), "NOT_ALLOWED", error)
             raise

@@ -149,6 +149,7 @@ class CallablePolicy:
             caller, the module and the qualified name, and returns True or False; if it raises, the
             call is refused. It is called each time, before anything is imported. If the name leads
             to an object that was defined under another name, it is called for that name as well.
+        worker: The name of this worker, for errors.
 
     Raises:
         ValueError: There is no such mode.
@@ -162,10 +163,14 @@ class CallablePolicy:
         8.0
     """
 
-    __slots__ = ("_decide", "_known", "_known_methods", "_project", "mode", "patterns")
+    __slots__ = ("_decide", "_known", "_known_methods", "_project", "_worker", "mode", "patterns")
 
     def __init__(
-        self, mode: str = "project", patterns: Sequence[str] = (), decide: Decide | None = None
+        self,
+        mode: str = "project",
+        patterns: Sequence[str] = (),
+        decide: Decide | None = None,
+        worker: str = "",
     ) -> None:
         if mode not in MODES:
             raise ValueError(f"no such policy: {mode!r}; one of {', '.join(MODES)}")
@@ -176,6 +181,7 @@ class CallablePolicy:
         self.mode = mode
         self.patterns = tuple(patterns)
         self._decide = decide
+        self._worker = worker
         self._project = Project()
         # Verdicts on functions that may be called; most are called again. A verdict holds for the
         # same function under the same name, and for a method also on the same class.
@@ -188,14 +194,13 @@ class CallablePolicy:
         return f"CallablePolicy({self.mode!r}, {list(self.patterns)!r})"
 
     def resolve(
-        self, ref: str | FunctionRef, *, caller: WorkerInfo | None = None, worker: str = ""
+        self, ref: str | FunctionRef, *, caller: WorkerInfo | None = None
     ) -> Callable[..., Any]:
         """Returns the function or class of that name.
 
         Args:
             ref: The name, or a reference, which also has the caller's script for errors.
             caller: The worker that requests it.
-            worker: The name of this worker, for errors.
 
         Raises:
             CallRefusedError: The function may not be called here.
@@ -206,14 +211,12 @@ class CallablePolicy:
         if known is not None and _at_top(name) is known:
             return known
         ref = ref if isinstance(ref, FunctionRef) else FunctionRef(ref)
-        function = self._resolve(CallableRequest(ref, caller, worker), called=True)
+        function = self._resolve(CallableRequest(ref, caller, self._worker), called=True)
         if type(function) is types.FunctionType and self._decide is None:
             self._known[name] = function
         return function
 
-    def resolve_value(
-        self, name: str, *, caller: WorkerInfo | None = None, worker: str = ""
-    ) -> Callable[..., Any]:
+    def resolve_value(self, name: str, *, caller: WorkerInfo | None = None) -> Callable[..., Any]:
         """Returns the function or class of a name that is sent as a value: an argument, a dtype.
 
         The rules are those of `resolve`, since its receiver may call it. However, the listed
@@ -224,11 +227,9 @@ class CallablePolicy:
             CallRefusedError: The function may not be had here.
             FunctionNotFoundError: There is no function of that name here.
         """
-        return self._resolve(CallableRequest(FunctionRef(name), caller, worker), called=False)
+        return self._resolve(CallableRequest(FunctionRef(name), caller, self._worker), called=False)
 
-    def check_method(
-        self, value: object, method: str, *, caller: WorkerInfo | None = None, worker: str = ""
-    ) -> None:
+    def check_method(self, value: object, method: str, *, caller: WorkerInfo | None = None) -> None:
         """Checks that others may call a method of a value, through a reference to it.
 
         A method is allowed if the class that defines it would be allowed as a function: it is of
@@ -241,7 +242,6 @@ class CallablePolicy:
             value: The object that has the method.
             method: The method's name; `__call__` for the object itself.
             caller: The worker that requests it.
-            worker: The name of this worker, for errors.
 
         Raises:
             CallRefusedError: The method may not be called here.
@@ -259,19 +259,19 @@ class CallablePolicy:
             return
         if isinstance(value, _INTERNALS):
             name = own_attributes(value).get("__name__") or type(value).__qualname__
-            raise CallableRequest(FunctionRef(f"{name}.{method}"), caller, worker).refused(
+            raise CallableRequest(FunctionRef(f"{name}.{method}"), caller, self._worker).refused(
                 f"methods and attributes of a {type(value).__qualname__} cannot be used through an"
                 " RRef; call a function of your own that uses it"
             )
         if self._decide is not None:
-            self._ask_of_method(value, method, caller, worker)
+            self._ask_of_method(value, method, caller)
             return
         deciding = definers(value, method)
         for definer, name in deciding:
             if self._may_have(value, definer, name):
                 continue
             called = dotted(definer, name)
-            request = CallableRequest(FunctionRef(called), caller, worker)
+            request = CallableRequest(FunctionRef(called), caller, self._worker)
             if self.mode == "exposed":
                 raise request.refused("only what is marked with rpc.expose may be called")
             raise request.refused(
@@ -288,7 +288,6 @@ class CallablePolicy:
         found: object,
         *,
         caller: WorkerInfo | None = None,
-        worker: str = "",
     ) -> None:
         """Checks that others may call an attribute's value, after `check_method` of its name.
 
@@ -300,7 +299,6 @@ class CallablePolicy:
             name: The attribute's name; `__call__` for the object itself.
             found: The attribute's value, which is about to be called.
             caller: The worker that requests it.
-            worker: The name of this worker, for errors.
 
         Raises:
             CallRefusedError: The value may not be called here.
@@ -318,7 +316,7 @@ class CallablePolicy:
             if type(cls) is type and (cls, name, found.__func__) in self._known_methods:
                 return
         if name != "__call__" and not is_method(value, name):
-            self.check_method(found, "__call__", caller=caller, worker=worker)
+            self.check_method(found, "__call__", caller=caller)
 
     # Methods.
 
@@ -451,15 +449,13 @@ class CallablePolicy:
             self._ask_elsewhere(request, asked, home_of(function))
         return function
 
-    def _ask_of_method(
-        self, value: object, method: str, caller: WorkerInfo | None, worker: str
-    ) -> None:
+    def _ask_of_method(self, value: object, method: str, caller: WorkerInfo | None) -> None:
         """Asks about `Class.method`, and about its definition if that is in another module."""
         cls = value if is_class(value) else type(value)
         asked = wire_module(cls.__module__), f"{cls.__qualname__}.{method}"
         if method == "__call__":
             asked = home_of(value)
-        request = CallableRequest(FunctionRef(":".join(asked)), caller, worker)
+        request = CallableRequest(FunctionRef(":".join(asked)), caller, self._worker)
         self._ask(request, *asked)
         for definer, name in definers(value, method):
             if not (is_class(definer) and definer in bases(cls)):
