@@ -57,7 +57,7 @@ def fused_cases(xp: Any, torch: Any = None, shape: tuple[int, int] = SHAPE) -> I
     They come one by one, so that the arrays of one row are freed before those of the next are made.
     """
     for dtype in DTYPES:
-        for make in (gelu_cases, layer_norm_cases):
+        for make in CASES:
             yield from make(xp, torch, shape, dtype)
     yield from step_cases(xp, torch, shape[1])
 
@@ -130,6 +130,9 @@ def layer_norm_cases(
     size, moved = _size(shape, dtype), x.nbytes
     kept = kernels.normalize(x, weight, bias)
 
+    def standard() -> Any:
+        return (x - kept.mean) * kept.scale
+
     def composed() -> object:
         wide = x.astype(np.float32, copy=False)
         centre = wide - wide.mean(-1, keepdims=True)
@@ -137,14 +140,13 @@ def layer_norm_cases(
         return (centre * scale * weight + bias).astype(x.dtype, copy=False)
 
     def composed_back() -> object:
-        up = g * weight
-        along = (up * kept.standard).mean(-1, keepdims=True)
-        of_x = (up - up.mean(-1, keepdims=True) - kept.standard * along) * kept.scale
-        return of_x, (g * kept.standard).sum(0), g.sum(0)
+        up, items = g * weight, standard()
+        along = (up * items).mean(-1, keepdims=True)
+        of_x = (up - up.mean(-1, keepdims=True) - items * along) * kept.scale
+        return of_x, (g * items).sum(0), g.sum(0)
 
     def ours_back() -> object:
-        of_x = kernels.normalize_input(g, kept.standard, kept.scale, weight)
-        return of_x, kernels.normalize_parameters(g, kept.standard)
+        return kernels.normalize_gradients(g, x, kept.mean, kept.scale, weight)
 
     if torch:
         aten, form = torch.ops.aten, [width]
@@ -220,3 +222,233 @@ def step_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:
             ours(composed),
             theirs() if torch else None,
         )
+
+
+def batch_norm_cases(
+    xp: Any, torch: Any, shape: tuple[int, int], dtype: str
+) -> Iterator[FusedCase]:
+    """Batch norm in training, forward and backward, of as many items in images of 32 x 32."""
+    channels = 64
+    images = max(1, shape[0] * shape[1] // (channels * 1024)), channels, 32, 32
+    arrays, (tx, tg, tw, tb) = _arrays(xp, torch, dtype, images, images, (channels,), (channels,))
+    x, g, weight, bias = arrays
+    kept = kernels.normalize(x, weight, bias, over=None)
+
+    def back() -> object:
+        return kernels.normalize_gradients(g, x, kept.mean, kept.scale, weight, over=None)
+
+    theirs: Run | None = None
+    theirs_back: Run | None = None
+    if torch:
+        aten = torch.ops.aten
+        _, mean, scale = aten.native_batch_norm(tx, tw, tb, None, None, True, 0.1, 1e-5)
+
+        def theirs() -> object:
+            return aten.native_batch_norm(tx, tw, tb, None, None, True, 0.1, 1e-5)
+
+        def theirs_back() -> object:
+            every = [True, True, True]
+            return aten.native_batch_norm_backward(
+                tg, tx, tw, None, None, mean, scale, True, 1e-5, every
+            )
+
+    size, moved = _size(images, dtype), x.nbytes
+    yield FusedCase(
+        "batch norm",
+        size,
+        2 * moved,
+        lambda: kernels.normalize(x, weight, bias, over=None),
+        None,
+        theirs,
+    )
+    yield FusedCase("batch norm, back", size, 3 * moved, back, None, theirs_back)
+
+
+def softmax_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
+    """Softmax, and cross entropy with its mean, forward and backward."""
+    (x, g), (tx, tg) = _arrays(xp, torch, dtype, shape, shape)
+    size, moved = _size(shape, dtype), x.nbytes
+    y = kernels.softmax(x)
+    labels = xp.arange(shape[0]) % shape[1]
+    one = xp.ones((), dtype)
+    _, factor = kernels.mean_cross_entropy(x, labels, found=xp.zeros(2, np.int64))
+
+    def composed() -> Any:
+        weights = xp.exp(x - x.max(-1, keepdims=True))
+        return weights / weights.sum(-1, keepdims=True)
+
+    def composed_losses() -> object:
+        shifted = x - x.max(-1, keepdims=True)
+        chosen = xp.take_along_axis(shifted, labels[:, None], -1)[:, 0]
+        return (xp.log(xp.exp(shifted).sum(-1)) - chosen).mean()
+
+    def composed_slope() -> object:
+        made = composed()
+        made[xp.arange(shape[0]), labels] -= 1
+        return made * (one / shape[0])
+
+    theirs: dict[str, Run | None] = dict.fromkeys(("forward", "back", "loss", "loss back"))
+    if torch:
+        aten, name = torch.ops.aten, getattr(torch, dtype)
+        ty, tl = torch.from_dlpack(y), torch.from_dlpack(labels)
+        logs = aten._log_softmax(tx, 1, False)
+        _, weight = aten.nll_loss_forward(logs, tl, None, 1, -100)
+        t_one = torch.ones((), dtype=name, device=tx.device)
+
+        def their_loss() -> object:
+            return aten.nll_loss_forward(aten._log_softmax(tx, 1, False), tl, None, 1, -100)
+
+        def their_slope() -> object:
+            up = aten.nll_loss_backward(t_one, logs, tl, None, 1, -100, weight)
+            return aten._log_softmax_backward_data(up, logs, 1, name)
+
+        theirs = {
+            "forward": lambda: aten._softmax(tx, 1, False),
+            "back": lambda: aten._softmax_backward_data(tg, ty, 1, name),
+            "loss": their_loss,
+            "loss back": their_slope,
+        }
+    yield FusedCase(
+        "softmax", size, 2 * moved, lambda: kernels.softmax(x), composed, theirs["forward"]
+    )
+    yield FusedCase(
+        "softmax, back",
+        size,
+        3 * moved,
+        lambda: kernels.softmax_gradient(g, y),
+        lambda: y * (g - (g * y).sum(-1, keepdims=True)),
+        theirs["back"],
+    )
+    place = xp.zeros(2, np.int64)
+    yield FusedCase(
+        "cross entropy",
+        size,
+        moved,
+        lambda: kernels.mean_cross_entropy(x, labels, ignored=-100, found=place),
+        composed_losses,
+        theirs["loss"],
+    )
+    yield FusedCase(
+        "cross entropy, back",
+        size,
+        2 * moved,
+        lambda: kernels.cross_entropy_gradient(one, x, labels, factor=factor, ignored=-100),
+        composed_slope,
+        theirs["loss back"],
+    )
+
+
+def dropout_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
+    """Dropout, forward and backward."""
+    (x, g), (tx, tg) = _arrays(xp, torch, dtype, shape, shape)
+    size, moved = _size(shape, dtype), x.nbytes
+    random = xp.random.default_rng(0)
+
+    def composed() -> object:
+        return x * (random.random(x.shape, dtype=np.float32) >= 0.1) * (1 / 0.9)
+
+    if torch:
+        _, mask = torch.ops.aten.native_dropout(tx, 0.1, True)
+    yield FusedCase(
+        "dropout",
+        size,
+        2 * moved,
+        lambda: kernels.dropout(x, key=1, p=0.1),
+        composed,
+        (lambda: torch.ops.aten.native_dropout(tx, 0.1, True)) if torch else None,
+    )
+    yield FusedCase(
+        "dropout, back",
+        size,
+        2 * moved,
+        lambda: kernels.dropout(g, key=1, p=0.1),
+        None,
+        (lambda: torch.ops.aten.native_dropout_backward(tg, mask, 1 / 0.9)) if torch else None,
+    )
+
+
+def attention_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
+    """Causal attention of heads of 64 numbers over sequences of 512, forward and backward."""
+    tokens, width = min(512, shape[0]), 64
+    heads = max(1, shape[1] // width)
+    sizes = max(1, shape[0] // tokens), heads, tokens, width
+    arrays, (tq, tk, tv, tg) = _arrays(xp, torch, dtype, *[sizes] * 4)
+    q, k, v, g = arrays
+    size, moved = _size(sizes, dtype), q.nbytes
+    result, sums = kernels.attention_forward(q, k, v, None, 0.125, causal=True)
+    out = tuple(xp.empty_like(each) for each in (q, k, v))
+
+    def back() -> None:
+        kernels.attention_backward(g, result, sums, (q, k, v), None, 0.125, out, causal=True)
+
+    theirs: Run | None = None
+    theirs_back: Run | None = None
+    if torch:
+        for each in (tq, tk, tv):
+            each.requires_grad_()
+        attend = torch.nn.functional.scaled_dot_product_attention
+        made = attend(tq, tk, tv, is_causal=True)
+
+        def theirs() -> object:
+            return attend(tq, tk, tv, is_causal=True)
+
+        def theirs_back() -> object:
+            return torch.autograd.grad(made, (tq, tk, tv), tg, retain_graph=True)
+
+    yield FusedCase(
+        "attention, causal",
+        size,
+        4 * moved,
+        lambda: kernels.attention_forward(q, k, v, None, 0.125, causal=True),
+        None,
+        theirs,
+    )
+    yield FusedCase("attention, causal, back", size, 8 * moved, back, None, theirs_back)
+
+
+def recurrent_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
+    """An LSTM over 50 steps of 64 sequences, forward and backward; torch's is cuDNN's."""
+    hidden = min(512, shape[1])
+    sizes = (50, 64, hidden), (4 * hidden, hidden), (64, hidden), (4 * hidden,)
+    arrays, (tx, tw, th, tb) = _arrays(xp, torch, dtype, *sizes)
+    x, weight, h, bias = arrays
+    weight *= 1 / hidden
+    given = ("lstm", x, (h, h), weight, weight, bias, bias)
+    y, last, kept = kernels.recurrence_forward(*given)
+
+    def back() -> object:
+        upstream = (y, *last)
+        pair = (weight, weight)
+        return kernels.recurrence_backward("lstm", kept, y, x, (h, h), pair, upstream, needs_x=True)
+
+    theirs: Run | None = None
+    theirs_back: Run | None = None
+    if torch:
+        tx.requires_grad_()
+        weights = [each.clone().requires_grad_() for each in (tw, tw, tb, tb)]
+        states = [th[None].contiguous() for _ in range(2)]
+
+        def theirs() -> Any:
+            return torch.lstm(tx, states, weights, True, 1, 0.0, True, False, False)
+
+        made = theirs()[0]
+
+        def theirs_back() -> object:
+            return torch.autograd.grad(made, (tx, *weights), made.detach(), retain_graph=True)
+
+    size = f"50 x 64 x {hidden} {dtype}"
+    yield FusedCase(
+        "lstm", size, 12 * x.nbytes, lambda: kernels.recurrence_forward(*given), None, theirs
+    )
+    yield FusedCase("lstm, back", size, 24 * x.nbytes, back, None, theirs_back)
+
+
+CASES = (
+    gelu_cases,
+    layer_norm_cases,
+    batch_norm_cases,
+    softmax_cases,
+    dropout_cases,
+    attention_cases,
+    recurrent_cases,
+)

@@ -25,7 +25,7 @@ from telegrad.arrays.device import (
     to_host,
 )
 from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, gpu_identities
-from telegrad.arrays.device_reports import raise_reported, report_ends
+from telegrad.arrays.device_reports import raise_reported, report_ends, report_place
 from telegrad.arrays.joining import joined_flat, joined_rows, views_of
 from telegrad.arrays.nccl import (
     UNIQUE_ID_BYTES,
@@ -93,6 +93,7 @@ __all__ = [
     "raise_reported",
     "reduction_twin",
     "report_ends",
+    "report_place",
     "shared_below",
     "shared_empty",
     "sparse_product",

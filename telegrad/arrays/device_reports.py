@@ -19,7 +19,7 @@ import numpy as np
 from telegrad.arrays.device import device_of
 from telegrad.types import Array
 
-__all__ = ["Check", "raise_reported", "report_ends"]
+__all__ = ["Check", "raise_reported", "report_ends", "report_place"]
 
 Check: TypeAlias = Callable[[tuple[int, int], int], None]
 """A function that raises the error of two reported numbers, given the number that was allowed."""
@@ -84,6 +84,16 @@ def report_ends(values: Array, check: Check, allowed: int) -> None:
     cupy: Any = importlib.import_module("cupy")
     ends = cupy.stack((values.min(), values.max()))
     cupy.copyto(_PLACES.of(device_of(values), check, allowed), ends, where=ends != 0)
+
+
+def report_place(like: Array, check: Check, allowed: int) -> Array:
+    """Returns two integers, `low` and `high`, to which a kernel on the GPU of `like` writes an error.
+
+    The host calls `check((low, high), allowed)` after a later wait if one of both is not 0. An
+    error of earlier work that has arrived is raised here.
+    """
+    raise_reported()
+    return _PLACES.of(device_of(like), check, allowed)
 
 
 def raise_reported() -> None:

@@ -13,21 +13,24 @@ from telegrad.kernels.cross_entropy import (
     cross_entropy_gradient,
     label_range,
     log_softmax,
+    log_softmax_gradient,
+    mean_cross_entropy,
     one_hot,
     softmax,
+    softmax_gradient,
 )
 from telegrad.kernels.flatten import flatten, unflatten
 
 if TYPE_CHECKING:
-    from telegrad.kernels.attention import attention_backward, attention_forward
+    from telegrad.kernels.attention import attention_backward, attention_forward, causal_bias
     from telegrad.kernels.convolution import conv2d, conv2d_input, conv2d_weight
     from telegrad.kernels.gaussian import gelu, gelu_slope
     from telegrad.kernels.normalization import (
         Normalized,
         normalize,
-        normalize_input,
-        normalize_parameters,
+        normalize_gradients,
     )
+    from telegrad.kernels.philox import dropout
     from telegrad.kernels.pooling import (
         max_pool2d,
         mean_pool2d,
@@ -46,27 +49,31 @@ __all__ = [
     "Windows",
     "attention_backward",
     "attention_forward",
+    "causal_bias",
     "check_classes",
     "conv2d",
     "conv2d_input",
     "conv2d_weight",
     "cross_entropy",
     "cross_entropy_gradient",
+    "dropout",
     "flatten",
     "gelu",
     "gelu_slope",
     "label_range",
     "log_softmax",
+    "log_softmax_gradient",
     "max_pool2d",
+    "mean_cross_entropy",
     "mean_pool2d",
     "normalize",
-    "normalize_input",
-    "normalize_parameters",
+    "normalize_gradients",
     "one_hot",
     "pick_places",
     "recurrence_backward",
     "recurrence_forward",
     "softmax",
+    "softmax_gradient",
     "special_function",
     "spread_means",
     "spread_places",
@@ -76,10 +83,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "attention": "attention_backward attention_forward",
+    "attention": "attention_backward attention_forward causal_bias",
     "convolution": "conv2d conv2d_input conv2d_weight",
     "gaussian": "gelu gelu_slope",
-    "normalization": "Normalized normalize normalize_input normalize_parameters",
+    "normalization": "Normalized normalize normalize_gradients",
+    "philox": "dropout",
     "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",
     "recurrent": "recurrence_backward recurrence_forward",
     "special": "special_function",

@@ -3,7 +3,10 @@
 The kernel computes softmax(scale * q @ k.T + bias) @ v in blocks of the leading axes. The weights of
 one block fit into the processor's cache. It keeps only the logarithm of each row's sum;
 the backward computes the weights again: Rabe and Staats, "Self-attention does not need O(n^2)
-memory" (2021). On a GPU there is one block.
+memory" (2021).
+
+On CuPy arrays the products are those of cuBLAS, and `cuda/attention.cu` does in one launch all that is
+between them, forward and backward.
 
 A row whose keys are all masked has no weights: its result is zero.
 """
@@ -15,10 +18,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import is_cupy, namespace
+from telegrad.arrays import computing_dtype, is_cupy, namespace
+from telegrad.kernels.cross_entropy import row_teams
+from telegrad.kernels.cuda import Kernel, contiguous
 from telegrad.types import Array
 
-__all__ = ["attention_backward", "attention_forward"]
+__all__ = ["attention_backward", "attention_forward", "causal_bias"]
 
 BLOCK: Final = 1 << 16
 """Number of weights in one block. With 2^16 weights of float32, the block and its gradient fit a
@@ -30,7 +35,14 @@ SMALL: Final = 40.0
 
 
 def attention_forward(
-    q: Array, k: Array, v: Array, bias: Any, scale: float, weights: Array | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Any,
+    scale: float,
+    weights: Array | None = None,
+    *,
+    causal: bool = False,
 ) -> tuple[Array, Array]:
     """Computes attention: for each query the weighted mean of the values.
 
@@ -41,14 +53,18 @@ def attention_forward(
         bias: An array added to the scores; broadcasts to (..., queries, keys). None adds nothing.
         scale: The factor of the scores.
         weights: An array that receives the weights, shape (..., queries, keys); None for none.
+        causal: True to let each query read only keys up to its own number.
 
     Returns:
-        The result, shape (..., queries, value length), and the logarithms of the rows' sums, shape
-        (..., queries, 1).
+        The result, shape (..., queries, value length), and the logarithms of the rows' sums, of at
+        least float32, shape (..., queries, 1).
     """
+    if is_cupy(q):
+        return _launch_forward(q, k, v, bias, scale, weights, causal=causal)
+    bias = _with_causal(bias, q, k, causal=causal)
     xp = namespace(q)
     result = xp.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
-    logarithms = xp.empty((*q.shape[:-1], 1), dtype=q.dtype)
+    logarithms = xp.empty((*q.shape[:-1], 1), dtype=computing_dtype(q.dtype))
     shifted = not _is_small(q, k, bias, scale)
     bias = _spread(bias, q, k)
     for part in _blocks(q, k):
@@ -79,6 +95,8 @@ def attention_backward(
     scale: float,
     out: tuple[Array, Array, Array],
     of_weights: Array | None = None,
+    *,
+    causal: bool = False,
 ) -> None:
     """Computes the gradients of `q`, `k` and `v` and writes them into `out`.
 
@@ -91,9 +109,14 @@ def attention_backward(
         scale: The scale given to `attention_forward`.
         out: Arrays that receive the gradients, one for each input.
         of_weights: The gradient of the weights, or None if they have no gradient.
+        causal: The value given to `attention_forward`.
     """
+    if is_cupy(g):
+        _launch_backward(g, logarithms, inputs, bias, scale, out, of_weights, causal=causal)
+        return
     xp = namespace(g)
     q, k, v = inputs
+    bias = _with_causal(bias, q, k, causal=causal)
     bias = _spread(bias, q, k)
     for part in _blocks(q, k):
         scaled = q[part] * scale
@@ -107,6 +130,91 @@ def attention_backward(
         of_scores *= weights
         out[0][part] = (of_scores @ k[part]) * scale
         out[1][part] = of_scores.swapaxes(-1, -2) @ scaled
+
+
+def causal_bias(like: Any, queries: int, keys: int) -> Any:
+    """Returns a bias that hides keys after a query's own number, shape (queries, keys)."""
+    xp = namespace(like)
+    later: Any = xp.arange(keys)[None, :] > xp.arange(queries)[:, None]
+    return xp.where(later, -math.inf, 0.0).astype(like.dtype)
+
+
+def _with_causal(bias: Any, q: Any, k: Any, *, causal: bool) -> Any:
+    if not causal:
+        return bias
+    later = causal_bias(q, q.shape[-2], k.shape[-2])
+    return later if bias is None else bias + later
+
+
+# -- on CuPy arrays ------------------------------------------------------------------------------
+
+_WEIGHTS: Final = Kernel("attention", "attention_weights")
+_SLOPES: Final = Kernel("attention", "attention_slopes")
+
+
+def _launch_forward(
+    q: Any, k: Any, v: Any, bias: Any, scale: float, weights: Any, *, causal: bool
+) -> tuple[Array, Array]:
+    products = contiguous(q @ k.swapaxes(-1, -2))
+    logarithms = namespace(q).empty((*q.shape[:-1], 1), computing_dtype(q.dtype))
+    added, sizes, how = _added(bias, products, scale, causal=causal)
+    _WEIGHTS.launch(products, added, logarithms, *sizes, **how)
+    if weights is not None:
+        weights[...] = products
+    return (products @ v).astype(q.dtype, copy=False), logarithms
+
+
+def _launch_backward(
+    g: Any,
+    logarithms: Any,
+    inputs: Any,
+    bias: Any,
+    scale: float,
+    out: Any,
+    of_weights: Any,
+    *,
+    causal: bool,
+) -> None:
+    xp = namespace(g)
+    q, k, v = inputs
+    products, slopes = (contiguous(a @ b.swapaxes(-1, -2)) for a, b in ((q, k), (g, v)))
+    slopes = slopes.astype(products.dtype, copy=False)
+    added, sizes, how = _added(bias, products, scale, causal=causal)
+    if of_weights is not None:
+        of_weights = contiguous(of_weights.astype(products.dtype, copy=False))
+    _SLOPES.launch(products, slopes, added, contiguous(logarithms), of_weights, *sizes, **how)
+    turned = slopes.swapaxes(-1, -2), products.swapaxes(-1, -2)
+    for result, a, b in zip(out, (slopes, *turned), (k, q, g), strict=True):
+        if a.dtype == b.dtype == result.dtype:
+            xp.matmul(a, b, out=result)
+        else:
+            result[...] = (a @ b).astype(result.dtype, copy=False)
+
+
+def _added(
+    bias: Any, products: Any, scale: float, *, causal: bool
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Returns the bias as the kernels take it, and the numbers and options of a launch."""
+    *lead, queries, keys = products.shape
+    strides = [0, 0, 0, 0]
+    heads = math.prod(lead[1:])
+    if bias is not None:
+        bias = bias.astype(products.dtype, copy=False)
+        if bias.ndim > 4 or len(lead) > 2:
+            bias = namespace(bias).broadcast_to(bias, products.shape)
+            bias = bias.reshape(lead[0], heads, queries, keys)
+        elif len(lead) == 1 and bias.ndim == 3:
+            bias = bias[:, None]
+        bias = contiguous(bias)
+        steps = [math.prod(bias.shape[axis + 1 :]) for axis in range(bias.ndim)]
+        own = [0 if n == 1 else step for n, step in zip(bias.shape, steps, strict=True)]
+        strides[4 - bias.ndim :] = own
+    warps, how = row_teams(products)
+    rows = math.prod(lead) * queries
+    return bias, (rows, heads, queries, keys, *strides, int(causal), float(scale), warps), how
+
+
+# -- on NumPy arrays -----------------------------------------------------------------------------
 
 
 def _scores(q: Any, k: Any, bias: Any, part: Any) -> Any:
@@ -126,10 +234,9 @@ def _less(a: Any, rows: Any, b: Any) -> tuple[Any, Any]:
 def _is_small(q: Any, k: Any, bias: Any, scale: float) -> bool:
     """Tells whether no exp of a score can overflow or vanish, so that no score needs a shift.
 
-    The bound is that of Cauchy and Schwarz. The answer is always False for a GPU, because the
-    computation would have to wait for it.
+    The bound is that of Cauchy and Schwarz.
     """
-    if is_cupy(q) or q.dtype.itemsize < 4 or not q.size or not k.size:
+    if q.dtype.itemsize < 4 or not q.size or not k.size:
         return False
     if bias is not None and not ((bias == 0) | (bias == -np.inf)).all():
         return False
@@ -149,7 +256,7 @@ def _blocks(q: Any, k: Any) -> list[Any]:
 
     A block takes as many of the last leading axes as fit into it.
     """
-    if q.ndim == 2 or is_cupy(q):
+    if q.ndim == 2:
         return [...]
     lead = q.shape[:-2]
     cut, each = len(lead) - 1, q.shape[-2] * k.shape[-2]  # the split axis, weights per item

@@ -22,7 +22,7 @@ from telegrad.arrays import computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = ["Normalized", "normalize", "normalize_input", "normalize_parameters"]
+__all__ = ["Normalized", "normalize", "normalize_gradients"]
 
 _GROUP_BYTES: Final = 4 << 20
 """Bytes of one array that are processed at a time. From 64 kB to all at once, the time
@@ -34,14 +34,13 @@ class Normalized(NamedTuple):
 
     Attributes:
         y: The result.
-        standard: `x` with mean 0 and variance 1, of at least float32.
-        scale: The factor of `x - mean`, with length 1 along the axes that are normalised together.
+        scale: The factor of `x - mean`, of at least float32, with length 1 along the axes that are
+            normalised together.
         mean: The means, in the shape of `scale`.
         variance: The variances, in the shape of `scale`; divided by the count, not by count - 1.
     """
 
     y: Array
-    standard: Array
     scale: Array
     mean: Array
     variance: Array
@@ -74,17 +73,16 @@ def normalize(
     view: Any = _view(x, over)
     a, b, c = view.shape
     y: Any = xp.empty(view.shape, np.result_type(*given))
-    standard: Any = xp.empty(view.shape, wide)
     scale, mean, variance = (xp.empty((1, b, 1), wide) for _ in range(3))
-    made = (y, standard, scale, mean, variance)
+    made = (y, scale, mean, variance)
     if is_cupy(x):
         _launch_forward(contiguous(view), weight, bias, made, over, eps, centred=centred)
     else:
         factor, shift = (_per_item(part, over) for part in (weight, bias))
         for group in _groups(view):
-            items, centre = view[:, group], standard[:, group]
+            items = view[:, group]
             mean[0, group, 0] = _total(items, wide) / (a * c) if centred else 0.0
-            np.subtract(items, mean[:, group], out=centre)
+            centre = items - mean[:, group]
             squares = np.einsum("abc,abc->b", centre, centre)
             variance[0, group, 0] = squares / (a * c)
             scale[:, group] = 1.0 / np.sqrt(variance[:, group] + eps)
@@ -93,7 +91,6 @@ def normalize(
     kept = _kept(x.shape, over)
     return Normalized(
         y.reshape(x.shape),
-        standard.reshape(x.shape),
         scale.reshape(kept),
         mean.reshape(kept),
         variance.reshape(kept),
@@ -121,74 +118,93 @@ def _affine(target: Any, x: Any, factor: Any, shift: Any) -> None:
             target += shift
 
 
-def normalize_input(
+def normalize_gradients(
     gradient: Array,
-    standard: Array,
+    x: Array,
+    mean: Array,
     scale: Array,
     weight: Array | None = None,
     *,
     over: int | None = 1,
     centred: bool = True,
-) -> Array:
-    """Returns the gradient of the input of `normalize`; mean and variance depend on that input.
+    parameters: bool = True,
+) -> list[Any]:
+    """Returns the gradients of the arguments of `normalize`; mean and variance depend on `x`.
 
     Args:
         gradient: The gradient of `y`.
-        standard: `standard` from the result of `normalize`.
+        x: The input of `normalize`.
+        mean: `mean` from the result of `normalize`.
         scale: `scale` from the result of `normalize`.
         weight: The weight given to `normalize`.
         over: The value given to `normalize`.
         centred: The value given to `normalize`.
+        parameters: False to leave out those of weight and bias.
+
+    Returns:
+        The gradient of `x` in its shape and dtype, and those of weight and bias in their shape and
+        the dtype of `scale`; None for these two without `parameters`.
     """
-    g, x = _view(gradient, over), _view(standard, over)
+    g, items = _view(gradient, over), _view(x, over)
+    result: Any = namespace(x).empty(items.shape, x.dtype)
+    compute = _launch_backward if is_cupy(x) else _backward
+    centre, scales = mean.reshape(1, -1, 1), scale.reshape(1, -1, 1)
+    sums: Any = compute(g, items, centre, scales, weight, result, over, centred, parameters)
+    final = result.reshape(x.shape)
+    if sums is None:
+        return [final, None, None]
+    shape = x.shape[1:2] if over is None else x.shape[x.ndim - over :]
+    return [final, *(each.reshape(shape) for each in sums)]
+
+
+def _backward(
+    g: Any,
+    x: Any,
+    mean: Any,
+    scale: Any,
+    weight: Any,
+    result: Any,
+    over: Any,
+    centred: Any,
+    parameters: Any,
+) -> Any:
     a, b, c = x.shape
-    result: Any = namespace(gradient).empty(x.shape, x.dtype)
-    if is_cupy(gradient):
-        _launch_input(g, x, scale, weight, result, over, centred=centred)
-    else:
-        scales: Any = scale.reshape(1, b, 1)
-        factor = _per_item(weight, over)
-        for group in _groups(x):
-            items, made = x[:, group], result[:, group]
-            _affine(made, g[:, group], _part(factor, group, over), None)
-            along = np.einsum("abc,abc->b", made, items)[None, :, None] / (a * c)
-            if centred:
-                made -= (_total(made, made.dtype) / (a * c))[None, :, None]
-            made -= items * along
-            made *= scales[:, group]
-    final: Array = result.reshape(gradient.shape)
-    return final
-
-
-def normalize_parameters(
-    gradient: Array, standard: Array, *, over: int | None = 1
-) -> tuple[Array, Array]:
-    """Returns the gradients of the weight and of the bias of `normalize`, in their shape.
-
-    Args:
-        gradient: The gradient of `y`.
-        standard: `standard` from the result of `normalize`.
-        over: The value given to `normalize`.
-    """
-    g, x = _view(gradient, over), _view(standard, over)
-    if is_cupy(gradient):
-        of_weight, of_bias = _launch_parameters(g, x, over)
-    else:
-        g = g.astype(standard.dtype, copy=False)
-        axes, kept = ((0, 2), "b") if over is None else ((0, 1), "c")
-        of_weight = np.einsum(f"abc,abc->{kept}", g, x)
-        of_bias = g.sum(axes)
-    shape = of_bias.shape if over is None else gradient.shape[gradient.ndim - over :]
-    return of_weight.reshape(shape), of_bias.reshape(shape)
+    wide = scale.dtype
+    factor = _per_item(weight, over)
+    sums = np.zeros((2, b if over is None else c), wide) if parameters else None
+    for group in _groups(x):
+        items: Any = x[:, group] - mean[:, group]
+        items *= scale[:, group]
+        upstream: Any = g[:, group].astype(wide, copy=False)
+        if sums is not None and over is None:
+            sums[0, group] = np.einsum("abc,abc->b", upstream, items)
+            sums[1, group] = _total(upstream, wide)
+        elif sums is not None:
+            sums[0] += np.einsum("abc,abc->c", upstream, items)
+            sums[1] += upstream[0].sum(0)
+        if factor is not None:
+            upstream = upstream * _part(factor, group, over)
+        along = np.einsum("abc,abc->b", upstream, items)[None, :, None] / (a * c)
+        items *= along
+        made = np.subtract(upstream, items, out=items)
+        if centred:
+            made -= (_total(upstream, wide) / (a * c))[None, :, None]
+        np.multiply(made, scale[:, group], out=result[:, group], casting="same_kind")
+    return sums
 
 
 # -- on CuPy arrays ------------------------------------------------------------------------------
 
 _FORWARD: Final = Kernel("normalize", "normalize_forward")
-_INPUT: Final = Kernel("normalize", "normalize_input")
-_CHANNELS: Final = Kernel("normalize", "normalize_channels")
+_BACKWARD: Final = Kernel("normalize", "normalize_backward")
 _COLUMNS: Final = Kernel("normalize", "normalize_columns")
-_COLUMNS_PER_BLOCK: Final = 16  # COLUMNS in normalize.cu, where a block has 32 threads for each
+_COLUMN_BLOCKS: Final = 512
+"""Blocks that add up columns at most: each writes sums of all columns, which are read again."""
+_FULL_BLOCKS: Final = 512
+"""Blocks that fill a GPU: with fewer channels, several blocks share the items of one."""
+_LONG_BYTES: Final = 64 << 10
+"""Bytes of one channel that are worth a second launch."""
+_SHARED_BYTES: Final = 48 << 10
 _PACK_BYTES: Final = 16
 
 
@@ -203,32 +219,60 @@ def _launch_forward(
         for name, part in (("weight", weight), ("bias", bias))
     )
     options = _options(x, dtype, made[0].dtype, made[1].dtype, over)
-    _FORWARD.launch(x, weight, bias, *made, a, b, c, int(centred), float(eps), **options)
+    blocks = _blocks_each(x, over) if centred else 1
+    moments = namespace(x).empty((blocks, b, 2), made[1].dtype) if blocks > 1 else None
+    arrays = (x, weight, bias, *made, moments)
+    options["blocks"] = (options["blocks"], blocks)
+    for stage in (1, 2) if blocks > 1 else (0,):
+        _FORWARD.launch(*arrays, a, b, c, int(centred), stage, float(eps), **options)
 
 
-def _launch_input(
-    g: Any, x: Any, scale: Any, weight: Any, result: Any, over: int | None, *, centred: bool
-) -> None:
+def _launch_backward(
+    g: Any,
+    x: Any,
+    mean: Any,
+    scale: Any,
+    weight: Any,
+    result: Any,
+    over: Any,
+    centred: Any,
+    parameters: Any,
+) -> Any:
     a, b, c = x.shape
-    dtype = x.dtype if weight is None else weight.dtype
+    wide, xp = scale.dtype, namespace(x)
+    dtype = wide if weight is None else weight.dtype
     weight = _beside("weight", weight, b if over is None else c, dtype)
-    options = _options(g, dtype, x.dtype, x.dtype, over)
-    arrays = (contiguous(g), contiguous(x), contiguous(scale), weight, result)
-    _INPUT.launch(*arrays, a, b, c, int(centred), **options)
+    options = _options(x, dtype, g.dtype, wide, over)
+    arrays = (contiguous(g), contiguous(x), contiguous(mean), contiguous(scale), weight, result)
+    if not parameters or over is None:
+        sums = xp.empty((2, b), wide) if parameters else None
+        blocks = _blocks_each(x, over)
+        parts = xp.empty((blocks, b, 2), wide) if blocks > 1 else None
+        options["blocks"] = (options["blocks"], blocks)
+        for stage in (1, 2) if blocks > 1 else (0,):
+            _BACKWARD.launch(*arrays, sums, parts, a, b, c, int(centred), 0, stage, **options)
+        return sums
+    shared = 2 * c * wide.itemsize
+    blocks = options["blocks"] = min(options["blocks"], _COLUMN_BLOCKS)
+    is_wide = int(shared > _SHARED_BYTES)
+    options["shared"] = 0 if is_wide else shared
+    parts = xp.empty((blocks, 2 * c), wide)
+    _BACKWARD.launch(*arrays, parts, None, a, b, c, int(centred), is_wide, 0, **options)
+    if blocks == 0:
+        return xp.zeros((2, c), wide)
+    sums = xp.empty((2, c), wide)
+    options |= {"blocks": blocks_for(2 * c, 32), "threads": 1024, "shared": 0}
+    _COLUMNS.launch(parts, sums, blocks, 2 * c, **options)
+    return sums
 
 
-def _launch_parameters(g: Any, x: Any, over: int | None) -> tuple[Any, Any]:
+def _blocks_each(x: Any, over: int | None) -> int:
+    """Returns the number of blocks that share the items of one channel; 1 for short rows."""
     a, b, c = x.shape
-    xp = namespace(g)
-    of_weight, of_bias = (xp.empty(b if over is None else c, x.dtype) for _ in range(2))
-    arrays = (contiguous(g), contiguous(x), of_weight, of_bias)
-    options = _options(g, x.dtype, x.dtype, x.dtype, over)
-    if over is None:
-        _CHANNELS.launch(*arrays, a, b, c, **options)
-    else:
-        options |= {"blocks": blocks_for(c, _COLUMNS_PER_BLOCK), "threads": _COLUMNS_PER_BLOCK * 32}
-        _COLUMNS.launch(*arrays, b, c, **options)
-    return of_weight, of_bias
+    if over is not None or not b or a * c * x.itemsize < _LONG_BYTES:
+        return 1
+    most: int = min(a, _FULL_BLOCKS // b, 64)
+    return max(1, most)
 
 
 def _options(

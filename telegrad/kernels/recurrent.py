@@ -17,6 +17,9 @@ weights contain the factor 1/2 of its argument, which is exact.
 Gates are laid out one after the other, (gates, steps, batch, hidden), so that the computation of
 one gate and step reads memory in order.
 
+On CuPy arrays LSTM and GRU take two launches for each step and direction: one product with the weights
+of all gates, and a kernel of `cuda/recurrent.cu`. There the layout is (steps, batch, gates * hidden).
+
 Long short-term memory: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al.
 (2000). Gated recurrent unit: Cho et al. (2014), with the reset gate after the product.
 """
@@ -28,7 +31,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from telegrad.arrays import array_beside, namespace
+from telegrad.arrays import array_beside, is_cupy, namespace
+from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array
 
 __all__ = ["RECURRENCES", "Recurrence", "recurrence_backward", "recurrence_forward"]
@@ -72,6 +76,8 @@ def recurrence_forward(
         h of all steps, shape (steps, batch, hidden); the last states; and the arrays that the
         backward needs.
     """
+    if is_cupy(x) and kind in _FORWARD:
+        return _launch_forward(kind, x, states, w_ih, w_hh, b_ih, b_hh)
     cell = RECURRENCES[kind]
     hidden = w_hh.shape[1]
     inside: Any = None
@@ -119,6 +125,8 @@ def recurrence_backward(
     Returns:
         The gradients of `x` (None if it needs none), of the first states, and of the four weights.
     """
+    if is_cupy(x) and kind in _BACKWARD:
+        return _launch_backward(kind, kept, x, states, weights, gradients, needs_x=needs_x)
     cell = RECURRENCES[kind]
     hidden = y.shape[-1]
     inner, outer = (_by_gate(w, hidden) for w in weights)
@@ -328,3 +336,74 @@ RECURRENCES: Final[dict[str, Recurrence]] = {
     "lstm":     Recurrence((True, True, False, True), False, _lstm_forward, _lstm_backward),
 }
 # fmt: on
+
+
+# -- LSTM and GRU on CuPy arrays: a product and a kernel for each step --------------------------------
+
+_FORWARD: Final = {kind: Kernel("recurrent", f"{kind}_forward") for kind in ("lstm", "gru")}
+_BACKWARD: Final = {kind: Kernel("recurrent", f"{kind}_backward") for kind in ("lstm", "gru")}
+
+
+def _given(array: Any, dtype: Any) -> Any:
+    return None if array is None else contiguous(array.astype(dtype, copy=False))
+
+
+def _how(h: Any) -> dict[str, Any]:
+    batch, hidden = h.shape
+    return {"blocks": (blocks_for(hidden, 128), min(batch, 65535)), "threads": 128, "ITEM": h.dtype}
+
+
+def _launch_forward(
+    kind: str, x: Any, states: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
+) -> tuple[Any, Any, Any]:
+    xp, steps, (batch, hidden) = namespace(x), len(x), states[0].shape
+    gates = (_rows(x) @ w_ih.T).reshape(steps, batch, len(w_ih))
+    dtype = gates.dtype  # of a product; all else is cast to it
+    every = xp.empty((steps + 1, batch, hidden), dtype)  # h before and after each step
+    other = xp.empty((steps, batch, hidden), dtype)  # the cells, or the inner products
+    last = tuple(xp.empty_like(every[0]) for _ in states)
+    biases = [_given(each, dtype) for each in (b_ih, b_hh)]
+    h, *rest = [_given(each, dtype) for each in states]
+    how = _how(every[0])
+    for t in range(steps):
+        is_last = t == steps - 1
+        ends = (every[0] if t == 0 else None, *(last if is_last else [None] * len(last)))
+        products = _given(h @ w_hh.T, dtype)
+        arrays = (gates[t], products, *biases, h, *rest, every[t + 1], other[t], *ends)
+        _FORWARD[kind].launch(*arrays, batch, hidden, **how)
+        h = every[t + 1]
+        rest = [other[t]] if rest else []
+    return every[1:], last, (gates, other, every)
+
+
+def _launch_backward(
+    kind: str, kept: Any, x: Any, states: Any, weights: Any, gradients: Any, *, needs_x: bool
+) -> tuple[Any, Any, Any]:
+    gates, other, every = kept
+    w_ih, w_hh = weights
+    xp, steps = namespace(x), len(x)
+    batch, hidden = every.shape[1:]
+    g_y, *g_last = [_given(g, gates.dtype) for g in gradients]
+    # Of the states: what comes by the product and what comes by the cell, or by z.
+    of_h, carried = g_last if len(g_last) > 1 else (g_last[0], None)
+    of_input = xp.empty_like(gates)
+    of_state = of_input if kind == "lstm" else xp.empty_like(gates)
+    before = xp.empty_like(every[0])
+    first_c = _given(states[1], gates.dtype) if kind == "lstm" else None
+    how = _how(before)
+    for t in range(steps - 1, -1, -1):
+        upstream = (None if g_y is None else g_y[t], of_h, carried)
+        if kind == "lstm":
+            own = (first_c if t == 0 else other[t - 1], other[t])
+            made: tuple[Any, ...] = (of_input[t],)
+        else:
+            own, made = (other[t], every[t]), (of_input[t], of_state[t])
+        _BACKWARD[kind].launch(gates[t], *own, *upstream, *made, before, batch, hidden, **how)
+        of_h, carried = _given(of_state[t] @ w_hh, gates.dtype), before
+    flat, flat_state = _rows(of_input), _rows(of_state)
+    of_w = flat.T @ _rows(x), flat_state.T @ _rows(every[:-1])
+    b_ih = flat.sum(axis=0)
+    b_hh = b_ih if kind == "lstm" else flat_state.sum(axis=0)
+    of_first = (of_h, before) if kind == "lstm" else (of_h + before,)
+    of_x = (flat @ w_ih).reshape(x.shape) if needs_x else None
+    return of_x, of_first, (*of_w, b_ih, b_hh)

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from telegrad import kernels
 from telegrad.arrays import array_beside, is_floating, namespace
 from telegrad.autograd import Tensor, current_generator, rules
 from telegrad.nn.dropout import dropout
 from telegrad.nn.layers import Linear, linear
 from telegrad.nn.module import Module, Parameter
-from telegrad.types import Array, DTypeLike
+from telegrad.types import DTypeLike
 
 __all__ = [
     "MultiheadAttention",
     "attend",
-    "causal_bias",
     "masked_bias",
     "scaled_dot_product_attention",
 ]
@@ -65,10 +65,8 @@ def scaled_dot_product_attention(
     lead = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     query, key, value = (_with_lead(x, lead) for x in (query, key, value))
     bias = None if attn_mask is None else masked_bias(attn_mask, query, allowed=True)
-    if is_causal:
-        bias = _sum(bias, causal_bias(query, query.shape[-2], key.shape[-2]))
     result: Tensor
-    result, _ = attend(query, key, value, bias, dropout_p=dropout_p, scale=scale)
+    result, _ = attend(query, key, value, bias, dropout_p=dropout_p, scale=scale, causal=is_causal)
     return result
 
 
@@ -81,6 +79,7 @@ def attend(
     dropout_p: float = 0.0,
     scale: float | None = None,
     weights: bool = False,
+    causal: bool = False,
 ) -> tuple[Any, Any]:
     """Returns the result of attention, and the weights if `weights` is True, else None.
 
@@ -92,11 +91,17 @@ def attend(
         dropout_p: The probability with which a weight is dropped.
         scale: The factor of the scores; None for 1/sqrt(length).
         weights: True to return the weights, too.
+        causal: True to let each query read only keys up to its own number.
     """
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
     if not dropout_p and not isinstance(bias, Tensor):
-        return rules.sequences.attention(query, key, value, bias, scale, weights=weights)
+        return rules.sequences.attention(
+            query, key, value, bias, scale, weights=weights, causal=causal
+        )
+    if causal:
+        later = kernels.causal_bias(_data(query), query.shape[-2], key.shape[-2])
+        bias = later if bias is None else bias + later
     drop = (lambda w: dropout(w, dropout_p)) if dropout_p else None
     return rules.sequences.attention_by_parts(query, key, value, bias, scale, drop)
 
@@ -119,20 +124,8 @@ def masked_bias(mask: Any, like: Any, *, allowed: bool) -> Any:
     return xp.where(given, kept, other).astype(like.dtype)
 
 
-def causal_bias(like: Any, queries: int, keys: int) -> Array:
-    """Returns a bias that hides keys after a query's own number, shape (queries, keys)."""
-    xp = namespace(_data(like))
-    later: Any = xp.arange(keys)[None, :] > xp.arange(queries)[:, None]
-    bias: Array = xp.where(later, -math.inf, 0.0).astype(like.dtype)
-    return bias
-
-
 def _data(x: Any) -> Any:
     return x.data if isinstance(x, Tensor) else x
-
-
-def _sum(one: Any, other: Any) -> Any:
-    return other if one is None else one + other
 
 
 def _with_lead(x: Any, lead: tuple[int, ...]) -> Any:
@@ -277,18 +270,23 @@ class MultiheadAttention(Module):
         by_batch = self.batch_first and not single  # False: the axis of steps comes first
         steps, batch = query.shape[1::-1] if by_batch else query.shape[:2]
         shape = (batch, self.num_heads, steps, key.shape[1 if by_batch else 0])
-        bias = self._bias(shape, key_padding_mask, attn_mask, is_causal=is_causal)
+        bias = self._bias(shape, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
         weights: Any
         if same and self._one_weight and not (dropout or isinstance(bias, Tensor)):
             scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
             read, weights = rules.sequences.attention_packed(
-                self._packed(query, by_batch=by_batch), bias, scale, weights=need_weights
+                self._packed(query, by_batch=by_batch),
+                bias,
+                scale,
+                weights=need_weights,
+                causal=is_causal,
             )
         else:
             inputs = enumerate((query, key, value))
             q, k, v = (self._projected(i, x, by_batch=by_batch) for i, x in inputs)
-            read, weights = attend(q, k, v, bias, dropout_p=dropout, weights=need_weights)
+            how: Any = {"dropout_p": dropout, "weights": need_weights, "causal": is_causal}
+            read, weights = attend(q, k, v, bias, **how)
         read = read.transpose(0, 2, 1, 3) if by_batch else read.transpose(2, 0, 1, 3)
         y = self.out_proj(read.reshape(steps * batch, self.embed_dim)).reshape(query.shape)
         if not need_weights:
@@ -318,9 +316,7 @@ class MultiheadAttention(Module):
         parts = linear(x, weight, bias).reshape(*x.shape[:2], self.num_heads, length)
         return parts.transpose(0, 2, 1, 3) if by_batch else parts.transpose(1, 2, 0, 3)
 
-    def _bias(
-        self, shape: tuple[int, int, int, int], padding: Any, mask: Any, *, is_causal: bool
-    ) -> Any:
+    def _bias(self, shape: tuple[int, int, int, int], padding: Any, mask: Any) -> Any:
         """Returns the sum of all masks as one bias, over (batch, heads, steps, keys)."""
         batch, _, steps, keys = shape
         like = self.out_proj.weight
@@ -342,8 +338,6 @@ class MultiheadAttention(Module):
                     f"({batch * self.num_heads}, {steps}, {keys}) needed"
                 )
             found.append(given)
-        if is_causal:
-            found.append(causal_bias(like, steps, keys))
         return sum(found[1:], found[0]) if found else None
 
     def _check(self, query: Any, key: Any, value: Any) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import namespace
 from telegrad.autograd import Tensor, as_tensor, current_generator, rules
 from telegrad.nn.module import Module
 from telegrad.types import Array
@@ -30,8 +29,8 @@ def dropout(
         x: Floating-point numbers.
         p: The probability, from 0 to 1.
         training: True to drop items; if False, `x` is returned as it is.
-        rng: The generator to draw from; None for the generator of `manual_seed`. For arrays on a
-            GPU it seeds a generator of the GPU.
+        rng: The generator that draws the key of the mask; None for the generator of `manual_seed`.
+            Arrays on a GPU get the mask that arrays on the host get.
 
     Raises:
         ValueError: `p` is not a probability.
@@ -45,13 +44,8 @@ def dropout(
         raise ValueError(f"a probability is from 0 to 1, not {p}")
     if not training or p == 0.0:
         return as_tensor(x)
-    array = x.data if isinstance(x, Tensor) else x
-    xp = namespace(array)
-    source: Any = current_generator() if rng is None else rng
-    if xp is not np:
-        source = xp.random.default_rng(int(source.integers(2**62)))
-    kept = source.random(array.shape, dtype=np.float32) >= p
-    return as_tensor(rules.layers.masked_scale(x, kept, scale=1 / (1 - p) if p < 1 else 0.0))
+    source = current_generator() if rng is None else rng
+    return as_tensor(rules.layers.dropout(x, key=int(source.integers(2**63)), p=p))
 
 
 class Dropout(Module):

@@ -14,6 +14,7 @@ from telegrad.arrays import (
     is_floating,
     namespace,
     report_ends,
+    report_place,
 )
 from telegrad.autograd import Tensor, as_tensor, ops, rules
 from telegrad.autograd.seams import cast_as
@@ -222,7 +223,7 @@ def nll_loss(
     0.287682
     """
     (x,) = cast_as("loss", x)
-    found = _labelled(x, target, weight, ignore_index)
+    found = _labelled(x, array_beside(_plain(target), _plain(x)), weight, ignore_index)
     losses = -rules.layers.picked(found.scores, found.labels)
     return _over_labels(losses, found, reduction)
 
@@ -265,11 +266,15 @@ def cross_entropy(
     """
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is from 0 to 1, not {label_smoothing}")
-    target = target if isinstance(target, Tensor) else array_beside(target, _plain(x))
+    scores = _plain(x)
+    target = target if isinstance(target, Tensor) else array_beside(target, scores)
     kind = target.dtype.kind
     if kind not in "iu" and is_floating(target.dtype) and target.shape == x.shape:
         (x,) = cast_as("loss", x)
         return _of_probabilities(x, target, weight, reduction, label_smoothing)
+    there = type(scores) is not np.ndarray and is_cupy(scores)
+    if there and weight is None and not label_smoothing:
+        return _of_labels_there(x, target, ignore_index, reduction)
     if label_smoothing or weight is not None:  # else the operation below does it
         (x,) = cast_as("loss", x)
     found = _labelled(x, target, weight, ignore_index)
@@ -283,6 +288,21 @@ def cross_entropy(
         even = ops.where(found.counted, even, 0.0)
     losses = -(1 - label_smoothing) * rules.layers.picked(logarithms, found.labels)
     return _over_labels(losses, found, reduction, -label_smoothing / x.shape[found.axis] * even)
+
+
+def _of_labels_there(x: Any, target: Any, ignore_index: int, reduction: str) -> Tensor:
+    """Returns the cross entropy on a GPU, and does not wait for it.
+
+    A label that is no class does not count, and the host raises its error later.
+    """
+    labels, axis = _labels(_plain(x), target)
+    scores = x if x.ndim <= 2 else _turned(x)
+    found = report_place(labels, kernels.check_classes, x.shape[axis])
+    if reduction == "mean" and labels.size:
+        return as_tensor(
+            ops.mean_cross_entropy(scores, labels, found=found, ignored=ignore_index)[0]
+        )
+    return _reduced(ops.cross_entropy(scores, labels, found=found, ignored=ignore_index), reduction)
 
 
 def _of_probabilities(
@@ -317,9 +337,9 @@ class _Labelled(NamedTuple):
     axis: int
 
 
-def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
-    scores = _plain(x)
-    labels = array_beside(_plain(target), scores)
+def _labels(scores: Any, target: Any) -> tuple[Any, int]:
+    """Returns the labels as an array that fits the logits, and the axis of the classes."""
+    labels = _plain(target)
     check_devices("logits and labels", scores, labels)
     shape = scores.shape
     axis = min(1, len(shape) - 1)
@@ -330,6 +350,13 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
         )
     if labels.dtype.kind not in "iu":
         raise TypeError(f"labels are integers, one per row of the logits, not {labels.dtype}")
+    return labels, axis
+
+
+def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
+    scores = _plain(x)
+    labels, axis = _labels(scores, target)
+    shape = scores.shape
     classes = shape[axis]
     labels, counted = (_counted_there if is_cupy(labels) else _counted)(
         labels, classes, ignore_index

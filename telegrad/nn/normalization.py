@@ -153,9 +153,7 @@ def batch_norm(
         raise ValueError(
             f"training needs more than one value for each channel; the shape is {x.shape}"
         )
-    y, _, _, mean, variance = rules.layers.normalize(
-        x, weight=weight, bias=bias, over=None, eps=eps
-    )
+    y, _, mean, variance = rules.layers.normalize(x, weight=weight, bias=bias, over=None, eps=eps)
     _approach(running_mean, mean, momentum, 1.0)
     _approach(running_var, variance, momentum, count / (count - 1))
     return as_tensor(y)

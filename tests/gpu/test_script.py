@@ -86,16 +86,11 @@ def test_every_case_runs_and_is_timed(xp: Any) -> None:
 
 def test_fused_kernels_are_timed(xp: Any) -> None:
     rows = gpu_timing.measure_fused(xp, gpu_fused.fused_cases(xp, shape=(8, 16)), busy_bytes=64)
-    assert {row["what"] for row in rows} == {
-        "gelu",
-        "gelu, back",
-        "gelu tanh",
-        "gelu tanh, back",
-        "layer norm",
-        "layer norm, back",
-        *(f"{name} step" for name in gpu_fused.STEPS),
-    }
-    assert all(row["composed_ms"] for row in rows if not row["what"].startswith("gelu"))
+    names = ["gelu", "gelu tanh", "layer norm", "batch norm", "softmax", "cross entropy", "dropout"]
+    names += ["attention, causal", "lstm"]
+    steps = {f"{name} step" for name in gpu_fused.STEPS}
+    assert {row["what"] for row in rows} == {*names, *(f"{name}, back" for name in names)} | steps
+    assert all(row["composed_ms"] for row in rows if row["what"].startswith("layer norm"))
     text = script.timing_table({"rows": rows, "copy_gb_per_s": 1.0})
     assert len(text.splitlines()) == 2 + 1 + 2 + len(rows)
 

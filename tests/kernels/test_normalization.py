@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from telegrad import kernels, nn
 from telegrad.autograd import tensor
+from telegrad.kernels import normalization
 from tests.gpu.comparison import host, normal
 from tests.gpu.launches import launches
 from tests.kernels.strided import DTYPES, EDGES, agree, few, laid, layouts, small_grid
@@ -43,19 +44,25 @@ def both(cupy: Any, shape: Any, over: Any, dtype: Any, layout: str, given: Any, 
     for actual, wanted in zip(found, expected, strict=True):
         agree(cupy, actual, wanted, times=10)
     centred = {"over": over, "centred": how.get("centred", True)}
-    standard, scale = expected.standard, expected.scale
-    kept = cupy.asarray(standard), cupy.asarray(scale)
-    agree(
-        cupy,
-        kernels.normalize_input(g_there, *kept, parts_there[0], **centred),
-        kernels.normalize_input(g, standard, scale, parts[0], **centred),
-        times=100,
-        dtype=dtype,
-    )
-    found = kernels.normalize_parameters(g_there, kept[0], over=over)
-    expected = kernels.normalize_parameters(g, standard, over=over)
-    for actual, wanted in zip(found, expected, strict=True):
-        agree(cupy, actual, wanted, times=100)
+    mean, scale = expected.mean, expected.scale
+    kept = cupy.asarray(mean), cupy.asarray(scale)
+    for parameters in (True, False):
+        found = kernels.normalize_gradients(
+            g_there.astype(expected.y.dtype),
+            x_there,
+            *kept,
+            parts_there[0],
+            parameters=parameters,
+            **centred,
+        )
+        wanted = kernels.normalize_gradients(
+            g.astype(expected.y.dtype), x, mean, scale, parts[0], parameters=parameters, **centred
+        )
+        for actual, each in zip(found, wanted, strict=True):
+            if each is None:
+                assert actual is None
+            else:
+                agree(cupy, actual, each, times=100, dtype=dtype)
 
 
 @few
@@ -77,6 +84,19 @@ def test_cupys_numbers_are_numpys(
 @pytest.mark.parametrize("over", [1, 2, None])
 def test_more_rows_and_columns_than_a_grid(cupy: Any, over: Any) -> None:
     both(cupy, (3, 4, 80), over, np.float32, "plain", (True, True))
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 80), (5, 7, 33), (1, 3, 40)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_several_blocks_for_each_channel(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, shape: Any, dtype: Any
+) -> None:
+    monkeypatch.setattr(normalization, "_LONG_BYTES", 0)
+    both(cupy, shape, None, dtype, "plain", (True, True))
+
+
+def test_more_columns_than_shared_memory_holds(cupy: Any) -> None:
+    both(cupy, (2, 3, 6200), 1, np.float32, "plain", (True, True))
 
 
 def test_weights_of_another_dtype(cupy: Any) -> None:
@@ -108,15 +128,17 @@ def test_what_does_not_fit(cupy: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "layer",
+    ("layer", "layer_of_channels"),
     [
-        lambda x, w, b: nn.functional.layer_norm(x, (4,), w, b),
-        lambda x, w, b: nn.functional.rms_norm(x, (4,), w),
-        lambda x, w, b: nn.functional.batch_norm(x, None, None, w, b, training=True),
+        (lambda x, w, b: nn.functional.layer_norm(x, (4,), w, b), False),
+        (lambda x, w, b: nn.functional.rms_norm(x, (4,), w), False),
+        (lambda x, w, b: nn.functional.batch_norm(x, None, None, w, b, training=True), True),
     ],
     ids=["layer", "rms", "batch"],
 )
-def test_one_launch_forward_and_two_back(stand_in_cupy: Any, layer: Any) -> None:
+def test_one_launch_forward_and_at_most_two_back(
+    stand_in_cupy: Any, layer: Any, layer_of_channels: bool
+) -> None:
     def leaf(*shape: int) -> Any:
         values = normal(0, *shape, dtype=np.float32)
         return tensor(stand_in_cupy.asarray(values), requires_grad=True)
@@ -128,7 +150,8 @@ def test_one_launch_forward_and_two_back(stand_in_cupy: Any, layer: Any) -> None
     with launches() as backward:
         y.backward(gradient)
     assert forward == ["normalize_forward"]
-    assert len([name for name in backward if name != "array"]) == 2, backward
+    more = [] if layer_of_channels else ["normalize_columns"]
+    assert [name for name in backward if name != "array"] == ["normalize_backward", *more]
     here = [tensor(host(each), requires_grad=True) for each in (x, weight, bias)]
     layer(*here).backward(host(gradient))
     for there, expected in zip((x, weight, bias), here, strict=True):

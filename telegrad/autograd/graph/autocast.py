@@ -32,7 +32,7 @@ _SHORT: Final = """conv2d dot einsum inner linear matmul matvec tensordot vecmat
     attention recurrence"""
 _WIDE: Final = """affine arccos arcsin binary_cross_entropy binary_cross_entropy_with_logits cosh
     cross_entropy cumprod cumsum exp exp2 expm1 float_power log log10 log1p log2 log_softmax
-    matrix_norm norm normalize power prod reciprocal sinh softmax softplus sum tan vector_norm
+    matrix_norm mean_cross_entropy norm normalize power prod reciprocal sinh softmax softplus sum tan vector_norm
     loss"""
 
 PRECISION: Final[Mapping[str, bool]] = {

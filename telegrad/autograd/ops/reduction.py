@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad import kernels
-from telegrad.arrays import reduction_twin
+from telegrad.arrays import array_beside, reduction_twin
 from telegrad.autograd.extend import Operation, numpy_function, primitive
 from telegrad.autograd.ops.shape import (
     count,
@@ -32,6 +32,7 @@ __all__ = [
     "log_softmax",
     "matmul",
     "mean",
+    "mean_cross_entropy",
     "reduce_max",
     "reduce_min",
     "reduce_sum",
@@ -116,33 +117,56 @@ matmul = numpy_function(np.matmul, "x1 x2", complex_rule="holomorphic", x1=_left
 # -- softmax and cross entropy over the last axis, computed by the kernels -----------------------
 
 
-def _cross_entropy(a: Any, labels: Any, *, mean: bool = False, checked: bool = False) -> Any:
-    losses = kernels.cross_entropy(a, labels, checked=checked)
+def _cross_entropy(a: Any, labels: Any, *, mean: bool = False, **how: Any) -> Any:
+    losses = kernels.cross_entropy(a, labels, **how)
     return losses.mean() if mean else losses
 
 
 def _turn(g: Any, y: Any) -> Any:
     """Returns the gradient of logits whose softmax is `y`."""
+    if not isinstance(g, Tensor) and not isinstance(y, Tensor):
+        return kernels.softmax_gradient(g, y)
     return y * (g - reduce_sum(g * y, axis=-1, keepdims=True))
+
+
+def _turn_logarithm(g: Any, y: Any) -> Any:
+    if not isinstance(g, Tensor) and not isinstance(y, Tensor):
+        return kernels.log_softmax_gradient(g, y)
+    return g - np.exp(y) * reduce_sum(g, axis=-1, keepdims=True)
 
 
 def _distance(a: Any, labels: Any) -> Any:
     """Returns softmax minus one-hot."""
-    plain = labels.data if isinstance(labels, Tensor) else labels
-    return softmax(a) - kernels.one_hot(plain, classes=a.shape[-1], dtype=a.dtype)
+    return softmax(a) - kernels.one_hot(_plain(labels), classes=a.shape[-1], dtype=a.dtype)
+
+
+def _counted(g: Any, a: Any, labels: Any, factor: Any, ignored: int | None) -> Any:
+    """Returns `g` times `factor`, and 0 for labels that do not count."""
+    if factor is not None:
+        g = g * factor
+    if ignored is None:
+        return g
+    labels = array_beside(_plain(labels), _plain(a))
+    counted = (labels != ignored) & (labels >= 0) & (labels < a.shape[-1])
+    return g * counted.astype(a.dtype)
+
+
+def _plain(x: Any) -> Any:
+    return x.data if isinstance(x, Tensor) else x
 
 
 cross_entropy_gradient: Operation  # declared here, because the rule of cross_entropy names it
-_LOSS: Final = {"mean": False, "checked": False}
+_LOSS: Final = {"mean": False, "checked": False, "ignored": None}
 
 # fmt: off
 softmax       = primitive("softmax",     kernels.softmax,     "a", a=_turn)
-log_softmax   = primitive("log_softmax", kernels.log_softmax, "a",
-                          a=lambda g, a: g - softmax(a) * reduce_sum(g, axis=-1, keepdims=True))
-cross_entropy = primitive("cross_entropy", _cross_entropy, "a labels", options=_LOSS,
-                          a=lambda g, a, labels, mean: cross_entropy_gradient(g / math.prod(a.shape[:-1]) if mean else g, a, labels))
+log_softmax   = primitive("log_softmax", kernels.log_softmax, "a", a=_turn_logarithm)
+cross_entropy = primitive("cross_entropy", _cross_entropy, "a labels", arrays="found", options=_LOSS,
+                          a=lambda g, a, labels, mean, ignored: cross_entropy_gradient(g / math.prod(a.shape[:-1]) if mean else g, a, labels, **({} if ignored is None else {"ignored": ignored})))
+mean_cross_entropy = primitive("mean_cross_entropy", kernels.mean_cross_entropy, "a labels", arrays="found", outputs="y factor", options={"ignored": None},
+                          a=lambda g, a, labels, factor, ignored: cross_entropy_gradient(g[0], a, labels, factor=_plain(factor), ignored=ignored))
 cross_entropy_gradient = primitive(
-    "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels",
-    b=lambda g, a, labels: reduce_sum(g * _distance(a, labels), axis=-1),
-    a=lambda g, b, a: _turn(g * b[..., None], softmax(a)))
+    "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels", arrays="factor", options={"ignored": None},
+    b=lambda g, a, labels, factor, ignored: _counted(reduce_sum(g * _distance(a, labels), axis=-1), a, labels, factor, ignored),
+    a=lambda g, b, a, labels, factor, ignored: _turn(g * _counted(b, a, labels, factor, ignored)[..., None], softmax(a)))
 # fmt: on

@@ -40,6 +40,7 @@ __all__ = [
     "conv2d_input",
     "conv2d_weight",
     "cross_entropy_of_logits",
+    "dropout",
     "elu",
     "embedding",
     "gelu",
@@ -47,7 +48,6 @@ __all__ = [
     "huber",
     "leaky_relu",
     "linear",
-    "masked_scale",
     "max_pool2d",
     "mean_pool2d",
     "normalize",
@@ -121,14 +121,8 @@ def _gelu_slope(b: Any, x: Any, *, approximate: str = "none") -> Array:
     return kernels.gelu_slope(x, b, approximate=approximate)
 
 
-def _masked_scale(a: Any, mask: Any, *, scale: float = 1.0) -> Array:
-    made: Any = a * mask
-    made *= scale
-    return made  # type: ignore[no-any-return]
-
-
 gelu_slope: Operation  # declared here, because rules above their definitions name them
-masked_scale: Operation
+dropout: Operation
 _FORM: Final = {"approximate": "none"}
 
 # fmt: off
@@ -141,7 +135,7 @@ silu         = primitive("silu",         _silu,         "a", a=lambda g, a: g * 
 gelu         = primitive("gelu",         kernels.gelu,  "x", options=_FORM, x=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate))
 gelu_slope   = primitive("gelu_slope",   _gelu_slope,   "b x", options=_FORM, b=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate),
                                                                               x=lambda g, b, x, approximate: g * b * _bend(x, approximate))
-masked_scale = primitive("masked_scale", _masked_scale, "a mask", options={"scale": 1.0}, a=lambda g, mask, scale: masked_scale(g, mask, scale=scale))
+dropout      = primitive("dropout", kernels.dropout, "x", options={"key": 0, "p": 0.5}, x=lambda g, key, p: dropout(g, key=key, p=p))
 # fmt: on
 
 
@@ -277,21 +271,22 @@ def _beside(part: Any, ndim: int, over: int | None) -> Any:
     return reshape(part, to=(-1, *[1] * (ndim - 2))) if over is None else part
 
 
-def _input(g: Any, standard: Any, scale: Any, weight: Any, over: Any, centred: Any) -> Any:
-    of_y, of_standard, of_scale = g[:3]
-    first = not any(isinstance(x, Tensor) for x in (of_y, standard, weight))
-    if first and of_standard is None and of_scale is None:
-        return kernels.normalize_input(of_y, standard, scale, weight, over=over, centred=centred)
+def _standard(x: Any, mean: Any, scale: Any, centred: Any) -> Any:
+    return (x - mean) * scale if centred else x * scale
+
+
+def _input(g: Any, x: Any, scale: Any, mean: Any, weight: Any, over: Any, centred: Any) -> Any:
+    of_y, of_scale, of_mean = g[:3]
+    first = not any(isinstance(each, Tensor) for each in (of_y, x, weight))
+    if first and of_scale is None and of_mean is None:
+        how = {"over": over, "centred": centred, "parameters": weight is not None}
+        return kernels.normalize_gradients(of_y, x, mean, scale, weight, **how)
+    standard = _standard(x, mean, scale, centred)
     axes = _axes(standard.ndim, over)
     count = math.prod(standard.shape[axis] for axis in axes)
-    found = []
-    if of_y is not None:
-        found.append(of_y if weight is None else of_y * _beside(weight, standard.ndim, over))
-    if of_standard is not None:
-        found.append(of_standard)
     total: Any = None
-    if found:
-        upstream = found[0] if len(found) == 1 else found[0] + found[1]
+    if of_y is not None:
+        upstream = of_y if weight is None else of_y * _beside(weight, standard.ndim, over)
         along = reduce_sum(upstream * standard, axis=axes, keepdims=True) / count
         total = upstream - standard * along
         if centred:
@@ -300,15 +295,17 @@ def _input(g: Any, standard: Any, scale: Any, weight: Any, over: Any, centred: A
     if of_scale is not None:
         turned = -of_scale * scale * scale * standard / count
         total = turned if total is None else total + turned
+    if of_mean is not None and centred:
+        total = of_mean / count + (standard * 0 if total is None else total)
     return total
 
 
-def _weight(g: Any, standard: Any, over: Any) -> Any:
+def _weight(g: Any, x: Any, scale: Any, mean: Any, weight: Any, over: Any, centred: Any) -> Any:
     if g[0] is None:
         return None
-    if isinstance(g[0], Tensor) or isinstance(standard, Tensor):
-        return _bias(g[0] * standard, over)
-    return [*kernels.normalize_parameters(g[0], standard, over=over)]
+    if any(isinstance(each, Tensor) for each in (g[0], x, weight)):
+        return _bias(g[0] * _standard(x, mean, scale, centred), over)
+    return kernels.normalize_gradients(g[0], x, mean, scale, weight, over=over, centred=centred)[1:]
 
 
 def _bias(g: Any, over: Any) -> Any:
@@ -325,9 +322,9 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
 
 
 # fmt: off
-normalize = primitive("normalize", kernels.normalize, "x", arrays="weight bias", outputs="y standard scale mean variance", options=_OPTIONS,
-                      x=lambda g, standard, scale, weight, over, centred: _input(g, standard, scale, weight, over, centred),
-                      weight=lambda g, standard, over: _weight(g, standard, over),
+normalize = primitive("normalize", kernels.normalize, "x", arrays="weight bias", outputs="y scale mean variance", options=_OPTIONS,
+                      x=lambda g, x, scale, mean, weight, over, centred: _input(g, x, scale, mean, weight, over, centred),
+                      weight=lambda g, x, scale, mean, weight, over, centred: _weight(g, x, scale, mean, weight, over, centred),
                       bias=lambda g, over: _bias(g[0], over))
 # `x * weight + bias` with one number per channel, the second axis.
 affine    = primitive("affine", _affine, "x weight bias",

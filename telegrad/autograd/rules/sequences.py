@@ -33,7 +33,14 @@ __all__ = [
 
 
 def attention(
-    q: Any, k: Any, v: Any, bias: Any, scale: float, *, weights: bool = False
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    scale: float,
+    *,
+    weights: bool = False,
+    causal: bool = False,
 ) -> tuple[Any, Any]:
     """Returns `softmax(scale * q @ k.T + bias) @ v`, and the softmax if `weights` is True.
 
@@ -46,22 +53,23 @@ def attention(
         bias: An array that broadcasts to (..., queries, keys), -inf where masked; None for none.
         scale: The factor of the scores.
         weights: True to return the softmax, too.
+        causal: True to let each query read only keys up to its own number.
 
     Returns:
         The result, shape (..., queries, value length); and the softmax, shape (..., queries, keys),
         or None.
     """
     q, k, v, bias = cast_as("attention", q, k, v, bias)
-    found = _Attention.apply(bias, scale, weights, q, k, v)
+    found = _Attention.apply(bias, scale, weights, causal, q, k, v)
     return found if weights else (found, None)
 
 
 def attention_packed(
-    packed: Any, bias: Any, scale: float, *, weights: bool = False
+    packed: Any, bias: Any, scale: float, *, weights: bool = False, causal: bool = False
 ) -> tuple[Any, Any]:
     """Returns `attention` of `packed[0]`, `packed[1]` and `packed[2]`."""
     packed, bias = cast_as("attention", packed, bias)
-    found = _Attention.apply(bias, scale, weights, packed)
+    found = _Attention.apply(bias, scale, weights, causal, packed)
     return found if weights else (found, None)
 
 
@@ -103,34 +111,38 @@ class _Attention(Function):
 
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
-        bias, scale, wanted, *inputs = args
+        bias, scale, wanted, causal, *inputs = args
         q, k, v = _three(inputs)
         weights = None
         if wanted:
             weights = namespace(q).empty((*q.shape[:-1], k.shape[-2]), dtype=q.dtype)
-        result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights)
-        ctx.scale = scale  # type: ignore[attr-defined]
+        result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights, causal=causal)
+        ctx.scale, ctx.causal = scale, causal  # type: ignore[attr-defined]
         ctx.save_for_backward(result, logarithms, bias, *inputs)
         return (result, weights) if wanted else result
 
     @staticmethod
     def backward(ctx: FunctionContext, *gradients: Any) -> Any:
         result, logarithms, bias, *inputs = ctx.saved_values
-        scale = ctx.scale  # type: ignore[attr-defined]
+        scale, causal = ctx.scale, ctx.causal  # type: ignore[attr-defined]
         if any(isinstance(g, Tensor) for g in gradients):
 
             def body(*inputs: Any) -> Any:
-                return attention_by_parts(*_three(inputs), bias, scale)[: len(gradients)]
+                q, k, v = _three(inputs)
+                added = bias
+                if causal:
+                    later = kernels.causal_bias(result, q.shape[-2], k.shape[-2])
+                    added = later if bias is None else bias + later
+                return attention_by_parts(q, k, v, added, scale)[: len(gradients)]
 
-            found = recorded_gradients(body, inputs, gradients, ctx.needs_input_grad[3:])
-            return (None, None, None, *found)
+            found = recorded_gradients(body, inputs, gradients, ctx.needs_input_grad[4:])
+            return (None, None, None, None, *found)
         xp = namespace(result)
         g = xp.zeros_like(result) if gradients[0] is None else gradients[0]
         out = [xp.empty_like(x) for x in inputs]
-        kernels.attention_backward(
-            g, result, logarithms, _three(inputs), bias, scale, _three(out), *gradients[1:]
-        )
-        return (None, None, None, *out)
+        three = _three(inputs), bias, scale, _three(out)
+        kernels.attention_backward(g, result, logarithms, *three, *gradients[1:], causal=causal)
+        return (None, None, None, None, *out)
 
 
 def _three(inputs: Sequence[Any]) -> tuple[Any, Any, Any]:

@@ -177,10 +177,27 @@ __device__ inline void each_pack(bool packed, int count, Function function) {
     for (int k = done + threadIdx.x; k < count; k += blockDim.x) function(Items<1>(), k);
 }
 
+__device__ inline float infinity() { return __int_as_float(0x7f800000); }
+
+// Calls function(width, k) for items k and following of a row, `width` of them at once: those that one
+// of `step` threads has. `packed`: all rows of the arrays are aligned to packs of N items.
+template <int N, class Function>
+__device__ inline void each_pack(bool packed, Index items, Index thread, Index step, Function function) {
+    if (packed && items % N == 0)
+        for (Index k = thread * N; k < items; k += step * N) function(Items<N>(), k);
+    else
+        for (Index k = thread; k < items; k += step) function(Items<1>(), k);
+}
+
 // -- sums; blocks have a multiple of 32 threads along x ---------------------------------------------
 
 template <class T> __device__ inline T warp_sum(T x) {
     for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(WARP, x, distance);
+    return x;
+}
+
+template <class T> __device__ inline T warp_max(T x) {
+    for (int distance = 16; distance > 0; distance /= 2) x = fmax(x, __shfl_xor_sync(WARP, x, distance));
     return x;
 }
 
@@ -193,3 +210,28 @@ template <class T> __device__ inline T block_sum(T x) {
     __syncthreads();
     return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : T(0));
 }
+
+// Returns the maximum over the block to every thread, of numbers that are not NaN.
+template <class T> __device__ inline T block_max(T x) {
+    __shared__ T parts[32];
+    x = warp_max(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+    __syncthreads();
+    return warp_max(threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : parts[0]);
+}
+
+// -- teams: each warp of a block has a row, or the whole block has one --------------------------------
+
+struct Team {
+    bool warps;
+
+    __device__ Index thread() const { return warps ? threadIdx.x % 32 : threadIdx.x; }
+    __device__ Index threads() const { return warps ? 32 : blockDim.x; }
+    __device__ Index row() const {
+        return warps ? (Index)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32 : blockIdx.x;
+    }
+    __device__ Index rows() const { return warps ? (Index)gridDim.x * (blockDim.x / 32) : gridDim.x; }
+    template <class T> __device__ T sum(T x) const { return warps ? warp_sum(x) : block_sum(x); }
+    template <class T> __device__ T max(T x) const { return warps ? warp_max(x) : block_max(x); }
+};

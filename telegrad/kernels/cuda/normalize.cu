@@ -3,7 +3,12 @@
 // Arrays have the axes (a, b, c); each b has a mean and a variance, and a block. A block passes over its
 // items two or three times: all but the first time they are in the cache.
 //
-// ITEM: the type of x, or of the gradient; WEIGHT: of weight and bias; OUT: of y; REAL: of all others.
+// A few b of many items have several blocks each (blockIdx.y), which share out the axis a. They take two
+// launches: stage 1 writes two numbers for each block to `parts`, of shape (blocks, b, 2), and stage 2
+// reads them. Stage 0 is both at once, with one block for each b.
+//
+// ITEM: the type of x and of its gradient; WEIGHT: of weight and bias; OUT: of y and of its gradient;
+// REAL: of all others.
 // CHANNELS: 1 if weight and bias have one number for each b; 0 if they have c numbers, and a is 1.
 //
 // compile: ITEM=float WEIGHT=float OUT=float REAL=float CHANNELS=0|1
@@ -15,8 +20,15 @@ constexpr int N = 16 / sizeof(ITEM);
 
 struct Axes {
     Index a, b, c;
+    Index begin, end;  // the part of axis a that the block has
 
+    __device__ Axes(Index a, Index b, Index c, Index part, Index parts)
+        : a(a), b(b), c(c), begin(a * part / parts), end(a * (part + 1) / parts) {}
     __device__ Index count() const { return a * c; }
+    // The number of items of one b in a part.
+    __device__ Index own(Index part) const {
+        return (a * (part + 1) / gridDim.y - a * part / gridDim.y) * c;
+    }
 };
 
 template <class R, int M, class T>
@@ -29,10 +41,6 @@ __device__ inline Numbers<R, M> load_or(const T* from, Index at, R otherwise) {
     return numbers;
 }
 
-template <int M> struct Width {
-    static constexpr int size = M;
-};
-
 // Calls function(width, k, place) for the items of a row that this thread has, `width` of them at once:
 // they are items k and following of axis c, and lie at `place` and following.
 template <int M, class Function>
@@ -40,17 +48,18 @@ __device__ inline void each_item_at_step(const Axes& axes, Index row, Function f
     const Index step = (Index)blockDim.x * M;
     if (axes.count() == 0) return;
     if (CHANNELS) {
-        Index k = (Index)threadIdx.x * M % axes.c, layer = (Index)threadIdx.x * M / axes.c;
+        Index k = (Index)threadIdx.x * M % axes.c;
+        Index layer = axes.begin + (Index)threadIdx.x * M / axes.c;
         const Index of_k = step % axes.c, of_layer = step / axes.c;
-        while (layer < axes.a) {
-            function(Width<M>(), k, (layer * axes.b + row) * axes.c + k);
+        while (layer < axes.end) {
+            function(Items<M>(), k, (layer * axes.b + row) * axes.c + k);
             k += of_k;
             layer += of_layer + (k >= axes.c);
             k -= k >= axes.c ? axes.c : 0;
         }
     } else {
         for (Index k = (Index)threadIdx.x * M; k < axes.c; k += step)
-            function(Width<M>(), k, row * axes.c + k);
+            function(Items<M>(), k, row * axes.c + k);
     }
 }
 
@@ -63,34 +72,54 @@ __device__ inline void each_item(const Axes& axes, bool packed, Index row, Funct
 }
 
 KERNEL void normalize_forward(
-    const ITEM* x, const WEIGHT* weight, const WEIGHT* bias, OUT* y, REAL* standard, REAL* scale,
-    REAL* mean, REAL* variance, Index a, Index b, Index c, Index centred,
-    double eps) {
+    const ITEM* x, const WEIGHT* weight, const WEIGHT* bias, OUT* y, REAL* scale, REAL* mean,
+    REAL* variance, REAL* parts, Index a, Index b, Index c, Index centred, Index stage, double eps) {
     typedef Wide<OUT> Real;
-    const Axes axes = {a, b, c};
-    const bool packed = aligned<N>(x) && aligned<N>(y) && aligned<N>(standard) && aligned<N>(weight) &&
-                        aligned<N>(bias);
+    const Axes axes(a, b, c, blockIdx.y, gridDim.y);
+    const bool packed = aligned<N>(x) && aligned<N>(y) && aligned<N>(weight) && aligned<N>(bias);
     for (Index row = blockIdx.x; row < b; row += gridDim.x) {
-        REAL centre = 0;
-        if (centred) {
-            REAL sum = 0;
+        REAL centre = 0, squares = 0;
+        if (stage == 2) {
+            // T. F. Chan, G. H. Golub and R. J. LeVeque (1979): means and squares of parts are joined.
+            REAL count = 0;
+            for (Index part = 0; part < gridDim.y; ++part) {
+                const REAL more = axes.own(part), all = count + more;
+                const REAL* of_part = parts + (part * b + row) * 2;
+                if (more == 0) continue;
+                const REAL distance = of_part[0] - centre;
+                centre += distance * (more / all);
+                squares += of_part[1] + distance * distance * (count * more / all);
+                count = all;
+            }
+        } else {
+            if (centred) {
+                REAL sum = 0;
+                each_item(axes, packed, row, [&](auto width, Index k, Index place) {
+                    auto items = load<REAL, width.size>(x + place);
+#pragma unroll
+                    for (int j = 0; j < width.size; ++j) sum += items.at[j];
+                });
+                const Index count = axes.own(blockIdx.y);
+                centre = block_sum(sum) / (count ? count : 1);
+            }
             each_item(axes, packed, row, [&](auto width, Index k, Index place) {
                 auto items = load<REAL, width.size>(x + place);
 #pragma unroll
-                for (int j = 0; j < width.size; ++j) sum += items.at[j];
+                for (int j = 0; j < width.size; ++j) {
+                    REAL distance = items.at[j] - centre;
+                    squares += distance * distance;
+                }
             });
-            centre = block_sum(sum) / axes.count();
+            squares = block_sum(squares);
         }
-        REAL squares = 0;
-        each_item(axes, packed, row, [&](auto width, Index k, Index place) {
-            auto items = load<REAL, width.size>(x + place);
-#pragma unroll
-            for (int j = 0; j < width.size; ++j) {
-                REAL distance = items.at[j] - centre;
-                squares += distance * distance;
+        if (stage == 1) {
+            if (threadIdx.x == 0) {
+                parts[(blockIdx.y * b + row) * 2] = centre;
+                parts[(blockIdx.y * b + row) * 2 + 1] = squares;
             }
-        });
-        const REAL spread = block_sum(squares) / axes.count();
+            continue;
+        }
+        const REAL spread = squares / axes.count();
         const REAL factor = 1 / sqrt(spread + REAL(eps));
         each_item(axes, packed, row, [&](auto width, Index k, Index place) {
             constexpr int M = width.size;
@@ -99,14 +128,11 @@ KERNEL void normalize_forward(
             auto shifts = load_or<Real, M>(bias, CHANNELS ? row : k, Real(0));
             Numbers<Real, M> found;
 #pragma unroll
-            for (int j = 0; j < M; ++j) {
-                items.at[j] = (items.at[j] - centre) * factor;
-                found.at[j] = items.at[j] * weights.at[j] + shifts.at[j];
-            }
-            store<M>(standard + place, items);
+            for (int j = 0; j < M; ++j)
+                found.at[j] = (items.at[j] - centre) * factor * weights.at[j] + shifts.at[j];
             store<M>(y + place, found);
         });
-        if (threadIdx.x == 0) {
+        if (threadIdx.x == 0 && blockIdx.y == 0) {
             scale[row] = factor;
             mean[row] = centre;
             variance[row] = spread;
@@ -114,94 +140,110 @@ KERNEL void normalize_forward(
     }
 }
 
-// The gradient of x: scale (u - mean(u) - standard mean(u standard)), where u is gradient * weight.
-KERNEL void normalize_input(
-    const ITEM* gradient, const REAL* standard, const REAL* scale, const WEIGHT* weight, REAL* result,
-    Index a, Index b, Index c, Index centred) {
-    const Axes axes = {a, b, c};
-    const bool packed = aligned<N>(gradient) && aligned<N>(standard) && aligned<N>(weight) &&
-                        aligned<N>(result);
-    for (Index row = blockIdx.x; row < b; row += gridDim.x) {
-        REAL total = 0, along = 0;
-        each_item(axes, packed, row, [&](auto width, Index k, Index place) {
-            constexpr int M = width.size;
-            auto upstream = load<REAL, M>(gradient + place), items = load<REAL, M>(standard + place);
-            auto weights = load_or<REAL, M>(weight, CHANNELS ? row : k, REAL(1));
+template <int M, class R> __device__ inline void add(R* to, const Numbers<R, M>& numbers) {
+    auto sums = load<R, M>(to);
 #pragma unroll
-            for (int j = 0; j < M; ++j) {
-                upstream.at[j] *= weights.at[j];
-                total += upstream.at[j];
-                along += upstream.at[j] * items.at[j];
-            }
-        });
-        along = block_sum(along) / axes.count();
-        total = centred ? block_sum(total) / axes.count() : REAL(0);
-        const REAL factor = scale[row];
-        each_item(axes, packed, row, [&](auto width, Index k, Index place) {
-            constexpr int M = width.size;
-            auto upstream = load<REAL, M>(gradient + place), items = load<REAL, M>(standard + place);
-            auto weights = load_or<REAL, M>(weight, CHANNELS ? row : k, REAL(1));
-#pragma unroll
-            for (int j = 0; j < M; ++j)
-                upstream.at[j] =
-                    (upstream.at[j] * weights.at[j] - total - items.at[j] * along) * factor;
-            store<M>(result + place, upstream);
-        });
-    }
+    for (int j = 0; j < M; ++j) sums.at[j] += numbers.at[j];
+    store<M>(to, sums);
 }
 
-// The gradients of weight and bias for each b: sums over a and c.
-KERNEL void normalize_channels(
-    const ITEM* gradient, const REAL* standard, REAL* weight, REAL* bias, Index a, Index b, Index c) {
-    const Axes axes = {a, b, c};
-    const bool packed = aligned<N>(gradient) && aligned<N>(standard);
-    for (Index row = blockIdx.x; row < b; row += gridDim.x) {
-        REAL total = 0, along = 0;
-        each_item(axes, packed, row, [&](auto width, Index k, Index place) {
-            constexpr int M = width.size;
-            auto upstream = load<REAL, M>(gradient + place), items = load<REAL, M>(standard + place);
-#pragma unroll
-            for (int j = 0; j < M; ++j) {
-                total += upstream.at[j];
-                along += upstream.at[j] * items.at[j];
-            }
+// The gradient of x: scale (u - mean(u) - standard mean(u standard)), where u is gradient * weight and
+// standard is (x - mean) scale. And those of weight and bias: sums of gradient * standard and gradient.
+//
+// With CHANNELS a block finds the sums of its channel. Without, a thread has the same columns in each of
+// its block's rows. It adds them up in shared memory, or in its part of `sums` if that is `wide`, and
+// `normalize_columns` adds the parts, of 2 c numbers for each block. None of both is there without `sums`.
+KERNEL void normalize_backward(
+    const OUT* gradient, const ITEM* x, const REAL* mean, const REAL* scale, const WEIGHT* weight,
+    ITEM* result, REAL* sums, REAL* parts, Index a, Index b, Index c, Index centred, Index wide,
+    Index stage) {
+    DYNAMIC_SHARED(memory);
+    const Axes axes(a, b, c, blockIdx.y, gridDim.y);
+    const bool packed = aligned<N>(gradient) && aligned<N>(x) && aligned<N>(weight) && aligned<N>(result) &&
+                        aligned<N>(sums);
+    REAL* part = CHANNELS || !sums ? nullptr : sums + (Index)blockIdx.x * 2 * c;
+    REAL* own = part && !wide ? reinterpret_cast<REAL*>(memory) : part;
+    auto each_column = [&](auto function) { each_item(axes, packed, 0, function); };
+    if (part)
+        each_column([&](auto width, Index k, Index) {
+            for (int j = 0; j < width.size; ++j) own[k + j] = own[c + k + j] = 0;
         });
-        along = block_sum(along);
-        total = block_sum(total);
-        if (threadIdx.x == 0) {
-            weight[row] = along;
-            bias[row] = total;
+    for (Index row = blockIdx.x; row < b; row += gridDim.x) {
+        const REAL centre = mean[row], factor = scale[row];
+        REAL total = 0, along = 0;
+        if (stage == 2)
+            for (Index part = 0; part < gridDim.y; ++part) {
+                along += parts[(part * b + row) * 2];
+                total += parts[(part * b + row) * 2 + 1];
+            }
+        else
+            each_item(axes, packed, row, [&](auto width, Index k, Index place) {
+                constexpr int M = width.size;
+                auto upstream = load<REAL, M>(gradient + place), items = load<REAL, M>(x + place);
+                auto weights = load_or<REAL, M>(CHANNELS ? nullptr : weight, k, REAL(1));
+#pragma unroll
+                for (int j = 0; j < M; ++j) {
+                    const REAL standard = (items.at[j] - centre) * factor;
+                    items.at[j] = upstream.at[j] * standard;
+                    total += upstream.at[j] * weights.at[j];
+                    along += items.at[j] * weights.at[j];
+                }
+                if (part) {
+                    add<M>(own + k, items);
+                    add<M>(own + c + k, upstream);
+                }
+            });
+        if (stage != 2) {
+            along = block_sum(along);
+            total = block_sum(total);
         }
+        if (stage == 1) {
+            if (threadIdx.x == 0) {
+                parts[(blockIdx.y * b + row) * 2] = along;
+                parts[(blockIdx.y * b + row) * 2 + 1] = total;
+            }
+            continue;
+        }
+        if (CHANNELS && threadIdx.x == 0 && blockIdx.y == 0 && sums) {
+            sums[row] = along;
+            sums[b + row] = total;
+        }
+        const REAL one = CHANNELS && weight ? static_cast<REAL>(widen(weight[row])) : REAL(1);
+        along *= one / axes.count();
+        total = centred ? total * one / axes.count() : REAL(0);
+        each_item(axes, packed, row, [&](auto width, Index k, Index place) {
+            constexpr int M = width.size;
+            auto upstream = load<REAL, M>(gradient + place), items = load<REAL, M>(x + place);
+            auto weights = load_or<REAL, M>(CHANNELS ? nullptr : weight, k, one);
+#pragma unroll
+            for (int j = 0; j < M; ++j) {
+                const REAL standard = (items.at[j] - centre) * factor;
+                items.at[j] = (upstream.at[j] * weights.at[j] - total - standard * along) * factor;
+            }
+            store<M>(result + place, items);
+        });
     }
+    if (part && own != part)
+        each_column([&](auto width, Index k, Index) {
+            for (int j = 0; j < width.size; ++j) {
+                part[k + j] = own[k + j];
+                part[c + k + j] = own[c + k + j];
+            }
+        });
 }
 
-// The gradients of weight and bias for each item of a row: sums over b rows of c items. A block has 16
-// columns of 32 threads each, so that a warp reads two pieces of 16 items.
-KERNEL void normalize_columns(
-    const ITEM* gradient, const REAL* standard, REAL* weight, REAL* bias, Index b, Index c) {
-    constexpr int COLUMNS = 16, ROWS = 32;
-    __shared__ REAL totals[ROWS][COLUMNS + 1], alongs[ROWS][COLUMNS + 1];
-    const int x = threadIdx.x % COLUMNS, y = threadIdx.x / COLUMNS;
-    for (Index first = (Index)blockIdx.x * COLUMNS; first < c; first += (Index)gridDim.x * COLUMNS) {
-        REAL total = 0, along = 0;
+// Adds up `parts` rows of c items. A block has 32 columns, and 32 threads for each of them.
+KERNEL void normalize_columns(const REAL* rows, REAL* result, Index parts, Index c) {
+    __shared__ REAL totals[32][33];
+    const int x = threadIdx.x % 32, y = threadIdx.x / 32;
+    for (Index first = (Index)blockIdx.x * 32; first < c; first += (Index)gridDim.x * 32) {
+        REAL total = 0;
         if (first + x < c)
-            for (Index row = y; row < b; row += ROWS) {
-                const Index place = row * c + first + x;
-                const REAL upstream = static_cast<REAL>(widen(gradient[place]));
-                total += upstream;
-                along += upstream * standard[place];
-            }
+            for (Index row = y; row < parts; row += 32) total += rows[row * c + first + x];
         __syncthreads();  // the sums of the columns before are read
         totals[y][x] = total;
-        alongs[y][x] = along;
         __syncthreads();
-        // Warp y sums column y: lane r has row r.
-        const int column = threadIdx.x / 32, lane = threadIdx.x % 32;
-        total = warp_sum(totals[lane][column]);
-        along = warp_sum(alongs[lane][column]);
-        if (lane == 0 && first + column < c) {
-            weight[first + column] = along;
-            bias[first + column] = total;
-        }
+        total = warp_sum(totals[x][y]);  // warp y adds up column y
+        if (x == 0 && first + y < c) result[first + y] = total;
     }
 }

@@ -1,0 +1,111 @@
+"""Attention on CuPy arrays: the kernels against their twins of NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad import kernels, nn
+from telegrad.autograd import tensor
+from tests.gpu.comparison import normal
+from tests.gpu.launches import launches
+from tests.kernels.strided import DTYPES, agree, few, laid, layouts, small_grid
+
+__all__ = ["small_grid"]
+
+LEADS = st.sampled_from([(), (2,), (2, 3), (1, 2, 2), (0, 2)])
+LENGTHS = st.sampled_from([1, 2, 7, 33, 70])
+
+
+@st.composite
+def cases(draw: Any) -> Any:
+    lead, queries, keys = draw(LEADS), draw(LENGTHS), draw(LENGTHS)
+    shape = (*lead, queries, keys)
+    # Of a bias: its last axes, some of them of length 1.
+    axes = draw(st.none() | st.integers(1, len(shape)))
+    bias = None
+    if axes is not None:
+        bias = tuple(n if draw(st.booleans()) else 1 for n in shape[len(shape) - axes :])
+    return lead, queries, keys, bias
+
+
+def both(
+    cupy: Any, case: Any, dtype: Any, layout: str, *, causal: bool, masked: bool, wanted: bool
+) -> None:
+    lead, queries, keys, shape = case
+    generator = np.random.default_rng(queries + keys)
+
+    def drawn(*sizes: int) -> Any:
+        return (0.7 * generator.normal(size=sizes)).astype(dtype)
+
+    q, k, v = (drawn(*lead, n, length) for n, length in ((queries, 5), (keys, 5), (keys, 3)))
+    bias = None if shape is None else drawn(*shape)
+    if bias is not None and masked:
+        bias[generator.random(bias.shape) < 0.4] = -np.inf
+    g, of_weights = drawn(*lead, queries, 3), drawn(*lead, queries, keys) if wanted else None
+    weights = np.empty((*lead, queries, keys), dtype) if wanted else None
+
+    def there(array: Any) -> Any:
+        return None if array is None else laid(cupy, array, layout)
+
+    parts: Any = tuple(map(there, (q, k, v)))
+    own = None if weights is None else cupy.empty(weights.shape, dtype=dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        result, sums = kernels.attention_forward(q, k, v, bias, 0.4, weights, causal=causal)
+    given = *parts, there(bias), 0.4, own
+    found, made = kernels.attention_forward(*given, causal=causal)
+    agree(cupy, found, result, times=10)
+    agree(cupy, made, sums, times=10, dtype=dtype)
+    if weights is not None:
+        agree(cupy, own, weights, times=10)
+    out = [np.empty_like(each) for each in (q, k, v)]
+    kernels.attention_backward(
+        g, result, sums, (q, k, v), bias, 0.4, tuple(out), of_weights, causal=causal
+    )
+    results = [cupy.empty(each.shape, dtype=dtype) for each in (q, k, v)]
+    kernels.attention_backward(
+        there(g),
+        found,
+        made,
+        parts,
+        there(bias),
+        0.4,
+        tuple(results),
+        there(of_weights),
+        causal=causal,
+    )
+    for actual, expected in zip(results, out, strict=True):
+        agree(cupy, actual, expected, times=100)
+
+
+@few
+@given(cases(), st.sampled_from(DTYPES), layouts, st.booleans(), st.booleans(), st.booleans())
+def test_cupys_numbers_are_numpys(
+    cupy: Any, case: Any, dtype: Any, layout: str, causal: bool, masked: bool, wanted: bool
+) -> None:
+    both(cupy, case, dtype, layout, causal=causal, masked=masked, wanted=wanted)
+
+
+@pytest.mark.usefixtures("small_grid")
+@pytest.mark.parametrize("keys", [40, 1100])
+def test_more_rows_than_a_grid(cupy: Any, keys: int) -> None:
+    case = (2, 3), 9, keys, (1, 3, 1, keys)
+    both(cupy, case, np.float32, "plain", causal=True, masked=True, wanted=True)
+
+
+def test_launches(stand_in_cupy: Any) -> None:
+    q, k, v = (
+        tensor(stand_in_cupy.asarray(normal(i, 2, 3, 5, 4, dtype=np.float32)), requires_grad=True)
+        for i in range(3)
+    )
+    with launches() as forward:
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    with launches() as backward:
+        y.backward(y.data)
+    assert len(forward) <= 3, forward
+    counted = [name for name in backward if name != "array"]  # but for the leaves' own copies
+    assert len(counted) <= 6, counted
