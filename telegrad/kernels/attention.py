@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import computing_dtype, is_cupy, namespace
+from telegrad.arrays import batched_product, computing_dtype, is_cupy, namespace
 from telegrad.kernels.cross_entropy import row_teams
 from telegrad.kernels.cuda import Kernel, contiguous
 from telegrad.types import Array
@@ -155,13 +155,13 @@ _SLOPES: Final = Kernel("attention", "attention_slopes")
 def _launch_forward(
     q: Any, k: Any, v: Any, bias: Any, scale: float, weights: Any, *, causal: bool
 ) -> tuple[Array, Array]:
-    products = contiguous(q @ k.swapaxes(-1, -2))
+    products = batched_product(q, k.swapaxes(-1, -2))
     logarithms = namespace(q).empty((*q.shape[:-1], 1), computing_dtype(q.dtype))
     added, sizes, how = _added(bias, products, scale, causal=causal)
     _WEIGHTS.launch(products, added, logarithms, *sizes, **how)
     if weights is not None:
         weights[...] = products
-    return (products @ v).astype(q.dtype, copy=False), logarithms
+    return batched_product(products, v).astype(q.dtype, copy=False), logarithms
 
 
 def _launch_backward(
@@ -175,20 +175,17 @@ def _launch_backward(
     *,
     causal: bool,
 ) -> None:
-    xp = namespace(g)
     q, k, v = inputs
-    products, slopes = (contiguous(a @ b.swapaxes(-1, -2)) for a, b in ((q, k), (g, v)))
+    g, q, k = contiguous(g), contiguous(q), contiguous(k)  # each is in two products
+    products, slopes = (batched_product(a, b.swapaxes(-1, -2)) for a, b in ((q, k), (g, v)))
     slopes = slopes.astype(products.dtype, copy=False)
     added, sizes, how = _added(bias, products, scale, causal=causal)
     if of_weights is not None:
         of_weights = contiguous(of_weights.astype(products.dtype, copy=False))
     _SLOPES.launch(products, slopes, added, contiguous(logarithms), of_weights, *sizes, **how)
-    turned = slopes.swapaxes(-1, -2), products.swapaxes(-1, -2)
-    for result, a, b in zip(out, (slopes, *turned), (k, q, g), strict=True):
-        if a.dtype == b.dtype == result.dtype:
-            xp.matmul(a, b, out=result)
-        else:
-            result[...] = (a @ b).astype(result.dtype, copy=False)
+    batched_product(slopes, k, out[0])
+    batched_product(slopes.swapaxes(-1, -2), q, out[1])
+    batched_product(products.swapaxes(-1, -2), g, out[2])
 
 
 def _added(

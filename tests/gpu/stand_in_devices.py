@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from functools import partial
 
+from tests.gpu import stand_in_cublas
 from tests.gpu.stand_in_memory import (
     MemoryPointer,
     UnownedMemory,
@@ -49,6 +50,8 @@ def cuda(devices: int = 1) -> types.SimpleNamespace:
         Stream=Stream,
         UnownedMemory=UnownedMemory,
         alloc_pinned_memory=alloc_pinned_memory,
+        cublas=stand_in_cublas,
+        get_cublas_handle=stand_in_cublas.get_cublas_handle,
         get_current_stream=current_stream,
         get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
         runtime=runtime(devices),

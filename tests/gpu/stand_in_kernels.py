@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-__all__ = ["CompileException", "RawModule", "launched"]
+__all__ = ["CompileException", "RawModule", "launched", "note"]
 
 HEADER = Path(__file__).with_name("cuda_emulation.h")
 # In the checkout, as all that tests make; git ignores it.
@@ -59,6 +59,12 @@ def launched() -> Iterator[list[str]]:
         yield names
     finally:
         _SEEN.remove(names)
+
+
+def note(name: str) -> None:
+    """Notes a launch."""
+    for names in _SEEN:
+        names.append(name)
 
 
 @cache
@@ -154,8 +160,7 @@ class RawKernel:
         pointers = (ctypes.c_void_p * len(args))(*map(ctypes.addressof, places))
         with _LAUNCH:
             words = self._launch(shape, pointers, made, len(spans))
-        for names in _SEEN:
-            names.append(self._name)
+        note(self._name)
         assert words is None, f"{self._name}: {words.decode()}"
 
     def _place(self, code: str, value: Any, spans: dict[tuple[int, int, int], int]) -> Any:

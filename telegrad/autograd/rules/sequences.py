@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from telegrad import kernels
-from telegrad.arrays import namespace
+from telegrad.arrays import is_cupy, namespace
 from telegrad.autograd.graph.autocast import cast_as
 from telegrad.autograd.graph.function import Function, FunctionContext
 from telegrad.autograd.ops import relu, sigmoid, stack, swapaxes
@@ -112,7 +112,7 @@ class _Attention(Function):
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
         bias, scale, wanted, causal, *inputs = args
-        q, k, v = _three(inputs)
+        q, k, v = _three(_gathered(inputs))
         weights = None
         if wanted:
             weights = namespace(q).empty((*q.shape[:-1], k.shape[-2]), dtype=q.dtype)
@@ -139,10 +139,19 @@ class _Attention(Function):
             return (None, None, None, None, *found)
         xp = namespace(result)
         g = xp.zeros_like(result) if gradients[0] is None else gradients[0]
+        inputs = _gathered(inputs)
         out = [xp.empty_like(x) for x in inputs]
         three = _three(inputs), bias, scale, _three(out)
         kernels.attention_backward(g, result, logarithms, *three, *gradients[1:], causal=causal)
         return (None, None, None, None, *out)
+
+
+def _gathered(inputs: Sequence[Any]) -> list[Any]:
+    """Returns the inputs; one array of all three on a GPU without gaps, as the products need it."""
+    return [
+        x.copy(order="C") if len(inputs) == 1 and is_cupy(x) and not x.flags.c_contiguous else x
+        for x in inputs
+    ]
 
 
 def _three(inputs: Sequence[Any]) -> tuple[Any, Any, Any]:

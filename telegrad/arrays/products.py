@@ -1,0 +1,82 @@
+"""Products of many matrices at once by cuBLAS, without copies of arrays that are merely turned.
+
+CuPy's `matmul` copies an operand that is not contiguous, and computes float16 in float32, with copies
+of both operands and of the result. cuBLAS takes turned matrices and short floats as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from telegrad.arrays.backend import namespace
+from telegrad.types import Array
+
+__all__ = ["batched_product"]
+
+# By dtype: cuBLAS's numbers of the type (CUDA_R_...) and of the type in which it adds (CUBLAS_COMPUTE_...).
+_TYPES: Final = {
+    "float16": (2, 68), "bfloat16": (14, 68), "float32": (0, 68), "float64": (1, 70),
+}  # fmt: skip
+_DEFAULT: Final = -1  # CUBLAS_GEMM_DEFAULT
+
+
+def batched_product(a: Array, b: Array, out: Array | None = None) -> Array:
+    """Returns `a @ b` of CuPy arrays of the same leading axes.
+
+    Args:
+        a: Matrices, shape (..., m, k).
+        b: Matrices, shape (..., k, n).
+        out: An array of the result's shape that receives it; None for a new one.
+    """
+    xp: Any = namespace(a)
+    *lead, m, k = a.shape
+    n = b.shape[-1]
+    kind = _TYPES.get(a.dtype.name)
+    if kind is None or a.dtype != b.dtype or not math.prod((*lead, m, n, k)):
+        made: Array = a @ b
+        return made if out is None else _copied(made, out)
+    direct = out is not None and out.dtype == a.dtype and out.flags.c_contiguous
+    result: Any = out if direct else xp.empty((*lead, m, n), a.dtype)
+    code, adding = kind
+    wide = np.float64 if a.dtype == np.float64 else np.float32
+    one, zero = np.ones(1, wide), np.zeros(1, wide)
+    left, turned_a, row_a, step_a = _layout(a)
+    right, turned_b, row_b, step_b = _layout(b)
+    # cuBLAS reads columns first, so a matrix in C order is its transpose: it computes b.T @ a.T.
+    xp.cuda.cublas.gemmStridedBatchedEx(
+        xp.cuda.get_cublas_handle(), turned_b, turned_a, n, m, k, one.ctypes.data,
+        right.data.ptr, code, row_b, step_b, left.data.ptr, code, row_a, step_a,
+        zero.ctypes.data, result.data.ptr, code, n, m * n, math.prod(lead), adding, _DEFAULT,
+    )  # fmt: skip
+    final: Array = result
+    return final if out is None or direct else _copied(final, out)
+
+
+def _copied(result: Any, out: Any) -> Array:
+    out[...] = result.astype(out.dtype, copy=False)
+    final: Array = out
+    return final
+
+
+def _layout(x: Any) -> tuple[Any, int, int, int]:
+    """Returns the array, 1 if its matrices are turned, and the items from row to row and matrix to matrix.
+
+    It is a copy if the matrices do not lie in equal steps.
+    """
+    steps = [step // x.itemsize for step in x.strides]
+    *lead, rows, columns = x.shape
+    *outer, row, column = steps
+    joined = [(n, step) for n, step in zip(lead, outer, strict=True) if n > 1]
+    even = all(step == inner * n for (_, step), (n, inner) in itertools.pairwise(joined))
+    of_matrix = joined[-1][1] if joined else 0
+    plain = (column == 1 or columns == 1) and (row >= columns or rows == 1)
+    turned = (row == 1 or rows == 1) and (column >= rows or columns == 1)
+    if even and of_matrix >= 0 and plain:
+        return x, 0, max(row if rows > 1 else columns, columns), of_matrix
+    if even and of_matrix >= 0 and turned:
+        return x, 1, max(column if columns > 1 else rows, rows), of_matrix
+    return _layout(x.copy(order="C"))
