@@ -193,10 +193,18 @@ def parameter_shapes(width: int) -> list[tuple[int, ...]]:
 
 
 def step_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:
-    """Optimizer steps of all parameters; torch's fused ones, or those by lists where it has none."""
+    """What runs on all parameters. Torch's steps are fused, or by lists where it has no fused one."""
     shapes = parameter_shapes(width)
     arrays, tensors = _arrays(xp, torch, "float32", *shapes)
     size, moved = f"{len(shapes)} parameters float32", sum(x.nbytes for x in arrays)
+    yield FusedCase(
+        "flatten",
+        size,
+        2 * moved,
+        lambda: kernels.flatten(arrays),
+        lambda: xp.concatenate([x.ravel() for x in arrays]),
+        (lambda: torch.cat([x.ravel() for x in tensors])) if torch else None,
+    )
     for name, (kind, options, passes) in STEPS.items():
         composed = type("Composed", (kind,), {"update": kind.update})  # has no kernel
 

@@ -1,27 +1,38 @@
-"""Copies of many arrays into one buffer and back, scaled on the way; gradient buckets use them.
+"""Copies of many arrays into one buffer and back, scaled and cast on the way; buckets use them.
 
-Both functions work on NumPy and CuPy arrays: one pass over the memory, one launch per array on a
-GPU.
+NumPy arrays take one pass over the memory, CuPy arrays one launch of `cuda/flatten.cu`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from telegrad.arrays import check_devices, namespace
+import numpy as np
+
+from telegrad.arrays import check_devices, is_cupy, namespace, views_of
+from telegrad.kernels.cuda import Kernel, Table, blocks_for, contiguous
 from telegrad.types import Array, Shape
 
 __all__ = ["flatten", "unflatten"]
 
+_KERNEL: Final = Kernel("flatten", "flatten")
+_WORDS: Final = {
+    1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "uint4"
+}  # fmt: skip
+_SHORT: Final = ("float32", "float16", "bfloat16")
 
-def flatten(arrays: Sequence[Array], *, scale: float = 1.0, out: Array | None = None) -> Array:
+
+def flatten(
+    arrays: Sequence[Array], *, scale: float = 1.0, dtype: Any = None, out: Array | None = None
+) -> Array:
     """Returns the items of all arrays, one array after the other in C order, times `scale`.
 
     Args:
         arrays: At least one array; all of one dtype and on one device.
         scale: The factor of each item.
+        dtype: The dtype of the result; None for that of the arrays.
         out: An array of one axis that receives the items; None makes a new one.
 
     Raises:
@@ -37,26 +48,27 @@ def flatten(arrays: Sequence[Array], *, scale: float = 1.0, out: Array | None = 
     if len(dtypes) > 1:
         raise ValueError(f"arrays of one dtype are needed, not {sorted(map(str, dtypes))}")
     check_devices("one buffer", *arrays, out)
-    dtype = arrays[0].dtype
+    exact = arrays[0].dtype if dtype is None else np.dtype(dtype)
     size = sum(array.size for array in arrays)
-    xp = namespace(arrays[0])
-    buffer: Any = xp.empty(size, dtype=dtype) if out is None else out
-    if buffer.shape != (size,) or buffer.dtype != dtype:
+    buffer: Any = namespace(arrays[0]).empty(size, dtype=exact) if out is None else out
+    if buffer.shape != (size,) or buffer.dtype != exact:
         raise ValueError(
-            f"out has shape {buffer.shape} and dtype {buffer.dtype}; ({size},) and {dtype} needed"
+            f"out has shape {buffer.shape} and dtype {buffer.dtype}; ({size},) and {exact} needed"
         )
-    offset = 0
-    for array in arrays:
-        part = buffer[offset : offset + array.size].reshape(array.shape)
+    if is_cupy(buffer) and _launched(arrays, buffer, scale):
+        return buffer  # type: ignore[no-any-return]
+    xp = namespace(buffer)
+    for part, array in zip(views_of(buffer, [x.shape for x in arrays]), arrays, strict=True):
         if scale == 1.0:
             part[...] = array
         else:
             xp.multiply(array, scale, out=part, casting="unsafe")
-        offset += array.size
     return buffer  # type: ignore[no-any-return]
 
 
-def unflatten(buffer: Array, shapes: Sequence[Shape], *, scale: float = 1.0) -> list[Array]:
+def unflatten(
+    buffer: Array, shapes: Sequence[Shape], *, scale: float = 1.0, dtype: Any = None
+) -> list[Array]:
     """Returns arrays of `shapes` with the items of `buffer`, times `scale`.
 
     The arrays are views into one new buffer; none shares memory with `buffer`.
@@ -65,22 +77,35 @@ def unflatten(buffer: Array, shapes: Sequence[Shape], *, scale: float = 1.0) -> 
         buffer: An array of one axis, as `flatten` returned it.
         shapes: The shapes of the arrays; together they have as many items as `buffer`.
         scale: The factor of each item.
+        dtype: The dtype of the arrays; None for that of `buffer`.
 
     Raises:
         ValueError: The shapes do not add up to the size of `buffer`.
     """
-    sizes = [math.prod(shape) for shape in shapes]
-    if buffer.shape != (sum(sizes),):
-        raise ValueError(f"a buffer of shape {buffer.shape} does not have {sum(sizes)} items")
-    xp = namespace(buffer)
-    scaled: Any = xp.empty_like(buffer)
-    if scale == 1.0:
-        scaled[...] = buffer
+    size = sum(map(math.prod, shapes))
+    if buffer.shape != (size,):
+        raise ValueError(f"a buffer of shape {buffer.shape} does not have {size} items")
+    return views_of(flatten([buffer], scale=scale, dtype=dtype), shapes)
+
+
+def _launched(arrays: Sequence[Any], buffer: Any, scale: float) -> bool:
+    """Copies CuPy arrays by the kernel; returns False, and copies nothing, if it takes none such."""
+    kinds = [arrays[0].dtype, buffer.dtype]
+    define: dict[str, Any] = {"REAL": "float", "CAST": 0}
+    if scale == 1.0 and kinds[0] == kinds[1]:
+        define["FROM"] = define["TO"] = _WORDS[buffer.itemsize]
+    elif any(kind.kind in "bc" for kind in kinds):
+        return False
     else:
-        xp.multiply(buffer, scale, out=scaled, casting="unsafe")
-    arrays: list[Array] = []
-    offset = 0
-    for shape, size in zip(shapes, sizes, strict=True):
-        arrays.append(scaled[offset : offset + size].reshape(shape))
-        offset += size
-    return arrays
+        wide = any(kind.name not in _SHORT for kind in kinds)
+        define = {
+            "FROM": kinds[0],
+            "TO": kinds[1],
+            "REAL": "double" if wide else "float",
+            "CAST": 1,
+        }
+    with buffer.device:
+        table = Table([x.size for x in arrays], [contiguous(x) for x in arrays], buffer)
+        blocks = blocks_for(table.blocks, 1)
+        _KERNEL.launch(table, float(scale), blocks=blocks, **define)
+    return True

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import copy_into, to_host, views_of
+from telegrad.arrays import copy_into, namespace, to_host, views_of
 from telegrad.autograd import Tensor
 from telegrad.collectives import ProcessGroup, ReduceOp, Work, all_reduce
+from telegrad.kernels import flatten
 from telegrad.rpc import Future
 from telegrad.types import Array
 
@@ -192,13 +193,16 @@ def _averaged_in(
         return allreduce_hook(state, bucket)
     group = bucket.process_group if state is None else state
     with np.errstate(over="ignore", under="ignore"):
-        part = bucket.buffer / group.size
-        small = (to_host(part) if on_host else part).astype(dtype)
+        whole = to_host(bucket.buffer) if on_host else bucket.buffer
+        small = flatten([whole], scale=1 / group.size, dtype=dtype)
     work = all_reduce(small, ReduceOp.SUM, group, async_op=True, label=bucket.label)
 
     def average(done: Future[None]) -> Array:
         done.value()  # raises the error of the operation
-        copy_into(bucket.buffer, small.astype(full))
+        if namespace(small) is namespace(bucket.buffer):
+            flatten([small], dtype=full, out=bucket.buffer)
+        else:
+            copy_into(bucket.buffer, small.astype(full))
         return bucket.buffer
 
     return work.then(average)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,13 @@ from hypothesis import strategies as st
 
 from telegrad import kernels
 from tests.gpu.comparison import close_on, host, normal, of
+from tests.gpu.launches import launches
+from tests.kernels.strided import EDGES, ROUNDING, agree, few, laid, layouts, small_grid
+
+__all__ = ["small_grid"]
 
 DTYPES = [np.float16, np.float32, np.float64, np.int32]
+ALL = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int64]
 LISTS: list[list[tuple[int, ...]]] = [
     [(3, 4)],
     [(3, 4), (), (0, 2), (5,)],
@@ -21,6 +27,10 @@ LISTS: list[list[tuple[int, ...]]] = [
     [(1,)] * 100,
 ]
 SHAPES = st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=5)
+
+
+def precision(dtype: Any) -> float:
+    return -ROUNDING.get(np.dtype(dtype).name, 0.0)
 
 
 @settings(derandomize=True, deadline=None)
@@ -54,6 +64,56 @@ def test_cupys_numbers_are_numpys(cupy: Any, shapes: Any, subtests: pytest.Subte
             buffer[...] = 0
             for actual, wanted in zip(back, parts, strict=True):
                 close_on(cupy, actual, wanted)  # shares no memory with the buffer
+
+
+@few
+@given(
+    st.lists(st.sampled_from(EDGES), min_size=1, max_size=5),
+    st.sampled_from([(x, y) for x in ALL for y in ALL]),
+    st.sampled_from([1.0, 0.5, 3.0]),
+    layouts,
+)
+def test_cupys_casts_are_numpys(
+    cupy: Any, sizes: list[int], dtypes: Any, scale: float, layout: str
+) -> None:
+    before, after = dtypes
+    arrays = [(100 * normal(i, n)).astype(before) for i, n in enumerate(sizes)]
+    there = [laid(cupy, x, layout) for x in arrays]
+    with np.errstate(all="ignore"):
+        expected = kernels.flatten(arrays, scale=scale, dtype=after)
+        found = kernels.flatten(there, scale=scale, dtype=after)
+    agree(cupy, found, expected, times=1, dtype=min(dtypes, key=precision))
+    back = kernels.unflatten(found, [x.shape for x in arrays], scale=2.0, dtype=before)
+    wanted = kernels.unflatten(expected, [x.shape for x in arrays], scale=2.0, dtype=before)
+    for each, one in zip(back, wanted, strict=True):
+        agree(cupy, each, one, dtype=min(dtypes, key=precision))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.bool_, np.complex64, np.complex128])
+def test_any_items_are_copied(cupy: Any, dtype: Any) -> None:
+    arrays = [(3 * normal(i, n)).astype(dtype) for i, n in enumerate((3, 1, 33))]
+    there = [cupy.asarray(x) for x in arrays]
+    for scale in (1.0, 2.0):
+        expected = kernels.flatten(arrays, scale=scale)
+        np.testing.assert_array_equal(host(kernels.flatten(there, scale=scale)), expected)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_more_chunks_than_blocks(cupy: Any) -> None:
+    arrays = [normal(i, 7001 * i).astype(np.float32) for i in range(1, 7)]
+    found = kernels.flatten([cupy.asarray(x) for x in arrays], scale=0.5, dtype=np.float64)
+    np.testing.assert_array_equal(host(found), kernels.flatten(arrays, scale=0.5, dtype=np.float64))
+
+
+def test_one_launch_for_all_arrays(stand_in_cupy: Any) -> None:
+    cupy = stand_in_cupy
+    arrays = [cupy.ones((i, 3), np.float32) for i in range(40)]
+    for options in ({}, {"scale": 0.5}, {"dtype": np.float16}):
+        with launches() as there:
+            buffer = kernels.flatten(arrays, **options)
+        with launches() as back:
+            kernels.unflatten(buffer, [x.shape for x in arrays], **options)
+        assert there == back == ["flatten"]
 
 
 def test_out_is_written_and_returned(xp: Any) -> None:

@@ -30,7 +30,7 @@ CHUNK: Final = 1 << 14
 class Table:
     """Lists of CuPy arrays of one device, for the parameter `const Table*` of a kernel.
 
-    The arrays must be contiguous, and the caller keeps them until the launch.
+    The arrays must be contiguous. The table keeps them.
 
     Args:
         sizes: The numbers of items of the arrays; all lists have these.
@@ -43,6 +43,7 @@ class Table:
     """
 
     def __init__(self, sizes: Sequence[int], *lists: Any) -> None:
+        self._lists = lists
         layout, self.blocks = _layout(tuple(sizes))
         head = [len(sizes), self.blocks, len(lists), *(_first(each).itemsize for each in lists)]
         parts = [np.array(head, np.int64), layout]

@@ -1,0 +1,31 @@
+// Copies of any number of arrays, multiplied and cast on the way. Twin: telegrad/kernels/flatten.py.
+//
+// Lists of the table: the arrays, and where their items go.
+//
+// FROM, TO: the types of the items. REAL: the type in which they are multiplied.
+// CAST: 0 if items are copied as they are; then FROM and TO are unsigned integers of their size.
+//
+// compile: FROM=unsigned TO=unsigned REAL=float CAST=0
+// compile: FROM=float TO=float|Half|Bfloat REAL=float CAST=1
+// compile: FROM=Half|Bfloat TO=float REAL=float CAST=1
+// compile: FROM=int|double TO=double|int REAL=double CAST=1
+
+constexpr int N = 16 / (sizeof(FROM) > sizeof(TO) ? sizeof(FROM) : sizeof(TO));
+
+KERNEL void flatten(const Table* table, double scale) {
+    table->each_chunk([&](Index i, Index first, int count) {
+        const FROM* x = table->item<const FROM>(0, i, first);
+        TO* y = table->item<TO>(1, i, first);
+        each_pack<N>(aligned<N>(x) && aligned<N>(y), count, [&](auto items, int k) {
+            constexpr int M = items.size;
+#if CAST
+            auto numbers = load<REAL, M>(x + k);
+#pragma unroll
+            for (int j = 0; j < M; ++j) numbers.at[j] *= REAL(scale);
+            store<M>(y + k, numbers);
+#else
+            *reinterpret_cast<Pack<TO, M>*>(y + k) = *reinterpret_cast<const Pack<FROM, M>*>(x + k);
+#endif
+        });
+    });
+}
