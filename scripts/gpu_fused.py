@@ -205,6 +205,14 @@ def step_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:
         lambda: xp.concatenate([x.ravel() for x in arrays]),
         (lambda: torch.cat([x.ravel() for x in tensors])) if torch else None,
     )
+    yield FusedCase(
+        "joint norm",
+        size,
+        moved,
+        lambda: kernels.joint_norm(arrays),
+        lambda: xp.sqrt(xp.stack([x.ravel() @ x.ravel() for x in arrays]).sum()),
+        (lambda: torch.stack(torch._foreach_norm(tensors)).norm()) if torch else None,
+    )
     for name, (kind, options, passes) in STEPS.items():
         composed = type("Composed", (kind,), {"update": kind.update})  # has no kernel
 

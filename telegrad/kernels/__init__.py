@@ -19,12 +19,13 @@ from telegrad.kernels.cross_entropy import (
     softmax,
     softmax_gradient,
 )
-from telegrad.kernels.flatten import flatten, unflatten
+from telegrad.kernels.flatten import flatten, scaled, unflatten
 
 if TYPE_CHECKING:
     from telegrad.kernels.attention import attention_backward, attention_forward, causal_bias
     from telegrad.kernels.convolution import conv2d, conv2d_input, conv2d_weight
     from telegrad.kernels.gaussian import gelu, gelu_slope
+    from telegrad.kernels.norm import joint_norm
     from telegrad.kernels.normalization import (
         Normalized,
         normalize,
@@ -60,6 +61,7 @@ __all__ = [
     "flatten",
     "gelu",
     "gelu_slope",
+    "joint_norm",
     "label_range",
     "log_softmax",
     "log_softmax_gradient",
@@ -72,6 +74,7 @@ __all__ = [
     "pick_places",
     "recurrence_backward",
     "recurrence_forward",
+    "scaled",
     "softmax",
     "softmax_gradient",
     "special_function",
@@ -88,6 +91,7 @@ _MODULES = {
     "gaussian": "gelu gelu_slope",
     "normalization": "Normalized normalize normalize_gradients",
     "philox": "dropout",
+    "norm": "joint_norm",
     "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",
     "recurrent": "recurrence_backward recurrence_forward",
     "special": "special_function",

@@ -15,7 +15,7 @@ from telegrad.arrays import check_devices, is_cupy, namespace, views_of
 from telegrad.kernels.cuda import Kernel, Table, blocks_for, contiguous
 from telegrad.types import Array, Shape
 
-__all__ = ["flatten", "unflatten"]
+__all__ = ["flatten", "scaled", "unflatten"]
 
 _KERNEL: Final = Kernel("flatten", "flatten")
 _WORDS: Final = {
@@ -25,13 +25,17 @@ _SHORT: Final = ("float32", "float16", "bfloat16")
 
 
 def flatten(
-    arrays: Sequence[Array], *, scale: float = 1.0, dtype: Any = None, out: Array | None = None
+    arrays: Sequence[Array],
+    *,
+    scale: float | Array = 1.0,
+    dtype: Any = None,
+    out: Array | None = None,
 ) -> Array:
     """Returns the items of all arrays, one array after the other in C order, times `scale`.
 
     Args:
         arrays: At least one array; all of one dtype and on one device.
-        scale: The factor of each item.
+        scale: The factor of each item, or an array without axes that holds it.
         dtype: The dtype of the result; None for that of the arrays.
         out: An array of one axis that receives the items; None makes a new one.
 
@@ -59,7 +63,7 @@ def flatten(
         return buffer  # type: ignore[no-any-return]
     xp = namespace(buffer)
     for part, array in zip(views_of(buffer, [x.shape for x in arrays]), arrays, strict=True):
-        if scale == 1.0:
+        if type(scale) is float and scale == 1.0:
             part[...] = array
         else:
             xp.multiply(array, scale, out=part, casting="unsafe")
@@ -88,11 +92,31 @@ def unflatten(
     return views_of(flatten([buffer], scale=scale, dtype=dtype), shapes)
 
 
-def _launched(arrays: Sequence[Any], buffer: Any, scale: float) -> bool:
+def scaled(arrays: Sequence[Array], factor: float | Array) -> list[Array]:
+    """Returns new arrays: each times `factor`, in its own dtype.
+
+    Args:
+        arrays: Arrays of any dtypes, all on one device.
+        factor: A number, or an array without axes that holds it.
+
+    >>> scaled([np.array([1.0, 2.0]), np.array(3, np.float32)], 0.5)
+    [array([0.5, 1. ]), array(1.5, dtype=float32)]
+    """
+    made: dict[int, Array] = {}
+    for dtype in dict.fromkeys(array.dtype for array in arrays):
+        places = [i for i, array in enumerate(arrays) if array.dtype == dtype]
+        some = [arrays[i] for i in places]
+        views = views_of(flatten(some, scale=factor), [array.shape for array in some])
+        made.update(zip(places, views, strict=True))
+    return [made[i] for i in range(len(arrays))]
+
+
+def _launched(arrays: Sequence[Any], buffer: Any, scale: Any) -> bool:
     """Copies CuPy arrays by the kernel; returns False, and copies nothing, if it takes none such."""
     kinds = [arrays[0].dtype, buffer.dtype]
     define: dict[str, Any] = {"REAL": "float", "CAST": 0}
-    if scale == 1.0 and kinds[0] == kinds[1]:
+    factor, more = (1.0, scale) if is_cupy(scale) else (float(scale), None)
+    if more is None and factor == 1.0 and kinds[0] == kinds[1]:
         define["FROM"] = define["TO"] = _WORDS[buffer.itemsize]
     elif any(kind.kind in "bc" for kind in kinds):
         return False
@@ -107,5 +131,6 @@ def _launched(arrays: Sequence[Any], buffer: Any, scale: float) -> bool:
     with buffer.device:
         table = Table([x.size for x in arrays], [contiguous(x) for x in arrays], buffer)
         blocks = blocks_for(table.blocks, 1)
-        _KERNEL.launch(table, float(scale), blocks=blocks, **define)
+        define["MORE"] = "float" if more is None else more.dtype
+        _KERNEL.launch(table, factor, more, blocks=blocks, **define)
     return True

@@ -93,12 +93,13 @@ def step_arrays(
         Kernel("steps", rule.kernel).launch(
             table,
             skip,
-            None if more is None else more.astype(np.float32, copy=False),
+            more,
             factor,
             float(rule.decay),
             *rule.numbers,
             *count,
             blocks=blocks_for(max(1, table.blocks), 1),
             ITEM=first.dtype,
+            MORE="float" if more is None else more.dtype,
         )
     return made, counts if counts is not None else steps + 1

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import CPU, computing_dtype, device_of, namespace
+from telegrad import kernels
+from telegrad.arrays import CPU, computing_dtype, device_of, is_floating, namespace
 from telegrad.autograd import RowSparse, Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -56,10 +57,11 @@ def clip_grad_norm_(
     if not max_norm >= 0:
         raise ValueError(f"max_norm must not be negative, it is {max_norm}")
     found = _with_gradient(parameters)
-    parts = _parts([_items(p.grad) for p in found], norm_type)
-    if len(parts) == 1 and CPU not in parts and not error_if_nonfinite:
-        return _clip_there(found, next(iter(parts.values())), max_norm, norm_type)
-    total = _norm(parts, norm_type)
+    items = [_items(p.grad) for p in found]
+    devices = {device_of(x) for x in items if x.size}
+    if len(devices) == 1 and CPU not in devices and not error_if_nonfinite:
+        return _clip_there(found, [x for x in items if x.size], max_norm, norm_type)
+    total = _norm(_parts(items, norm_type), norm_type)
     if error_if_nonfinite and not math.isfinite(total):
         raise ValueError(
             f"the gradients' norm of order {norm_type} is {total}; find the operation that made "
@@ -73,19 +75,22 @@ def clip_grad_norm_(
     return total
 
 
-def _clip_there(found: list[Any], parts: list[Any], max_norm: float, order: float) -> Tensor:
+def _clip_there(found: list[Any], items: list[Any], max_norm: float, order: float) -> Tensor:
     """Does the same where the gradients are, without a wait."""
-    xp = namespace(*parts)
-    joint = xp.stack(parts)
-    if math.isinf(order):
-        total = joint.max()
+    if order == 2 and all(is_floating(x.dtype) for x in items):
+        total, factor = kernels.joint_norm(items, max_norm)
     else:
-        total = xp.sqrt(joint.sum()) if order == 2 else joint.sum() ** (1 / order)
-    factor = xp.minimum(max_norm / (total + 1e-6), 1.0)  # NaN stays NaN
-    with np.errstate(invalid="ignore"):
-        for p in found:
-            gradient = p.grad if isinstance(p.grad, RowSparse) else p.grad.data
-            _replace(p, (gradient * factor).astype(gradient.dtype, copy=False))
+        xp = namespace(*items)
+        joint = xp.stack([_part(x, order) for x in items])
+        total = joint.max() if math.isinf(order) else joint.sum() ** (1 / order)
+        factor = xp.minimum(max_norm / (total + 1e-6), 1.0)  # NaN stays NaN
+    dense = [p for p in found if not isinstance(p.grad, RowSparse)]
+    for p in found:
+        if isinstance(p.grad, RowSparse):
+            _replace(p, p.grad * factor)
+    clipped = kernels.scaled([p.grad.data for p in dense], factor)
+    for p, gradient in zip(dense, clipped, strict=True):
+        _replace(p, gradient)
     return Tensor(total)
 
 

@@ -18,7 +18,8 @@ from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import CPU, device_of, is_array, namespace
+from telegrad import kernels
+from telegrad.arrays import CPU, device_of, is_array, is_cupy, is_floating, namespace
 from telegrad.autograd import RowSparse, Tensor
 from telegrad.optim.optimizer import Optimizer
 from telegrad.types import Array
@@ -99,13 +100,17 @@ class LossScale:
             )
         factor: Any = 1.0 / self.value
         finite: dict[str, Any] = {}
-        for p in parameters:
-            gradient = p.grad if isinstance(p.grad, RowSparse) else p.grad.data
-            gradient = (gradient * factor).astype(gradient.dtype, copy=False)
-            items = gradient.values if isinstance(gradient, RowSparse) else gradient
-            good, device = namespace(items).isfinite(items).all(), device_of(items)
-            finite[device] = finite[device] & good if device in finite else good
-            p.grad = gradient if isinstance(gradient, RowSparse) else Tensor(gradient)
+        for device, some in _by_device(parameters).items():
+            dense = [p for p in some if not isinstance(p.grad, RowSparse)]
+            for p in some:
+                if isinstance(p.grad, RowSparse):
+                    p.grad = (p.grad * factor).astype(p.grad.dtype, copy=False)
+            with np.errstate(over="ignore", invalid="ignore"):
+                unscaled = kernels.scaled([p.grad.data for p in dense], factor)
+            for p, gradient in zip(dense, unscaled, strict=True):
+                p.grad = Tensor(gradient)
+            items = [p.grad.values if isinstance(p.grad, RowSparse) else p.grad.data for p in some]
+            finite[device] = _all_finite(items)
         if len(finite) == 1 and CPU not in finite:
             (good,) = finite.values()
             self._seen[optimizer] = ~good, False
@@ -182,3 +187,19 @@ class LossScale:
         """Restores the state."""
         self.value = float(state_dict["value"])
         self.good_steps = int(state_dict["good_steps"])
+
+
+def _by_device(parameters: list[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for p in parameters:
+        items = p.grad.values if isinstance(p.grad, RowSparse) else p.grad.data
+        found.setdefault(device_of(items), []).append(p)
+    return found
+
+
+def _all_finite(arrays: list[Any]) -> Any:
+    """Tells whether all items are finite; on a GPU by their norm, in two launches."""
+    xp = namespace(*arrays)
+    if is_cupy(arrays[0]) and all(is_floating(x.dtype) for x in arrays):
+        return xp.isfinite(kernels.joint_norm(arrays)[0])
+    return reduce(operator.and_, [xp.isfinite(x).all() for x in arrays])

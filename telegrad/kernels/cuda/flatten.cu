@@ -3,16 +3,19 @@
 // Lists of the table: the arrays, and where their items go.
 //
 // FROM, TO: the types of the items. REAL: the type in which they are multiplied.
+// MORE: the type of *more.
 // CAST: 0 if items are copied as they are; then FROM and TO are unsigned integers of their size.
 //
-// compile: FROM=unsigned TO=unsigned REAL=float CAST=0
-// compile: FROM=float TO=float|Half|Bfloat REAL=float CAST=1
-// compile: FROM=Half|Bfloat TO=float REAL=float CAST=1
-// compile: FROM=int|double TO=double|int REAL=double CAST=1
+// compile: FROM=unsigned TO=unsigned REAL=float MORE=float CAST=0
+// compile: FROM=float TO=float|Half|Bfloat REAL=float MORE=float CAST=1
+// compile: FROM=Half|Bfloat TO=float REAL=float MORE=float CAST=1
+// compile: FROM=int|double TO=double|int REAL=double MORE=double CAST=1
 
 constexpr int N = 16 / (sizeof(FROM) > sizeof(TO) ? sizeof(FROM) : sizeof(TO));
 
-KERNEL void flatten(const Table* table, double scale) {
+// The factor is scale * *more, or scale alone.
+KERNEL void flatten(const Table* table, double scale, const MORE* more) {
+    const REAL factor = scale * (more ? *more : MORE(1));
     table->each_chunk([&](Index i, Index first, int count) {
         const FROM* x = table->item<const FROM>(0, i, first);
         TO* y = table->item<TO>(1, i, first);
@@ -21,7 +24,7 @@ KERNEL void flatten(const Table* table, double scale) {
 #if CAST
             auto numbers = load<REAL, M>(x + k);
 #pragma unroll
-            for (int j = 0; j < M; ++j) numbers.at[j] *= REAL(scale);
+            for (int j = 0; j < M; ++j) numbers.at[j] *= factor;
             store<M>(y + k, numbers);
 #else
             *reinterpret_cast<Pack<TO, M>*>(y + k) = *reinterpret_cast<const Pack<FROM, M>*>(x + k);

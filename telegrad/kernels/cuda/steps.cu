@@ -2,9 +2,9 @@
 //
 // Lists of the table: parameters, gradients, new parameters, then the state, which is written into.
 //
-// ITEM: the type of all arrays.
+// ITEM: the type of all arrays. MORE: the type of *more.
 //
-// compile: ITEM=float|double|Half|Bfloat
+// compile: ITEM=float|double|Half|Bfloat MORE=float
 
 typedef Wide<ITEM> Real;
 constexpr int N = sizeof(Real) == 4 ? 4 : 1;  // more of double take too many registers
@@ -13,7 +13,7 @@ constexpr int N = sizeof(Real) == 4 ? 4 : 1;  // more of double take too many re
 struct Common {
     const Table* table;
     const bool* skip;
-    const float* more;
+    const MORE* more;
     double factor, decay;
 };
 
@@ -21,7 +21,7 @@ struct Common {
 // returns the new parameter. The rule adds the decay to the gradient itself.
 template <class Rule> __device__ inline void step_all(const Common& c, Rule rule) {
     const bool skip = c.skip && *c.skip;
-    const Real factor = c.factor * (c.more ? *c.more : 1.0f);
+    const Real factor = c.factor * (c.more ? *c.more : MORE(1));
     c.table->each_chunk([&](Index i, Index first, int count) {
         const ITEM* x = c.table->item<const ITEM>(0, i, first);
         const ITEM* g = c.table->item<const ITEM>(1, i, first);
@@ -64,7 +64,7 @@ __device__ inline Index count_step(const bool* skip, Index steps, const Index* c
 
 // State: the velocity, if there is momentum.
 KERNEL void sgd_step(
-    const Table* table, const bool* skip, const float* more, double factor, double decay, double lr,
+    const Table* table, const bool* skip, const MORE* more, double factor, double decay, double lr,
     double momentum, double fresh, Index nesterov, Index first) {
     const Real keep = momentum, rate = lr, part = fresh, shrink = decay;
     step_all({table, skip, more, factor, decay}, [=](Real x, Real g, Real& v, Real&, Real&) {
@@ -79,7 +79,7 @@ KERNEL void sgd_step(
 
 // State: the means of gradients and of squares, and the largest such mean if wanted.
 KERNEL void adam_step(
-    const Table* table, const bool* skip, const float* more, double factor, double decay, double lr,
+    const Table* table, const bool* skip, const MORE* more, double factor, double decay, double lr,
     double first, double second, double eps, Index decoupled, Index steps, const Index* counted,
     Index* counts) {
     __shared__ Real bias[2];
@@ -104,7 +104,7 @@ KERNEL void adam_step(
 
 // State: the sum of squares.
 KERNEL void adagrad_step(
-    const Table* table, const bool* skip, const float* more, double factor, double decay, double lr,
+    const Table* table, const bool* skip, const MORE* more, double factor, double decay, double lr,
     double lr_decay, double eps, Index steps, const Index* counted, Index* counts) {
     const Index step = count_step(skip, steps, counted, counts);
     const Real rate = lr / (1 + (step - 1) * lr_decay), least = eps, shrink = decay;
@@ -117,7 +117,7 @@ KERNEL void adagrad_step(
 
 // State: the mean of squares; the mean, if centred; the velocity, if there is momentum.
 KERNEL void rmsprop_step(
-    const Table* table, const bool* skip, const float* more, double factor, double decay, double lr,
+    const Table* table, const bool* skip, const MORE* more, double factor, double decay, double lr,
     double alpha, double eps, double momentum, Index centred, Index steps, const Index* counted,
     Index* counts) {
     count_step(skip, steps, counted, counts);
