@@ -174,6 +174,32 @@ def layer_norm_cases(
     )
 
 
+def embedding_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
+    """The gradient of a table of eight times as many rows as there are tokens."""
+    tokens, width = shape
+    height = 8 * tokens
+    (g,), (tg,) = _arrays(xp, torch, dtype, shape)
+    rows = xp.asarray(np.random.default_rng(0).integers(0, height, tokens))
+    numbers = torch.from_dlpack(rows) if torch else None
+
+    def composed() -> object:
+        table = xp.zeros((height, width), dtype)
+        xp.add.at(table, rows, g)
+        return table
+
+    def theirs() -> object:
+        return torch.ops.aten.embedding_dense_backward(tg, numbers, height, -1, False)
+
+    yield FusedCase(
+        "embedding, back",
+        f"{tokens} of {height} x {width} {dtype}",
+        2 * g.nbytes + height * width * g.itemsize,
+        lambda: kernels.add_rows(g, rows, (height, width)),
+        composed,
+        theirs if torch else None,
+    )
+
+
 LAYERS = 4  # of a transformer
 # By name: class, options, and arrays that are read or written by a step.
 STEPS: dict[str, tuple[type[optim.Optimizer], dict[str, Any], int]] = {

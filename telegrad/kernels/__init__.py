@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         spread_places,
     )
     from telegrad.kernels.recurrent import recurrence_backward, recurrence_forward
+    from telegrad.kernels.rows import add_rows
     from telegrad.kernels.special import special_function
     from telegrad.kernels.steps import Rule, step_arrays, steps_dtype
     from telegrad.kernels.windows import Windows
@@ -48,6 +49,7 @@ __all__ = [
     "Normalized",
     "Rule",
     "Windows",
+    "add_rows",
     "attention_backward",
     "attention_forward",
     "causal_bias",
@@ -94,6 +96,7 @@ _MODULES = {
     "norm": "joint_norm",
     "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",
     "recurrent": "recurrence_backward recurrence_forward",
+    "rows": "add_rows",
     "special": "special_function",
     "steps": "Rule step_arrays steps_dtype",
     "windows": "Windows",

@@ -351,9 +351,10 @@ def _kept(g: Any, indices: Array, padding_idx: int | None) -> Any:
 
 
 def _of_rows(g: Any, indices: Array, shape: Shape, padding_idx: int | None, sparse: bool) -> Any:
-    g = _kept(g, indices, padding_idx)
-    if not sparse or isinstance(g, Tensor):
-        return scatter(g, index=indices, into=shape)
+    if isinstance(g, Tensor):
+        return scatter(_kept(g, indices, padding_idx), index=indices, into=shape)
+    if not sparse:
+        return kernels.add_rows(g, indices, shape, ignored=padding_idx)
     rows = indices.ravel()
     values = g.reshape(rows.size, *shape[1:])
     if padding_idx is not None:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard, final
 
 import numpy as np
 
+from telegrad import kernels
 from telegrad.arrays import add_at, device_name, device_of, is_array, namespace, to_device
 from telegrad.errors import AutogradError
 from telegrad.types import Array, DTypeLike, Shape
@@ -80,16 +81,12 @@ class RowSparse:
         """Returns an equal RowSparse with each row once, in ascending order."""
         xp = namespace(self.values)
         rows, places = xp.unique(self.rows, return_inverse=True)
-        values = xp.zeros((len(rows), *self.shape[1:]), dtype=self.dtype)
-        add_at(values, places, self.values)
+        values = kernels.add_rows(self.values, places.ravel(), (len(rows), *self.shape[1:]))
         return RowSparse(rows, values, self.shape)
 
     def to_dense(self) -> Array:
         """Returns the whole array."""
-        xp = namespace(self.values)
-        whole: Array = xp.zeros(self.shape, dtype=self.dtype)
-        add_at(whole, self.rows, self.values)
-        return whole
+        return kernels.add_rows(self.values, self.rows, self.shape)
 
     def astype(self, dtype: DTypeLike, *, copy: bool = True) -> RowSparse:
         """Returns this in another dtype; itself if it has that dtype and `copy` is False."""
