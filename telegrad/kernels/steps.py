@@ -5,6 +5,7 @@ Their twins for NumPy arrays are the methods `update` of the optimizers in `tele
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -15,7 +16,7 @@ from telegrad.arrays import is_array, namespace
 from telegrad.kernels.cuda import Kernel, Table, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = ["Rule", "step_arrays", "steps_dtype"]
+__all__ = ["Rule", "step_arrays", "step_rows", "steps_dtype"]
 
 _DTYPES: Final = ("float32", "float64", "float16", "bfloat16")
 
@@ -83,13 +84,8 @@ def step_arrays(
         sizes = [array.size for array in made]
         given = [[contiguous(each) for each in some] for some in (arrays, gradients)]
         table = Table(sizes, *given, made, *state)
-        counted = counts = None
-        if is_array(steps):
-            counted = steps.astype(np.int64, copy=False)
-        if rule.counts and (skip is not None or counted is not None):
-            counts = xp.empty((), np.int64)
+        count, made_count = _counted(rule, steps, skip, xp)
         factor, more = (1.0, scale) if is_array(scale) else (float(scale), None)
-        count = (0 if counted is not None else int(steps), counted, counts) if rule.counts else ()
         Kernel("steps", rule.kernel).launch(
             table,
             skip,
@@ -102,4 +98,48 @@ def step_arrays(
             ITEM=first.dtype,
             MORE="float" if more is None else more.dtype,
         )
-    return made, counts if counts is not None else steps + 1
+    return made, made_count
+
+
+def step_rows(
+    rule: Rule, array: Array, gradient: Array, state: Sequence[Array], rows: Array, steps: Any = 0
+) -> Any:
+    """Steps some rows of a CuPy array by one launch, in place; returns the new count of steps.
+
+    Args:
+        rule: The rule, of SGD without momentum or of Adagrad, without decay.
+        array: The array, contiguous; it is written into.
+        gradient: The gradient of the rows: shape (len(rows), *array.shape[1:]), of the same dtype.
+        state: The contiguous arrays of the rule's state, at most one; they are written into.
+        rows: The numbers of the rows, each once.
+        steps: The number of steps before this one, or an array without axes that holds it.
+    """
+    with array.device:
+        count, made_count = _counted(rule, steps, None, namespace(array))
+        Kernel("steps", rule.kernel.replace("_step", "_rows")).launch(
+            array,
+            contiguous(gradient),
+            *(state or [None]),
+            contiguous(rows).astype(np.int64, copy=False),
+            len(rows),
+            math.prod(array.shape[1:]),
+            *rule.numbers,
+            *count,
+            blocks=blocks_for(max(1, len(rows)), 1),
+            threads=128,
+            ITEM=array.dtype,
+            MORE="float",
+        )
+    return made_count
+
+
+def _counted(rule: Rule, steps: Any, skip: Any, xp: Any) -> tuple[tuple[Any, ...], Any]:
+    """Returns the kernel's arguments for the count of steps, and the new count."""
+    if not rule.counts:
+        return (), steps
+    if skip is None and not is_array(steps):
+        return (int(steps), None, None), steps + 1
+    counts = xp.empty((), np.int64)
+    if is_array(steps):
+        return (0, steps.astype(np.int64, copy=False), counts), counts
+    return (int(steps), None, counts), counts

@@ -477,6 +477,8 @@ class Optimizer(ABC):
 
         def change(array: Array) -> None:
             state = self._states.get(parameter) or self.initial(array, options)
+            if self._change_rows(parameter, array, exact, state, options):
+                return
             parts = {name: x[rows] if _of_rows(x, array) else x for name, x in state.items()}
             array[rows], stepped = self.update(array[rows], exact.values, parts, **options)
             self._states[parameter] = {
@@ -485,6 +487,20 @@ class Optimizer(ABC):
             }
 
         change_rows(parameter, change)
+
+    def _change_rows(
+        self, parameter: Tensor, array: Any, exact: RowSparse, state: State, options: Any
+    ) -> bool:
+        """Steps rows by one launch and returns True, if a kernel does so."""
+        rule = self.rule(options, first=False) if self._has_rule and is_cupy(array) else None
+        if rule is None or not kernels.steps_dtype(array.dtype) or not array.flags.c_contiguous:
+            return False
+        held = _held(state, rule.state, array)
+        steps = steps_so_far(state)
+        count = kernels.step_rows(rule, array, exact.values, held, exact.rows, steps)
+        counted = {"step": count} if rule.counts else {}
+        self._states[parameter] = {**counted, **dict(zip(rule.state, held, strict=True))}
+        return True
 
     def zero_grad(self) -> None:
         """Sets the `grad` of every parameter to None."""

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import optim, tensor
-from tests.gpu.comparison import host
+from telegrad.autograd import RowSparse
+from tests.gpu.comparison import host, normal
 from tests.gpu.launches import launches
 from tests.kernels.strided import DTYPES, EDGES, agree, few, laid, layouts, small_grid
 
@@ -99,6 +100,43 @@ def test_one_launch_for_all_parameters(
         with launches() as seen:
             optimizer.step(**given_there)
         assert len(seen) == 1, seen
+
+
+@few
+@given(
+    st.sampled_from([(optim.SGD, {"lr": 0.1}), (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.1})]),
+    st.sampled_from([(), (1,), (4,), (5,), (0,), (3, 8), (1030,)]),
+    st.lists(st.integers(0, 6), max_size=9),
+    st.sampled_from(DTYPES),
+)
+def test_cupys_steps_of_rows_are_numpys(
+    cupy: Any, which: Any, shape: Any, rows: list[int], dtype: Any
+) -> None:
+    kind, options = which
+    start = [normal(0, 7, *shape).astype(dtype)]
+    here, there = made(np, start), made(cupy, start)
+    ours, theirs = kind(here, **options), kind(there, **options)
+    for k in range(3):
+        numbers, values = np.array(rows, np.int64), normal(k, len(rows), *shape).astype(dtype)
+        ours.apply({here[0]: RowSparse(numbers, values, (7, *shape))})
+        theirs.apply(
+            {there[0]: RowSparse(cupy.asarray(numbers), cupy.asarray(values), (7, *shape))}
+        )
+    states = theirs.state_dict()["state"], ours.state_dict()["state"]
+    compare(cupy, there, here, states, dtype)
+
+
+def test_rows_are_stepped_in_one_launch(stand_in_cupy: Any) -> None:
+    cupy = stand_in_cupy
+    (p,) = made(cupy, [np.ones((7, 3), np.float32)])
+    optimizer = optim.Adagrad([p])
+    gradient = RowSparse(
+        cupy.asarray(np.array([2, 5])), cupy.ones((2, 3), dtype=np.float32), (7, 3)
+    )
+    optimizer.apply({p: gradient})
+    with launches() as seen:
+        optimizer.apply({p: gradient})
+    assert seen == ["unique", "zeros", "add_rows", "adagrad_rows"]
 
 
 def test_groups_and_steps_apart(cupy: Any) -> None:

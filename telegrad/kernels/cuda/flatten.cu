@@ -7,6 +7,7 @@
 // CAST: 0 if items are copied as they are; then FROM and TO are unsigned integers of their size.
 //
 // compile: FROM=unsigned TO=unsigned REAL=float MORE=float CAST=0
+// compile: FROM=uint4 TO=uint4 REAL=float MORE=float CAST=0
 // compile: FROM=float TO=float|Half|Bfloat REAL=float MORE=float CAST=1
 // compile: FROM=Half|Bfloat TO=float REAL=float MORE=float CAST=1
 // compile: FROM=int|double TO=double|int REAL=double MORE=double CAST=1

@@ -102,6 +102,11 @@ KERNEL void adam_step(
     });
 }
 
+__device__ inline Real adagrad(Real x, Real g, Real& sum, Real rate, Real least) {
+    sum += g * g;
+    return x - rate * g / (sqrt(sum) + least);
+}
+
 // State: the sum of squares.
 KERNEL void adagrad_step(
     const Table* table, const bool* skip, const MORE* more, double factor, double decay, double lr,
@@ -109,9 +114,7 @@ KERNEL void adagrad_step(
     const Index step = count_step(skip, steps, counted, counts);
     const Real rate = lr / (1 + (step - 1) * lr_decay), least = eps, shrink = decay;
     step_all({table, skip, more, factor, decay}, [=](Real x, Real g, Real& sum, Real&, Real&) {
-        g += shrink * x;
-        sum += g * g;
-        return x - rate * g / (sqrt(sum) + least);
+        return adagrad(x, g + shrink * x, sum, rate, least);
     });
 }
 
@@ -136,5 +139,47 @@ KERNEL void rmsprop_step(
             change = velocity = hold * velocity + change;
         }
         return x - rate * change;
+    });
+}
+
+// -- steps of some rows of one table, in place ------------------------------------------------------
+
+// Steps row rows[r] of x, and of the state if there is any, by row r of g, for r < n; each row is named
+// once and has `width` items.
+template <class Rule>
+__device__ inline void step_rows(
+    ITEM* x, const ITEM* g, ITEM* state, const Index* rows, Index n, Index width, Rule rule) {
+    const bool packed = aligned<N>(x) && aligned<N>(g) && aligned<N>(state) && width % N == 0;
+    for (Index r = blockIdx.x; r < n; r += gridDim.x)
+        for (Index c = 0; c < width; c += CHUNK) {
+            const Index to = rows[r] * width + c, from = r * width + c;
+            each_pack<N>(packed, (int)min(CHUNK, width - c), [&](auto items, int k) {
+                constexpr int M = items.size;
+                auto parameter = load<Real, M>(x + to + k), gradient = load<Real, M>(g + from + k);
+                Numbers<Real, M> held = {};
+                if (state) held = load<Real, M>(state + to + k);
+#pragma unroll
+                for (int j = 0; j < M; ++j)
+                    parameter.at[j] = rule(parameter.at[j], gradient.at[j], held.at[j]);
+                store<M>(x + to + k, parameter);
+                if (state) store<M>(state + to + k, held);
+            });
+        }
+}
+
+KERNEL void sgd_rows(
+    ITEM* x, const ITEM* g, ITEM* state, const Index* rows, Index n, Index width, double lr,
+    double momentum, double fresh, Index nesterov, Index first) {
+    const Real rate = lr;
+    step_rows(x, g, state, rows, n, width, [=](Real x, Real g, Real&) { return x - rate * g; });
+}
+
+KERNEL void adagrad_rows(
+    ITEM* x, const ITEM* g, ITEM* state, const Index* rows, Index n, Index width, double lr,
+    double lr_decay, double eps, Index steps, const Index* counted, Index* counts) {
+    const Index step = count_step(nullptr, steps, counted, counts);
+    const Real rate = lr / (1 + (step - 1) * lr_decay), least = eps;
+    step_rows(x, g, state, rows, n, width, [=](Real x, Real g, Real& sum) {
+        return adagrad(x, g, sum, rate, least);
     });
 }
