@@ -24,6 +24,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from telegrad.collectives import ReduceOp
+from telegrad.collectives.reduction import finish
 from tests.gpu.stand_in_devices import current_device
 from tests.gpu.stand_in_memory import memory_at
 from tests.gpu.stand_in_streams import Kernel, Memory, current_stream, stream_at
@@ -206,7 +208,7 @@ def _run_round(parts: list[_Part]) -> None:
         with np.errstate(all="ignore"):
             total = reduce(UFUNCS[operation], sources)
             if operation == AVG:
-                total = (total / len(parts)).astype(total.dtype)
+                finish(ReduceOp.AVG, total, len(parts))
         scatters = verb == "reduceScatter"
         results = np.split(total, len(parts)) if scatters else [total] * len(parts)
     for r, (part, result) in enumerate(zip(parts, results, strict=True)):

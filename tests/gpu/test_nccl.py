@@ -8,22 +8,27 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from telegrad import collectives as dist
 from telegrad import nn, optim
-from telegrad.arrays import Communicator, can_reduce
-from telegrad.collectives import ReduceOp, reduction
+from telegrad.arrays import Communicator, Moment, can_reduce, has_nccl, new_unique_id
+from telegrad.collectives import Link, ReduceOp, reduction
+from telegrad.collectives.nccl.backend import NcclBackend
+from telegrad.collectives.nccl.side import tell_places
 from telegrad.errors import CollectiveMismatchError
 from telegrad.parallel import DistributedDataParallel
 from telegrad.testing import Cluster
 from tests.array_libraries import CUPY_PLACES
+from tests.collectives import test_backends
 from tests.collectives.fake_link import arrays_for
 from tests.collectives.test_algorithms import CASES, expected
 from tests.gpu import stand_in_nccl
@@ -60,10 +65,17 @@ def _on_a_gpu(xp: Any, function: Callable[..., Any], *args: Any) -> Any:
             dist.destroy_process_group()
 
 
+def real_gpu(request: pytest.FixtureRequest) -> Any:
+    xp = request.getfixturevalue("gpu")
+    if not has_nccl():
+        pytest.skip("CuPy finds no NCCL here: pip install nvidia-nccl-cu13")
+    return xp
+
+
 @pytest.fixture(params=CUPY_PLACES)
 def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     if request.param == "gpu":
-        xp, n = request.getfixturevalue("gpu"), 1
+        xp, n = real_gpu(request), 1
     else:
         xp, n = stand_in(N), N
         monkeypatch.setitem(sys.modules, "cupy", xp)
@@ -284,6 +296,97 @@ def other_kinds(xp: Any) -> None:
 
 def test_what_goes_by_the_host(gpus: Gpus) -> None:
     gpus.run(other_kinds)
+
+
+# -- the conformance suite of backends -----------------------------------------------------------
+
+
+class NcclJob(test_backends.Job):
+    """Ranks that have arrays on a GPU each, and are all known to have entered."""
+
+    def __init__(self, xp: Any, communicators: Sequence[Communicator], seed: int) -> None:
+        super().__init__([[r] for r in range(test_backends.N)], seed)
+        self._xp = xp
+        self._communicators = communicators
+
+    def run(self, verb: str, own: list[Any], *args: Any, wanted_type: type) -> list[Any]:
+        return self._run(verb, [(each, *args) for each in own] or [args] * test_backends.N)
+
+    def scatter(self, into: list[Any], parts: list[Any], root: int, wanted_type: type) -> None:
+        given = [(each, parts if r == root else [], root) for r, each in enumerate(into)]
+        self._run("scatter", given)
+
+    def _run(self, verb: str, given: list[tuple[Any, ...]]) -> list[Any]:
+        moved: list[list[Any]] = []
+        moments: list[Moment] = []
+        for r, args in enumerate(given):
+            with self._xp.cuda.Device(r):
+                moved.append([self._moved(each) for each in args])
+                moments.append(Moment(r))
+
+        async def one(link: Link, _: Any) -> Any:
+            await tell_places(link, b"a GPU", all_calls=True)
+            backend = NcclBackend(link, self._communicators[link.rank], moments[link.rank])
+            return await getattr(backend, verb)(*moved[link.rank])
+
+        found = self.fake.run(one)
+        for r, args in enumerate(given):
+            with self._xp.cuda.Device(r):
+                self._communicators[r].now().order()
+                found[r] = self._back(found[r])
+                if isinstance(args[0] if args else None, np.ndarray):
+                    args[0][...] = host(moved[r][0])
+        return found
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._moved(each) for each in value]
+        return self._xp.asarray(value) if isinstance(value, np.ndarray) else value
+
+    def _back(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._back(each) for each in value]
+        return host(value) if on_gpu(value) else value
+
+
+@pytest.fixture
+def communicators(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[Communicator]]]:
+    """What stands in for CuPy, and a communicator of each rank."""
+    n = test_backends.N
+    xp = stand_in(n)
+    monkeypatch.setitem(sys.modules, "cupy", xp)
+    unique_id = new_unique_id()
+    with ThreadPoolExecutor(n) as pool:
+        made = list(pool.map(lambda r: Communicator(n, unique_id, r, r), range(n)))
+    yield xp, made
+    for each in made:
+        each.destroy()
+    stand_in_nccl.release()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(test_backends.IN_PLACE + test_backends.EXCHANGES),
+            st.sampled_from(REDUCED),
+            st.sampled_from(test_backends.SMALL),
+            st.integers(0, test_backends.N - 1),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(0, 2**16),
+)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_backend(
+    communicators: tuple[Any, list[Communicator]],
+    steps: list[tuple[str, tuple[ReduceOp, str], int, int]],
+    seed: int,
+) -> None:
+    job = NcclJob(*communicators, seed)
+    for verb, (op, dtype), size, root in steps:
+        arrays = arrays_for(test_backends.N, size, dtype, seed)
+        test_backends.check(job, verb, op, arrays, root, NcclBackend)
 
 
 # -- streams -------------------------------------------------------------------------------------
@@ -548,14 +651,15 @@ def test_ranks_that_share_a_gpu_go_by_the_host(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     if place == "gpu":
-        xp = request.getfixturevalue("gpu")
+        xp = real_gpu(request)
     else:
         xp = stand_in(1)
         monkeypatch.setitem(sys.modules, "cupy", xp)
     caplog.set_level(logging.WARNING)
     with Cluster(2) as cluster:
         assert cluster.run(shared_gpu, xp) == [(True, True)] * 2
-    assert len(warned(caplog)) == 2  # once on each rank
+        wait_until("a warning of each rank", lambda: len(warned(caplog)) >= 2)
+    assert len(warned(caplog)) == 2  # once on each
     assert (
         "group 'world': arrays on GPUs go through host memory, since rank 0 ('worker0') and rank 1 "
         "('worker1') share one GPU, which NCCL refuses"
@@ -575,6 +679,7 @@ def test_a_rank_without_nccl(
     monkeypatch.setattr(standing_in.xp.cuda.nccl, "available", False)
     caplog.set_level(logging.WARNING)
     assert standing_in.run(lambda xp: in_one_place(xp, dist.get_rank())) == [(True, True)] * N
+    wait_until("a warning of each rank", lambda: len(warned(caplog)) >= N)
     assert len(warned(caplog)) == N
     assert "since rank 0 ('worker0') has no NCCL" in warned(caplog)[0]
 

@@ -38,7 +38,7 @@ from telegrad.collectives.select import select_all_gather
 from telegrad.errors import CallTimeoutError, InvalidUseError
 from telegrad.types import Array
 
-__all__ = ["NcclSide"]
+__all__ = ["NcclSide", "tell_places"]
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class NcclSide:
         async def run(link: Link) -> T:
             assert isinstance(link, Operation)
             await self._group.sharing.turn(link)
-            found = await _tell(link, said, on_device.heard)
+            found = await tell_places(link, said, on_device.heard)
             if place is None or not self._possible(found):
                 return await self._run_on_host(call, place, link)
             return await self._run(on_device, place, found, link)
@@ -294,7 +294,7 @@ class NcclSide:
         self._watch()
 
 
-async def _tell(link: Link, said: bytes, all_calls: bool) -> list[bytes]:
+async def tell_places(link: Link, said: bytes, all_calls: bool) -> list[bytes]:
     """Tells all ranks the place of this rank's arrays, and returns those of all, by rank.
 
     Every rank is then known to have made a call that fits. With `all_calls`, each has all calls.
