@@ -85,7 +85,8 @@ def _library(code: str) -> ctypes.CDLL:
     if not path.exists():
         compiler = _compiler()
         MADE.mkdir(exist_ok=True)
-        source, part = MADE / f"{key}.{os.getpid()}.cpp", MADE / f"{key}.{os.getpid()}.part"
+        mine = f"{key}.{os.getpid()}.{threading.get_ident()}"
+        source, part = MADE / f"{mine}.cpp", MADE / f"{mine}.part"
         source.write_text(text)
         command = [compiler, *FLAGS, "-o", str(part), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
