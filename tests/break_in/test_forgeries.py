@@ -145,8 +145,10 @@ def forgeries(
         case "collectives.push" | "collectives.entered" | "collectives.ready":
             yield from ((victim, operation) for victim in (TRAINER, SERVER))
         case "pipeline.carry":
-            yield TRAINER, [pipeline, 0, 1, "B", 0, 0, "", [np.full((4, 2), 9.0, np.float32)]]
-            yield SERVER, [pipeline, 1, 1, "F", 1, 0, "", [np.full((4, 2), 9.0, np.float32)]]
+            yield TRAINER, [pipeline, 0, 1, "B", 0, 0, "", 0, [np.full((4, 2), 9.0, np.float32)]]
+            yield SERVER, [pipeline, 1, 1, "F", 1, 0, "", 0, [np.full((4, 2), 9.0, np.float32)]]
+        case "pipeline.again":
+            yield from ((SERVER, [pipeline, 1, n, 0, 1]) for n in numbers)
         case "pipeline.end":
             yield from (([TRAINER, SERVER][k], [pipeline, k, n]) for k in (0, 1) for n in numbers)
 

@@ -6,6 +6,11 @@
 A message needs no reply and holds no thread of its receiver: it is put where the row of the receiver
 looks for it. A row that waits hears at once of the end of the step: its deadline, the loss of a
 worker, or the failure of another stage.
+
+The first step records what is handed over: for each track, a pair of stages with dtypes and shapes,
+the sender draws a number, and tells it with the arrays. In later steps the number, the step and the
+micro-batch stand before the bytes, and nothing is described again. Values of other shapes are
+described, as in the first step, and recorded in turn.
 """
 
 from __future__ import annotations
@@ -14,8 +19,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 from weakref import WeakValueDictionary
+
+import numpy as np
 
 from telegrad.errors import (
     CallTimeoutError,
@@ -23,13 +30,18 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.seams import AgentCore, Drive, Gate, fresh_copy
-from telegrad.types import WorkerInfo
+from telegrad.rpc.seams import AgentCore, Drive, Gate, fresh_copy, keep_newest
+from telegrad.types import Shape, WorkerInfo
 
-__all__ = ["CARRY", "END", "Key", "Mailbox", "Mailboxes", "PlaceId", "attach_to"]
+__all__ = ["AGAIN", "CARRY", "END", "Key", "Mailbox", "Mailboxes", "PlaceId", "attach_to"]
 
-CARRY = "pipeline.carry"  # [*place, step, *key, values]
+CARRY = "pipeline.carry"  # [*place, step, *key, track, values]; the track is 0 for none
+AGAIN = "pipeline.again"  # [*place, step, micro-batch, track], and the bytes of the arrays
 END = "pipeline.end"  # [*place, step]: the step has failed elsewhere
+
+
+PLACE_BITS = 32  # the number of a track is its place, and so many bits
+MOST_TRACKS = 256  # of one place and its neighbour; more than the shapes of any steady training
 
 
 class PlaceId(NamedTuple):
@@ -65,6 +77,75 @@ class EndedElsewhereError(Exception):
     """The step has failed at another place, whose error the driver has."""
 
 
+Layouts: TypeAlias = "tuple[tuple[str, Shape] | None, ...]"
+"""The dtype and the shape of each array; None for a missing gradient."""
+
+
+class Track(NamedTuple):
+    """What a number stands for: a kind of value from one stage to another.
+
+    Attributes:
+        kind: As of the key.
+        stage: As of the key.
+        name: As of the key.
+        layouts: The arrays.
+    """
+
+    kind: str
+    stage: int
+    name: str
+    layouts: Layouts
+
+
+@final
+class Recording:
+    """The tracks of one place: those that it sends on, and those that it receives.
+
+    A track that a step records counts from the next step on, as messages of one step may overtake
+    each other. A step that fails anywhere takes all recordings with it.
+
+    Args:
+        place: The place; its numbers differ from those of other places of its worker.
+    """
+
+    def __init__(self, place: int) -> None:
+        self._sent: dict[tuple[PlaceId, Track], int] = {}
+        self._new: dict[tuple[PlaceId, Track], int] = {}
+        self._received: dict[tuple[WorkerInfo, int], dict[int, Track]] = {}  # by peer and place
+        self._drawn = place << PLACE_BITS
+
+    def number(self, to: PlaceId, track: Track) -> tuple[int, bool]:
+        """Returns the number of a track, and True if its receiver knows it; 0 for no number."""
+        known = self._sent.get((to, track))
+        if known is not None:
+            return known, True
+        if len(self._sent) + len(self._new) >= MOST_TRACKS:
+            return 0, False
+        if (to, track) not in self._new:
+            self._drawn += 1
+            self._new[to, track] = self._drawn
+        return self._new[to, track], False
+
+    def begin_step(self, *, afresh: bool) -> None:
+        """Begins a step: what the last one recorded counts from now on.
+
+        Args:
+            afresh: True if the last step failed: then nothing counts.
+        """
+        self._sent = {} if afresh else self._sent | self._new
+        self._new = {}
+
+    def hear(self, peer: WorkerInfo, number: int, track: Track) -> None:
+        """Records a track of a peer; the oldest ones, which no sender uses any more, are dropped."""
+        known = self._received.setdefault((peer, number >> PLACE_BITS), {})
+        known[number] = track
+        keep_newest(known, 2 * MOST_TRACKS)
+
+    def find(self, peer: WorkerInfo, number: int) -> Track | None:
+        """Returns a track of a peer."""
+        return self._received.get((peer, number >> PLACE_BITS), {}).get(number)
+
+
 @final
 class Mailbox:
     """The values for one place, by step and key.
@@ -75,12 +156,16 @@ class Mailbox:
         me: The place.
         peers: The workers whose loss ends a step.
         drive: Reads arrived messages in the thread that waits.
+
+    Attributes:
+        recording: The tracks of the place.
     """
 
     def __init__(self, me: PlaceId, peers: Sequence[WorkerInfo], drive: Drive) -> None:
         self.me = me
         self.peers = frozenset(peers)
         self._drive = drive
+        self.recording = Recording(me.place)
         self._lock = threading.Lock()
         self._gate: Gate | None = None  # of the row while it waits
         self._values: dict[tuple[int, Key], Any] = {}
@@ -90,8 +175,15 @@ class Mailbox:
         self._error: BaseException | None = None
         self._deadline = 0.0
 
-    def begin(self, step: int, deadline: float) -> None:
-        """Starts a step: values of earlier ones are dropped, those that came early are kept."""
+    def begin(self, step: int, deadline: float, *, afresh: bool) -> None:
+        """Starts a step: values of earlier ones are dropped, those that came early are kept.
+
+        Args:
+            step: The step.
+            deadline: Its end, on the clock of `time.monotonic`.
+            afresh: True if the step before it failed.
+        """
+        self.recording.begin_step(afresh=afresh)
         with self._lock:
             self._step, self._deadline, self._undo = step, deadline, _nothing
             self._error = EndedElsewhereError() if self._failed >= step else None
@@ -183,7 +275,9 @@ class Mailboxes:
         mailbox = self._known[place] = Mailbox(place, peers, drive)
         return mailbox
 
-    def carry(self, to: WorkerInfo, place: PlaceId, step: int, key: Key, values: Any) -> None:
+    def carry(
+        self, to: WorkerInfo, place: PlaceId, step: int, key: Key, values: Any, sender: Mailbox
+    ) -> None:
         """Hands values to a place, by one message; at once where it is of this worker.
 
         Args:
@@ -192,6 +286,7 @@ class Mailboxes:
             step: The step.
             key: The key under which the place looks for the values.
             values: Arrays, or None for one that has no gradient. Nobody may write into them.
+            sender: The mailbox of the place that hands them over.
 
         Raises:
             WorkerLostError: The worker is lost.
@@ -200,15 +295,30 @@ class Mailboxes:
             if (mailbox := self._known.get(place)) is not None:
                 mailbox.put(step, key, values)
             return
-        self._agent.messages.post(to, CARRY, [*place, step, *key, values])
+        number, known = 0, False
+        if (layouts := _layouts(values)) is not None:
+            track = Track(key.kind, key.stage, key.name, layouts)
+            number, known = sender.recording.number(place, track)
+        if not known:
+            body = [*place, step, *key, number, values]
+            self._agent.messages.post(to, CARRY, body)
+            return
+        body = [*place, step, key.micro_batch, number]
+        arrays = [memoryview(x.reshape(-1).view(np.uint8)) for x in values if x is not None]
+        self._agent.messages.post(to, AGAIN, body, buffers=arrays)
 
     def end(self, to: WorkerInfo, place: PlaceId, step: int) -> None:
         """Tells a place that a step has failed elsewhere; does nothing where its worker is lost."""
         with suppress(WorkerLostError, UnknownWorkerError):
             self._agent.messages.post(to, END, [*place, step])
 
-    def on_carry(self, peer: WorkerInfo, body: object) -> None:
+    def on_carry(self, peer: WorkerInfo, envelope: Any) -> None:
         """Takes what another place hands over."""
+        if envelope.externals:
+            land = self._agent.codec.devices.land(peer)
+            body = self._agent.messages.read(envelope, land=land)
+        else:
+            body = self._agent.messages.read(envelope)
         match body:
             case [
                 int(pipeline),
@@ -218,20 +328,50 @@ class Mailboxes:
                 int(stage),
                 int(batch),
                 str(name),
+                int(number),
                 list(values),
             ]:
-                mailbox = self._known.get(PlaceId(pipeline, place))
-                if mailbox is not None and peer in mailbox.peers:
-                    mailbox.put(step, Key(kind, stage, batch, name), values)
+                mailbox = self._find(peer, pipeline, place)
+                if mailbox is None:
+                    return
+                if number and (layouts := _layouts(values)) is not None:
+                    mailbox.recording.hear(peer, number, Track(kind, stage, name, layouts))
+                mailbox.put(step, Key(kind, stage, batch, name), values)
             case _:
-                raise DecodeError(f"the body of {CARRY} is not [place, step, key, values]")
+                raise DecodeError(f"the body of {CARRY} is not [place, step, key, track, values]")
 
-    def on_end(self, peer: WorkerInfo, body: object) -> None:
+    def on_again(self, peer: WorkerInfo, envelope: Any) -> None:
+        """Takes what another place hands over on a recorded track."""
+        match self._agent.messages.read(envelope):
+            case [int(pipeline), int(place), int(step), int(batch), int(number)]:
+                mailbox = self._find(peer, pipeline, place)
+            case _:
+                raise DecodeError(f"the body of {AGAIN} is not [place, step, micro-batch, track]")
+        if mailbox is None:
+            return
+        track = mailbox.recording.find(peer, number)
+        if track is None:
+            raise DecodeError(f"{AGAIN} names track {number}, of which nothing was heard")
+        buffers = iter(envelope.buffers)
+        try:
+            values = [
+                None if each is None else np.frombuffer(next(buffers), each[0]).reshape(each[1])
+                for each in track.layouts
+            ]
+        except (ValueError, StopIteration):
+            raise DecodeError(f"the arrays of {AGAIN} are not those of track {number}") from None
+        mailbox.put(step, Key(track.kind, track.stage, batch, track.name), values)
+
+    def _find(self, peer: WorkerInfo, pipeline: int, place: int) -> Mailbox | None:
+        """Returns the mailbox of a place, if the peer belongs to its pipeline."""
+        mailbox = self._known.get(PlaceId(pipeline, place))
+        return mailbox if mailbox is not None and peer in mailbox.peers else None
+
+    def on_end(self, peer: WorkerInfo, envelope: Any) -> None:
         """Hears that a step has failed elsewhere."""
-        match body:
+        match self._agent.messages.read(envelope):
             case [int(pipeline), int(place), int(step)]:
-                mailbox = self._known.get(PlaceId(pipeline, place))
-                if mailbox is not None and peer in mailbox.peers:
+                if (mailbox := self._find(peer, pipeline, place)) is not None:
                     mailbox.end_elsewhere(step)
             case _:
                 raise DecodeError(f"the body of {END} is not [place, step]")
@@ -254,25 +394,27 @@ def attach_to(agent: AgentCore) -> Mailboxes:
     agent.attachments.attach(mailboxes)
     agent.inbox.on_loss_at_once(mailboxes.lose)
     agent.calling.on_given_up(mailboxes.give_up)
-    for kind, handle in ((CARRY, mailboxes.on_carry), (END, mailboxes.on_end)):
-        agent.inbox.register(kind, _reading(agent, handle), anywhere=True)
+    for kind, handle in (
+        (CARRY, mailboxes.on_carry),
+        (AGAIN, mailboxes.on_again),
+        (END, mailboxes.on_end),
+    ):
+        agent.inbox.register(kind, handle, anywhere=True)
     return mailboxes
+
+
+def _layouts(values: Sequence[Any]) -> Layouts | None:
+    """Returns the layouts of arrays whose bytes may be sent as they lie; None for others."""
+    found: list[tuple[str, Shape] | None] = []
+    for x in values:
+        if x is None:
+            found.append(None)
+            continue
+        if type(x) is not np.ndarray or not x.flags.c_contiguous or x.dtype.kind not in "fciub":
+            return None
+        found.append((x.dtype.str, x.shape))
+    return tuple(found)
 
 
 def _nothing() -> None:
     pass
-
-
-def _reading(
-    agent: AgentCore, handle: Callable[[WorkerInfo, object], None]
-) -> Callable[[WorkerInfo, Any], None]:
-    def read(peer: WorkerInfo, envelope: Any) -> None:
-        land = agent.codec.devices.land(peer) if envelope.externals else None
-        body = (
-            agent.messages.read(envelope)
-            if land is None
-            else agent.messages.read(envelope, land=land)
-        )
-        handle(peer, body)
-
-    return read

@@ -88,6 +88,7 @@ class Places:
     ) -> None:
         self._settings, self._tied = settings, tied
         self._pipeline = secrets.randbits(62)
+        self._failed = False
         self._sources = {stage: source for stage, (_, source) in enumerate(placed)}
         self._homes: list[list[int]] = [[] for _ in placed]  # the places of each stage
         self.members: list[Member] = []
@@ -209,7 +210,8 @@ class Places:
         Raises:
             PipelineError: A place failed; every other one has ended the step.
         """
-        orders = [order(each) for each in self.members]
+        orders = [replace(order(each), afresh=self._failed) for each in self.members]
+        self._failed = True  # until it has ended well
         step, calls = orders[0].step, list[Future[Any]]()
         unsent: BaseException | None = None
         try:
@@ -226,6 +228,7 @@ class Places:
         if told:
             failure = self._failure(unsent, calls, "step")
             raise failure from failure.__cause__
+        self._failed = False
         return [call.value() for call in calls]
 
     def _end(self, step: int) -> None:

@@ -76,6 +76,7 @@ class StepOrder:
         inputs: The inputs of the pipeline, for the place of the first stage.
         target: The target of the loss, for the place of the last stage; None without one.
         scale: The factor of all gradients.
+        afresh: True if the step before it failed, so that nothing counts that it recorded.
     """
 
     step: int
@@ -84,6 +85,7 @@ class StepOrder:
     inputs: list[Argument] = field(default_factory=list)
     target: Argument | None = None
     scale: float = 1.0
+    afresh: bool = False
 
 
 @final
@@ -155,4 +157,5 @@ class Place:
     def carry(self, step: int, place: int, key: Key, values: list[Any]) -> None:
         """Hands values to another place, or to a stage of this one."""
         plan = self.plan
-        self.mailboxes.carry(plan.workers[place], PlaceId(plan.pipeline, place), step, key, values)
+        to = PlaceId(plan.pipeline, place)
+        self.mailboxes.carry(plan.workers[place], to, step, key, values, self.mailbox)

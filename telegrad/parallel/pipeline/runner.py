@@ -143,7 +143,7 @@ class StageRunner:
         outside = Ambient(0, active=False)  # calls of the stage itself are not recorded
         with self._running:
             mailbox = place.mailbox
-            mailbox.begin(order.step, served.deadline)
+            mailbox.begin(order.step, served.deadline, afresh=order.afresh)
             served.on_cancel(lambda: mailbox.fail(served.given_up(agent.info.name)))
             token = enter_ambient(outside)
             try:

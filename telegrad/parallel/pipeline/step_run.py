@@ -148,6 +148,7 @@ class StepRun:
         self._doing = ""  # that in words; empty while the stage itself is at work
         self._free = self._began = 0.0
         self._times: list[tuple[float, float, float]] = []
+        self._holds: dict[int, int] = {}  # micro-batches, by stage; and the most so far
         self._held: dict[int, int] = {}
         self._losses: dict[int, float] = {}
         self._outputs: dict[int, list[Array]] = {}
@@ -205,8 +206,7 @@ class StepRun:
         else:
             self.hand(Key(FORWARD, stage + 1, i), [x.data for x in kept.outputs])
         if order.train:
-            self._kept[stage, i] = kept
-            self._count_held(stage)
+            self._keep(stage, i, kept)
 
     def _call(self, stage: int, i: int, inputs: list[Tensor]) -> Any:
         module, mode = self._place.stages[stage], self._place.plan.recompute
@@ -239,7 +239,7 @@ class StepRun:
 
     def _backward(self, stage: int, i: int) -> None:
         roots, kept = self._roots(stage, i)
-        del self._kept[stage, i]
+        self._drop(stage, i)
         target = _Target(self._gradients, kept.leaves())
         if roots:
             with through(_StageSkips(self, stage, i, kept, again=True)):
@@ -256,7 +256,7 @@ class StepRun:
         self._hand_back(stage, i, kept, {x: found.get(edge) for x, edge in edges.items()})
 
     def _backward_of_weights(self, stage: int, i: int) -> None:
-        kept = self._kept.pop((stage, i))
+        kept = self._drop(stage, i)
         assert kept.halved is not None
         target = _Target(self._gradients, ())
         with through(_StageSkips(self, stage, i, kept, again=True)):
@@ -362,15 +362,20 @@ class StepRun:
         self._place.carry(self._order.step, place, key, values)
         self._doing = ""
 
-    def _count_held(self, stage: int) -> None:
-        held = sum(each[0] == stage for each in self._kept)
+    def _keep(self, stage: int, i: int, kept: _Kept) -> None:
+        self._kept[stage, i] = kept
+        held = self._holds[stage] = self._holds.get(stage, 0) + 1
         self._held[stage] = max(held, self._held.get(stage, 0))
         most = self._place.plan.most_held[stage]
         if held > most:
             raise AssertionError(
-                f"stage {stage} holds the activations of {held} micro-batches, and its "
-                f"schedule says that it holds {most}"
+                f"stage {stage} holds the activations of {held} micro-batches, and its schedule "
+                f"says that it holds {most}"
             )
+
+    def _drop(self, stage: int, i: int) -> _Kept:
+        self._holds[stage] -= 1
+        return self._kept.pop((stage, i))
 
     def _check_inputs(self, stage: int, i: int, inputs: list[Tensor]) -> None:
         """Raises an error that names both stages if `forward` cannot be called with the inputs."""
