@@ -113,6 +113,7 @@ class Recording:
         self._new: dict[tuple[PlaceId, Track], int] = {}
         self._received: dict[tuple[WorkerInfo, int], dict[int, Track]] = {}  # by peer and place
         self._drawn = place << PLACE_BITS
+        self._lock = threading.Lock()  # guards what is received
 
     def number(self, to: PlaceId, track: Track) -> tuple[int, bool]:
         """Returns the number of a track, and True if its receiver knows it; 0 for no number."""
@@ -137,9 +138,10 @@ class Recording:
 
     def hear(self, peer: WorkerInfo, number: int, track: Track) -> None:
         """Records a track of a peer; the oldest ones, which no sender uses any more, are dropped."""
-        known = self._received.setdefault((peer, number >> PLACE_BITS), {})
-        known[number] = track
-        keep_newest(known, 2 * MOST_TRACKS)
+        with self._lock:
+            known = self._received.setdefault((peer, number >> PLACE_BITS), {})
+            known[number] = track
+            keep_newest(known, 2 * MOST_TRACKS)
 
     def find(self, peer: WorkerInfo, number: int) -> Track | None:
         """Returns a track of a peer."""
