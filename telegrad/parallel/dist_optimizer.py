@@ -302,6 +302,13 @@ class DistributedOptimizer:
             self._wait_for_slowest(left_until(ends))
         return result
 
+    def part_at(self, worker: WorkerInfo) -> RRef[OwnerOptimizer] | None:
+        """For the library: returns the part of one owner; None for a worker that owns nothing."""
+        for owner in self._owners.members:
+            if owner.worker == worker:
+                return owner.rref
+        return None
+
     def scale_loss(self, loss: Tensor) -> Tensor:
         """Returns the loss to call `backward` on: multiplied by `loss_scale`, if there is one.
 

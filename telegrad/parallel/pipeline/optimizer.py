@@ -85,6 +85,7 @@ class PipelineOptimizer:
         stages: Returns the first stage of each worker, by name.
         loss_scale: The loss scale, if there is one.
         now: True to make it now; False to make it when it is first used.
+        after: Called after each step.
 
     Attributes:
         param_groups: Dicts with the options of each group.
@@ -112,8 +113,10 @@ class PipelineOptimizer:
         loss_scale: LossScale | None,
         *,
         now: bool,
+        after: Callable[[], None],
     ) -> None:
         self._make = make
+        self._after = after
         self._made = make() if now else None
         self._waiting = waiting
         self._stages = stages
@@ -154,7 +157,7 @@ class PipelineOptimizer:
         """
         try:
             with self._waiting.entered(opens=False) as context_id:
-                return self._optimizer.step(context_id, timeout)
+                result = self._optimizer.step(context_id, timeout)
         except Exception as error:
             failure = step_failure(error)
             if failure is None:
@@ -170,6 +173,13 @@ class PipelineOptimizer:
             ) from error
         finally:
             self._waiting.drop()
+        self._after()
+        return result
+
+    @property
+    def made(self) -> DistributedOptimizer:
+        """For the pipeline: the optimizer of all parameters."""
+        return self._optimizer
 
     def remake(self, state: Mapping[str, Any] | None) -> None:
         """For the pipeline: makes it again where the parameters live now, with a saved state.

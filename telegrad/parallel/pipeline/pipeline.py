@@ -23,6 +23,7 @@ from telegrad.optim import LossScale, Optimizer
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
+from telegrad.parallel.pipeline.copies import Copies, no_state
 from telegrad.parallel.pipeline.micro_batches import Argument, Spec, shares, split_arguments
 from telegrad.parallel.pipeline.optimizer import PipelineOptimizer, WaitingGradients
 from telegrad.parallel.pipeline.picture import as_svg, as_text
@@ -65,6 +66,8 @@ class Pipeline:
             random numbers; `except_last` to do so for all but the last micro-batch.
         specs: The rule for each argument of `step`: `split` along the first axis, `replicate`, or a
             function `(argument, number) -> parts`; None to split all.
+        keep_copies: True to have each place hand a copy of its weights and of its optimizers' state
+            to another one after each step of an optimizer, for `replace`.
         timeout: Seconds for each step and call; None for `RpcOptions.timeout`.
 
     Raises:
@@ -98,10 +101,11 @@ class Pipeline:
         loss: Callable[..., Any] | None = None,
         recompute: str = "never",
         specs: Sequence[Spec] | None = None,
+        keep_copies: bool = False,
         timeout: float | None = None,
     ) -> None:
         given = list(stages)
-        settings = Settings(num_microbatches, loss, recompute, specs, timeout)
+        settings = Settings(num_microbatches, loss, recompute, specs, timeout, keep_copies)
         _check_may_block("Pipeline(...)", "`await rpc.to_thread(Pipeline, ...)`")
         if not given:
             raise ValueError("a pipeline needs at least one stage")
@@ -119,6 +123,7 @@ class Pipeline:
         self._waiting = WaitingGradients()
         self._optimizers: list[PipelineOptimizer] = []
         self._saved: tuple[dict[str, Array], list[dict[str, Any]]] | None = None
+        self._copies = Copies()
         self._reports: list[StepReport] = []
         self._uncut: tuple[Sequential, list[To]] | None = None
         self._made: Places | None = None
@@ -154,6 +159,7 @@ class Pipeline:
         recompute: str = "never",
         specs: Sequence[Spec] | None = None,
         sample: Any = None,
+        keep_copies: bool = False,
         timeout: float | None = None,
     ) -> Pipeline:
         """Splits a Sequential over workers; the state moves, and names stay those of the model.
@@ -172,6 +178,7 @@ class Pipeline:
             sample: One micro-batch of inputs, for `balance="time"`; a tuple for several inputs.
                 None to measure with the inputs of the first step or forward, and to split the
                 model then.
+            keep_copies: As for the class.
             timeout: As for the class.
 
         Raises:
@@ -184,7 +191,7 @@ class Pipeline:
                 f"from_sequential splits an nn.Sequential, not a {type(model).__name__}; pass its "
                 "parts to Pipeline([(worker, part), ...])"
             )
-        settings = Settings(num_microbatches, loss, recompute, specs, timeout)
+        settings = Settings(num_microbatches, loss, recompute, specs, timeout, keep_copies)
         if not workers:
             raise ValueError("a pipeline needs at least one worker")
         if isinstance(schedule, Schedule):
@@ -351,7 +358,12 @@ class Pipeline:
         if self._uncut is not None:  # it is made once the model is split; a mistake shows here
             optimizer_class(list(self._uncut[0].parameters()), *args, **kwargs)
         made = PipelineOptimizer(
-            make, self._waiting, self._first_stages, loss_scale, now=self._uncut is None
+            make,
+            self._waiting,
+            lambda: self._places.first_stages(),
+            loss_scale,
+            now=self._uncut is None,
+            after=self._copy,
         )
         self._optimizers.append(made)
         return made
@@ -434,8 +446,9 @@ class Pipeline:
     def replace(self, stage: int, worker: str | int | WorkerInfo) -> None:
         """Moves the stages of a lost worker to another one, and all stages to one and the same step.
 
-        Weights and the state of optimizers are those of the last `state_dict()`. Gradients that
-        wait are dropped.
+        Weights and the state of optimizers are those of the last `state_dict()`; with `keep_copies`
+        those after the last step of an optimizer of which each place has a copy left. Gradients
+        that wait are dropped.
 
         Args:
             stage: The number of a stage, such as `PipelineError.stage`; the other stages of its
@@ -450,12 +463,12 @@ class Pipeline:
         _check_may_block("replace()", "`await rpc.to_thread(pipe.replace, ...)`")
         if not 0 <= stage < self.schedule.stages:
             raise ValueError(f"there is no stage {stage} (stages: {self.schedule.stages})")
-        if self._saved is None:
-            raise InvalidUseError(
-                "no state is known from which the pipeline could go on; call state_dict() now and "
-                "then, at least once after it was made"
-            )
         with self._lock:
+            copies = self._copies.newest(self._places) if self._settings.keep_copies else None
+            if copies is not None:
+                self._saved = self._named([copies[0]]), copies[1]
+            if self._saved is None:
+                raise no_state()
             self._waiting.drop()
             self._places.replace(stage, current_agent().members.find(worker))
             state, optimizers = self._saved
@@ -463,15 +476,15 @@ class Pipeline:
             for optimizer, saved in zip_longest(self._optimizers, optimizers):
                 optimizer.remake(saved)
 
+    def _copy(self) -> None:
+        if self._settings.keep_copies:
+            self._copies.take(self._places, [each.made for each in self._optimizers])
+
     # -- the parts -------------------------------------------------------------------------------
 
     def _scale(self) -> float:
         scales = [each.loss_scale for each in self._optimizers if each.loss_scale is not None]
         return float(scales[-1].value) if scales else 1.0
-
-    def _first_stages(self) -> dict[str, int]:
-        """Returns the first stage of each worker, by name."""
-        return {each.worker.name: each.stages[0] for each in reversed(self._places.members)}
 
     def _name(self, stage: int, name: str) -> str:
         prefix = self._names[stage]

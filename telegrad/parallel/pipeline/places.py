@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -161,6 +162,10 @@ class Places:
         """Returns the places of a stage."""
         return [self.members[number] for number in self._homes[stage]]
 
+    def first_stages(self) -> dict[str, int]:
+        """Returns the first stage of each worker, by name."""
+        return {each.worker.name: each.stages[0] for each in reversed(self.members)}
+
     def replace(self, stage: int, worker: WorkerInfo) -> None:
         """Makes a place of a stage anew on another worker, without the state of its modules.
 
@@ -198,6 +203,18 @@ class Places:
             return wait_all(calls)
         except (WorkerLostError, UnknownWorkerError, CallTimeoutError) as error:
             raise self._failure(error, calls, method) from error
+
+    def ask_living(self, method: str) -> list[tuple[Member, Any]]:
+        """Calls a method of each runner that can be reached; returns the values of those."""
+        calls: list[tuple[Member, Future[Any]]] = []
+        for member in self.members:
+            with suppress(WorkerLostError, UnknownWorkerError):
+                calls.append((member, self._call(member, method, ())))
+        found = []
+        for member, call in calls:
+            with suppress(WorkerLostError, CallTimeoutError):
+                found.append((member, call.wait(math.inf)))
+        return found
 
     def _call(self, member: Member, method: str, arguments: Sequence[Any]) -> Future[Any]:
         proxy = member.runner.rpc_async(timeout=self._settings.timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from telegrad.dist_autograd.seams import (
 )
 from telegrad.errors import ContextError
 from telegrad.nn import Module, Parameter
+from telegrad.parallel.owners import OwnerOptimizer
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailbox, Mailboxes, PlaceId
 from telegrad.parallel.pipeline.moving import MovedModule
 from telegrad.parallel.pipeline.plan import Place, PlacePlan, StepOrder, StepReport
@@ -27,7 +28,7 @@ from telegrad.rpc import RRef, expose
 from telegrad.rpc.seams import current_agent, current_served_call
 from telegrad.types import Array, Shape
 
-__all__ = ["StageFacts", "StageRunner", "StageSource"]
+__all__ = ["StageFacts", "StageRunner", "StageSource", "StateCopy"]
 
 
 @final
@@ -90,6 +91,20 @@ class StageFacts:
     popped: list[str]
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class StateCopy:
+    """The state of one place at one time.
+
+    Attributes:
+        stages: The state of each stage.
+        optimizers: For each optimizer the state of the parameters here, by their numbers.
+    """
+
+    stages: dict[int, dict[str, Array]]
+    optimizers: list[dict[int, dict[str, Any]]]
+
+
 @expose
 @final
 class StageRunner:
@@ -103,6 +118,7 @@ class StageRunner:
         self._stages = {stage: source.module() for stage, source in sources.items()}
         self._place: Place | None = None
         self._running = threading.Lock()
+        self._copies: dict[int, dict[int, StateCopy]] = {}
 
     def facts(self) -> dict[int, StageFacts]:
         """Returns the facts about each stage."""
@@ -197,6 +213,37 @@ class StageRunner:
         """Replaces the state of stages."""
         for stage, state in states.items():
             self._stages[stage].load_state_dict(state)
+
+    def copy(
+        self,
+        version: int,
+        optimizers: Sequence[RRef[OwnerOptimizer]],
+        neighbour: tuple[int, RRef[StageRunner]] | None,
+    ) -> None:
+        """Keeps a copy of the state of this place, and hands one to a neighbour.
+
+        Args:
+            version: The number of the copy.
+            optimizers: The parts of the pipeline's optimizers that step parameters here.
+            neighbour: The number of this place, and the runner of another one.
+        """
+        states = [each.local_value().state() for each in optimizers]
+        copied = StateCopy(self.state(), states)
+        self.keep(version, -1, copied)
+        if neighbour is not None:
+            place, runner = neighbour
+            runner.rpc_sync().keep(version, place, copied)
+
+    def keep(self, version: int, place: int, copied: StateCopy) -> None:
+        """Keeps a copy of a place, -1 for this one; older ones but the last are dropped."""
+        known = self._copies.setdefault(place, {})
+        known[version] = copied
+        for old in sorted(known)[:-2]:
+            del known[old]
+
+    def copies(self) -> dict[int, dict[int, StateCopy]]:
+        """Returns the copies kept here, by place (-1 for this one) and number."""
+        return self._copies
 
     def set_training(self, mode: bool) -> None:
         """Sets the mode of each stage."""

@@ -28,6 +28,7 @@ class Settings:
     recompute: str
     specs: Sequence[Spec] | None
     timeout: float | None
+    keep_copies: bool = False
 
     def __post_init__(self) -> None:
         count: object = self.num_microbatches

@@ -247,6 +247,56 @@ def lose(cluster: Cluster, schedule: str, where: tuple[str, int, int]) -> None:
     np.testing.assert_allclose(again, expected_losses, rtol=1e-12)
 
 
+def lose_with_copies(cluster: Cluster, schedule: str, where: tuple[str, int, int]) -> None:
+    """Neighbours' copies bring all stages to the last step of the optimizer."""
+    pipe = make(schedule, keep_copies=True)
+    optimizer = pipe.optimizer(optim.Adam, lr=0.01, max_norm=0.5)
+    model = whole()
+    own = optim.Adam(model.parameters(), lr=0.01)
+
+    def expected_step() -> float:
+        trap[-1].counts.clear()
+        loss, _ = reference(model, *batch(9))
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        own.step()
+        trap[-1].counts.clear()
+        return loss
+
+    for _ in range(3):
+        loss = expected_step()
+        assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
+        optimizer.step()
+    trap[-1].counts.clear()
+    trap[-1].where, trap[-1].raises = where, False
+    failed: list[PipelineError] = []
+
+    def step() -> None:
+        try:
+            pipe.step(*batch(9))
+        except PipelineError as error:
+            failed.append(error)
+
+    trainer = threading.Thread(target=contextvars.copy_context().run, args=(step,))
+    trainer.start()
+    assert trap[-1].reached.wait(30)
+    cluster.kill(where[1] + 1)
+    trap[-1].release.set()
+    trainer.join(30)
+    pipe.replace(failed[0].stage, "worker0")
+    for _ in range(3):
+        loss = expected_step()
+        assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
+        optimizer.step()
+    close(pipe.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("stage", range(3))
+def test_copies_at_neighbours_lose_no_step(stage: int) -> None:
+    options = rpc.RpcOptions(lost_after=2.0, timeout=30.0)
+    with Cluster(4, options=options) as cluster:
+        cluster.call(0, lose_with_copies, cluster, "1f1b", ("backward", stage, 1))
+
+
 def check_losses(places: Any, examples: int) -> None:
     @given(SCHEDULES, places)
     @settings(max_examples=examples, deadline=None)
