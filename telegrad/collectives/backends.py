@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+import numpy as np
+
+from telegrad.arrays import joined_rows
 from telegrad.collectives.algorithms import (
     direct,
     dissemination,
@@ -24,7 +27,12 @@ from telegrad.collectives.algorithms import (
     shared_memory,
     star,
 )
-from telegrad.collectives.link import Backend, Link, MakeBackend, OpenBackend
+from telegrad.collectives.link import (
+    Backend,
+    Link,
+    MakeBackend,
+    OpenBackend,
+)
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.collectives.select import (
     DEFAULT,
@@ -93,13 +101,22 @@ class MessageBackend(Backend):
         await choice.run(self._link, flat, op, root)
 
     async def all_gather(
-        self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
+        self,
+        array: Array,
+        shape_of: Callable[[int], Shape] | None = None,
+        *,
+        heard: bool = False,
     ) -> list[Array]:
         """Returns a copy of each rank's array; not every algorithm hears from all ranks."""
         choice = select_all_gather(array.nbytes, self._link.size, self._thresholds)
         if heard or choice.run is direct.all_gather:
             return await direct.all_gather(self._link, array, shape_of)
         return await choice.run(self._link, array)  # the shapes travel along
+
+    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
+        """Returns the same copies, joined along the first axis."""
+        gathered = await self.all_gather(array, shape_of)
+        return joined_rows([np.atleast_1d(each) for each in gathered])
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
         """Returns a copy of each rank's array at rank `root`, None elsewhere."""
@@ -112,6 +129,10 @@ class MessageBackend(Backend):
     async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
         """Returns the parts that all ranks have for this one."""
         return await direct.all_to_all(self._link, parts)
+
+    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
+        """Returns the same parts, joined along the first axis."""
+        return joined_rows(await self.all_to_all(parts))
 
     async def reduce_scatter(
         self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
@@ -148,10 +169,18 @@ class MemoryBackend(Backend):
         await shared_memory.reduce(self._room, flat, op, root)
 
     async def all_gather(
-        self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
+        self,
+        array: Array,
+        shape_of: Callable[[int], Shape] | None = None,
+        *,
+        heard: bool = False,
     ) -> list[Array]:
         """Returns a copy of each rank's array; hears from all ranks."""
         return await shared_exchange.all_gather(self._room, array, shape_of)
+
+    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
+        """Returns the same copies, joined along the first axis."""
+        return await shared_exchange.all_gather_rows(self._room, array, shape_of)
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
         """Returns a copy of each rank's array at rank `root`, None elsewhere."""
@@ -164,6 +193,10 @@ class MemoryBackend(Backend):
     async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
         """Returns the parts that all ranks have for this one."""
         return await shared_exchange.all_to_all(self._room, parts, whole)
+
+    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
+        """Returns the same parts, joined along the first axis."""
+        return await shared_exchange.all_to_all_rows(self._room, parts, whole)
 
     async def reduce_scatter(
         self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None

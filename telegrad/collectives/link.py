@@ -166,7 +166,11 @@ class Backend(ABC):
 
     @abstractmethod
     async def all_gather(
-        self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
+        self,
+        array: Array,
+        shape_of: Callable[[int], Shape] | None = None,
+        *,
+        heard: bool = False,
     ) -> list[Array]:
         """Returns new arrays: a copy of each rank's array, by rank.
 
@@ -176,6 +180,10 @@ class Backend(ABC):
                 its call.
             heard: True if afterwards the calls of all ranks must be known.
         """
+
+    @abstractmethod
+    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
+        """Returns what `all_gather` does, joined along the first axis as one new array."""
 
     @abstractmethod
     async def gather(self, array: Array, root: int) -> list[Array] | None:
@@ -202,12 +210,16 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
+        """Returns what `all_to_all` does, joined along the first axis as one new array."""
+
+    @abstractmethod
     async def reduce_scatter(
         self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
     ) -> Array:
         """Returns a new array: the reduction of the parts that all ranks have for this one.
 
-        It combines in rank order. The arguments are those of `all_to_all`.
+        It combines in rank order. For the arguments see `all_to_all`.
         """
 
 

@@ -81,7 +81,15 @@ class Job:
 
 
 IN_PLACE = ["barrier", "broadcast", "all_reduce", "reduce"]
-EXCHANGES = ["all_gather", "gather", "scatter", "all_to_all", "reduce_scatter"]
+EXCHANGES = [
+    "all_gather",
+    "all_gather_rows",
+    "all_to_all_rows",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "reduce_scatter",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -139,6 +147,23 @@ def test_a_broadcast_goes_once_to_each_other_host(root: int) -> None:
     assert sent == [arrays[0].nbytes if r == (0 if root < 3 else 3) else 0 for r in range(N)]
 
 
+def arguments(r: int, arrays: list[Array], parts: list[list[Array]]) -> dict[str, tuple[Any, ...]]:
+    """Returns the arguments of each verb at a rank; rank 2 is the root."""
+    return {
+        "barrier": (),
+        "broadcast": (arrays[r], 2),
+        "all_reduce": (arrays[r], ReduceOp.SUM),
+        "reduce": (arrays[r], ReduceOp.SUM, 2),
+        "all_gather": (arrays[r],),
+        "all_gather_rows": (arrays[r], lambda q: arrays[q].shape),
+        "gather": (arrays[r], 2),
+        "scatter": (parts[r][0], parts[2] if r == 2 else [], 2),
+        "all_to_all": (parts[r],),
+        "all_to_all_rows": (parts[r],),
+        "reduce_scatter": (parts[r], ReduceOp.SUM),
+    }
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", [*IN_PLACE, *EXCHANGES])
 def test_no_rank_returns_before_all_have_come(kind: str, verb: str) -> None:
@@ -156,19 +181,8 @@ def test_no_rank_returns_before_all_have_come(kind: str, verb: str) -> None:
                 link.own_call = Signature(operation=verb, shape=shape, parts=stated)
 
         async def one(link: Link, _: Array) -> None:
-            r = link.rank
-            args: dict[str, tuple[Any, ...]] = {
-                "barrier": (),
-                "broadcast": (arrays[r], 2),  # noqa: B023
-                "all_reduce": (arrays[r], ReduceOp.SUM),  # noqa: B023
-                "reduce": (arrays[r], ReduceOp.SUM, 2),  # noqa: B023
-                "all_gather": (arrays[r],),  # noqa: B023
-                "gather": (arrays[r], 2),  # noqa: B023
-                "scatter": (parts[r][0], parts[2] if r == 2 else [], 2),  # noqa: B023
-                "all_to_all": (parts[r],),  # noqa: B023
-                "reduce_scatter": (parts[r], ReduceOp.SUM),  # noqa: B023
-            }
-            backend = await enter(link, job.sharings[r])  # noqa: B023
+            backend = await enter(link, job.sharings[link.rank])  # noqa: B023
+            args = arguments(link.rank, arrays, parts)  # noqa: B023
             await getattr(backend, verb)(*args[verb])
 
         assert job.fake.run_without(absent, one) == set()
@@ -211,9 +225,12 @@ def check_exchange(
     """Each rank has an array, or a part for each rank; all have different shapes."""
     own = [cut(array, r) for r, array in enumerate(arrays)]
     parts = [
-        [cut(array, q + (r if verb == "all_to_all" else 0)) for q in range(N)]
+        [cut(array, q + (r if "all_to_all" in verb else 0)) for q in range(N)]
         for r, array in enumerate(arrays)
     ]
+    if verb.endswith("_rows"):
+        own = [each.reshape(-1) for each in own]
+        parts = [[each.reshape(-1) for each in of] for of in parts]
     state_calls(job, verb, own, parts, root)
     if verb in ("all_gather", "gather"):
         args = (root,) if verb == "gather" else ()
@@ -222,6 +239,12 @@ def check_exchange(
                 assert_same(found, own)
             else:
                 assert found is None
+    elif verb == "all_gather_rows":
+        for found in job.run(verb, own, lambda r: own[r].shape, wanted_type=wanted_type):
+            assert_same([found], [np.concatenate(own)])
+    elif verb == "all_to_all_rows":
+        for r, found in enumerate(job.run(verb, parts, wanted_type=wanted_type)):
+            assert_same([found], [np.concatenate([parts[q][r] for q in range(N)])])
     elif verb == "scatter":
         got = [np.zeros(part.size, part.dtype) for part in parts[root]]
         flat = [part.reshape(-1) for part in parts[root]]
@@ -241,9 +264,10 @@ def check_exchange(
 
 def state_calls(job: Job, verb: str, own: list[Array], parts: list[list[Array]], root: int) -> None:
     """Gives the links the calls that a verb of users makes."""
+    verb = verb.removesuffix("_rows")
     for r, link in enumerate(job.links):
         shapes = tuple(part.shape for part in parts[r])
-        if verb in ("all_gather", "gather"):
+        if "gather" in verb:
             link.own_call = Signature(operation=verb, shape=own[r].shape)
         elif verb == "scatter":
             stated = shapes if r == root else ()

@@ -551,7 +551,7 @@ def test_arrays_in_shared_memory_are_exchanged_where_they_are(kind: str, n: int)
             if verb == "all_gather":  # noqa: B023
                 return await backend.all_gather(arrays[r])
             if verb == "all_to_all":  # noqa: B023
-                return await backend.all_to_all(cut[r], arrays[r])  # noqa: B023
+                return await backend.all_to_all(cut[r], whole=arrays[r])  # noqa: B023
             return await backend.reduce_scatter(cut[r], ReduceOp.AVG, arrays[r])  # noqa: B023
 
         for r, found in enumerate(job.run(run)):

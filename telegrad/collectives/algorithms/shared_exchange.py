@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from telegrad.arrays import views_of
 from telegrad.collectives.algorithms.direct import check_wanted
 from telegrad.collectives.reduction import ReduceOp, combine, finish
 from telegrad.collectives.shared_memory.boards import BLOCK_BYTES
@@ -26,7 +27,17 @@ from telegrad.collectives.shared_memory.residents import LEAST_BYTES
 from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Shape
 
-__all__ = ["Wanted", "all_gather", "all_to_all", "exchange", "gather", "reduce_scatter", "scatter"]
+__all__ = [
+    "Wanted",
+    "all_gather",
+    "all_gather_rows",
+    "all_to_all",
+    "all_to_all_rows",
+    "exchange",
+    "gather",
+    "reduce_scatter",
+    "scatter",
+]
 
 CALL_BYTES = 32 * 2**10  # in the first block; a longer call has blocks of its own
 ALIGNMENT = 64  # bytes of a line of the processor's caches
@@ -56,8 +67,8 @@ async def exchange(
 
     Meetings: 1 for n parts of at most (1 MiB - 32 KiB) / n. One more for each further 1 MiB / n of
     the longest part. If the parts are cut of one array, and have 1 MiB on each rank, one more: for
-    arrays of all ranks that were made in shared memory, 3 in all, or 4 the first time. Each byte is
-    copied in once, unless it lies there, and out once.
+    arrays of all ranks that were made in shared memory, 3 in all, or 4 the first time. Each byte for
+    another rank is copied in once, unless it lies there, and out once.
 
     Args:
         room: The ranks.
@@ -69,10 +80,10 @@ async def exchange(
     """
     shown = [_octets(part) for part in parts]
     call = np.frombuffer(room.call, np.uint8)
-    sections = _Sections(room, len(shown), put or _copy)
+    sections = _Sections(room, shown, put or _copy)
     blocks = room.blocks()
     blocks[room.rank][: min(call.size, CALL_BYTES)] = call[:CALL_BYTES]
-    done = sections.show(blocks, shown, 0, CALL_BYTES)
+    done = sections.show(blocks, 0, CALL_BYTES)
     notes = await room.meet(call.size << 40 | max(part.size for part in shown))
     sizes, longest = [note >> 40 for note in notes], max(note & 2**40 - 1 for note in notes)
     if max(sizes) <= CALL_BYTES:
@@ -81,10 +92,8 @@ async def exchange(
         sections.take(blocks, wanted, 0, CALL_BYTES)
     else:
         calls = [np.empty(n, np.uint8) for n in sizes]
-        of_calls = _Sections(room, 1, _copy)
-        await of_calls.exchange(
-            [call], {r: Wanted(each) for r, each in enumerate(calls)}, 0, max(sizes)
-        )
+        shown_calls = {r: Wanted(each) for r, each in enumerate(calls)}
+        await _Sections(room, [call], _copy).exchange(shown_calls, 0, max(sizes))
         room.learn_calls([each.tobytes() for each in calls])
         wanted, done = want(), 0
     if whole is not None and min(note & 2**40 - 1 for note in notes) >= LEAST_BYTES:
@@ -95,23 +104,35 @@ async def exchange(
                 sections.put(r, rest, memories[r][start + done :][: rest.size])
             await room.meet()  # then nobody reads the arrays of others any more
             return
-    await sections.exchange(shown, wanted, done, longest)
+    await sections.exchange(wanted, done, longest)
 
 
 async def all_gather(
     room: Room, array: Array, shape_of: Callable[[int], Shape] | None = None
 ) -> list[Array]:
     """Returns new arrays: a copy of each rank's array, by rank; see `direct.all_gather`."""
-    link, gathered = room.meeting, list[Array]()
+    gathered: list[Array] = []
+    await _all_gather(
+        room, array, shape_of or (lambda r: room.meeting.call_of(r).shape or ()), _apart(gathered)
+    )
+    return gathered
 
+
+async def all_gather_rows(room: Room, array: Array, shape_of: Callable[[int], Shape]) -> Array:
+    """Returns the same copies, joined along the first axis as one new array."""
+    rows = _Rows()
+    await _all_gather(room, array, shape_of, rows.make)
+    return rows.array
+
+
+async def _all_gather(
+    room: Room, array: Array, shape_of: Callable[[int], Shape], make: _Make
+) -> None:
     def want() -> dict[int, Wanted]:
-        for r in range(room.size):
-            shape = (link.call_of(r).shape or ()) if shape_of is None else shape_of(r)
-            gathered.append(np.empty(shape, array.dtype))
-        return {r: Wanted(each) for r, each in enumerate(gathered)}
+        made = make([shape_of(r) for r in range(room.size)], array.dtype)
+        return {r: Wanted(each) for r, each in enumerate(made)}
 
     await exchange(room, [array], want, whole=array)
-    return gathered
 
 
 async def gather(room: Room, array: Array, root: int) -> list[Array] | None:
@@ -145,20 +166,28 @@ async def all_to_all(room: Room, parts: Sequence[Array], whole: Array | None = N
     Raises:
         CollectiveMismatchError: A rank shows another shape than its receiver expects; on all ranks.
     """
-    link, received = room.meeting, list[Array]()
+    received: list[Array] = []
+    await _all_to_all(room, parts, whole, _apart(received))
+    return received
 
+
+async def all_to_all_rows(room: Room, parts: Sequence[Array], whole: Array | None = None) -> Array:
+    """Returns the same parts, joined along the first axis as one new array; raises the same."""
+    rows = _Rows()
+    await _all_to_all(room, parts, whole, rows.make)
+    return rows.array
+
+
+async def _all_to_all(room: Room, parts: Sequence[Array], whole: Array | None, make: _Make) -> None:
     def want() -> dict[int, Wanted]:
-        check_wanted(link)
-        starts = []
-        for r in range(room.size):
-            shapes = link.call_of(r).parts
-            received.append(np.empty(shapes[room.rank], parts[0].dtype))
-            items = sum(math.prod(shape) for shape in shapes[: room.rank])
-            starts.append(items * parts[0].dtype.itemsize)
-        return {r: Wanted(*each) for r, each in enumerate(zip(received, starts, strict=True))}
+        check_wanted(room.meeting)
+        shapes = [room.meeting.call_of(r).parts for r in range(room.size)]
+        made = make([each[room.rank] for each in shapes], parts[0].dtype)
+        before = [sum(math.prod(shape) for shape in each[: room.rank]) for each in shapes]
+        places = zip(made, before, strict=True)
+        return {r: Wanted(into, into.itemsize * n) for r, (into, n) in enumerate(places)}
 
     await exchange(room, parts, want, whole=whole)
-    return received
 
 
 async def reduce_scatter(
@@ -185,59 +214,88 @@ async def reduce_scatter(
     return total
 
 
+# Makes arrays of some shapes and a dtype, to be read into.
+_Make: TypeAlias = Callable[[Sequence[Shape], np.dtype[Any]], list[Array]]
+
+
+def _apart(made: list[Array]) -> _Make:
+    """Returns the function that makes arrays with memory of their own, and adds them to a list."""
+
+    def make(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> list[Array]:
+        made.extend(np.empty(shape, dtype) for shape in shapes)
+        return made
+
+    return make
+
+
+class _Rows:
+    """An array of parts that are joined along the first axis; an array without axes is a row."""
+
+    array: Array
+
+    def make(self, shapes: Sequence[Shape], dtype: np.dtype[Any]) -> list[Array]:
+        """Makes the array and returns its parts."""
+        rows = sum(shape[0] if shape else 1 for shape in shapes)
+        self.array = np.empty((rows, *shapes[0][1:]), dtype)
+        return views_of(self.array.reshape(-1), shapes)
+
+
 class _Sections:
     """The blocks of all ranks, cut into equal sections: one for each rank, or one for all.
 
     Args:
         room: The ranks.
-        count: The number of sections.
+        parts: The bytes that this rank shows in each section.
         put: As for `exchange`.
     """
 
-    def __init__(self, room: Room, count: int, put: Callable[[int, Array, Array], None]) -> None:
+    def __init__(
+        self, room: Room, parts: Sequence[Array], put: Callable[[int, Array, Array], None]
+    ) -> None:
         self.put = put
         self._room = room
-        self._count = count
-        self._mine = 0 if count == 1 else room.rank
+        self._parts = parts
+        self._mine = 0 if len(parts) == 1 else room.rank
 
-    def show(self, blocks: Sequence[Array], parts: Sequence[Array], start: int, head: int) -> int:
-        """Copies the parts of this rank from a byte on into its block; returns the byte after.
+    def show(self, blocks: Sequence[Array], start: int, head: int) -> int:
+        """Copies the parts for others from a byte on into this rank's block; returns the byte after.
 
         Args:
             blocks: The blocks of all ranks.
-            parts: The parts.
             start: The first byte of each part.
             head: The bytes at the head of each block that are used otherwise.
         """
         own, size = blocks[self._room.rank][head:], self._size(head)
-        for section, part in enumerate(parts):
-            piece = part[start : start + size]
-            own[section * size :][: piece.size] = piece
+        for section, part in enumerate(self._parts):
+            if section != self._mine or len(self._parts) == 1:
+                piece = part[start : start + size]
+                own[section * size :][: piece.size] = piece
         return start + size
 
     def take(
         self, blocks: Sequence[Array], wanted: Mapping[int, Wanted], start: int, head: int
     ) -> None:
-        """Reads from the blocks what this rank wants, from a byte on."""
+        """Reads what this rank wants, from a byte on: from the blocks, and from its own part."""
         size = self._size(head)
         for r in sorted(wanted):
             into = _octets(wanted[r].into)[start : start + size]
             if into.size:
-                self.put(r, into, blocks[r][head + self._mine * size :][: into.size])
+                shown = blocks[r][head + self._mine * size :]
+                if r == self._room.rank:
+                    shown = self._parts[self._mine][start:]
+                self.put(r, into, shown[: into.size])
 
-    async def exchange(
-        self, parts: Sequence[Array], wanted: Mapping[int, Wanted], start: int, end: int
-    ) -> None:
+    async def exchange(self, wanted: Mapping[int, Wanted], start: int, end: int) -> None:
         """Shows all parts and reads what this rank wants, between two bytes of each part."""
         while start < end:
             blocks = self._room.blocks()
-            after = self.show(blocks, parts, start, 0)
+            after = self.show(blocks, start, 0)
             await self._room.meet()
             self.take(blocks, wanted, start, 0)
             start = after
 
     def _size(self, head: int) -> int:
-        return (BLOCK_BYTES - head) // self._count // ALIGNMENT * ALIGNMENT
+        return (BLOCK_BYTES - head) // len(self._parts) // ALIGNMENT * ALIGNMENT
 
 
 def _octets(array: Array) -> Array:

@@ -581,10 +581,10 @@ def _all_gather_single(
 
     async def run(link: Link) -> Sequence[Array]:
         backend = await link.backend()
-        gathered = await backend.all_gather(
+        joined = await backend.all_gather_rows(
             staged.shaped, lambda r: calls_of(link, r)[0].shape or ()
         )
-        return [staged.to_user(joined_rows([np.atleast_1d(each) for each in gathered]))]
+        return [staged.to_user(joined)]
 
     return Joint(run, choice.eager_bytes, in_turn=True)
 
@@ -722,8 +722,8 @@ def _all_to_all_single_call(
 
     async def run(link: Link) -> Array:
         backend = await link.backend()
-        received = await backend.all_to_all(cut_rows(staged.shaped, lengths), staged.flat)
-        return staged.to_user(joined_rows(received))
+        parts = cut_rows(staged.shaped, lengths)
+        return staged.to_user(await backend.all_to_all_rows(parts, staged.flat))
 
     return Call(
         signature=signature_of(

@@ -131,7 +131,7 @@ class NcclBackend(Backend):
         self._exchange(parts, found)
         return found
 
-    async def all_to_all_rows(self, parts: Sequence[Array]) -> Array:
+    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
         """Returns the same parts, joined along their first axis as one new array."""
         direct.check_wanted(self._link)
         shapes = self._own_parts()
