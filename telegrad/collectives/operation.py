@@ -167,6 +167,7 @@ class Call(Generic[T]):
         run: The algorithm; the verb returns its value.
         in_turn: True if it uses the backend of its group, which serves one operation at a time.
         eager_bytes: The bytes it may send to one rank before that rank has entered.
+        expected_bytes: The bytes that a receive waits for; 0 if they are unknown.
         channel: The channel that counts it; None for an operation of all members.
         names_all: True if the error of its deadline names all missing ranks, not one alone.
         staged: The arrays that `run` uses.
@@ -177,6 +178,7 @@ class Call(Generic[T]):
     run: Callable[[Link], Steps[T]]
     in_turn: bool = False
     eager_bytes: int = 0
+    expected_bytes: int = 0
     channel: Channel = None
     names_all: bool = True
     staged: Sequence[Staged] = ()
@@ -381,7 +383,9 @@ class Operation(Meeting, Generic[T]):
         step = self._received[source]
         self._received[source] += 1
         data: Buffer = await self._hear(
-            lambda: (source, step) in self.slot.arrived, lambda: self.slot.take(source, step)
+            source,
+            lambda: (source, step) in self.slot.arrived,
+            lambda: self.slot.take(source, step),
         )
         if source not in self._told_ready:
             self.unasked += memoryview(data).nbytes + MESSAGE_BYTES
@@ -389,7 +393,7 @@ class Operation(Meeting, Generic[T]):
 
     async def sender(self) -> int:
         """Waits until it is known which rank sends, for a receive from any rank."""
-        return await self._hear(lambda: self.partner is not None, lambda: self.partner)
+        return await self._hear(ANY, lambda: self.partner is not None, lambda: self.partner)
 
     def signal(self, to: int) -> None:
         """Sends a push without data; signals are numbered apart from data."""
@@ -453,19 +457,29 @@ class Operation(Meeting, Generic[T]):
         message = OperationMessage(self.group.key, self.slot.id, self.slot.signature, step)
         packed = pack_short(message, data)
         with self.group.state_lock:
-            if not (queues.fits(to, len(packed)) and self._may_push(to, nbytes)):
+            allowed = queues.fits(to, len(packed)) and (
+                to in self.slot.ready or self._may_push(to, nbytes)
+            )
+            if not allowed:
                 return False
             asleep = queues.put(to, packed)
         if asleep:
             self.wake(to)
         return True
 
-    async def _hear(self, there: Callable[[], bool], find: Callable[[], R | None]) -> R:
+    async def _hear(
+        self, source: int, there: Callable[[], bool], find: Callable[[], R | None]
+    ) -> R:
         """Waits as `until` does; between two ranks it looks into the memory that they share, too."""
         if self.slot.id.channel is None or not self.group.sharing.possible:
             return await self.until(find)
-        queues = self.group.sharing.queues
-        return await queues.wait(there, self.group.collect, lambda: self.until(find))
+        return await self.group.sharing.queues.wait(
+            source,
+            there,
+            self.group.collect,
+            lambda: self.until(find),
+            short=self.call.expected_bytes <= SHORT_BYTES,
+        )
 
     def look(self) -> None:
         """Makes this rank look again if it waits in `until`."""

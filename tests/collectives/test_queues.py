@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from telegrad import collectives as dist
 from telegrad.collectives.link import run_here
 from telegrad.collectives.messages import (
+    ANY,
     GroupKey,
     OperationId,
     OperationMessage,
@@ -24,7 +25,12 @@ from telegrad.collectives.messages import (
     unpack_short,
 )
 from telegrad.collectives.shared_memory.boards import BOARD_BYTES, LISTENS, Board
-from telegrad.collectives.shared_memory.queues import QUEUE_BYTES, SHORT_BYTES, Queue, Queues
+from telegrad.collectives.shared_memory.queues import (
+    QUEUE_BYTES,
+    SHORT_BYTES,
+    Queue,
+    Queues,
+)
 from telegrad.errors import DecodeError
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
@@ -146,7 +152,7 @@ def test_every_order_of_accesses_brings_all_messages(
 
             if k == opened:
                 queues.open(0, range(n), boards_of(0))
-            run_here(queues.wait(there, collect, until))
+            run_here(queues.wait(ANY, there, collect, until, short=True))
 
     schedule.run([receiver, *(sender(r) for r in range(1, n))])
     for r in range(1, n):

@@ -314,5 +314,6 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
     return Call(
         signature=signature_of("recv", checked, "", shape=checked.shape),
         run=run,
+        expected_bytes=staged.flat.nbytes,
         channel=(source, group.rank, check_tag(tag)),
     )

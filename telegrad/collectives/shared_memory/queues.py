@@ -20,7 +20,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
 from telegrad.collectives.link import Steps
+from telegrad.collectives.messages import ANY
 from telegrad.collectives.shared_memory.boards import LISTENS, Board
+from telegrad.errors import DecodeError
 from telegrad.rpc.seams import Spin
 
 __all__ = ["QUEUE_BYTES", "SHORT_BYTES", "Queue", "Queues"]
@@ -69,10 +71,12 @@ class Queue:
         return self._words[WRITTEN] == self._taken
 
     def take(self) -> bytearray:
-        """Removes the next message; the queue must not be empty."""
+        """Removes the next message of a queue that is not empty; raises DecodeError for other bytes."""
         start = self._taken + LENGTH_BYTES
         length = int.from_bytes(self._read(self._taken, LENGTH_BYTES), "little")
-        message = self._read(start, min(length, RING_BYTES))
+        if length > RING_BYTES - LENGTH_BYTES:
+            raise DecodeError(f"a message of {length} bytes does not fit a queue of {RING_BYTES}")
+        message = self._read(start, length)
         self._words[TAKEN] = self._taken = start + length
         return message
 
@@ -151,19 +155,26 @@ class Queues:
 
     async def wait(
         self,
+        source: int,
         there: Callable[[], bool],
         collect: Callable[[], None],
         until: Callable[[], Steps[R]],
+        *,
+        short: bool,
     ) -> R:
         """Waits for a message that comes by a queue or in another way.
 
         Args:
+            source: Its sender; ANY for any rank.
             there: Returns True if it has come.
             collect: Takes all messages that are in the queues and hands them to their operations.
             until: Waits for it asleep, until a message in another way makes it look again.
+            short: True if it may be short. Of others the thread hears sooner asleep, as it then
+                reads the sockets.
         """
         began = time.monotonic()
-        if self._look(there):
+        looks = short and (source in self._from or (source == ANY and bool(self._from)))
+        if looks and self._look(there):
             collect()
             if there():
                 return await until()
@@ -173,7 +184,8 @@ class Queues:
             return await until()
         finally:
             self._listen(-1)
-            self._spin.learn(time.monotonic() - began)
+            if looks:
+                self._spin.learn(time.monotonic() - began)
 
     def _look(self, there: Callable[[], bool]) -> bool:
         """Looks for a short while until there is a message, unless another thread does."""
