@@ -6,7 +6,7 @@ the backward computes the weights again: Rabe and Staats, "Self-attention does n
 memory" (2021).
 
 On CuPy arrays the products are those of cuBLAS, and `cuda/attention.cu` does in one launch all that is
-between them, forward and backward.
+between them, forward and backward. The weights of one part of the leading axes are in memory at a time.
 
 A row whose keys are all masked has no weights: its result is zero.
 """
@@ -21,7 +21,8 @@ import numpy as np
 from telegrad.arrays import batched_product, computing_dtype, is_cupy, namespace
 from telegrad.kernels.cross_entropy import row_teams
 from telegrad.kernels.cuda import Kernel, contiguous
-from telegrad.types import Array
+from telegrad.kernels.philox import mask_of
+from telegrad.types import Array, Shape
 
 __all__ = ["attention_backward", "attention_forward", "causal_bias"]
 
@@ -29,6 +30,9 @@ BLOCK: Final = 1 << 16
 """Number of weights in one block. With 2^16 weights of float32, the block and its gradient fit a
 cache of 1 MB; two or four times as many took up to 1.4 times as long (4 x 8 heads of 256 by 256,
 one core)."""
+
+MOST: Final = 1 << 27
+"""Number of weights in memory at once on a GPU: two arrays of 512 MiB in float32."""
 
 SMALL: Final = 40.0
 """Largest score that needs no shift: exp(40) is 2e17, and a sum of 1e20 of them fits float32."""
@@ -43,6 +47,8 @@ def attention_forward(
     weights: Array | None = None,
     *,
     causal: bool = False,
+    seed: int = 0,
+    p: float = 0.0,
 ) -> tuple[Array, Array]:
     """Computes attention: for each query the weighted mean of the values.
 
@@ -54,13 +60,15 @@ def attention_forward(
         scale: The factor of the scores.
         weights: An array that receives the weights, shape (..., queries, keys); None for none.
         causal: True to let each query read only keys up to its own number.
+        seed: The key of the mask that `kernels.dropout` has for an array of all weights.
+        p: The probability with which a weight is dropped; on NumPy arrays 0.
 
     Returns:
         The result, shape (..., queries, value length), and the logarithms of the rows' sums, of at
         least float32, shape (..., queries, 1).
     """
     if is_cupy(q):
-        return _launch_forward(q, k, v, bias, scale, weights, causal=causal)
+        return _launch_forward(q, k, v, bias, weights, (scale, causal, seed, p))
     bias = _with_causal(bias, q, k, causal=causal)
     xp = namespace(q)
     result = xp.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
@@ -97,6 +105,8 @@ def attention_backward(
     of_weights: Array | None = None,
     *,
     causal: bool = False,
+    seed: int = 0,
+    p: float = 0.0,
 ) -> None:
     """Computes the gradients of `q`, `k` and `v` and writes them into `out`.
 
@@ -110,9 +120,11 @@ def attention_backward(
         out: Arrays that receive the gradients, one for each input.
         of_weights: The gradient of the weights, or None if they have no gradient.
         causal: The value given to `attention_forward`.
+        seed: The value given to `attention_forward`.
+        p: The value given to `attention_forward`.
     """
     if is_cupy(g):
-        _launch_backward(g, logarithms, inputs, bias, scale, out, of_weights, causal=causal)
+        _launch_backward(g, logarithms, inputs, bias, out, of_weights, (scale, causal, seed, p))
         return
     xp = namespace(g)
     q, k, v = inputs
@@ -153,15 +165,22 @@ _SLOPES: Final = Kernel("attention", "attention_slopes")
 
 
 def _launch_forward(
-    q: Any, k: Any, v: Any, bias: Any, scale: float, weights: Any, *, causal: bool
+    q: Any, k: Any, v: Any, bias: Any, weights: Any, given: tuple[Any, ...]
 ) -> tuple[Array, Array]:
-    products = batched_product(q, k.swapaxes(-1, -2))
-    logarithms = namespace(q).empty((*q.shape[:-1], 1), computing_dtype(q.dtype))
-    added, sizes, how = _added(bias, products, scale, causal=causal)
-    _WEIGHTS.launch(products, added, logarithms, *sizes, **how)
-    if weights is not None:
-        weights[...] = products
-    return batched_product(products, v).astype(q.dtype, copy=False), logarithms
+    xp = namespace(q)
+    scores = (*q.shape[:-1], k.shape[-2])
+    result = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    logarithms = xp.empty((*q.shape[:-1], 1), computing_dtype(q.dtype))
+    added, sizes = _added(bias, scores, q.dtype, *given)
+    q, k, v, of_result, of_logarithms = map(_flat, (q, k, v, result, logarithms))
+    for part, first in _parts(scores):
+        products = batched_product(q[part], k[part].swapaxes(-1, -2))
+        rows, (warps, how) = _rows(products), row_teams(products)
+        _WEIGHTS.launch(products, added, of_logarithms[part], first, rows, *sizes, warps, **how)
+        if weights is not None:
+            _flat(weights)[part] = products
+        batched_product(products, v[part], of_result[part])
+    return result, logarithms
 
 
 def _launch_backward(
@@ -169,36 +188,60 @@ def _launch_backward(
     logarithms: Any,
     inputs: Any,
     bias: Any,
-    scale: float,
     out: Any,
     of_weights: Any,
-    *,
-    causal: bool,
+    given: tuple[Any, ...],
 ) -> None:
-    q, k, v = inputs
-    g, q, k = contiguous(g), contiguous(q), contiguous(k)  # each is in two products
-    products, slopes = (batched_product(a, b.swapaxes(-1, -2)) for a, b in ((q, k), (g, v)))
-    slopes = slopes.astype(products.dtype, copy=False)
-    added, sizes, how = _added(bias, products, scale, causal=causal)
+    xp, dtype = namespace(g), inputs[0].dtype
+    scores = (*inputs[0].shape[:-1], inputs[1].shape[-2])
+    made = [each if each.flags.c_contiguous else xp.empty(each.shape, each.dtype) for each in out]
+    added, sizes = _added(bias, scores, dtype, *given)
+    g, q, k, v = (_flat(contiguous(each.astype(dtype, copy=False))) for each in (g, *inputs))
+    of_q, of_k, of_v, sums = map(_flat, (*made, contiguous(logarithms)))
     if of_weights is not None:
-        of_weights = contiguous(of_weights.astype(products.dtype, copy=False))
-    _SLOPES.launch(products, slopes, added, contiguous(logarithms), of_weights, *sizes, **how)
-    batched_product(slopes, k, out[0])
-    batched_product(slopes.swapaxes(-1, -2), q, out[1])
-    batched_product(products.swapaxes(-1, -2), g, out[2])
+        of_weights = _flat(contiguous(of_weights.astype(dtype, copy=False)))
+    for part, first in _parts(scores):
+        products = batched_product(q[part], k[part].swapaxes(-1, -2))
+        slopes = batched_product(g[part], v[part].swapaxes(-1, -2))
+        rows, (warps, how) = _rows(products), row_teams(products)
+        more = None if of_weights is None else of_weights[part]
+        arrays = (products, slopes, added, sums[part], more)
+        _SLOPES.launch(*arrays, first, rows, *sizes, warps, **how)
+        batched_product(slopes, k[part], of_q[part])
+        batched_product(slopes.swapaxes(-1, -2), q[part], of_k[part])
+        batched_product(products.swapaxes(-1, -2), g[part], of_v[part])
+    for result, found in zip(out, made, strict=True):
+        if found is not result:
+            result[...] = found
+
+
+def _flat(x: Any) -> Any:
+    """Returns matrices with one leading axis."""
+    return x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _rows(products: Any) -> int:
+    return int(products.shape[0] * products.shape[1])
+
+
+def _parts(scores: Shape) -> list[tuple[slice, int]]:
+    """Returns parts of the leading axes of all scores with at most MOST, and their first rows."""
+    *lead, queries, keys = scores
+    step = max(1, MOST // max(1, queries * keys))
+    return [(slice(i, i + step), i * queries) for i in range(0, math.prod(lead), step)]
 
 
 def _added(
-    bias: Any, products: Any, scale: float, *, causal: bool
-) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Returns the bias as the kernels take it, and the numbers and options of a launch."""
-    *lead, queries, keys = products.shape
+    bias: Any, scores: Shape, dtype: Any, scale: float, causal: Any, seed: int, p: float
+) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the bias as the kernels take it, and the numbers of a launch."""
+    *lead, queries, keys = scores
     strides = [0, 0, 0, 0]
     heads = math.prod(lead[1:])
     if bias is not None:
-        bias = bias.astype(products.dtype, copy=False)
+        bias = bias.astype(dtype, copy=False)
         if bias.ndim > 4 or len(lead) > 2:
-            bias = namespace(bias).broadcast_to(bias, products.shape)
+            bias = namespace(bias).broadcast_to(bias, scores)
             bias = bias.reshape(lead[0], heads, queries, keys)
         elif len(lead) == 1 and bias.ndim == 3:
             bias = bias[:, None]
@@ -206,9 +249,8 @@ def _added(
         steps = [math.prod(bias.shape[axis + 1 :]) for axis in range(bias.ndim)]
         own = [0 if n == 1 else step for n, step in zip(bias.shape, steps, strict=True)]
         strides[4 - bias.ndim :] = own
-    warps, how = row_teams(products)
-    rows = math.prod(lead) * queries
-    return bias, (rows, heads, queries, keys, *strides, int(causal), float(scale), warps), how
+    sizes = heads, queries, keys, *strides, int(causal), float(scale), seed, *mask_of(p)
+    return bias, sizes
 
 
 # -- on NumPy arrays -----------------------------------------------------------------------------

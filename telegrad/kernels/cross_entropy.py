@@ -241,7 +241,7 @@ def row_teams(x: Any) -> tuple[int, dict[str, Any]]:
     rows, items = _rows(x)
     if items * x.itemsize <= _WARP_BYTES:
         return 1, {"blocks": blocks_for(rows, 8), "threads": 256, "ITEM": x.dtype}
-    warps = min(32, -(-items * x.itemsize // 1024))  # two packs of 16 bytes for each thread
+    warps = min(16, -(-items * x.itemsize // 1024))  # two packs of 16 bytes for each thread
     return 0, {"blocks": blocks_for(rows, 1), "threads": 32 * warps, "ITEM": x.dtype}
 
 

@@ -16,7 +16,7 @@ from telegrad.arrays import computing_dtype, is_cupy, is_inexact, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = ["dropout"]
+__all__ = ["dropout", "mask_of"]
 
 _PIECE: Final = 1 << 13
 """Counters in one piece on the CPU: the arrays of a piece take some 300 kB."""
@@ -42,13 +42,12 @@ def dropout(x: Array, *, key: int, p: float) -> Array:
     """
     if not is_inexact(x.dtype):
         raise TypeError(f"dropout takes floating-point numbers, not {x.dtype}")
-    threshold = round(p * 2**32)
-    scale = 1 / (1 - p) if p < 1 else 0.0
+    threshold, scale = mask_of(p)
     xp = namespace(x)
     result: Any = xp.empty(x.shape, x.dtype)
     if is_cupy(x):
         blocks = blocks_for(x.size, 2048)
-        given = (contiguous(x), result, x.size, key, threshold, float(scale))
+        given = (contiguous(x), result, x.size, key, threshold, scale)
         _LAUNCHED.launch(*given, blocks=blocks, ITEM=x.dtype)
     else:
         flat, made = x.reshape(-1), result.reshape(-1)
@@ -59,6 +58,11 @@ def dropout(x: Array, *, key: int, p: float) -> Array:
             made[piece] = np.where(kept >= threshold, wide * scale, 0)
     final: Array = result
     return final
+
+
+def mask_of(p: float) -> tuple[int, float]:
+    """Returns the least word of an item that is kept, and the factor of the items that are kept."""
+    return round(p * 2**32), 1 / (1 - p) if p < 1 else 0.0
 
 
 def _words(key: int, start: int, count: int) -> Any:

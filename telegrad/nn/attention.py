@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from telegrad import kernels
-from telegrad.arrays import array_beside, is_floating, namespace
-from telegrad.autograd import Tensor, current_generator, rules
-from telegrad.nn.dropout import dropout
+from telegrad.arrays import array_beside, is_cupy, is_floating, namespace
+from telegrad.autograd import Tensor, as_tensor, current_generator, rules
 from telegrad.nn.layers import Linear, linear
 from telegrad.nn.module import Module, Parameter
 from telegrad.types import DTypeLike
@@ -65,9 +64,8 @@ def scaled_dot_product_attention(
     lead = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     query, key, value = (_with_lead(x, lead) for x in (query, key, value))
     bias = None if attn_mask is None else masked_bias(attn_mask, query, allowed=True)
-    result: Tensor
-    result, _ = attend(query, key, value, bias, dropout_p=dropout_p, scale=scale, causal=is_causal)
-    return result
+    how: Any = {"dropout_p": dropout_p, "scale": scale, "causal": is_causal}
+    return as_tensor(attend(query, key, value, bias, **how)[0])
 
 
 def attend(
@@ -95,15 +93,19 @@ def attend(
     """
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
-    if not dropout_p and not isinstance(bias, Tensor):
-        return rules.sequences.attention(
-            query, key, value, bias, scale, weights=weights, causal=causal
-        )
+    seed = _seed(dropout_p)
+    if not isinstance(bias, Tensor):
+        how: Any = {"weights": weights, "causal": causal, "seed": seed, "p": dropout_p}
+        return rules.sequences.attention(query, key, value, bias, scale, **how)
     if causal:
-        later = kernels.causal_bias(_data(query), query.shape[-2], key.shape[-2])
-        bias = later if bias is None else bias + later
-    drop = (lambda w: dropout(w, dropout_p)) if dropout_p else None
+        bias = bias + kernels.causal_bias(_data(query), query.shape[-2], key.shape[-2])
+    drop = (lambda w: rules.layers.dropout(w, key=seed, p=dropout_p)) if dropout_p else None
     return rules.sequences.attention_by_parts(query, key, value, bias, scale, drop)
+
+
+def _seed(p: float) -> int:
+    """Returns the key of the mask of a dropout, drawn from the generator of `manual_seed`."""
+    return int(current_generator().integers(2**63)) if p else 0
 
 
 def masked_bias(mask: Any, like: Any, *, allowed: bool) -> Any:
@@ -273,7 +275,8 @@ class MultiheadAttention(Module):
         bias = self._bias(shape, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
         weights: Any
-        if same and self._one_weight and not (dropout or isinstance(bias, Tensor)):
+        by_kernel = not dropout or is_cupy(_data(query))
+        if same and self._one_weight and by_kernel and not isinstance(bias, Tensor):
             scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
             read, weights = rules.sequences.attention_packed(
                 self._packed(query, by_batch=by_batch),
@@ -281,6 +284,8 @@ class MultiheadAttention(Module):
                 scale,
                 weights=need_weights,
                 causal=is_causal,
+                seed=_seed(dropout),
+                p=dropout,
             )
         else:
             inputs = enumerate((query, key, value))

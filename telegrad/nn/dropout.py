@@ -38,7 +38,7 @@ def dropout(
     >>> dropout(np.ones(4), training=False)
     tensor([1., 1., 1., 1.])
     >>> dropout(np.ones(8), 0.5, rng=np.random.default_rng(0))
-    tensor([2., 2., 2., 0., 0., 0., 0., 0.])
+    tensor([2., 0., 2., 0., 0., 2., 2., 2.])
     """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"a probability is from 0 to 1, not {p}")
@@ -61,7 +61,7 @@ class Dropout(Module):
 
     >>> layer = Dropout(0.5, rng=np.random.default_rng(0))
     >>> layer(np.ones(8))
-    tensor([2., 2., 2., 0., 0., 0., 0., 0.])
+    tensor([2., 0., 2., 0., 0., 2., 2., 2.])
     >>> layer.eval()(np.ones(8))
     tensor([1., 1., 1., 1., 1., 1., 1., 1.])
     """

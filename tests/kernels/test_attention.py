@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import kernels, nn
-from telegrad.autograd import tensor
+from telegrad.autograd import grad, rules, tensor
+from telegrad.kernels import attention
 from tests.gpu.comparison import normal
 from tests.gpu.launches import launches
 from tests.kernels.strided import DTYPES, agree, few, laid, layouts, small_grid
@@ -97,6 +98,37 @@ def test_more_rows_than_a_grid(cupy: Any, keys: int) -> None:
     both(cupy, case, np.float32, "plain", causal=True, masked=True, wanted=True)
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 6), (9, 6), (2, 3, 9, 6)])
+def test_parts_of_the_leading_axes(cupy: Any, monkeypatch: pytest.MonkeyPatch, shape: Any) -> None:
+    monkeypatch.setattr(attention, "MOST", 2 * 9 * 6)
+    case = (2, 3), 9, 6, shape
+    both(cupy, case, np.float32, "plain", causal=True, masked=True, wanted=True)
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("keys", [8, 5])
+@pytest.mark.parametrize("weights", [False, True])
+def test_dropped_weights_are_those_of_numpy(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, keys: int, weights: bool, parts: bool
+) -> None:
+    if parts:
+        monkeypatch.setattr(attention, "MOST", 4 * 6 * keys)
+    arrays = [normal(i, 2, 3, n, 4) for i, n in enumerate((6, keys, keys))]
+    found = []
+    for move in (np.asarray, cupy.asarray):
+        q, k, v = (tensor(move(each), requires_grad=True) for each in arrays)
+        how: Any = {"weights": weights, "causal": True, "seed": 12345, "p": 0.3}
+        y, w = rules.sequences.attention(q, k, v, None, 0.5, **how)
+        total = (y * y).sum()
+        if weights:
+            total = total + (w * w * w).sum()
+        first = grad(total, [q, k, v], create_graph=True)
+        second = grad(sum((each * each).sum() for each in first), [q, k, v])
+        found.append([y, *first, *second, *([w] if weights else [])])
+    for here, there in zip(*found, strict=True):
+        agree(cupy, there.data, here.data, times=100)
+
+
 def test_launches(stand_in_cupy: Any) -> None:
     q, k, v = (
         tensor(stand_in_cupy.asarray(normal(i, 2, 3, 5, 4, dtype=np.float32)), requires_grad=True)
@@ -109,3 +141,13 @@ def test_launches(stand_in_cupy: Any) -> None:
     assert len(forward) <= 3, forward
     counted = [name for name in backward if name != "array"]  # but for the leaves' own copies
     assert len(counted) <= 6, counted
+
+
+def test_launches_of_a_transformer_layer(stand_in_cupy: Any) -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, dim_feedforward=128, dropout=0.1).to("cuda")
+    x = tensor(stand_in_cupy.asarray(normal(0, 8, 2, 64, dtype=np.float32)), requires_grad=True)
+    with launches() as names:
+        y = layer(x)
+        y.backward(y.data)
+    counted = [name for name in names if name != "array"]  # but for the leaves' own copies
+    assert len(counted) <= 60, counted

@@ -20,7 +20,7 @@ from telegrad.arrays import is_cupy, namespace
 from telegrad.autograd.graph.autocast import cast_as
 from telegrad.autograd.graph.function import Function, FunctionContext
 from telegrad.autograd.ops import relu, sigmoid, stack, swapaxes
-from telegrad.autograd.rules.layers import recorded_gradients
+from telegrad.autograd.rules.layers import dropout, recorded_gradients
 from telegrad.autograd.tensor.tensor import Tensor
 
 __all__ = [
@@ -41,6 +41,8 @@ def attention(
     *,
     weights: bool = False,
     causal: bool = False,
+    seed: int = 0,
+    p: float = 0.0,
 ) -> tuple[Any, Any]:
     """Returns `softmax(scale * q @ k.T + bias) @ v`, and the softmax if `weights` is True.
 
@@ -54,22 +56,39 @@ def attention(
         scale: The factor of the scores.
         weights: True to return the softmax, too.
         causal: True to let each query read only keys up to its own number.
+        seed: The key of the mask of dropout.
+        p: The probability with which a weight is dropped.
 
     Returns:
         The result, shape (..., queries, value length); and the softmax, shape (..., queries, keys),
         or None.
     """
     q, k, v, bias = cast_as("attention", q, k, v, bias)
-    found = _Attention.apply(bias, scale, weights, causal, q, k, v)
+    if p and not is_cupy(_plain(q)):
+        if causal:
+            bias = _with_causal(bias, _plain(q), k)
+
+        def drop(each: Any) -> Any:
+            return dropout(each, key=seed, p=p)
+
+        return attention_by_parts(q, k, v, bias, scale, drop)
+    found = _Attention.apply(bias, (scale, weights, causal, seed, p), q, k, v)
     return found if weights else (found, None)
 
 
 def attention_packed(
-    packed: Any, bias: Any, scale: float, *, weights: bool = False, causal: bool = False
+    packed: Any,
+    bias: Any,
+    scale: float,
+    *,
+    weights: bool = False,
+    causal: bool = False,
+    seed: int = 0,
+    p: float = 0.0,
 ) -> tuple[Any, Any]:
-    """Returns `attention` of `packed[0]`, `packed[1]` and `packed[2]`."""
+    """Returns `attention` of `packed[0]`, `packed[1]` and `packed[2]`; `p` is 0 but on a GPU."""
     packed, bias = cast_as("attention", packed, bias)
-    found = _Attention.apply(bias, scale, weights, causal, packed)
+    found = _Attention.apply(bias, (scale, weights, causal, seed, p), packed)
     return found if weights else (found, None)
 
 
@@ -111,39 +130,53 @@ class _Attention(Function):
 
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
-        bias, scale, wanted, causal, *inputs = args
+        bias, (scale, wanted, *how), *inputs = args
+        given = dict(zip(("causal", "seed", "p"), how, strict=True))
         q, k, v = _three(_gathered(inputs))
         weights = None
         if wanted:
             weights = namespace(q).empty((*q.shape[:-1], k.shape[-2]), dtype=q.dtype)
-        result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights, causal=causal)
-        ctx.scale, ctx.causal = scale, causal  # type: ignore[attr-defined]
+        result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights, **given)
+        ctx.scale, ctx.given = scale, given  # type: ignore[attr-defined]
         ctx.save_for_backward(result, logarithms, bias, *inputs)
         return (result, weights) if wanted else result
 
     @staticmethod
     def backward(ctx: FunctionContext, *gradients: Any) -> Any:
         result, logarithms, bias, *inputs = ctx.saved_values
-        scale, causal = ctx.scale, ctx.causal  # type: ignore[attr-defined]
+        scale, given = ctx.scale, ctx.given  # type: ignore[attr-defined]
         if any(isinstance(g, Tensor) for g in gradients):
 
             def body(*inputs: Any) -> Any:
                 q, k, v = _three(inputs)
-                added = bias
-                if causal:
-                    later = kernels.causal_bias(result, q.shape[-2], k.shape[-2])
-                    added = later if bias is None else bias + later
-                return attention_by_parts(q, k, v, added, scale)[: len(gradients)]
+                added = _with_causal(bias, _plain(result), k) if given["causal"] else bias
+                drop = None
+                if given["p"]:
 
-            found = recorded_gradients(body, inputs, gradients, ctx.needs_input_grad[4:])
-            return (None, None, None, None, *found)
+                    def drop(each: Any) -> Any:
+                        return dropout(each, key=given["seed"], p=given["p"])
+
+                return attention_by_parts(q, k, v, added, scale, drop)[: len(gradients)]
+
+            found = recorded_gradients(body, inputs, gradients, ctx.needs_input_grad[2:])
+            return (None, None, *found)
         xp = namespace(result)
         g = xp.zeros_like(result) if gradients[0] is None else gradients[0]
         inputs = _gathered(inputs)
         out = [xp.empty_like(x) for x in inputs]
         three = _three(inputs), bias, scale, _three(out)
-        kernels.attention_backward(g, result, logarithms, *three, *gradients[1:], causal=causal)
-        return (None, None, None, None, *out)
+        kernels.attention_backward(g, result, logarithms, *three, *gradients[1:], **given)
+        return (None, None, *out)
+
+
+def _plain(x: Any) -> Any:
+    return x.data if isinstance(x, Tensor) else x
+
+
+def _with_causal(bias: Any, q: Any, k: Any) -> Any:
+    """Returns the bias with minus infinity at the keys after a query's own number."""
+    later = kernels.causal_bias(q, q.shape[-2], k.shape[-2])
+    return later if bias is None else bias + later
 
 
 def _gathered(inputs: Sequence[Any]) -> list[Any]:

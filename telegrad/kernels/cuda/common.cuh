@@ -186,6 +186,7 @@ __device__ inline void each_pack(bool packed, Index items, Index thread, Index s
     if (packed && items % N == 0)
         for (Index k = thread * N; k < items; k += step * N) function(Items<N>(), k);
     else
+#pragma unroll 1
         for (Index k = thread; k < items; k += step) function(Items<1>(), k);
 }
 
@@ -234,4 +235,59 @@ struct Team {
     __device__ Index rows() const { return warps ? (Index)gridDim.x * (blockDim.x / 32) : gridDim.x; }
     template <class T> __device__ T sum(T x) const { return warps ? warp_sum(x) : block_sum(x); }
     template <class T> __device__ T max(T x) const { return warps ? warp_max(x) : block_max(x); }
+};
+
+// -- random numbers: Philox 4x32-10 of J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+// (2011) --
+
+struct Words {
+    unsigned at[4];
+};
+
+__device__ inline Words philox(unsigned long long counter, unsigned low, unsigned high) {
+    unsigned a = (unsigned)counter, b = (unsigned)(counter >> 32), c = 0, d = 0;
+#pragma unroll 2
+    for (int round = 0; round < 10; ++round) {
+        const unsigned long long first = 0xd2511f53ull * a, second = 0xcd9e8d57ull * c;
+        a = (unsigned)(second >> 32) ^ b ^ low;
+        c = (unsigned)(first >> 32) ^ d ^ high;
+        b = (unsigned)second;
+        d = (unsigned)first;
+        low += 0x9e3779b9u;
+        high += 0xbb67ae85u;
+    }
+    return {{a, b, c, d}};
+}
+
+// Item i is kept if word i % 4 of counter i / 4 is at least the threshold.
+struct Mask {
+    Index key, threshold;
+
+    __device__ Words words(Index counter) const {
+        return philox((unsigned long long)counter, (unsigned)key,
+                      (unsigned)((unsigned long long)key >> 32));
+    }
+    // Tells which of the items `first` and following are kept: bit j tells of item first + j.
+    template <int M> __device__ unsigned of(Index first) const {
+        unsigned kept = 0;
+        if (M % 4 == 0 && first % 4 == 0) {
+#pragma unroll 1
+            for (int q = 0; q < M / 4; ++q) {
+                const Words found = words(first / 4 + q);
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    kept |= (unsigned)((Index)found.at[j] >= threshold) << (4 * q + j);
+            }
+        } else {
+#pragma unroll 1
+            for (int j = 0; j < M; ++j) {
+                const Words found = words((first + j) / 4);
+                const int k = (int)((first + j) % 4);
+                const unsigned low = k & 1 ? found.at[1] : found.at[0];
+                const unsigned high = k & 1 ? found.at[3] : found.at[2];
+                kept |= (unsigned)((Index)(k & 2 ? high : low) >= threshold) << j;
+            }
+        }
+        return kept;
+    }
 };
