@@ -24,31 +24,32 @@ _TYPES: Final = {
 _DEFAULT: Final = -1  # CUBLAS_GEMM_DEFAULT
 
 
-def batched_product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """Returns `a @ b` of CuPy arrays of the same leading axes.
+def batched_product(a: Array, b: Array, out: Array | None = None, *, factor: float = 1.0) -> Array:
+    """Returns `factor * a @ b` of CuPy arrays of the same leading axes.
 
     Args:
         a: Matrices, shape (..., m, k).
         b: Matrices, shape (..., k, n).
         out: An array of the result's shape that receives it; None for a new one.
+        factor: The factor of the product; short floats are multiplied before they are rounded.
     """
     xp: Any = namespace(a)
     *lead, m, k = a.shape
     n = b.shape[-1]
     kind = _TYPES.get(a.dtype.name)
     if kind is None or a.dtype != b.dtype or not math.prod((*lead, m, n, k)):
-        made: Array = a @ b
+        made: Array = (a if factor == 1 else a * factor) @ b
         return made if out is None else _copied(made, out)
     direct = out is not None and out.dtype == a.dtype and out.flags.c_contiguous
     result: Any = out if direct else xp.empty((*lead, m, n), a.dtype)
     code, adding = kind
     wide = np.float64 if a.dtype == np.float64 else np.float32
-    one, zero = np.ones(1, wide), np.zeros(1, wide)
+    times, zero = np.full(1, factor, wide), np.zeros(1, wide)
     left, turned_a, row_a, step_a = _layout(a)
     right, turned_b, row_b, step_b = _layout(b)
     # cuBLAS reads columns first, so a matrix in C order is its transpose: it computes b.T @ a.T.
     xp.cuda.cublas.gemmStridedBatchedEx(
-        xp.cuda.get_cublas_handle(), turned_b, turned_a, n, m, k, one.ctypes.data,
+        xp.cuda.get_cublas_handle(), turned_b, turned_a, n, m, k, times.ctypes.data,
         right.data.ptr, code, row_b, step_b, left.data.ptr, code, row_a, step_a,
         zero.ctypes.data, result.data.ptr, code, n, m * n, math.prod(lead), adding, _DEFAULT,
     )  # fmt: skip

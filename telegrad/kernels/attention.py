@@ -68,7 +68,7 @@ def attention_forward(
         least float32, shape (..., queries, 1).
     """
     if is_cupy(q):
-        return _launch_forward(q, k, v, bias, weights, (scale, causal, seed, p))
+        return _launch_forward(q, k, v, bias, weights, scale, (causal, seed, p))
     bias = _with_causal(bias, q, k, causal=causal)
     xp = namespace(q)
     result = xp.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
@@ -124,7 +124,7 @@ def attention_backward(
         p: The value given to `attention_forward`.
     """
     if is_cupy(g):
-        _launch_backward(g, logarithms, inputs, bias, out, of_weights, (scale, causal, seed, p))
+        _launch_backward(g, logarithms, inputs, bias, out, of_weights, scale, (causal, seed, p))
         return
     xp = namespace(g)
     q, k, v = inputs
@@ -165,7 +165,7 @@ _SLOPES: Final = Kernel("attention", "attention_slopes")
 
 
 def _launch_forward(
-    q: Any, k: Any, v: Any, bias: Any, weights: Any, given: tuple[Any, ...]
+    q: Any, k: Any, v: Any, bias: Any, weights: Any, scale: float, given: tuple[Any, ...]
 ) -> tuple[Array, Array]:
     xp = namespace(q)
     scores = (*q.shape[:-1], k.shape[-2])
@@ -174,7 +174,7 @@ def _launch_forward(
     added, sizes = _added(bias, scores, q.dtype, *given)
     q, k, v, of_result, of_logarithms = map(_flat, (q, k, v, result, logarithms))
     for part, first in _parts(scores):
-        products = batched_product(q[part], k[part].swapaxes(-1, -2))
+        products = batched_product(q[part], k[part].swapaxes(-1, -2), factor=scale)
         rows, (warps, how) = _rows(products), row_teams(products)
         _WEIGHTS.launch(products, added, of_logarithms[part], first, rows, *sizes, warps, **how)
         if weights is not None:
@@ -190,6 +190,7 @@ def _launch_backward(
     bias: Any,
     out: Any,
     of_weights: Any,
+    scale: float,
     given: tuple[Any, ...],
 ) -> None:
     xp, dtype = namespace(g), inputs[0].dtype
@@ -201,14 +202,14 @@ def _launch_backward(
     if of_weights is not None:
         of_weights = _flat(contiguous(of_weights.astype(dtype, copy=False)))
     for part, first in _parts(scores):
-        products = batched_product(q[part], k[part].swapaxes(-1, -2))
+        products = batched_product(q[part], k[part].swapaxes(-1, -2), factor=scale)
         slopes = batched_product(g[part], v[part].swapaxes(-1, -2))
         rows, (warps, how) = _rows(products), row_teams(products)
         more = None if of_weights is None else of_weights[part]
         arrays = (products, slopes, added, sums[part], more)
         _SLOPES.launch(*arrays, first, rows, *sizes, warps, **how)
-        batched_product(slopes, k[part], of_q[part])
-        batched_product(slopes.swapaxes(-1, -2), q[part], of_k[part])
+        batched_product(slopes, k[part], of_q[part], factor=scale)
+        batched_product(slopes.swapaxes(-1, -2), q[part], of_k[part], factor=scale)
         batched_product(products.swapaxes(-1, -2), g[part], of_v[part])
     for result, found in zip(out, made, strict=True):
         if found is not result:
@@ -232,7 +233,7 @@ def _parts(scores: Shape) -> list[tuple[slice, int]]:
 
 
 def _added(
-    bias: Any, scores: Shape, dtype: Any, scale: float, causal: Any, seed: int, p: float
+    bias: Any, scores: Shape, dtype: Any, causal: Any, seed: int, p: float
 ) -> tuple[Any, tuple[Any, ...]]:
     """Returns the bias as the kernels take it, and the numbers of a launch."""
     *lead, queries, keys = scores
@@ -249,7 +250,7 @@ def _added(
         steps = [math.prod(bias.shape[axis + 1 :]) for axis in range(bias.ndim)]
         own = [0 if n == 1 else step for n, step in zip(bias.shape, steps, strict=True)]
         strides[4 - bias.ndim :] = own
-    sizes = heads, queries, keys, *strides, int(causal), float(scale), seed, *mask_of(p)
+    sizes = heads, queries, keys, *strides, int(causal), seed, *mask_of(p)
     return bias, sizes
 
 

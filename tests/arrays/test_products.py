@@ -46,10 +46,10 @@ def test_products_are_those_of_numpy(
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=(batch, heads, *s)).astype(dtype) for s in ((m, k), (k, n)))
     out = xp.empty((batch, heads, m, n), dtype=dtype) if own else None
-    found = batched_product(laid(xp, a, first), laid(xp, b, second), out)
+    found = batched_product(laid(xp, a, first), laid(xp, b, second), out, factor=0.5)
     assert out is None or found is out
     assert found.shape == (batch, heads, m, n)
-    expected = a.astype(np.float64) @ b.astype(np.float64)
+    expected = 0.5 * a.astype(np.float64) @ b.astype(np.float64)
     rounding = 16 * float(np.finfo(np.float16).eps if np.dtype(dtype).itemsize == 2 else 1e-7)
     rounding *= 8 if np.dtype(dtype).name == "bfloat16" else 1
     np.testing.assert_allclose(

@@ -1,6 +1,6 @@
 // The softmax of attention between its matrix products, and its slope. Twin: telegrad/kernels/attention.py.
 //
-// A score is scale * product + bias, and minus infinity where a query may not read a key. Scores have the
+// A score is the product of query and key plus a bias, and minus infinity where a query may not read a key. Scores have the
 // axes (batch, head, query, key), and a team of threads (common.cuh) has a row of keys. `warps`: 1 if each
 // warp has a row. With a threshold above 0 weights are dropped, as dropout.cu does, and the others are
 // multiplied by `rescale`. A launch has `rows` of all rows, from `first` on.
@@ -30,13 +30,12 @@ struct Bias {
 // `end` on are minus infinity.
 template <class Function>
 __device__ inline void each_score(
-    const Team& team, bool packed, const ITEM* products, const ITEM* own, Index of_key, Real scale,
-    Index keys, Index end, Function function) {
+    const Team& team, bool packed, const ITEM* products, const ITEM* own, Index of_key, Index keys,
+    Index end, Function function) {
     each_pack<N>(packed, keys, team.thread(), team.threads(), [&](auto width, Index k) {
         auto scores = load<Real, width.size>(products + k);
 #pragma unroll
         for (int j = 0; j < width.size; ++j) {
-            scores.at[j] *= scale;
             if (own) scores.at[j] += widen(own[(k + j) * of_key]);
             if (k + j >= end) scores.at[j] = Real(-infinity());
         }
@@ -56,18 +55,18 @@ template <int M> __device__ inline void drop(const Mask& mask, Index first, Real
 KERNEL void attention_weights(
     ITEM* products, const ITEM* bias, Real* logarithms, Index first, Index rows, Index heads,
     Index queries, Index keys, Index of_batch, Index of_head, Index of_query, Index of_key,
-    Index causal, double scale, Index key, Index threshold, double rescale, Index warps) {
+    Index causal, Index key, Index threshold, double rescale, Index warps) {
     const Team team = {warps != 0};
     const Bias added = {bias, heads, queries, of_batch, of_head, of_query, of_key, causal != 0};
     const bool packed = aligned<N>(products);
-    const Real factor = static_cast<Real>(scale), more_of = static_cast<Real>(rescale);
+    const Real more_of = static_cast<Real>(rescale);
     const Mask mask = {key, threshold};
     for (Index row = team.row(); row < rows; row += team.rows()) {
         ITEM* at = products + row * keys;
         const ITEM* own = added.row(first + row);
         const Index end = added.keys(first + row, keys);
         Real top = Real(-infinity()), sum = 0;
-        each_score(team, packed, at, own, of_key, factor, keys, end, [&](auto width, Index, auto scores) {
+        each_score(team, packed, at, own, of_key, keys, end, [&](auto width, Index, auto scores) {
             Real higher = top;
 #pragma unroll
             for (int j = 0; j < width.size; ++j) higher = fmax(higher, scores.at[j]);
@@ -81,7 +80,7 @@ KERNEL void attention_weights(
         sum = team.sum(sum * exp(top - shift));
         sum = sum == 0 ? Real(1) : sum;
         const Real share = 1 / sum;
-        each_score(team, packed, at, own, of_key, factor, keys, end, [&](auto width, Index k, auto scores) {
+        each_score(team, packed, at, own, of_key, keys, end, [&](auto width, Index k, auto scores) {
 #pragma unroll
             for (int j = 0; j < width.size; ++j) scores.at[j] = exp(scores.at[j] - shift) * share;
             drop(mask, (first + row) * keys + k, more_of, scores);
@@ -96,13 +95,12 @@ KERNEL void attention_weights(
 KERNEL void attention_slopes(
     ITEM* products, ITEM* slopes, const ITEM* bias, const Real* logarithms, const ITEM* of_weights,
     Index first, Index rows, Index heads, Index queries, Index keys, Index of_batch, Index of_head,
-    Index of_query,
-    Index of_key, Index causal, double scale, Index key, Index threshold, double rescale,
+    Index of_query, Index of_key, Index causal, Index key, Index threshold, double rescale,
     Index warps) {
     const Team team = {warps != 0};
     const Bias added = {bias, heads, queries, of_batch, of_head, of_query, of_key, causal != 0};
     const bool packed = aligned<N>(products) && aligned<N>(slopes) && aligned<N>(of_weights);
-    const Real factor = static_cast<Real>(scale), more_of = static_cast<Real>(rescale);
+    const Real more_of = static_cast<Real>(rescale);
     const Mask mask = {key, threshold};
     for (Index row = team.row(); row < rows; row += team.rows()) {
         ITEM *at = products + row * keys, *slope = slopes + row * keys;
@@ -110,7 +108,7 @@ KERNEL void attention_slopes(
         const Index end = added.keys(first + row, keys);
         const Real logarithm = logarithms[row];
         Real along = 0;
-        each_score(team, packed, at, own, of_key, factor, keys, end, [&](auto width, Index k, auto scores) {
+        each_score(team, packed, at, own, of_key, keys, end, [&](auto width, Index k, auto scores) {
             auto g = load<Real, width.size>(slope + k);
 #pragma unroll
             for (int j = 0; j < width.size; ++j) {
@@ -122,7 +120,7 @@ KERNEL void attention_slopes(
             for (int j = 0; j < width.size; ++j) along += scores.at[j] * g.at[j];
         });
         along = team.sum(along);
-        each_score(team, packed, at, own, of_key, factor, keys, end, [&](auto width, Index k, auto scores) {
+        each_score(team, packed, at, own, of_key, keys, end, [&](auto width, Index k, auto scores) {
             auto g = load<Real, width.size>(slope + k);
 #pragma unroll
             for (int j = 0; j < width.size; ++j) {
@@ -131,7 +129,7 @@ KERNEL void attention_slopes(
             }
             drop(mask, (first + row) * keys + k, more_of, g);
 #pragma unroll
-            for (int j = 0; j < width.size; ++j) g.at[j] = scores.at[j] * (g.at[j] - along) * factor;
+            for (int j = 0; j < width.size; ++j) g.at[j] = scores.at[j] * (g.at[j] - along);
             drop(mask, (first + row) * keys + k, more_of, scores);
             store<width.size>(at + k, scores);
             store<width.size>(slope + k, g);
