@@ -493,4 +493,5 @@ CASES = (
     dropout_cases,
     attention_cases,
     recurrent_cases,
+    embedding_cases,
 )

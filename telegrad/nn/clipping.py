@@ -84,7 +84,7 @@ def _clip_there(found: list[Any], items: list[Any], max_norm: float, order: floa
         joint = xp.stack([_part(x, order) for x in items])
         total = joint.max() if math.isinf(order) else joint.sum() ** (1 / order)
         factor = xp.minimum(max_norm / (total + 1e-6), 1.0)  # NaN stays NaN
-    dense = [p for p in found if not isinstance(p.grad, RowSparse)]
+    dense = [p for p in found if not isinstance(p.grad, RowSparse) and p.grad.size]
     for p in found:
         if isinstance(p.grad, RowSparse):
             _replace(p, p.grad * factor)

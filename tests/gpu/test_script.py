@@ -88,8 +88,9 @@ def test_fused_kernels_are_timed(xp: Any) -> None:
     rows = gpu_timing.measure_fused(xp, gpu_fused.fused_cases(xp, shape=(8, 16)), busy_bytes=64)
     names = ["gelu", "gelu tanh", "layer norm", "batch norm", "softmax", "cross entropy", "dropout"]
     names += ["attention, causal", "lstm"]
-    steps = {f"{name} step" for name in gpu_fused.STEPS} | {"joint norm", "flatten"}
-    assert {row["what"] for row in rows} == {*names, *(f"{name}, back" for name in names)} | steps
+    others = {"embedding, back", "flatten", "joint norm"}
+    others |= {f"{name} step" for name in gpu_fused.STEPS}
+    assert {row["what"] for row in rows} == {*names, *(f"{name}, back" for name in names)} | others
     assert all(row["composed_ms"] for row in rows if row["what"].startswith("layer norm"))
     text = script.timing_table({"rows": rows, "copy_gb_per_s": 1.0})
     assert len(text.splitlines()) == 2 + 1 + 2 + len(rows)
