@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from telegrad import dist_autograd, nn, optim, rpc
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import DistributedOptimizer, LossScale, Pipeline, RemoteModule
-from telegrad.testing import Cluster
+from telegrad.testing import Cluster, FaultPlan
 from tests.parallel.pipeline.models import (
     BLOCKS,
     WIDTH,
@@ -272,3 +272,32 @@ def several() -> None:
 
 def test_stages_may_have_several_inputs_and_outputs(cluster: Cluster) -> None:
     cluster.call(0, several)
+
+
+# -- over a network that loses, repeats and delays messages ---------------------------------------
+
+
+def steps_over_faults(schedule: str) -> None:
+    model = make_model(6)
+    pipe = Pipeline.from_sequential(
+        model, WORKERS[:3], schedule=schedule, num_microbatches=4, loss=LOSS
+    )
+    for rows in (9, 9, 7, 9):
+        loss, gradients = reference(model, *batch(rows))
+        assert pipe.step(*batch(rows)) == pytest.approx(loss, rel=1e-10)
+        close(pipe.gradients(), gradients)
+        pipe._waiting.drop()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "1f1b",
+        "zb-v",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("gpipe", "interleaved", "zb-h1")),
+    ],
+)
+def test_a_bad_network_changes_nothing(schedule: str) -> None:
+    plan = FaultPlan(seed=7, drop=0.02, duplicate=0.05, reorder=0.1, kill=0.01)
+    with Cluster(3, options=rpc.RpcOptions(timeout=40.0), faults=plan) as cluster:
+        cluster.call(0, steps_over_faults, schedule)
