@@ -75,10 +75,17 @@ def can_reduce(operation: str, dtype: DTypeLike) -> bool:
     return operation in _operations(np.dtype(dtype))
 
 
+def _library() -> Any:
+    cuda: Any = importlib.import_module("cupy").cuda
+    if not hasattr(cuda, "nccl"):  # CuPy loads it on request alone
+        importlib.import_module("cupy.cuda.nccl")
+    return cuda.nccl
+
+
 def has_nccl() -> bool:
     """Returns True if CuPy is installed and finds NCCL."""
     try:
-        nccl: Any = importlib.import_module("cupy").cuda.nccl
+        nccl = _library()
         return bool(nccl.available) and int(nccl.get_version()) > 0
     except (ImportError, AttributeError, RuntimeError):
         return False
@@ -90,7 +97,7 @@ def new_unique_id() -> bytes:
     Raises:
         RuntimeError: NCCL finds no network.
     """
-    made: Any = importlib.import_module("cupy").cuda.nccl.get_unique_id()
+    made: Any = _library().get_unique_id()
     return made if isinstance(made, bytes) else bytes(each & 0xFF for each in made)
 
 
@@ -165,7 +172,7 @@ class Communicator:
         known: Any = unique_id if newer else tuple(np.frombuffer(unique_id, np.int8).tolist())
         with self._cuda.Device(number):
             self._stream: Any = self._cuda.Stream(non_blocking=True)
-            self._handle: Any = self._cuda.nccl.NcclCommunicator(size, known, rank)
+            self._handle: Any = _library().NcclCommunicator(size, known, rank)
 
     @property
     def over(self) -> bool:
@@ -251,11 +258,12 @@ class Communicator:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        self._cuda.nccl.groupStart()
+        library = _library()
+        library.groupStart()
         try:
             yield
         finally:  # NCCL counts the starts of each thread
-            self._cuda.nccl.groupEnd()
+            library.groupEnd()
 
     # Its end.
 

@@ -241,7 +241,8 @@ def row_teams(x: Any) -> tuple[int, dict[str, Any]]:
     rows, items = _rows(x)
     if items * x.itemsize <= _WARP_BYTES:
         return 1, {"blocks": blocks_for(rows, 8), "threads": 256, "ITEM": x.dtype}
-    warps = min(16, -(-items * x.itemsize // 1024))  # two packs of 16 bytes for each thread
+    # Two packs of 16 bytes for each thread; functions of double take many registers.
+    warps = min(16 if x.itemsize < 8 else 8, -(-items * x.itemsize // 1024))
     return 0, {"blocks": blocks_for(rows, 1), "threads": 32 * warps, "ITEM": x.dtype}
 
 

@@ -48,10 +48,9 @@ def add_rows(values: Array, rows: Array, shape: Shape, *, ignored: int | None = 
             f"shape {shape}"
         )
     check_devices("sums of rows", values, rows)
-    table: Any = namespace(values).zeros(shape, values.dtype)
     if is_cupy(values) and is_floating(values.dtype) and values.dtype.kind != "c":
-        _launch(values, rows, table, ignored)
-        return table  # type: ignore[no-any-return]
+        return _launched(values, rows, shape, ignored)
+    table: Any = namespace(values).zeros(shape, values.dtype)
     if ignored is not None:
         kept = rows != ignored
         values = values * kept.reshape(*rows.shape, *(1,) * (len(shape) - 1)).astype(values.dtype)
@@ -59,12 +58,14 @@ def add_rows(values: Array, rows: Array, shape: Shape, *, ignored: int | None = 
     return table  # type: ignore[no-any-return]
 
 
-def _launch(values: Any, rows: Any, table: Any, ignored: int | None) -> None:
-    width = math.prod(table.shape[1:])
-    if not table.size or not rows.size:
-        return
+def _launched(values: Any, rows: Any, shape: Shape, ignored: int | None) -> Array:
     with values.device:
-        numbers = contiguous(rows).astype(np.int64, copy=False)
-        sizes = (rows.size, len(table), width, _NONE if ignored is None else ignored)
-        grid = (min(_BLOCKS, len(table), rows.size), -(-width // _COLUMNS))
-        _KERNEL.launch(contiguous(values), numbers, table, *sizes, blocks=grid, ITEM=values.dtype)
+        table: Array = namespace(values).zeros(shape, values.dtype)
+        width = math.prod(shape[1:])
+        if table.size and rows.size:
+            numbers = contiguous(rows).astype(np.int64, copy=False)
+            sizes = (rows.size, len(table), width, _NONE if ignored is None else ignored)
+            grid = (min(_BLOCKS, len(table), rows.size), -(-width // _COLUMNS))
+            how: Any = {"blocks": grid, "ITEM": values.dtype}
+            _KERNEL.launch(contiguous(values), numbers, table, *sizes, **how)
+    return table

@@ -377,7 +377,11 @@ def communicators(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[C
     ),
     st.integers(0, 2**16),
 )
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_a_backend(
     communicators: tuple[Any, list[Communicator]],
     steps: list[tuple[str, tuple[ReduceOp, str], int, int]],

@@ -77,6 +77,8 @@ def test_cupys_casts_are_numpys(
     cupy: Any, sizes: list[int], dtypes: Any, scale: float, layout: str
 ) -> None:
     before, after = dtypes
+    if np.dtype(after).kind in "iu" and np.dtype(before).itemsize == 2:
+        scale = 1.0  # a product that is rounded to 16 bits before the cast may be another integer
     arrays = [(100 * normal(i, n)).astype(before) for i, n in enumerate(sizes)]
     there = [laid(cupy, x, layout) for x in arrays]
     with np.errstate(all="ignore"):
