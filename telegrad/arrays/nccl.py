@@ -75,20 +75,18 @@ def can_reduce(operation: str, dtype: DTypeLike) -> bool:
     return operation in _operations(np.dtype(dtype))
 
 
-def _library() -> Any:
-    cuda: Any = importlib.import_module("cupy").cuda
-    if not hasattr(cuda, "nccl"):  # CuPy loads it on request alone
-        importlib.import_module("cupy.cuda.nccl")
-    return cuda.nccl
-
-
 def has_nccl() -> bool:
     """Returns True if CuPy is installed and finds NCCL."""
     try:
-        nccl = _library()
+        nccl = _nccl()
         return bool(nccl.available) and int(nccl.get_version()) > 0
-    except (ImportError, AttributeError, RuntimeError):
+    except (ImportError, RuntimeError):
         return False
+
+
+def _nccl() -> Any:
+    """Returns CuPy's module, which importing CuPy alone does not load."""
+    return importlib.import_module("cupy.cuda.nccl")
 
 
 def new_unique_id() -> bytes:
@@ -97,7 +95,7 @@ def new_unique_id() -> bytes:
     Raises:
         RuntimeError: NCCL finds no network.
     """
-    made: Any = _library().get_unique_id()
+    made: Any = _nccl().get_unique_id()
     return made if isinstance(made, bytes) else bytes(each & 0xFF for each in made)
 
 
@@ -172,7 +170,7 @@ class Communicator:
         known: Any = unique_id if newer else tuple(np.frombuffer(unique_id, np.int8).tolist())
         with self._cuda.Device(number):
             self._stream: Any = self._cuda.Stream(non_blocking=True)
-            self._handle: Any = _library().NcclCommunicator(size, known, rank)
+            self._handle: Any = _nccl().NcclCommunicator(size, known, rank)
 
     @property
     def over(self) -> bool:
@@ -258,12 +256,11 @@ class Communicator:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        library = _library()
-        library.groupStart()
+        _nccl().groupStart()
         try:
             yield
         finally:  # NCCL counts the starts of each thread
-            library.groupEnd()
+            _nccl().groupEnd()
 
     # Its end.
 

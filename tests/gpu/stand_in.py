@@ -31,7 +31,6 @@ import numpy as np
 from tests.gpu.stand_in_devices import Device, cuda, current_device
 from tests.gpu.stand_in_kernels import RawModule
 from tests.gpu.stand_in_memory import is_pinned, published
-from tests.gpu.stand_in_nccl import nccl
 from tests.gpu.stand_in_signatures import SIGNATURES
 from tests.gpu.stand_in_streams import Memory, host_waits, wait_for_kernels
 
@@ -732,6 +731,5 @@ def stand_in(devices: int = 1) -> Any:
     module = types.ModuleType("cupy", __doc__)
     vars(module).update(vars(_MODULE), cuda=cuda(devices))
     module.__version__ = "14.2.0"  # type: ignore[attr-defined]
-    module.cuda.nccl = nccl
     module.__file__ = sys.modules[__name__].__file__
     return module

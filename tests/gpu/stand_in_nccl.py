@@ -386,7 +386,7 @@ class NcclCommunicator:
             _enqueue([(stream, join)])
 
 
-nccl = types.SimpleNamespace(
+nccl: Any = types.SimpleNamespace(
     NcclCommunicator=NcclCommunicator,
     NcclError=NcclError,
     available=True,

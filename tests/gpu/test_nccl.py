@@ -72,13 +72,20 @@ def real_gpu(request: pytest.FixtureRequest) -> Any:
     return xp
 
 
+def standing_in_for(gpus: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns what stands in for CuPy and its NCCL, on a machine of so many GPUs."""
+    xp = stand_in(gpus)
+    monkeypatch.setitem(sys.modules, "cupy", xp)
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", stand_in_nccl.nccl)
+    return xp
+
+
 @pytest.fixture(params=CUPY_PLACES)
 def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     if request.param == "gpu":
         xp, n = real_gpu(request), 1
     else:
-        xp, n = stand_in(N), N
-        monkeypatch.setitem(sys.modules, "cupy", xp)
+        xp, n = standing_in_for(N, monkeypatch), N
     with Cluster(n) as cluster:
         yield Gpus(cluster, xp, n)
     stand_in_nccl.release()
@@ -87,8 +94,7 @@ def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.fixture
 def standing_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     """As `gpus`, on the stand-in alone: what one rank cannot show."""
-    xp = stand_in(N)
-    monkeypatch.setitem(sys.modules, "cupy", xp)
+    xp = standing_in_for(N, monkeypatch)
     with Cluster(N) as cluster:
         yield Gpus(cluster, xp, N)
     stand_in_nccl.release()
@@ -353,8 +359,7 @@ class NcclJob(test_backends.Job):
 def communicators(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, list[Communicator]]]:
     """What stands in for CuPy, and a communicator of each rank."""
     n = test_backends.N
-    xp = stand_in(n)
-    monkeypatch.setitem(sys.modules, "cupy", xp)
+    xp = standing_in_for(n, monkeypatch)
     unique_id = new_unique_id()
     with ThreadPoolExecutor(n) as pool:
         made = list(pool.map(lambda r: Communicator(n, unique_id, r, r), range(n)))
@@ -583,14 +588,14 @@ def without_a_connection(xp: Any) -> str:
 
 def test_gpus_that_cannot_be_connected(standing_in: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank has an error; nothing ends the waits of the others inside NCCL, but those of the verbs."""
-    real = standing_in.xp.cuda.nccl.NcclCommunicator
+    real = stand_in_nccl.nccl.NcclCommunicator
 
     def connect(size: int, unique_id: bytes, rank: int) -> Any:
         if rank == 1:
             raise stand_in_nccl.NcclError("NCCL_ERROR_SYSTEM_ERROR: no memory is shared")
         return real(size, unique_id, rank)
 
-    monkeypatch.setattr(standing_in.xp.cuda.nccl, "NcclCommunicator", connect)
+    monkeypatch.setattr(stand_in_nccl.nccl, "NcclCommunicator", connect)
     for said in standing_in.run(without_a_connection):
         assert said.startswith("InvalidUseError: NCCL has failed in all_reduce("), said
         assert "no memory is shared" in said
@@ -654,11 +659,7 @@ def test_ranks_that_share_a_gpu_go_by_the_host(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if place == "gpu":
-        xp = real_gpu(request)
-    else:
-        xp = stand_in(1)
-        monkeypatch.setitem(sys.modules, "cupy", xp)
+    xp = real_gpu(request) if place == "gpu" else standing_in_for(1, monkeypatch)
     caplog.set_level(logging.WARNING)
     with Cluster(2) as cluster:
         assert cluster.run(shared_gpu, xp) == [(True, True)] * 2
@@ -680,7 +681,7 @@ def shared_gpu(xp: Any) -> tuple[bool, bool]:
 def test_a_rank_without_nccl(
     standing_in: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(standing_in.xp.cuda.nccl, "available", False)
+    monkeypatch.setattr(stand_in_nccl.nccl, "available", False)
     caplog.set_level(logging.WARNING)
     assert standing_in.run(lambda xp: in_one_place(xp, dist.get_rank())) == [(True, True)] * N
     wait_until("a warning of each rank", lambda: len(warned(caplog)) >= N)
