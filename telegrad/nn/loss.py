@@ -358,9 +358,8 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
     labels, axis = _labels(scores, target)
     shape = scores.shape
     classes = shape[axis]
-    labels, counted = (_counted_there if is_cupy(labels) else _counted)(
-        labels, classes, ignore_index
-    )
+    count = _counted if type(labels) is np.ndarray else _counted_there
+    labels, counted = count(labels, classes, ignore_index)
     weights = None if counted is None else counted.astype(x.dtype)
     if weight is not None:
         each = _cast(weight, x)
