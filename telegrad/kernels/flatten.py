@@ -60,14 +60,14 @@ def flatten(
             f"out has shape {buffer.shape} and dtype {buffer.dtype}; ({size},) and {exact} needed"
         )
     if is_cupy(buffer) and _launched(arrays, buffer, scale):
-        return buffer  # type: ignore[no-any-return]
+        return buffer
     xp = namespace(buffer)
     for part, array in zip(views_of(buffer, [x.shape for x in arrays]), arrays, strict=True):
         if type(scale) is float and scale == 1.0:
             part[...] = array
         else:
             xp.multiply(array, scale, out=part, casting="unsafe")
-    return buffer  # type: ignore[no-any-return]
+    return buffer
 
 
 def unflatten(

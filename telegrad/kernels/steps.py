@@ -102,7 +102,7 @@ def step_arrays(
 
 
 def step_rows(
-    rule: Rule, array: Array, gradient: Array, state: Sequence[Array], rows: Array, steps: Any = 0
+    rule: Rule, array: Any, gradient: Array, state: Sequence[Any], rows: Array, steps: Any = 0
 ) -> Any:
     """Steps some rows of a CuPy array by one launch, in place; returns the new count of steps.
 

@@ -1,6 +1,7 @@
 """Optimizers, which apply pure array updates to parameters, and learning-rate schedules."""
 
 from telegrad.optim.adam import Adam, AdamW
+from telegrad.optim.lion import Lion
 from telegrad.optim.loss_scale import LossScale
 from telegrad.optim.optimizer import Group, HasGroups, Optimizer, Params, State
 from telegrad.optim.rmsprop import Adagrad, RMSprop
@@ -29,6 +30,7 @@ __all__ = [
     "HasGroups",
     "LambdaLR",
     "LinearLR",
+    "Lion",
     "LossScale",
     "MultiStepLR",
     "OneCycleLR",

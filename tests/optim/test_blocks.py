@@ -18,6 +18,7 @@ OPTIMIZERS = {
     "rmsprop": (optim.RMSprop, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}),
     "adam": (optim.Adam, {"weight_decay": 0.1, "amsgrad": True}),
     "adamw": (optim.AdamW, {}),
+    "lion": (optim.Lion, {"weight_decay": 0.1}),
 }
 
 

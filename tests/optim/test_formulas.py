@@ -73,6 +73,16 @@ def adam(o: dict[str, Any], decoupled: bool = False) -> Step:
     return step
 
 
+def lion(o: dict[str, Any]) -> Step:
+    def step(x: Any, g: Any, s: Any) -> Any:
+        lr, (b1, b2) = o.get("lr", 1e-4), o.get("betas", (0.9, 0.99))
+        m = s.get("m", 0)
+        s["m"] = b2 * m + (1 - b2) * g
+        return x - lr * (math.copysign(1, b1 * m + (1 - b1) * g) + o.get("weight_decay", 0) * x)
+
+    return step
+
+
 CASES: list[tuple[type[optim.Optimizer], Step, dict[str, Any]]] = [
     *(
         (optim.SGD, sgd(o), o)
@@ -99,6 +109,7 @@ CASES: list[tuple[type[optim.Optimizer], Step, dict[str, Any]]] = [
         (optim.Adam, adam(o), o)
         for o in ({}, {"lr": 0.1, "betas": (0.5, 0.7), "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True})
     ),
+    *((optim.Lion, lion(o), o) for o in ({}, {"lr": 0.1, "betas": (0.5, 0.7), "weight_decay": 0.2})),
     *(
         (optim.AdamW, adam(o, decoupled=True), o)
         for o in ({}, {"lr": 0.1, "betas": (0.5, 0.7), "weight_decay": 0.2, "amsgrad": True})
@@ -217,6 +228,7 @@ def test_row_sparse_gradients(make: Any, step: Step, options: Any) -> None:
         (optim.Adam, {"betas": (0.9, 1.0)}, "two betas >= 0 and < 1"),
         (optim.Adam, {"lr": -1.0}, "Adam needs lr >= 0"),
         (optim.AdamW, {"weight_decay": -1.0}, "AdamW needs lr >= 0"),
+        (optim.Lion, {"betas": (0.9, 1.0)}, "two betas >= 0 and < 1"),
         (optim.RMSprop, {"alpha": 1.5}, "0 <= alpha <= 1"),
         (optim.Adagrad, {"eps": float("nan")}, "options that are not negative"),
     ],

@@ -142,6 +142,19 @@ KERNEL void rmsprop_step(
     });
 }
 
+// State: the mean of gradients.
+KERNEL void lion_step(
+    const Table* table, const bool* skip, const MORE* more, double factor, double decay, double lr,
+    double first, double second) {
+    const Real rate = lr, keep = first, fresh = 1 - first, hold = second, add = 1 - second;
+    const Real shrink = 1 - lr * decay;
+    step_all({table, skip, more, factor, decay}, [=](Real x, Real g, Real& m, Real&, Real&) {
+        const Real c = keep * m + fresh * g;
+        m = hold * m + add * g;
+        return x * shrink - rate * (c > 0 ? Real(1) : c < 0 ? Real(-1) : c);  // NaN stays NaN
+    });
+}
+
 // -- steps of some rows of one table, in place ------------------------------------------------------
 
 // Steps row rows[r] of x, and of the state if there is any, by row r of g, for r < n; each row is named
