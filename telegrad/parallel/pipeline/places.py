@@ -238,10 +238,14 @@ class Places:
             unsent = error
             self._end(step)
         told = unsent is not None
-        for call in as_completed(calls, timeout=math.inf):
-            if not told and call.exception() is not None:
-                told = True
-                self._end(step)
+        try:
+            for call in as_completed(calls, timeout=math.inf):
+                if not told and call.exception() is not None:
+                    told = True
+                    self._end(step)
+        except BaseException:  # Ctrl-C, or the end of the call that this thread serves
+            self._end(step)
+            raise
         if told:
             failure = self._failure(unsent, calls, "step")
             raise failure from failure.__cause__

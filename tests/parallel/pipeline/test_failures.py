@@ -18,6 +18,7 @@ from telegrad.autograd import Function, Tensor
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, InvalidUseError, PipelineError, WorkerLostError
 from telegrad.parallel import Pipeline
+from telegrad.parallel.pipeline import places
 from telegrad.parallel.pipeline.mailbox import Mailboxes
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
@@ -199,6 +200,30 @@ def too_slow() -> None:
 def test_a_stage_that_is_stuck_ends_the_step_at_its_deadline(cluster: Cluster) -> None:
     cluster.call(0, too_slow)
     trap[-1].release.set()
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = make()
+    trap[-1].where, trap[-1].raises = ("forward", 1, 2), False
+
+    def interrupt(*args: Any, **options: Any) -> Any:
+        assert trap[-1].reached.wait(30)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(places, "as_completed", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pipe.step(*batch(9))
+    trap[-1].release.set()
+    assert pipe.step(*batch(9)) == pytest.approx(step_after_interrupt(), rel=1e-10)
+
+
+def step_after_interrupt() -> float:
+    return reference(nn.Sequential(*(Block(k) for k in range(3))), *batch(9))[0]
+
+
+def test_ctrl_c_ends_the_step_on_all(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.call(0, interrupted, monkeypatch)
 
 
 # -- workers that are lost -----------------------------------------------------------------------
