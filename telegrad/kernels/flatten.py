@@ -67,7 +67,7 @@ def flatten(
             part[...] = array
         else:
             xp.multiply(array, scale, out=part, casting="unsafe")
-    return buffer
+    return buffer  # type: ignore[no-any-return]
 
 
 def unflatten(

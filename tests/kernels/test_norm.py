@@ -55,7 +55,13 @@ def test_launches_of_clipping_and_of_loss_scales(stand_in_cupy: Any) -> None:
     with launches() as seen:
         nn.utils.clip_grad_norm_(parameters, 1.0)
     assert seen == ["norm_parts", "norm_finish", "flatten"]
-    optimizer, scale = optim.Adam(parameters), optim.LossScale()
+    optimizer = optim.Adam(parameters)
+    optimizer.step()  # makes the state
+    with launches() as seen:
+        _, factor = kernels.joint_norm([p.grad.data for p in parameters], 1.0)
+        optimizer.step(scale=factor)
+    assert seen == ["norm_parts", "norm_finish", "adam_step"]
+    scale = optim.LossScale()
     scale.step(optimizer)
     with launches() as seen:
         scale.update()
