@@ -227,10 +227,14 @@ def measure_fused(
 ) -> list[dict[str, Any]]:
     """Times fused kernels; `xp` is CuPy. All run on the default stream, torch's kernels too.
 
-    A copy of `busy_bytes` comes before each call. It takes longer than the host needs to launch the
-    call, and it empties the cache, so the numbers are those of the kernels alone.
+    Three copies of `busy_bytes` come before each call. They take longer than the host needs to
+    launch the call, and they empty the cache, so the numbers are those of the kernels alone.
     """
-    busy = copy_case(xp, busy_bytes).run
+    copy = copy_case(xp, busy_bytes).run
+
+    def busy() -> None:
+        for _ in range(3):
+            copy()
 
     def time_or_none(run: Callable[[], object] | None) -> float | None:
         return None if run is None else time_cupy(xp, run, first=busy)

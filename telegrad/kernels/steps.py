@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, final
 
 import numpy as np
@@ -44,6 +45,7 @@ class Rule:
     counts: bool = True
 
 
+@cache
 def steps_dtype(dtype: Any) -> bool:
     """Tells whether the kernels step arrays of this dtype.
 

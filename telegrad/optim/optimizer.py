@@ -412,7 +412,8 @@ class Optimizer(ABC):
                 raise ValueError(
                     f"a gradient of shape {gradient.shape} does not fit a parameter of {array.shape}"
                 )
-            if not type(gradient) is type(array) is np.ndarray:
+            alike = type(gradient) is type(array)
+            if not alike or (type(array) is not np.ndarray and gradient.device != array.device):
                 values = gradient.values if is_row_sparse(gradient) else gradient
                 check_devices("a step", array, values)
             own.append((parameter, gradient))

@@ -47,7 +47,7 @@ def test_more_chunks_than_blocks(cupy: Any, bad: float) -> None:
 
 def test_launches_of_clipping_and_of_loss_scales(stand_in_cupy: Any) -> None:
     cupy = stand_in_cupy
-    parameters = [
+    parameters: list[Any] = [
         tensor(cupy.ones((i, 3), dtype=np.float32), requires_grad=True) for i in range(1, 40)
     ]
     for p in parameters:
