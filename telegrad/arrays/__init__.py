@@ -36,7 +36,7 @@ from telegrad.arrays.nccl import (
     has_nccl,
     new_unique_id,
 )
-from telegrad.arrays.products import batched_product
+from telegrad.arrays.products import Product, batched_product
 from telegrad.arrays.shared import SharedMemory, can_share, memory_below, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
 from telegrad.arrays.streams import Place, Streams, current_place, follow
@@ -57,6 +57,7 @@ __all__ = [
     "Mappings",
     "Moment",
     "Place",
+    "Product",
     "SharedMemory",
     "SharedPlace",
     "Streams",

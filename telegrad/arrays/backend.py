@@ -48,8 +48,10 @@ def is_array(value: object) -> TypeGuard[Array]:
 def namespace(*values: object) -> Any:
     """Returns the module for `values`: `cupy` if one of them is a CuPy array, else `numpy`."""
     cupy = _LOADED.get("cupy")
-    if cupy is not None and any(isinstance(value, cupy.ndarray) for value in values):
-        return cupy
+    if cupy is not None:
+        for value in values:  # each launch of a kernel comes by here
+            if isinstance(value, cupy.ndarray):
+                return cupy
     return np
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
 from telegrad.arrays.backend import namespace
 from telegrad.types import Array
 
-__all__ = ["batched_product"]
+__all__ = ["Product", "batched_product"]
 
 # By dtype: cuBLAS's numbers of the type (CUDA_R_...) and of the type in which it adds (CUBLAS_COMPUTE_...).
 _TYPES: Final = {
@@ -34,27 +34,58 @@ def batched_product(a: Array, b: Array, out: Array | None = None, *, factor: flo
         factor: The factor of the product; short floats are multiplied before they are rounded.
     """
     xp: Any = namespace(a)
-    *lead, m, k = a.shape
-    n = b.shape[-1]
-    kind = _TYPES.get(a.dtype.name)
-    if kind is None or a.dtype != b.dtype or not math.prod((*lead, m, n, k)):
+    shape = (*a.shape[:-1], b.shape[-1])
+    if a.dtype.name not in _TYPES or a.dtype != b.dtype or not math.prod((*shape, a.shape[-1])):
         made: Array = (a if factor == 1 else a * factor) @ b
         return made if out is None else _copied(made, out)
     direct = out is not None and out.dtype == a.dtype and out.flags.c_contiguous
-    result: Any = out if direct else xp.empty((*lead, m, n), a.dtype)
-    code, adding = kind
-    wide = np.float64 if a.dtype == np.float64 else np.float32
-    times, zero = np.full(1, factor, wide), np.zeros(1, wide)
-    left, turned_a, row_a, step_a = _layout(a)
-    right, turned_b, row_b, step_b = _layout(b)
-    # cuBLAS reads columns first, so a matrix in C order is its transpose: it computes b.T @ a.T.
-    xp.cuda.cublas.gemmStridedBatchedEx(
-        xp.cuda.get_cublas_handle(), turned_b, turned_a, n, m, k, times.ctypes.data,
-        right.data.ptr, code, row_b, step_b, left.data.ptr, code, row_a, step_a,
-        zero.ctypes.data, result.data.ptr, code, n, m * n, math.prod(lead), adding, _DEFAULT,
-    )  # fmt: skip
+    result: Any = out if direct else xp.empty(shape, a.dtype)
+    product = Product(a, b, factor)
+    product.launch(product.left.data.ptr, result.data.ptr)
     final: Array = result
     return final if out is None or direct else _copied(final, out)
+
+
+@final
+class Product:
+    """A product by cuBLAS that is launched many times, with addresses: the loops of recurrent layers.
+
+    Args:
+        a: Matrices of CuPy, shape (..., m, k), not empty; of a float dtype that cuBLAS takes.
+        b: Matrices of the same dtype, shape (..., k, n).
+        factor: The factor of the product.
+
+    Attributes:
+        left: The matrices `a`; a copy if they do not lie in memory as cuBLAS needs them.
+    """
+
+    def __init__(self, a: Any, b: Any, factor: float = 1.0) -> None:
+        cuda = namespace(a).cuda
+        *lead, m, k = a.shape
+        n = b.shape[-1]
+        code, adding = _TYPES[a.dtype.name]
+        wide = np.float64 if a.dtype == np.float64 else np.float32
+        self.left, turned_a, row_a, step_a = _layout(a)
+        right, turned_b, row_b, step_b = _layout(b)
+        numbers = np.array([factor, 0], wide)
+        self._kept = right, numbers  # alive as long as their addresses
+        self._function = cuda.cublas.gemmStridedBatchedEx
+        times = numbers.ctypes.data
+        # cuBLAS reads columns first, so a matrix in C order is its transpose: it computes b.T @ a.T.
+        self._before = (
+            cuda.get_cublas_handle(), turned_b, turned_a, n, m, k, times, right.data.ptr, code, row_b, step_b,
+        )  # fmt: skip
+        self._between = code, row_a, step_a, times + numbers.itemsize
+        self._after = code, n, m * n, math.prod(lead), adding, _DEFAULT
+
+    def launch(self, a: int, out: int) -> None:
+        """Multiplies matrices that lie as `left` does; returns at once.
+
+        Args:
+            a: The address of the matrices.
+            out: The address of the result, which is in C order.
+        """
+        self._function(*self._before, a, *self._between, out, *self._after)
 
 
 def _copied(result: Any, out: Any) -> Array:

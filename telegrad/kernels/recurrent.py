@@ -19,6 +19,8 @@ one gate and step reads memory in order.
 
 On CuPy arrays LSTM and GRU take two launches for each step and direction: one product with the weights
 of all gates, and a kernel of `cuda/recurrent.cu`. There the layout is (steps, batch, gates * hidden).
+The GPU computes a step faster than CuPy makes a view of it. So arguments are checked once for all
+steps, and a step is launched with addresses.
 
 Long short-term memory: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al.
 (2000). Gated recurrent unit: Cho et al. (2014), with the reset gate after the product.
@@ -31,7 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from telegrad.arrays import array_beside, is_cupy, namespace
+from telegrad.arrays import Product, array_beside, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array
 
@@ -353,6 +355,17 @@ def _how(h: Any) -> dict[str, Any]:
     return {"blocks": (blocks_for(hidden, 128), min(batch, 65535)), "threads": 128, "ITEM": h.dtype}
 
 
+def _address(array: Any) -> int:
+    return 0 if array is None else int(array.data.ptr)
+
+
+def _product(a: Any, b: Any, dtype: Any) -> Callable[[int, int], None]:
+    """Returns a function that launches products of arrays like `a` with `b`, by their addresses."""
+    if not a.size:
+        return lambda *_: None
+    return Product(a, b.astype(dtype, copy=False)).launch
+
+
 def _launch_forward(
     kind: str, x: Any, states: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any
 ) -> tuple[Any, Any, Any]:
@@ -361,18 +374,24 @@ def _launch_forward(
     dtype = gates.dtype  # of a product; all else is cast to it
     every = xp.empty((steps + 1, batch, hidden), dtype)  # h before and after each step
     other = xp.empty((steps, batch, hidden), dtype)  # the cells, or the inner products
-    last = tuple(xp.empty_like(every[0]) for _ in states)
+    products = xp.empty((batch, len(w_ih)), dtype)
+    last = tuple(xp.empty((batch, hidden), dtype) for _ in states)
     biases = [_given(each, dtype) for each in (b_ih, b_hh)]
-    h, *rest = [_given(each, dtype) for each in states]
-    how = _how(every[0])
+    first = [_given(each, dtype) for each in states]
+    arrays = gates, products, *biases, *first, every, other, every, *last
+    run = _FORWARD[kind].prepare(*arrays, batch, hidden, **_how(first[0]))
+    multiply = _product(first[0], w_hh.T, dtype)
+    at_gates, at_products, *at_biases = map(_address, (gates, products, *biases))
+    at_every, at_other, *at_last = map(_address, (every, other, *last))
+    h, *rest = map(_address, first)
+    wide, step = gates.strides[0], every.strides[0]
     for t in range(steps):
-        is_last = t == steps - 1
-        ends = (every[0] if t == 0 else None, *(last if is_last else [None] * len(last)))
-        products = _given(h @ w_hh.T, dtype)
-        arrays = (gates[t], products, *biases, h, *rest, every[t + 1], other[t], *ends)
-        _FORWARD[kind].launch(*arrays, batch, hidden, **how)
-        h = every[t + 1]
-        rest = [other[t]] if rest else []
+        after, own = at_every + (t + 1) * step, at_other + t * step
+        ends = (0 if t else at_every, *(at_last if t == steps - 1 else [0] * len(last)))
+        multiply(h, at_products)
+        place = at_gates + t * wide
+        run((place, at_products, *at_biases, h, *rest, after, own, *ends, batch, hidden))
+        h, rest = after, [own] if rest else []
     return every[1:], last, (gates, other, every)
 
 
@@ -385,21 +404,34 @@ def _launch_backward(
     batch, hidden = every.shape[1:]
     g_y, *g_last = [_given(g, gates.dtype) for g in gradients]
     # Of the states: what comes by the product and what comes by the cell, or by z.
-    of_h, carried = g_last if len(g_last) > 1 else (g_last[0], None)
+    given_h, given_c = g_last if len(g_last) > 1 else (g_last[0], None)
     of_input = xp.empty_like(gates)
     of_state = of_input if kind == "lstm" else xp.empty_like(gates)
-    before = xp.empty_like(every[0])
+    of_h, before = xp.empty_like(every[0]), xp.empty_like(every[0])
     first_c = _given(states[1], gates.dtype) if kind == "lstm" else None
-    how = _how(before)
+    own = (other, other) if kind == "lstm" else (other, every)
+    made = (of_input,) if kind == "lstm" else (of_input, of_state)
+    arrays = gates, *own, g_y, given_h, given_c, *made, before
+    run = _BACKWARD[kind].prepare(*arrays, batch, hidden, **_how(before))
+    multiply = _product(of_state[0], w_hh, gates.dtype)
+    wide, step = of_state.strides[0], every.strides[0]
+    parts = gates, other, every, g_y, of_input, of_state
+    at_gates, at_other, at_every, at_y, at_input, at_state = map(_address, parts)
+    through, carried, at_first, at_h, at_before = map(
+        _address, (given_h, given_c, first_c, of_h, before)
+    )
     for t in range(steps - 1, -1, -1):
-        upstream = (None if g_y is None else g_y[t], of_h, carried)
+        here = at_other + t * step
+        upstream = (at_y and at_y + t * step, through, carried)
+        places: tuple[int, ...] = (at_input + t * wide,)
         if kind == "lstm":
-            own = (first_c if t == 0 else other[t - 1], other[t])
-            made: tuple[Any, ...] = (of_input[t],)
+            pair = (here - step if t else at_first, here)
         else:
-            own, made = (other[t], every[t]), (of_input[t], of_state[t])
-        _BACKWARD[kind].launch(gates[t], *own, *upstream, *made, before, batch, hidden, **how)
-        of_h, carried = _given(of_state[t] @ w_hh, gates.dtype), before
+            pair = (here, at_every + t * step)
+            places = (*places, at_state + t * wide)
+        run((at_gates + t * wide, *pair, *upstream, *places, at_before, batch, hidden))
+        multiply(at_state + t * wide, at_h)
+        through, carried = at_h, at_before
     flat, flat_state = _rows(of_input), _rows(of_state)
     of_w = flat.T @ _rows(x), flat_state.T @ _rows(every[:-1])
     b_ih = flat.sum(axis=0)

@@ -1,17 +1,26 @@
-"""Counts what a program launches on the GPU: kernels, and functions of CuPy that compute."""
+"""Counts what a program launches on the GPU, and telegrad's own calls on the way there.
+
+Launches are those of kernels, and functions of CuPy that compute. A GPU waits for the host if a launch
+takes many calls of Python.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest import mock
 
+import telegrad
 from tests.gpu import stand_in
 from tests.gpu.stand_in_kernels import launched
 
-__all__ = ["launches"]
+__all__ = ["calls_of", "launches"]
+
+HOME = str(Path(telegrad.__file__).parent)
 
 # They make arrays without a launch, or views, or look at shapes alone.
 FREE = [
@@ -75,3 +84,21 @@ def launches() -> Iterator[list[str]]:
 
         stack.enter_context(mock.patch.object(stand_in.Ufunc, "__call__", counted_ufunc))
         yield names
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """Returns the calls of telegrad's functions during the second call of `function`."""
+    found = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal found
+        found += event == "call" and frame.f_code.co_filename.startswith(HOME)
+
+    function()
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return found

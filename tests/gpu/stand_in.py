@@ -122,7 +122,8 @@ class ndarray:
 
     @property
     def data(self) -> types.SimpleNamespace:
-        return types.SimpleNamespace(ptr=published(self.array, self.number, self.memory))
+        pointer = published(self.array, self.number, self.memory)
+        return types.SimpleNamespace(ptr=pointer, device_id=self.number)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.gpu.stand_in_memory import rest_of
+
 __all__ = ["CompileException", "RawModule", "launched", "note"]
 
 HEADER = Path(__file__).with_name("cuda_emulation.h")
@@ -167,9 +169,11 @@ class RawKernel:
     def _place(self, code: str, value: Any, spans: dict[tuple[int, int, int], int]) -> Any:
         """Returns memory that holds one argument; for an array, the number of its span."""
         if code in "PT":
+            if type(value) is int and code == "P" and value:  # as CuPy, an address
+                return ctypes.c_long(spans.setdefault((value, *rest_of(value)), len(spans) + 1))
             host = value if code == "T" else getattr(value, "of_host", None)
             if host is None:
-                assert repr(value) == repr(np.uintp(0)), (self._name, value)
+                assert repr(value) in ("0", repr(np.uintp(0))), (self._name, value)
                 return ctypes.c_long(0)
             key = host.__array_interface__["data"][0], host.nbytes, host.itemsize
             return ctypes.c_long(spans.setdefault(key, len(spans) + 1))

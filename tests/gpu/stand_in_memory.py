@@ -35,6 +35,7 @@ __all__ = [
     "memory_at",
     "published",
     "queued",
+    "rest_of",
     "runtime",
 ]
 
@@ -61,6 +62,7 @@ _OWN: dict[int, _Allocation] = {}  # by their addresses
 _OPENED: dict[int, _Allocation] = {}
 _COPIES = threading.local()
 _PUBLISHED: dict[int, tuple[Any, int, Any]] = {}
+_WHOLE: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by their addresses
 MOST_PUBLISHED = 1000
 _PINNED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -78,7 +80,11 @@ def _address(octets: Any) -> int:
 def published(array: Any, number: int, memory: Any) -> int:
     """Returns the address of an array, by which `memory_at` finds it."""
     pointer = _address(array)
+    whole = array
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
     with _LOCK:
+        _WHOLE[_address(whole)] = whole
         _PUBLISHED[pointer] = weakref.ref(array), number, memory
         if len(_PUBLISHED) > MOST_PUBLISHED:
             for old in [p for p, (reference, _, _) in _PUBLISHED.items() if reference() is None]:
@@ -94,6 +100,16 @@ def memory_at(pointer: int) -> tuple[Any, int, Any]:
     if array is None:
         raise AssertionError("a pointer to no memory of a device")
     return array, number, memory
+
+
+def rest_of(place: int) -> tuple[int, int]:
+    """Returns the bytes from a place in an array to its end, and those of an item."""
+    with _LOCK:
+        found = list(_WHOLE.items())
+    for pointer, array in found:
+        if pointer <= place < pointer + array.nbytes:
+            return pointer + array.nbytes - place, array.itemsize
+    raise AssertionError(f"{place:#x} is in no array whose address was asked for")
 
 
 def malloc(size: int) -> int:

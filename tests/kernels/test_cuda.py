@@ -13,6 +13,7 @@ import pytest
 from telegrad import kernels
 from telegrad.errors import KernelError
 from telegrad.kernels.cuda import Kernel, kernel
+from tests.gpu.launches import calls_of
 from tests.gpu.stand_in import stand_in
 
 HOME = Path(kernel.__file__).parent
@@ -121,8 +122,9 @@ def test_errors_of_the_compiler_are_telegrads(cupy: Any, source: Any) -> None:
 )
 def test_what_does_not_fit(cupy: Any, source: Any, args: Any, error: Any, words: str) -> None:
     x = cupy.ones((2, 2), dtype=np.float32)
-    with pytest.raises(error, match=words):
-        source("").launch(*args(x), blocks=1)
+    for launch in (source("").launch, source("").prepare):
+        with pytest.raises(error, match=words):
+            launch(*args(x), blocks=1)
 
 
 def test_arrays_on_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,3 +145,20 @@ def test_no_kernel_takes_complex_numbers(cupy: Any) -> None:
 
 def test_without_blocks_nothing_is_launched(cupy: Any) -> None:
     Kernel("none", "none").launch(cupy.zeros(0), blocks=0)
+    Kernel("none", "none").prepare(cupy.zeros(0), blocks=0)((0,))
+
+
+def test_steps_are_launched_by_their_addresses(cupy: Any, source: Any) -> None:
+    x = floats(cupy, 8)
+    run = source("if (x) x[threadIdx.x] += n;").prepare(x, 0, blocks=1, threads=32)
+    run((0, 5))
+    steps = source("if (threadIdx.x < 2) x[threadIdx.x] *= n;").prepare(x, 0, blocks=1, threads=32)
+    for t in range(1, 4):
+        steps((x.data.ptr + 2 * t * x.itemsize, 10 * t))
+    np.testing.assert_array_equal(x.get(), [0, 1, 20, 30, 80, 100, 180, 210])
+
+
+def test_a_launch_makes_few_calls(stand_in_cupy: Any) -> None:
+    x = floats(stand_in_cupy, 64)
+    y, run = stand_in_cupy.empty_like(x), Kernel("gelu", "gelu_forward").launch
+    assert calls_of(lambda: run(x, y, 64, blocks=1, ITEM=x.dtype, TANH=0)) == 3

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from telegrad import kernels, nn
 from telegrad.autograd import tensor
 from tests.gpu.comparison import normal
-from tests.gpu.launches import launches
+from tests.gpu.launches import calls_of, launches
 from tests.kernels.strided import DTYPES, agree, few, laid, layouts
 
 KINDS = {"lstm": (4, 2), "gru": (3, 1)}  # gates, states
@@ -86,3 +86,19 @@ def test_launches_of_fifty_steps(stand_in_cupy: Any, layer: Any, most: int) -> N
     assert counted.count(f"{kind}_forward") == counted.count(f"{kind}_backward") == 50
     assert counted.count("matmul") <= 105
     assert len(counted) <= most, sorted(counted)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_a_step_makes_one_call(stand_in_cupy: Any, layer: Any) -> None:
+    model = layer(3, 4).to("cuda")
+
+    def calls(steps: int) -> int:
+        x = tensor(stand_in_cupy.asarray(normal(0, steps, 2, 3, dtype=np.float32)))
+
+        def both_ways() -> None:
+            y, _ = model(x)
+            y.backward(y.data)
+
+        return calls_of(both_ways)
+
+    assert calls(30) - calls(10) == 2 * 20

@@ -8,13 +8,14 @@ for each definition of the launch, and the source.
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 
-from telegrad.arrays import namespace
+from telegrad.arrays import is_cupy, namespace
 from telegrad.errors import KernelError
 from telegrad.kernels.cuda.table import Table
 
@@ -87,16 +88,79 @@ class Kernel:
             ValueError: An array is in host memory, on another device, or not contiguous.
         """
         grid = blocks if isinstance(blocks, tuple) else (blocks,)
+        if 0 not in grid:
+            function, given = self._checked(args, define)
+            function(grid, (threads,), given, shared_mem=shared)
+
+    def prepare(
+        self,
+        *args: Any,
+        blocks: int | tuple[int, ...],
+        threads: int = 256,
+        shared: int = 0,
+        **define: Any,
+    ) -> Callable[[tuple[Any, ...]], None]:
+        """Does all of `launch` but the launch, for loops over the steps of a sequence.
+
+        Args:
+            args: As for `launch`: the arrays of all steps, or of one.
+            blocks: As for `launch`.
+            threads: As for `launch`.
+            shared: As for `launch`.
+            define: As for `launch`.
+
+        Returns:
+            A function that launches with a tuple of arguments, which it does not check. There the
+            address of a step stands for a pointer, and 0 for a null pointer. The caller keeps the
+            arrays.
+
+        Raises:
+            KernelError: As for `launch`.
+            TypeError: As for `launch`.
+            ValueError: As for `launch`.
+        """
+        grid = blocks if isinstance(blocks, tuple) else (blocks,)
         if 0 in grid:
-            return
-        args = tuple([each.words if isinstance(each, Table) else each for each in args])
-        xp = namespace(*args)
+            return _launch_nothing
+        function, _ = self._checked(args, define)
+        return partial(function, grid, (threads,), shared_mem=shared)
+
+    def _checked(
+        self, args: tuple[Any, ...], define: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Returns the compiled function and its arguments for CuPy.
+
+        Small steps of training are as fast as this loop, so it calls nothing for a good argument.
+        """
+        leading = args[0]
+        xp = namespace(leading.words if type(leading) is Table else leading, *args)
+        ndarray = xp.ndarray
         function, parameters = _compiled(
             xp.RawModule, self._source, self._name, tuple(define.items())
         )
-        _check(xp.ndarray, self._name, parameters, args)
-        given = tuple([_NULL if each is None else each for each in args])
-        function(grid, (threads,), given, shared_mem=shared)
+        if len(args) != len(parameters):
+            raise TypeError(f"{self._name} takes {len(parameters)} arguments, not {len(args)}")
+        given = []
+        first, place = "", -1
+        for (parameter, pointer), each in zip(parameters, args, strict=True):
+            value = each.words if type(each) is Table else each
+            if not isinstance(value, ndarray):
+                if pointer is not (value is None) or isinstance(value, np.ndarray):
+                    raise _misfit(self._name, parameter, value)
+                given.append(_NULL if pointer else value)
+                continue
+            if not pointer or not value.flags.c_contiguous:
+                raise _misfit(self._name, parameter, value, pointer=pointer)
+            number = value.data.device_id
+            if number != place and place >= 0:
+                raise ValueError(
+                    f"{first} and {parameter} of {self._name} are on different devices (cuda:"
+                    f"{place}, cuda:{number}); move one, and call inside `with "
+                    "cupy.cuda.Device(number)`"
+                )
+            first, place = parameter, number
+            given.append(value)
+        return function, tuple(given)
 
 
 def code_of(source: str, **define: Any) -> str:
@@ -141,28 +205,18 @@ def _compiled(
     return function, tuple((re.split(r"\W+", text)[-1], "*" in text) for text in each)
 
 
-def _check(ndarray: Any, name: str, parameters: Parameters, args: tuple[Any, ...]) -> None:
-    if len(args) != len(parameters):
-        raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(args)}")
-    first, place = "", -1
-    for (parameter, pointer), value in zip(parameters, args, strict=True):
-        if not isinstance(value, ndarray):
-            if isinstance(value, np.ndarray):
-                raise ValueError(
-                    f"{parameter} of {name} is in host memory; move it, for instance with "
-                    "tensor.to(device)"
-                )
-            if pointer is not (value is None):
-                raise TypeError(f"{parameter} of {name} cannot be {value!r}")
-            continue
-        if not pointer:
-            raise TypeError(f"{parameter} of {name} is a number, not an array")
-        if not value.flags.c_contiguous:
-            raise ValueError(f"{parameter} of {name} is not contiguous; copy it first")
-        number = value.device.id
-        if place not in (-1, number):
-            raise ValueError(
-                f"{first} and {parameter} of {name} are on different devices (cuda:{place}, "
-                f"cuda:{number}); move one, and call inside `with cupy.cuda.Device(number)`"
-            )
-        first, place = parameter, number
+def _misfit(name: str, parameter: str, value: Any, *, pointer: bool = False) -> Exception:
+    """Returns the error of an argument that is not what the source declares."""
+    if isinstance(value, np.ndarray):
+        return ValueError(
+            f"{parameter} of {name} is in host memory; move it, for instance with tensor.to(device)"
+        )
+    if pointer:
+        return ValueError(f"{parameter} of {name} is not contiguous; copy it first")
+    if is_cupy(value):
+        return TypeError(f"{parameter} of {name} is a number, not an array")
+    return TypeError(f"{parameter} of {name} cannot be {value!r}")
+
+
+def _launch_nothing(args: tuple[Any, ...]) -> None:
+    """Stands for a launch without blocks."""
