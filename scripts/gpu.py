@@ -34,9 +34,9 @@ MARKS = ("<!-- measured: written by make gpu GPU_ARGS=--write -->", "<!-- end of
 FOLDERS = ("arrays", "autograd", "gpu", "kernels", "nn", "optim")
 MARKERS = "xp: runs on arrays of CuPy\nlong: belongs to make test-long"
 # The first run compiles a kernel for each function and dtype: minutes; later ones take seconds.
-TEST_SECONDS = 450
+TEST_SECONDS = 300
 ONE_TEST_SECONDS = 120
-TIMING_SECONDS = 150
+TIMING_SECONDS = 220
 MOST_PROCESSES = 12  # that run tests at once, where pytest-xdist is installed
 # The oldest driver of each extra's CUDA (its release notes, minor version compatibility).
 DRIVERS = ((580, "cuda13x"), (525, "cuda12x"))
@@ -249,24 +249,30 @@ def _entry(file: str, name: str, outcome: str, seconds: float, message: str) -> 
 
 
 def run_timings(python: str) -> dict[str, Any]:
-    """Times the kernels; returns what scripts/gpu_timing.py printed, or an error's words."""
+    """Times the kernels; returns what scripts/gpu_timing.py printed last, and words if it failed."""
     command = [python, str(ROOT / "scripts" / "gpu_timing.py")]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=TIMING_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"the timings took longer than {TIMING_SECONDS} s"}
-    if done.returncode != 0:
-        return {"error": (done.stderr.strip().splitlines() or ["no words"])[-1]}
-    timings: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return timings
+    with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as said:
+        error = ""
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment(),
+                stdout=printed,
+                stderr=said,
+                timeout=TIMING_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            error = f"the timings took longer than {TIMING_SECONDS} s"
+        else:
+            said.seek(0)
+            if done.returncode != 0:
+                error = (said.read().strip().splitlines() or ["no words"])[-1]
+        printed.seek(0)
+        lines = [line for line in printed if line.startswith("{") and line.endswith("}\n")]
+    timings: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    return timings | {"error": error} if error or not lines else timings
 
 
 # -- the result ----------------------------------------------------------------------------------
@@ -308,9 +314,10 @@ def test_table(tests: list[dict[str, Any]]) -> str:
 def timing_table(timings: dict[str, Any]) -> str:
     """Says the medians of both libraries and what part of the memory's speed CuPy reaches.
 
-    Fused kernels come in a table of their own, beside CuPy's functions call by call and torch.
+    Fused kernels come in a table of their own, beside CuPy's functions call by call and torch; so
+    do training steps and calls.
     """
-    if "error" in timings:
+    if "rows" not in timings:
         return f"no timings: {timings['error']}"
     rows: list[tuple[str, ...]] = [
         ("what", "size", "NumPy, ms", "CuPy, ms", "times faster", "GB/s", "of a copy's")
@@ -338,8 +345,45 @@ def timing_table(timings: dict[str, Any]) -> str:
                 part,
             )
         )
-    tables = [table(rows), *([table(fused)] if len(fused) > 1 else [])]
+    beside = (fused, step_rows(timings.get("steps", [])), call_rows(timings.get("calls", [])))
+    tables = [table(rows), *(table(found) for found in beside if len(found) > 1)]
+    if "error" in timings:
+        tables.append(f"not all of it: {timings['error']}")
     return "\n\n".join(tables)
+
+
+def step_rows(steps: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Says the times of training steps, ours and torch's, by events and by the clock."""
+    heading = ("ms", "torch, ms", "of torch's", "by the clock, ms", "torch, ms", "of torch's")
+    rows: list[tuple[str, ...]] = [("training step", "size", *heading, "host, ms", "torch, ms")]
+    for step in steps:
+        ours, others = step["ours"] or {}, step["torch"] or {}
+        cells = [
+            cell
+            for way in ("gpu", "wall")
+            for cell in _beside(ours.get(way), others.get(way), digits=3)
+        ]
+        cells += _beside(ours.get("host"), others.get("host"), digits=3)[:2]
+        if step["why"]:
+            cells[1] = step["why"]
+        rows.append((step["what"], step["size"], *cells))
+    return rows
+
+
+def call_rows(calls: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Says the times of calls that return a copy, ours and torch's."""
+    heading = ("by the host, ms", "shared, ms", "torch, ms", "shared, of torch's")
+    rows: list[tuple[str, ...]] = [("call with", *heading)]
+    for call in calls:
+        shared, torch, part = _beside(call["shared"], call["torch"], digits=3)
+        rows.append((call["size"], f"{call['host']:.3f}", shared, torch or call["why"], part))
+    return rows
+
+
+def _beside(ours: float | None, torch: float | None, *, digits: int) -> list[str]:
+    """Writes two times, and the first as a part of the second."""
+    cells = ["" if ms is None else f"{ms:.{digits}f}" for ms in (ours, torch)]
+    return [*cells, f"{ours / torch:.2f}" if ours and torch else ""]
 
 
 def measured(result: dict[str, Any]) -> str:
@@ -353,7 +397,7 @@ def measured(result: dict[str, Any]) -> str:
         f"{counts['failed']} failed and {counts['skipped']} were skipped."
     )
     lines = textwrap.wrap(said, 100, break_on_hyphens=False)
-    if "error" not in timings:
+    if "rows" in timings:
         kept = [row for row in timings["rows"] if "in pieces" not in row["what"]]
         timings = {**timings, "rows": kept}
     return "\n".join([*lines, "", timing_table(timings)])

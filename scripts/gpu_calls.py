@@ -1,9 +1,18 @@
-"""Times calls with arrays of a GPU between two processes: by host memory, and by memory that both open."""
+"""Times calls with arrays of a GPU between two processes: also beside torch's."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,23 +27,60 @@ MIB = 2**20
 SIZES = (1 * MIB, 64 * MIB)
 PIECES = (MIB // 2, 1 * MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB)
 CALLS = 30
+TORCH_SECONDS = 40
+TORCH_PROGRAM = Path(__file__).with_name("gpu_torch_calls.py")
 WARM_UP = 5  # the first goes over no stream yet, the second one is for trial
 
 
 def measure_calls(
     xp: Any, sizes: Sequence[int] = SIZES, calls: int = CALLS
 ) -> list[dict[str, Any]]:
-    """Returns a row for each size and way: the median time of a call that gives a copy back."""
-    rows = []
-    for shared in (False, True):
-        options = rpc.RpcOptions(cuda_ipc=shared)
+    """Times calls that give a copy back, of telegrad and of torch.distributed.rpc.
+
+    Returns:
+        A row for each size: `size`, and `host`, `shared` and `torch`, the median milliseconds by
+        host memory, by memory that both open, and of torch (None, and then `why` in words).
+    """
+    rows: list[dict[str, Any]] = [{"size": f"{size / MIB:g} MiB"} for size in sizes]
+    for way in ("host", "shared"):
+        options = rpc.RpcOptions(cuda_ipc=way == "shared")
         with rpc.init_rpc("timing", options=options), launch.LocalWorkers(1) as workers:
-            for size in sizes:
+            for row, size in zip(rows, sizes, strict=True):
                 array = xp.ones(size, dtype=np.uint8)
                 took = [_called(workers.names[0], array) for _ in range(WARM_UP + calls)]
-                way = "there and back, shared" if shared else "there and back, by the host"
-                rows.append(_row(way, size, median(took[WARM_UP:]), 2 * size))
+                row[way] = median(took[WARM_UP:])
+    found, why = _torch_calls(sizes, calls)
+    for place, row in enumerate(rows):
+        row |= {"torch": found[place] if found else None, "why": why}
     return rows
+
+
+def _torch_calls(sizes: Sequence[int], calls: int) -> tuple[list[float], str]:
+    """Returns torch's times; or none, and why."""
+    if importlib.util.find_spec("torch") is None:
+        return [], "torch is not installed"
+    # TensorPipe finds its address by the host's name, which not every machine can look up.
+    environment = {**os.environ, "TP_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    with tempfile.TemporaryDirectory(prefix="telegrad-gpu-") as folder:
+        printed, said = Path(folder) / "stdout", Path(folder) / "stderr"
+        words = [sys.executable, str(TORCH_PROGRAM), str(Path(folder) / "store"), str(calls)]
+        words += map(str, sizes)
+        ended = "torch's calls ended without a word"
+        with printed.open("w") as out, said.open("w") as err, ExitStack() as stack:
+            for rank in ("1", "0"):
+                command = [*words[:2], rank, *words[2:]]
+                process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+            try:
+                process.wait(TORCH_SECONDS)
+            except subprocess.TimeoutExpired:
+                ended = f"torch's calls took longer than {TORCH_SECONDS} s"
+        lines = [line for line in printed.read_text().splitlines() if line.startswith("[")]
+        if lines:
+            return json.loads(lines[-1]), ""
+        errors = re.findall(r"^\w*(?:Error|Exception)\b.*", said.read_text(), re.MULTILINE)
+    return [], errors[0][:200] if errors else ended
 
 
 def measure_staging(xp: Any, size: int = 64 * MIB, calls: int = CALLS) -> list[dict[str, Any]]:

@@ -1,10 +1,12 @@
-"""Times the kernels on the GPU against their twins of NumPy; prints one line of JSON.
+"""Times the kernels on the GPU against their twins of NumPy, and more; prints lines of JSON.
+
+Each line says all that is known so far, so that the last one stands where something takes too long.
 
 Each number is a median after warm-up; on the GPU it is measured by CUDA events around the call, so
 that the time of launches and of waits inside it counts. NumPy uses one thread. GB/s are the bytes that
 must be moved at the least (each input read once, each output written once), to be compared with a
 copy from one part of the GPU's memory to another. Calls between processes, and copies in pieces, are
-timed by the clock (`gpu_calls`): they end when all is done.
+timed by the clock (`gpu_calls`): they end when all is done. So are training steps (`gpu_steps`).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 
 from scripts.gpu_calls import measure_calls, measure_staging
 from scripts.gpu_fused import FusedCase, fused_cases, torch_or_none
+from scripts.gpu_steps import measure_steps
 from telegrad import arrays, kernels, nn, optim
 
 __all__ = ["Case", "Sizes", "cases", "measure", "measure_fused", "time_cupy", "time_numpy"]
@@ -259,10 +262,18 @@ def measure_fused(
 def main() -> int:
     """Runs the command; returns its exit code."""
     cupy = importlib.import_module("cupy")
+    torch = torch_or_none()
     result = measure(cupy, Sizes())
-    result["rows"] += measure_fused(cupy, fused_cases(cupy, torch_or_none()))
-    result["rows"] += [*measure_staging(cupy), *measure_calls(cupy)]
-    sys.stdout.write(json.dumps(result) + "\n")
+    parts: tuple[tuple[str, Callable[[], list[dict[str, Any]]]], ...] = (
+        ("steps", lambda: measure_steps(cupy, torch)),
+        ("rows", lambda: measure_fused(cupy, fused_cases(cupy, torch))),
+        ("rows", lambda: measure_staging(cupy)),
+        ("calls", lambda: measure_calls(cupy)),
+    )
+    for name, part in parts:
+        result[name] = result.get(name, []) + part()
+        sys.stdout.write(json.dumps(result) + "\n")
+        sys.stdout.flush()
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scripts import gpu as script
-from scripts import gpu_calls, gpu_fused, gpu_timing
+from scripts import gpu_calls, gpu_fused, gpu_steps, gpu_timing
 
 SMALL = gpu_timing.Sizes(
     rows=((4, 3),), buckets=((2, 4),), copy_bytes=64, transfer_bytes=64, steps=((4, 8),)
@@ -107,9 +107,55 @@ def test_staging_is_timed(xp: Any) -> None:
 @pytest.mark.usefixtures("workers_have_cupy")
 def test_calls_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TELEGRAD_TOKEN", "a token that only the tests use")
+    monkeypatch.setattr(gpu_calls, "TORCH_PROGRAM", Path(__file__))  # it prints nothing
     rows = gpu_calls.measure_calls(xp, sizes=(2**17, 2**20), calls=2)
-    assert [row["what"].rpartition(" ")[2] for row in rows] == ["host", "host", "shared", "shared"]
-    assert [row["size"] for row in rows] == ["0.125 MiB", "1 MiB"] * 2
+    assert [row["size"] for row in rows] == ["0.125 MiB", "1 MiB"]
+    assert all(row["host"] > 0 and row["shared"] > 0 for row in rows)
+    assert all(row["torch"] is None and row["why"] for row in rows)
+
+
+def test_training_steps_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_steps, "SECONDS", 0.0)
+    monkeypatch.setattr(gpu_steps, "FEWEST", 1)
+    rows = gpu_steps.measure_steps(xp, sizes=gpu_steps.SMALL)
+    names = ["MLP", "convolutional net", "LSTM", "transformer block", "transformer block"]
+    assert [row["what"] for row in rows] == names
+    assert [row["why"] for row in rows] == [""] * len(rows)
+    assert all(row["ours"]["wall"] >= row["ours"]["host"] > 0 for row in rows)
+
+
+def test_steps_and_calls_have_tables_of_their_own() -> None:
+    step = {"what": "MLP", "size": "1", "why": ""}
+    ours = {"gpu": 1.0, "wall": 3.0, "host": 2.0}
+    broken = {**step, "ours": ours, "torch": None, "why": "it broke"}
+    steps = [{**step, "ours": ours, "torch": {"gpu": 2.0, "wall": 4.0, "host": 2.5}}, broken]
+    call = {"size": "1 MiB", "host": 4.0, "shared": 1.0, "torch": 2.0, "why": ""}
+    calls = [call, {**call, "torch": None, "why": "it hung"}]
+    found = {"rows": [], "steps": steps, "calls": calls, "error": "too long"}
+    text = script.timing_table(found)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    numbers = ["1.000", "2.000", "0.50", "3.000", "4.000", "0.75", "2.000", "2.500"]
+    assert ["MLP", "1", *numbers] in lines
+    assert ["MLP", "1", "1.000", "it broke", "", "3.000", "", "", "2.000", ""] in lines
+    assert ["1 MiB", "4.000", "1.000", "2.000", "0.50"] in lines
+    assert ["1 MiB", "4.000", "1.000", "it hung", ""] in lines
+    assert text.endswith("not all of it: too long")
+
+
+def test_what_was_timed_before_an_end_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(
+        "#!/bin/sh\necho '{\"rows\": []}'\necho '{\"rows\": [1'\necho no >&2\nexit 3"
+    )
+    program.chmod(0o755)
+    assert script.run_timings(str(program)) == {"rows": [], "error": "no"}
+    program.write_text("#!/bin/sh\nexit 3")
+    assert script.run_timings(str(program)) == {"error": "no words"}
+    program.write_text("#!/bin/sh\necho '{\"rows\": []}'\nexec sleep 60")
+    monkeypatch.setattr(script, "TIMING_SECONDS", 1)
+    assert script.run_timings(str(program))["error"] == "the timings took longer than 1 s"
 
 
 def test_what_a_run_measured_goes_between_the_marks_of_the_page(tmp_path: Path) -> None:
