@@ -456,6 +456,10 @@ def main() -> int:
         names = ", ".join(f"{test['file']}::{test['name']}" for test in failed[:10])
         sys.stderr.write(f"error: {len(failed)} tests failed ({names or 'the timings did'})\n")
         return 1
+    broken = [f"{step['what']}: {step['why']}" for step in timings.get("steps", []) if step["why"]]
+    if broken:
+        sys.stderr.write(f"error: {len(broken)} training steps failed ({'; '.join(broken)})\n")
+        return 1
     return 0
 
 

@@ -142,24 +142,22 @@ def our_step(xp: Any, case: StepCase) -> tuple[Any, Run]:
     )
 
 
-def their_step(torch: Any, xp: Any, case: StepCase, model: Any) -> Run:
-    """Returns what runs a step of torch's model, whose parameters are copies of those of ours."""
+def their_step(torch: Any, xp: Any, case: StepCase, first: dict[str, Any]) -> Run:
+    """Returns what runs a step of torch's model, which starts from the state `first` of ours."""
     x, target = (torch.from_dlpack(xp.asarray(each)) for each in (case.x, case.target))
     theirs = case.build(torch.nn).to(x.device)
-    state = {
-        name: torch.from_numpy(arrays.to_host(each)) for name, each in model.state_dict().items()
-    }
-    theirs.load_state_dict(state)
+    theirs.load_state_dict({k: torch.from_numpy(arrays.to_host(v)) for k, v in first.items()})
     kind = getattr(torch.optim, case.optimizer)
     optimizer = kind(theirs.parameters(), fused=True, **OPTIMIZERS[case.optimizer])
     short = case.dtype != "float32"
-    scale = torch.amp.GradScaler(x.device.type) if short else None
+    place, dtype = x.device.type, getattr(torch, case.dtype)
+    scale = torch.amp.GradScaler(place) if short else None
     return _step(
         torch.nn.functional,
         theirs,
         optimizer,
         scale,
-        lambda: torch.autocast(x.device.type, getattr(torch, case.dtype), enabled=short),
+        lambda: torch.autocast(place, dtype) if short else nullcontext(),
         x,
         target,
     )
@@ -250,14 +248,15 @@ def measure_steps(xp: Any, torch: Any = None, sizes: StepSizes = SIZES) -> list[
             rows.append(row)
             try:
                 model, ours = our_step(xp, case)
-                theirs = None if torch is None else their_step(torch, xp, case, model)
+                first = model.state_dict()
                 loss = ours().item()
                 row["ours"] = time_step(xp, ours)
-                if theirs is None:
+                if torch is None:
                     continue
+                theirs = their_step(torch, xp, case, first)
                 other = theirs().item()
                 if not math.isclose(loss, other, rel_tol=LOSSES_DIFFER):
-                    row["why"] = f"losses differ: {loss:.4f} and torch's {other:.4f}"
+                    row["why"] = f"losses differ: {loss:.4f}, and torch's {other:.4f}"
                     continue
                 row["torch"] = time_step(xp, theirs)
             except Exception as error:  # the other rows are still of use

@@ -6,9 +6,11 @@ import importlib.util
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scripts import gpu as script
@@ -122,6 +124,30 @@ def test_training_steps_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert [row["what"] for row in rows] == names
     assert [row["why"] for row in rows] == [""] * len(rows)
     assert all(row["ours"]["wall"] >= row["ours"]["host"] > 0 for row in rows)
+
+
+def test_training_steps_that_compute_another_loss_or_fail_say_so(
+    xp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_steps, "SECONDS", 0.0)
+    monkeypatch.setattr(gpu_steps, "FEWEST", 1)
+    cudnn = types.SimpleNamespace(allow_tf32=True)
+    torch = types.SimpleNamespace(backends=types.SimpleNamespace(cudnn=cudnn))
+    seen = []
+
+    def their_step(torch: Any, xp: Any, case: gpu_steps.StepCase, first: Any) -> Any:
+        seen.append(cudnn.allow_tf32)
+        if case.what == "LSTM":
+            raise RuntimeError("cuDNN is missing")
+        return lambda: np.float32(123.0)
+
+    monkeypatch.setattr(gpu_steps, "their_step", their_step)
+    rows = gpu_steps.measure_steps(xp, torch, gpu_steps.SMALL)
+    assert all(row["ours"] and row["torch"] is None for row in rows)
+    assert rows[2]["why"] == "RuntimeError: cuDNN is missing"
+    assert rows[0]["why"].startswith("losses differ: 2.")
+    assert rows[0]["why"].endswith("and torch's 123.0000")
+    assert (seen, cudnn.allow_tf32) == ([False] * 5, True)
 
 
 def test_steps_and_calls_have_tables_of_their_own() -> None:
