@@ -27,16 +27,17 @@ Check: TypeAlias = Callable[[tuple[int, int], int], None]
 
 @final
 class _Places:
-    """The places by device, check and allowed number; each is allocated once."""
+    """The places by kind of array, device, check and allowed number; each is allocated once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[tuple[str, Check, int], tuple[Array, Array]] = {}
+        self._found: dict[tuple[type, str, Check, int], tuple[Array, Array]] = {}
 
-    def of(self, device: str, check: Check, allowed: int) -> Array:
-        """Returns two integers of pinned memory as an array of the GPU."""
+    def of(self, like: Array, check: Check, allowed: int) -> Array:
+        """Returns two integers of pinned memory as an array of the GPU of another array."""
+        device = device_of(like)
         with self._lock:
-            key = device, check, allowed
+            key = type(like), device, check, allowed
             if key not in self._found:
                 self._found[key] = _pinned_pair(int(device.partition(":")[2]))
             return self._found[key][1]
@@ -44,11 +45,11 @@ class _Places:
     def take(self) -> tuple[str, Check, int, tuple[int, int]] | None:
         """Returns the numbers of one place that has some, and sets them to zero."""
         with self._lock:
-            for key, (here, _) in self._found.items():
+            for (_, device, check, allowed), (here, _) in self._found.items():
                 if here.any():
                     low, high = here.tolist()
                     here[...] = 0
-                    return *key, (low, high)
+                    return device, check, allowed, (low, high)
         return None
 
     def __bool__(self) -> bool:
@@ -83,7 +84,7 @@ def report_ends(values: Array, check: Check, allowed: int) -> None:
     raise_reported()
     cupy: Any = importlib.import_module("cupy")
     ends = cupy.stack((values.min(), values.max()))
-    cupy.copyto(_PLACES.of(device_of(values), check, allowed), ends, where=ends != 0)
+    cupy.copyto(_PLACES.of(values, check, allowed), ends, where=ends != 0)
 
 
 def report_place(like: Array, check: Check, allowed: int) -> Array:
@@ -93,7 +94,7 @@ def report_place(like: Array, check: Check, allowed: int) -> Array:
     error of earlier work that has arrived is raised here.
     """
     raise_reported()
-    return _PLACES.of(device_of(like), check, allowed)
+    return _PLACES.of(like, check, allowed)
 
 
 def raise_reported() -> None:

@@ -324,12 +324,14 @@ class Optimizer(ABC):
         own, there = self._own(gradients), skip if decided_there else None
         if self._has_rule:
             own = self._apply_together(own, there, scale)
+        as_it_is = type(scale) is float and scale == 1.0
         known: Group | None = None
         for parameter, gradient in own:  # group by group
             group = self._group_of[parameter]
             if group is not known:
                 known, options = group, self._options(group)
-            self._apply_one(parameter, _scaled(gradient, scale), options, there)
+            factored = gradient if as_it_is else _scaled(gradient, scale)
+            self._apply_one(parameter, factored, options, there)
 
     def _apply_together(
         self, own: list[tuple[Tensor, Any]], skip: Any, scale: Any
@@ -558,8 +560,6 @@ def _said(option: Any) -> str:
 
 
 def _scaled(gradient: Any, scale: Any) -> Any:
-    if type(scale) is float and scale == 1.0:
-        return gradient
     with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaNs stay what they are
         return gradient * scale
 

@@ -302,8 +302,8 @@ class DistributedOptimizer:
             self._wait_for_slowest(left_until(ends))
         return result
 
-    def part_at(self, worker: WorkerInfo) -> RRef[OwnerOptimizer] | None:
-        """For the library: returns the part of one owner; None for a worker that owns nothing."""
+    def _part_at(self, worker: WorkerInfo) -> RRef[OwnerOptimizer] | None:
+        """Returns the part of one owner; None for a worker that owns nothing."""
         for owner in self._owners.members:
             if owner.worker == worker:
                 return owner.rref

@@ -52,6 +52,9 @@ ELSEWHERE = {
         "tests/parallel/test_hooks.py",
     ),
     "collectives.tune": "tests/collectives/test_tuning.py::test_a_rank_that_is_lost_meanwhile",
+    "parallel.Pipeline": (
+        "tests/parallel/pipeline/test_failures.py::test_any_stage_is_lost_at_any_point_of_any_schedule"
+    ),
     "parallel.spawn": "tests/parallel/test_spawn.py::test_a_rank_that_ends_by_itself_is_named",
     "rpc.idempotent": "tests/rpc/test_retry.py",
     "rpc.publish": "tests/rpc/test_publish.py",
@@ -79,7 +82,8 @@ WAITS_FOR_NOBODY = {
         collectives.Backend collectives.GroupStatistics collectives.Link
         collectives.MessageBackend collectives.ReduceOp collectives.Thresholds
         parallel.CommHook parallel.GradientBucket
-        parallel.functional parallel.LossScale parallel.ProcessContext parallel.StepFailure parallel.StepResult""",
+        parallel.functional parallel.LossScale parallel.pipeline parallel.ProcessContext
+        parallel.StepFailure parallel.StepResult""",
     "answered by this worker": """
         rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos
         rpc.is_initialized

@@ -43,7 +43,7 @@ class Copies:
         self._groups = dict(sorted(self._groups.items())[-2:])
 
         def arguments(member: Member) -> Sequence[Any]:
-            parts = [each.part_at(member.worker) for each in optimizers]
+            parts = [each._part_at(member.worker) for each in optimizers]
             next_one = _neighbour(member, places.members)
             neighbour = None if next_one is None else (member.id.place, next_one.runner)
             return self._version, [each for each in parts if each is not None], neighbour
