@@ -166,8 +166,16 @@ def check_devices(what: str, *values: object) -> None:
     """
     if set(map(type, values)) == _NUMPY_ALONE:
         return
-    devices = {device_of(value) for value in values if is_array(value)}
-    if len(devices) > 1:
+    xp = namespace(*values)
+    if xp is np:
+        return
+    numbers = {  # every step of an optimizer comes by here, for each parameter
+        value.data.device_id if isinstance(value, xp.ndarray) else -1
+        for value in values
+        if isinstance(value, (xp.ndarray, np.ndarray))
+    }
+    if len(numbers) > 1:
+        devices = {device_of(value) for value in values if is_array(value)}
         raise ValueError(
             f"{what} of arrays on different devices ({', '.join(sorted(devices))}); move one, for"
             " instance with tensor.to(device)"

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad.arrays import computing_dtype, is_cupy, namespace
-from telegrad.kernels.cuda import Kernel, Table, blocks_for, contiguous
+from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for
 from telegrad.types import Array
 
 __all__ = ["joint_norm"]
@@ -33,7 +33,7 @@ def joint_norm(arrays: Sequence[Array], max_norm: float = math.inf) -> tuple[Arr
     >>> float(norm), round(float(factor), 4)
     (5.0, 0.5)
     """
-    dtype = np.result_type(*{computing_dtype(array.dtype) for array in arrays})
+    dtype = np.result_type(*map(computing_dtype, {array.dtype for array in arrays}))
     if is_cupy(arrays[0]):
         return _launched(arrays, dtype, max_norm)
     total = 0.0
@@ -49,8 +49,8 @@ def _launched(arrays: Sequence[Any], dtype: Any, max_norm: float) -> tuple[Array
     xp = namespace(*arrays)
     with arrays[0].device:
         tables = []
-        for kind in dict.fromkeys(array.dtype for array in arrays):
-            alike = [contiguous(array) for array in arrays if array.dtype == kind]
+        for kind in dict.fromkeys([array.dtype for array in arrays]):
+            alike = all_contiguous([array for array in arrays if array.dtype == kind])
             table = Table([array.size for array in alike], alike)
             tables.append((kind, table, blocks_for(table.blocks, 1)))
         parts = xp.empty(sum(blocks for *_, blocks in tables), np.float64)

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from telegrad.arrays import is_array, namespace
-from telegrad.kernels.cuda import Kernel, Table, blocks_for, contiguous
+from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for, contiguous
 from telegrad.types import Array
 
 __all__ = ["Rule", "step_arrays", "step_rows", "steps_dtype"]
@@ -84,8 +84,7 @@ def step_arrays(
     with first.device:
         made: list[Any] = [xp.empty(array.shape, array.dtype) for array in arrays]
         sizes = [array.size for array in made]
-        given = [[contiguous(each) for each in some] for some in (arrays, gradients)]
-        table = Table(sizes, *given, made, *state)
+        table = Table(sizes, all_contiguous(arrays), all_contiguous(gradients), made, *state)
         count, made_count = _counted(rule, steps, skip, xp)
         factor, more = (1.0, scale) if is_array(scale) else (float(scale), None)
         Kernel("steps", rule.kernel).launch(

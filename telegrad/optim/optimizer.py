@@ -342,8 +342,8 @@ class Optimizer(ABC):
         for pair in own:
             parameter, gradient = pair
             dense = type(gradient) is not np.ndarray and is_cupy(gradient)
-            if dense and kernels.steps_dtype(parameter.dtype):
-                key = id(self._group_of[parameter]), parameter.dtype, gradient.device.id
+            if dense and kernels.steps_dtype(dtype := parameter.dtype):
+                key = id(self._group_of[parameter]), dtype, gradient.data.device_id
                 together.setdefault(key, []).append(pair)
             else:
                 others.append(pair)
@@ -369,7 +369,7 @@ class Optimizer(ABC):
             for i, parameter in enumerate(parameters):
                 state = self._states.get(parameter, {})
                 count = steps_so_far(state)
-                key = not state, id(count) if is_array(count) else count
+                key = not state, count if type(count) is int else id(count)
                 alike.setdefault(key, []).append(i)
             stepped = list(arrays)
             for places in alike.values():
@@ -566,10 +566,11 @@ def _scaled(gradient: Any, scale: Any) -> Any:
 
 def _held(state: Mapping[str, Any], names: Iterable[str], like: Any) -> list[Any]:
     """Returns arrays of the state for a kernel; zeros where there is none yet."""
-    xp = namespace(like)
     held = []
     for name in names:
-        x = state[name] if name in state else xp.zeros(like.shape, like.dtype)
+        x = state.get(name)
+        if x is None:
+            x = namespace(like).zeros(like.shape, like.dtype)
         exact = x.dtype == like.dtype and x.flags.c_contiguous
         held.append(x if exact else x.astype(like.dtype, order="C"))
     return held
@@ -649,4 +650,6 @@ def held_arrays(state: Mapping[str, Any], names: Iterable[str], like: Array) -> 
 def steps_so_far(state: Mapping[str, Any]) -> Any:
     """Returns the number of steps in `state`: an int, or an array if a step may have been skipped."""
     step = state.get("step", 0)
+    if type(step) is int:
+        return step
     return step if type(step) is not np.ndarray and is_array(step) else int(step)

@@ -30,6 +30,12 @@ class Device:
         self._count = count
         self._before: list[int] = []
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return self.id
+
     def __enter__(self) -> Device:
         if self.id >= self._count:
             raise RuntimeError(f"cudaErrorInvalidDevice: the stand-in has no device {self.id}")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from telegrad import optim, tensor
 from telegrad.autograd import RowSparse
 from tests.gpu.comparison import host, normal
-from tests.gpu.launches import launches
+from tests.gpu.launches import calls_of, launches
 from tests.kernels.strided import DTYPES, EDGES, agree, few, laid, layouts, small_grid
 
 __all__ = ["small_grid"]
@@ -103,6 +103,17 @@ def test_one_launch_for_all_parameters(
         with launches() as seen:
             optimizer.step(**given_there)
         assert len(seen) == 1, seen
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam])
+def test_a_parameter_takes_few_calls(stand_in_cupy: Any, kind: Any) -> None:
+    def calls(count: int) -> int:
+        parameters = made(stand_in_cupy, [np.ones(3, np.float32)] * count)
+        for p in parameters:
+            p.grad = tensor(p.data)
+        return calls_of(kind(parameters).step)
+
+    assert calls(30) - calls(10) <= 9 * 20
 
 
 @few

@@ -8,7 +8,7 @@ for each definition of the launch, and the source.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -19,7 +19,7 @@ from telegrad.arrays import is_cupy, namespace
 from telegrad.errors import KernelError
 from telegrad.kernels.cuda.table import Table
 
-__all__ = ["Kernel", "blocks_for", "code_of", "contiguous"]
+__all__ = ["Kernel", "all_contiguous", "blocks_for", "code_of", "contiguous"]
 
 Parameters = tuple[tuple[str, bool], ...]  # their names, and whether they are pointers
 
@@ -48,6 +48,11 @@ def blocks_for(items: int, per_block: int) -> int:
 def contiguous(x: Any) -> Any:
     """Returns `x` if its items lie in C order without gaps, else such a copy."""
     return x if x.flags.c_contiguous else x.copy(order="C")
+
+
+def all_contiguous(arrays: Iterable[Any]) -> list[Any]:
+    """Returns `contiguous(x)` of many arrays, without a call for each."""
+    return [x if x.flags.c_contiguous else x.copy(order="C") for x in arrays]
 
 
 @final
