@@ -45,6 +45,7 @@ from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
+from telegrad.rpc.tick import Tick
 from telegrad.transport import Shield, Spin, longest_spin, on_own_loop
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "Serving",
     "Shield",
     "Spin",
+    "Tick",
     "UserCall",
     "UserLoop",
     "WaitProbes",

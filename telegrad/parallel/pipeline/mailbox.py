@@ -203,9 +203,9 @@ class Mailbox:
             self._values = {key: x for key, x in self._values.items() if key[0] > over}
 
     def put(self, step: int, key: Key, values: Any) -> None:
-        """Takes a value, unless its step is over."""
+        """Takes a value, unless its step is over or has failed."""
         with self._lock:
-            if step >= self._step:
+            if step >= self._step and step > self._failed:
                 self._values[step, key] = values
                 self._open_gate()
 
@@ -247,9 +247,10 @@ class Mailbox:
                 self._open_gate()
 
     def end_elsewhere(self, step: int) -> None:
-        """Ends a step that has failed elsewhere, now or when it begins."""
+        """Ends a step that has failed elsewhere, now or when it begins; drops its values."""
         with self._lock:
             self._failed = max(self._failed, step)
+            self._values = {key: x for key, x in self._values.items() if key[0] > self._failed}
             if self._error is None and step == self._step:
                 self._error = EndedElsewhereError()
                 self._open_gate()

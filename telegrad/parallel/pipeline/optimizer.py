@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, final
 
 from telegrad.dist_autograd.seams import (
@@ -17,9 +19,11 @@ from telegrad.errors import InvalidUseError, PipelineError
 from telegrad.optim import LossScale
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.owners import StepResult, step_failure
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import AgentCore, Tick, current_agent
 
 __all__ = ["PipelineOptimizer", "WaitingGradients"]
+
+LOOK_SECONDS = 1.0  # between two looks for a pipeline that was dropped while gradients wait
 
 
 @final
@@ -27,11 +31,19 @@ class WaitingGradients:
     """The autograd context in which the gradients of a pipeline wait, at the stages.
 
     It is that of the block `with dist_autograd.context()`, if the code runs in one; else one that
-    the first step opens and that ends when an optimizer has used the gradients up.
+    the first step opens and that ends when an optimizer has used the gradients up, or soon after
+    the pipeline and its optimizers were dropped.
     """
 
     def __init__(self) -> None:
-        self._own: int | None = None
+        self._own = _Own()
+        agent, dropped, own = current_agent(), weakref.ref(self), self._own
+        self._tick = Tick(
+            agent.deadlines.after,
+            LOOK_SECONDS,
+            lambda: own.release_on(agent) if dropped() is None else None,
+            lambda: own.context_id is not None,
+        )
 
     @contextmanager
     def entered(self, *, opens: bool) -> Iterator[int]:
@@ -47,18 +59,20 @@ class WaitingGradients:
         if ambient is not None:
             yield ambient
             return
-        opened = self._own is None
-        if self._own is None:
+        own = self._own
+        opened = own.context_id is None
+        if own.context_id is None:
             if not opens:
                 raise InvalidUseError(
                     "no gradients wait at the stages of this pipeline: call step() first, and use "
                     "each step's gradients once"
                 )
-            self._own = current_agent().attachments[Container].create()
-        entered = Ambient(self._own)
+            own.context_id = current_agent().attachments[Container].create()
+            self._tick.start()
+        entered = Ambient(own.context_id)
         token = enter_ambient(entered)
         try:
-            yield self._own
+            yield own.context_id
         except BaseException:
             if opened:  # a failed step leaves nothing
                 self.drop()
@@ -68,9 +82,26 @@ class WaitingGradients:
 
     def drop(self) -> None:
         """Drops the gradients, unless they are of a block's context."""
-        own, self._own = self._own, None
-        if own is not None:
-            current_agent().attachments[Container].release(own)
+        if (context_id := self._own.take()) is not None:
+            current_agent().attachments[Container].release(context_id)
+
+
+@final
+class _Own:
+    """The context that a pipeline has opened for its gradients; outlives the pipeline."""
+
+    def __init__(self) -> None:
+        self.context_id: int | None = None
+
+    def take(self) -> int | None:
+        """Returns the context, which its caller releases."""
+        context_id, self.context_id = self.context_id, None
+        return context_id
+
+    def release_on(self, agent: AgentCore) -> None:
+        """Releases the context in a thread of the pool, as it may keep objects of the user."""
+        if (context_id := self.take()) is not None:
+            agent.pool.submit(partial(agent.attachments[Container].release, context_id))
 
 
 @final
@@ -85,7 +116,7 @@ class PipelineOptimizer:
         stages: Returns the first stage of each worker, by name.
         loss_scale: The loss scale, if there is one.
         now: True to make it now; False to make it when it is first used.
-        after: Called after each step.
+        after: Called after each step, and after a state was loaded.
 
     Attributes:
         param_groups: Dicts with the options of each group.
@@ -201,6 +232,7 @@ class PipelineOptimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores a state, of this class or of an `optim.Optimizer` of the whole model."""
         self._optimizer.load_state_dict(state_dict)
+        self._after()
 
     def __repr__(self) -> str:
         return f"<PipelineOptimizer of {self._made or 'a model that is not split yet'!r}>"

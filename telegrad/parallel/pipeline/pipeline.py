@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
+from operator import index
 from typing import Any, final
 
 import numpy as np
@@ -192,12 +193,16 @@ class Pipeline:
                 "parts to Pipeline([(worker, part), ...])"
             )
         settings = Settings(num_microbatches, loss, recompute, specs, timeout, keep_copies)
+        if isinstance(workers, (str, int, WorkerInfo)):
+            raise TypeError(
+                f"workers must be a list of workers, not {workers!r}: write [{workers!r}]"
+            )
         if not workers:
             raise ValueError("a pipeline needs at least one worker")
         if isinstance(schedule, Schedule):
             made = schedule
         else:
-            count = None if isinstance(balance, str) else len(balance)
+            count = None if isinstance(balance, str) else _number_of_counts(balance)
             if count is not None and (not count or count % len(workers)):
                 raise ValueError(
                     f"balance has {count} counts for {len(workers)} workers: {list(balance)}; each "
@@ -425,11 +430,8 @@ class Pipeline:
         ]
         if problems:
             raise ValueError(f"state does not fit the pipeline: {'; '.join(problems)}")
-        states = {
-            stage: {name: _array(state[self._name(stage, name)]) for name in each.shapes}
-            for stage, each in facts.items()
-        }
-        self._places.ask("load", lambda member: ({k: states[k] for k in member.stages},))
+        _load(self._places, self._name, state)
+        self._copy()
 
     def train(self, mode: bool = True) -> Pipeline:
         """Sets `training` of all stages, and returns this pipeline."""
@@ -447,8 +449,8 @@ class Pipeline:
         """Moves the stages of a lost worker to another one, and all stages to one and the same step.
 
         Weights and the state of optimizers are those of the last `state_dict()`; with `keep_copies`
-        those after the last step of an optimizer of which each place has a copy left. Gradients
-        that wait are dropped.
+        those after the last step of an optimizer, or after a state was loaded, of which each place
+        has a copy left. Gradients that wait are dropped.
 
         Args:
             stage: The number of a stage, such as `PipelineError.stage`; the other stages of its
@@ -461,8 +463,8 @@ class Pipeline:
             PipelineError: Another stage is lost, too: replace that one as well.
         """
         _check_may_block("replace()", "`await rpc.to_thread(pipe.replace, ...)`")
-        if not 0 <= stage < self.schedule.stages:
-            raise ValueError(f"there is no stage {stage} (stages: {self.schedule.stages})")
+        if stage not in range(self.schedule.stages):
+            raise ValueError(f"there is no stage {stage!r} (stages: {self.schedule.stages})")
         with self._lock:
             copies = self._copies.newest(self._places) if self._settings.keep_copies else None
             if copies is not None:
@@ -472,7 +474,7 @@ class Pipeline:
             self._waiting.drop()
             self._places.replace(stage, current_agent().members.find(worker))
             state, optimizers = self._saved
-            self.load_state_dict(state)
+            _load(self._places, self._name, state)
             for optimizer, saved in zip_longest(self._optimizers, optimizers):
                 optimizer.remake(saved)
 
@@ -513,6 +515,14 @@ def _check_may_block(what: str, instead: str) -> None:
         )
 
 
+def _load(places: Places, name_of: Callable[[int, str], str], state: Mapping[str, Any]) -> None:
+    states = {
+        stage: {name: _array(state[name_of(stage, name)]) for name in each.shapes}
+        for stage, each in places.facts.items()
+    }
+    places.ask("load", lambda member: ({k: states[k] for k in member.stages},))
+
+
 def _of_a_step(reports: list[StepReport]) -> list[StepReport]:
     if not reports:
         raise InvalidUseError("there was no training step yet, so nothing is known of its times")
@@ -520,6 +530,14 @@ def _of_a_step(reports: list[StepReport]) -> list[StepReport]:
 
 
 # -- checks at construction ----------------------------------------------------------------------
+
+
+def _number_of_counts(balance: Iterable[Any]) -> int:
+    try:
+        return len([index(each) for each in balance])
+    except TypeError:
+        message = f"balance must be counts, 'parameters' or 'time', not {balance!r}"
+        raise TypeError(message) from None
 
 
 def _schedule(

@@ -54,18 +54,24 @@ class StageSource:
         """Returns the same without the state of the module."""
         return self if self.moved is None else replace(self, moved=self.moved.hollow())
 
-    def module(self) -> Module:
-        """Returns the module, at its worker.
+    def module(self, stage: int) -> Module:
+        """Returns the module of a stage, at its worker.
 
         Raises:
             TypeError: It is no Module.
         """
         if self.moved is not None:
             return self.moved.build()
-        made = self.module_class(*self.args, **self.kwargs) if self.rref is None else None
-        module = made if self.rref is None else self.rref.local_value()
+        if self.rref is not None:
+            module = self.rref.local_value()
+        else:
+            try:
+                module = self.module_class(*self.args, **self.kwargs)
+            except Exception as error:  # of the user's class
+                error.add_note(f"in the making of stage {stage} of a pipeline")
+                raise
         if not isinstance(module, Module):
-            raise TypeError(f"a stage must be a Module, not a {type(module).__name__}")
+            raise TypeError(f"stage {stage} must be a Module, not a {type(module).__name__}")
         return module
 
 
@@ -115,7 +121,7 @@ class StageRunner:
     """
 
     def __init__(self, sources: Mapping[int, StageSource]) -> None:
-        self._stages = {stage: source.module() for stage, source in sources.items()}
+        self._stages = {stage: source.module(stage) for stage, source in sources.items()}
         self._place: Place | None = None
         self._running = threading.Lock()
         self._copies: dict[int, dict[int, StateCopy]] = {}

@@ -101,7 +101,11 @@ WRONG: list[tuple[type[Exception], str, Callable[[], object]]] = [
         r"pass it alone",
         lambda: stages(("worker1", RemoteModule("worker1", Block, (0,)))),
     ),
-    (TypeError, r"a stage must be a Module, not a int", lambda: stages(("worker1", int))),
+    (TypeError, r"stage 0 must be a Module, not a int", lambda: stages(("worker1", int))),
+    (TypeError, r"balance must be counts, .*, not 3", lambda: split(balance=3)),
+    (TypeError, r"balance must be counts, .*, not \[1.5, 2\]", lambda: split(balance=[1.5, 2])),
+    (TypeError, r"workers must be a list of workers, not 'w", lambda: split(workers="worker1")),
+    (ValueError, r"there is no stage 7 \(stages: 2\)", lambda: split().replace(7, "worker1")),
     (UnknownWorkerError, r"worker9", lambda: stages(("worker9", Block(0)))),
 ]
 
@@ -110,6 +114,9 @@ def refuse_all() -> None:
     for kind, words, make in WRONG:
         with pytest.raises(kind, match=words):
             make()
+    with pytest.raises(TypeError, match="unexpected keyword|argument") as caught:
+        stages(("worker1", Block, (0,)), ("worker2", Block, (0, 1, 2)))
+    assert "in the making of stage 1 of a pipeline" in caught.value.__notes__
 
 
 def test_each_wrong_argument_has_words_of_its_own(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from telegrad.parallel.pipeline.mailbox import Mailboxes
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
-from tests.parallel.pipeline.models import Block, batch, close, reference
+from tests.parallel.pipeline.models import Block, batch, close, losses, reference
 
 LOSS = nn.functional.cross_entropy
 M = 4
@@ -315,6 +316,27 @@ def lose_with_copies(cluster: Cluster, schedule: str, where: tuple[str, int, int
     close(pipe.state_dict(), model.state_dict())
 
 
+def load_and_lose(cluster: Cluster) -> None:
+    """A state that was loaded is not lost with a worker, though no optimizer has stepped since."""
+    pipe = make("1f1b", keep_copies=True)
+    optimizer = pipe.optimizer(optim.Adam, lr=0.01)
+    losses(pipe, optimizer, 2, 9)
+    state, of_optimizer = pipe.state_dict(), optimizer.state_dict()
+    expected = losses(pipe, optimizer, 2, 9)
+    pipe.load_state_dict(state)
+    optimizer.load_state_dict(of_optimizer)
+    cluster.kill(2)
+    with pytest.raises(PipelineError, match="lost"):
+        pipe.step(*batch(9))
+    pipe.replace(1, "worker0")
+    np.testing.assert_allclose(losses(pipe, optimizer, 2, 9), expected, rtol=1e-12)
+
+
+def test_a_loaded_state_has_copies() -> None:
+    with Cluster(4, options=rpc.RpcOptions(lost_after=2.0, timeout=30.0)) as cluster:
+        cluster.call(0, load_and_lose, cluster)
+
+
 @pytest.mark.parametrize("stage", range(3))
 def test_copies_at_neighbours_lose_no_step(stage: int) -> None:
     options = rpc.RpcOptions(lost_after=2.0, timeout=30.0)
@@ -333,6 +355,19 @@ def check_losses(places: Any, examples: int) -> None:
                 assert found is None
 
     check()
+
+
+def drop_while_gradients_wait() -> None:
+    pipe = make()
+    pipe.optimizer(optim.SGD, lr=0.1)
+    pipe.step(*batch(9))
+
+
+def test_a_pipeline_that_is_dropped_leaves_nothing(cluster: Cluster) -> None:
+    cluster.call(0, drop_while_gradients_wait)
+    gc.collect()
+    for found in cluster.run(lambda: wait_until_gone("pipelines", left_behind)):
+        assert found is None
 
 
 @pytest.mark.parametrize("stage", range(3))
