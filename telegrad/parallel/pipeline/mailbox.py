@@ -33,7 +33,7 @@ from telegrad.errors import (
 from telegrad.rpc.seams import AgentCore, Drive, Gate, fresh_copy, keep_newest
 from telegrad.types import Shape, WorkerInfo
 
-__all__ = ["AGAIN", "CARRY", "END", "Key", "Mailbox", "Mailboxes", "PlaceId", "attach_to"]
+__all__ = ["AGAIN", "CARRY", "END", "Key", "Mailbox", "Mailboxes", "Peer", "PlaceId", "attach_to"]
 
 CARRY = "pipeline.carry"  # [*place, step, *key, track, values]; the track is 0 for none
 AGAIN = "pipeline.again"  # [*place, step, micro-batch, track], and the bytes of the arrays
@@ -54,6 +54,20 @@ class PlaceId(NamedTuple):
 
     pipeline: int
     place: int
+
+
+class Peer(NamedTuple):
+    """A place as another one sees it.
+
+    Attributes:
+        id: Its name.
+        worker: Its worker.
+        here: True if that is this worker.
+    """
+
+    id: PlaceId
+    worker: WorkerInfo
+    here: bool
 
 
 class Key(NamedTuple):
@@ -270,7 +284,7 @@ class Mailboxes:
 
     def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
-        self._known: WeakValueDictionary[PlaceId, Mailbox] = WeakValueDictionary()
+        self._known: WeakValueDictionary[tuple[int, int], Mailbox] = WeakValueDictionary()
 
     def open(self, place: PlaceId, peers: Sequence[WorkerInfo]) -> Mailbox:
         """Makes the mailbox of a place."""
@@ -278,14 +292,18 @@ class Mailboxes:
         mailbox = self._known[place] = Mailbox(place, peers, drive)
         return mailbox
 
-    def carry(
-        self, to: WorkerInfo, place: PlaceId, step: int, key: Key, values: Any, sender: Mailbox
-    ) -> None:
+    def peers(self, pipeline: int, workers: Sequence[WorkerInfo]) -> list[Peer]:
+        """Returns the places of a pipeline, whose workers are given, as this worker sees them."""
+        return [
+            Peer(PlaceId(pipeline, place), worker, worker == self._agent.info)
+            for place, worker in enumerate(workers)
+        ]
+
+    def carry(self, to: Peer, step: int, key: Key, values: Any, sender: Mailbox) -> None:
         """Hands values to a place, by one message; at once where it is of this worker.
 
         Args:
-            to: The worker of the place.
-            place: The place.
+            to: The place.
             step: The step.
             key: The key under which the place looks for the values.
             values: Arrays, or None for one that has no gradient. Nobody may write into them.
@@ -294,7 +312,8 @@ class Mailboxes:
         Raises:
             WorkerLostError: The worker is lost.
         """
-        if to == self._agent.info:
+        place = to.id
+        if to.here:
             if (mailbox := self._known.get(place)) is not None:
                 mailbox.put(step, key, values)
             return
@@ -304,11 +323,11 @@ class Mailboxes:
             number, known = sender.recording.number(place, track)
         if not known:
             body = [*place, step, *key, number, values]
-            self._agent.messages.post(to, CARRY, body)
+            self._agent.messages.post(to.worker, CARRY, body)
             return
         body = [*place, step, key.micro_batch, number]
         arrays = [memoryview(x.reshape(-1).view(np.uint8)) for x in values if x is not None]
-        self._agent.messages.post(to, AGAIN, body, buffers=arrays)
+        self._agent.messages.post(to.worker, AGAIN, body, buffers=arrays)
 
     def end(self, to: WorkerInfo, place: PlaceId, step: int) -> None:
         """Tells a place that a step has failed elsewhere; does nothing where its worker is lost."""
@@ -347,13 +366,15 @@ class Mailboxes:
         """Takes what another place hands over on a recorded track."""
         match self._agent.messages.read(envelope):
             case [int(pipeline), int(place), int(step), int(batch), int(number)]:
-                mailbox = self._find(peer, pipeline, place)
+                mailbox = self._known.get((pipeline, place))
             case _:
                 raise DecodeError(f"the body of {AGAIN} is not [place, step, micro-batch, track]")
         if mailbox is None:
             return
         track = mailbox.recording.find(peer, number)
         if track is None:
+            if peer not in mailbox.peers:
+                return
             raise DecodeError(f"{AGAIN} names track {number}, of which nothing was heard")
         buffers = iter(envelope.buffers)
         try:
@@ -367,7 +388,7 @@ class Mailboxes:
 
     def _find(self, peer: WorkerInfo, pipeline: int, place: int) -> Mailbox | None:
         """Returns the mailbox of a place, if the peer belongs to its pipeline."""
-        mailbox = self._known.get(PlaceId(pipeline, place))
+        mailbox = self._known.get((pipeline, place))
         return mailbox if mailbox is not None and peer in mailbox.peers else None
 
     def on_end(self, peer: WorkerInfo, envelope: Any) -> None:

@@ -248,7 +248,7 @@ class Pipeline:
         found = shares(given, count)
         has_target = self._settings.loss is not None and len(given) > 1
         inputs, target = (given[:-1], given[-1]) if has_target else (given, None)
-        scale, last = self._scale(), self.schedule.stages - 1
+        scale, last = self._scale(), len(self._names) - 1
         self._split_now(inputs)
         with self._lock, self._waiting.entered(opens=True):
             self._steps += 1

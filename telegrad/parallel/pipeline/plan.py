@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from telegrad.nn import Module, Parameter
-from telegrad.parallel.pipeline.mailbox import Key, Mailbox, Mailboxes, PlaceId
+from telegrad.parallel.pipeline.mailbox import Mailbox, Mailboxes, Peer
 from telegrad.parallel.pipeline.micro_batches import Argument
 from telegrad.types import Array, WorkerInfo
 
@@ -119,6 +119,7 @@ class Place:
         stages: Its modules, by the number of the stage.
         mailbox: Its mailbox.
         mailboxes: The messages to other places.
+        peers: All places, by number, this one among them.
         checked: The stages whose `forward` is known to take what the stage before it gives.
     """
 
@@ -126,6 +127,7 @@ class Place:
     stages: dict[int, Module]
     mailbox: Mailbox
     mailboxes: Mailboxes
+    peers: list[Peer]
     checked: set[int] = field(default_factory=set)
 
     @property
@@ -153,9 +155,3 @@ class Place:
         for each in path:
             module = module._modules[each]
         return module._parameters[last]
-
-    def carry(self, step: int, place: int, key: Key, values: list[Any]) -> None:
-        """Hands values to another place, or to a stage of this one."""
-        plan = self.plan
-        to = PlaceId(plan.pipeline, place)
-        self.mailboxes.carry(plan.workers[place], to, step, key, values, self.mailbox)

@@ -146,7 +146,8 @@ class StageRunner:
         mailboxes = current_agent().attachments[Mailboxes]
         me = PlaceId(plan.pipeline, plan.place)
         mailbox = mailboxes.open(me, [*plan.workers, plan.driver])
-        self._place = Place(plan, self._stages, mailbox, mailboxes)
+        peers = mailboxes.peers(plan.pipeline, plan.workers)
+        self._place = Place(plan, self._stages, mailbox, mailboxes, peers)
 
     def run(self, order: StepOrder) -> StepReport:
         """Runs a step; returns at its end, here or elsewhere.

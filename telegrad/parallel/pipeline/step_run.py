@@ -13,8 +13,9 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from telegrad.types import Array
 __all__ = ["StepRun"]
 
 FORWARD, BACKWARD, INPUTS, WEIGHTS = (each.value for each in Kind)
+_NO_SKIPS: Final = nullcontext()
 TIES = "T"  # no kind of a schedule: before its first action and after its last
 PHASES = {
     FORWARD: "forward",
@@ -196,11 +198,12 @@ class StepRun:
         else:
             arrays = self.take(Key(FORWARD, stage, i), stage - 1)
             inputs = [self.leaf(x) for x in arrays]
-        self._check_inputs(stage, i, inputs)
+        if stage not in place.checked:
+            self._check_inputs(stage, i, inputs)
         kept = _Kept(inputs, [])
-        skips = _StageSkips(self, stage, i, kept, again=False)
-        with through(skips):
-            kept.outputs = _tensors(self._call(stage, i, inputs), place.name(stage, i))
+        with self._skips(stage, i, kept, again=False):
+            outputs = self._call(stage, i, inputs)
+        kept.outputs = [outputs] if type(outputs) is Tensor else self._tensors(stage, i, outputs)
         if stage == place.last:
             self._finish(i, kept)
         else:
@@ -242,7 +245,7 @@ class StepRun:
         self._drop(stage, i)
         target = _Target(self._gradients, kept.leaves())
         if roots:
-            with through(_StageSkips(self, stage, i, kept, again=True)):
+            with self._skips(stage, i, kept, again=True):
                 GraphTask(roots, accumulate=target).run()
             self._finish_pass(target)
         self._hand_back(stage, i, kept, target.inputs)
@@ -251,7 +254,7 @@ class StepRun:
         roots, kept = self._roots(stage, i)
         edges = {x: edge for x in kept.leaves() if (edge := edge_of(x)) is not None}
         kept.halved = HalvedBackward(roots, list(edges.values()))
-        with through(_StageSkips(self, stage, i, kept, again=True)):
+        with self._skips(stage, i, kept, again=True):
             found = kept.halved.run_inputs()
         self._hand_back(stage, i, kept, {x: found.get(edge) for x, edge in edges.items()})
 
@@ -259,7 +262,7 @@ class StepRun:
         kept = self._drop(stage, i)
         assert kept.halved is not None
         target = _Target(self._gradients, ())
-        with through(_StageSkips(self, stage, i, kept, again=True)):
+        with self._skips(stage, i, kept, again=True):
             kept.halved.run_weights(target)
         self._finish_pass(target)
 
@@ -336,6 +339,12 @@ class StepRun:
 
     # -- what surrounds them ---------------------------------------------------------------------
 
+    def _skips(self, stage: int, i: int, kept: _Kept, *, again: bool) -> Any:
+        """Returns a block in which the layers of skip connections find where these go."""
+        if not self._place.plan.skips:
+            return _NO_SKIPS
+        return through(_StageSkips(self, stage, i, kept, again=again))
+
     def skip(self, name: str) -> tuple[int, int]:
         """Returns the stages between which a skip connection goes."""
         return self._place.plan.skips[name]
@@ -359,7 +368,8 @@ class StepRun:
 
     def _carry(self, place: int, key: Key, values: list[Any]) -> None:
         self._source, self._doing = key.stage, "had done"
-        self._place.carry(self._order.step, place, key, values)
+        here = self._place
+        here.mailboxes.carry(here.peers[place], self._order.step, key, values, here.mailbox)
         self._doing = ""
 
     def _keep(self, stage: int, i: int, kept: _Kept) -> None:
@@ -380,8 +390,6 @@ class StepRun:
     def _check_inputs(self, stage: int, i: int, inputs: list[Tensor]) -> None:
         """Raises an error that names both stages if `forward` cannot be called with the inputs."""
         place = self._place
-        if stage in place.checked:
-            return
         module = place.stages[stage]
         try:
             inspect.signature(module.forward).bind(*inputs)
@@ -393,6 +401,16 @@ class StepRun:
                 f"{type(module).__name__}, does not take: {error}"
             ) from None
         place.checked.add(stage)
+
+    def _tensors(self, stage: int, i: int, outputs: Any) -> list[Tensor]:
+        found = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        for each in found:
+            if not isinstance(each, Tensor):
+                raise TypeError(
+                    f"{self._place.name(stage, i)} must return a Tensor or a tuple of Tensors, and "
+                    f"there is a {type(each).__name__} in its output"
+                )
+        return found
 
     def _failure(self, error: BaseException) -> BaseException:
         """Returns the error of this step, with the stage, the micro-batch and the phase."""
@@ -425,17 +443,6 @@ class StepRun:
         return PipelineError(
             words, stage=stage, worker=worker, micro_batch=micro_batch, phase=phase
         )
-
-
-def _tensors(outputs: Any, stage: str) -> list[Tensor]:
-    found = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-    for each in found:
-        if not isinstance(each, Tensor):
-            raise TypeError(
-                f"{stage} must return a Tensor or a tuple of Tensors, and there is a "
-                f"{type(each).__name__} in its output"
-            )
-    return found
 
 
 def _dense(gradient: Any) -> Any:
