@@ -141,7 +141,7 @@ class StepRun:
     """
 
     def __init__(self, place: Place, order: StepOrder, gradients: PassGradients) -> None:
-        self._place = place
+        self._place, self._last = place, place.last
         self._order = order
         self._gradients = gradients
         self._kept: dict[tuple[int, int], _Kept] = {}
@@ -203,8 +203,8 @@ class StepRun:
         kept = _Kept(inputs, [])
         with self._skips(stage, i, kept, again=False):
             outputs = self._call(stage, i, inputs)
-        kept.outputs = [outputs] if type(outputs) is Tensor else self._tensors(stage, i, outputs)
-        if stage == place.last:
+        kept.outputs = [outputs] if type(outputs) is Tensor else _tensors(outputs, place, stage, i)
+        if stage == self._last:
             self._finish(i, kept)
         else:
             self.hand(Key(FORWARD, stage + 1, i), [x.data for x in kept.outputs])
@@ -270,7 +270,7 @@ class StepRun:
         """Returns where the gradients of a backward start; its outputs are no longer kept."""
         order = self._order
         kept = self._kept[stage, i]
-        if stage < self._place.last:
+        if stage < self._last:
             gradients = self.take(Key(BACKWARD, stage, i), stage + 1)
             pairs = list(zip(kept.outputs, gradients, strict=True))
         else:
@@ -351,8 +351,7 @@ class StepRun:
 
     def leaf(self, array: Any) -> Tensor:
         """Returns an array that came from another stage as a leaf of this stage's graph."""
-        needs = self._order.train and np.issubdtype(array.dtype, np.inexact)
-        return Tensor(array, requires_grad=bool(needs))
+        return Tensor(array, requires_grad=self._order.train and array.dtype.kind in "fc")
 
     def take(self, key: Key, source: int) -> list[Any]:
         """Waits for the values that another stage hands over."""
@@ -402,16 +401,6 @@ class StepRun:
             ) from None
         place.checked.add(stage)
 
-    def _tensors(self, stage: int, i: int, outputs: Any) -> list[Tensor]:
-        found = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-        for each in found:
-            if not isinstance(each, Tensor):
-                raise TypeError(
-                    f"{self._place.name(stage, i)} must return a Tensor or a tuple of Tensors, and "
-                    f"there is a {type(each).__name__} in its output"
-                )
-        return found
-
     def _failure(self, error: BaseException) -> BaseException:
         """Returns the error of this step, with the stage, the micro-batch and the phase."""
         kind, stage, i = self._now
@@ -422,7 +411,7 @@ class StepRun:
             return self._error(words, stage, i, phase)
         where = f"{place.name(stage, i)} {self._doing} the {work}"
         if isinstance(error, WorkerLostError):
-            homes = [self._lives(j, error.worker) for j in range(place.last + 1)]
+            homes = [self._lives(j, error.worker) for j in range(self._last + 1)]
             source = source if homes[source] or True not in homes else homes.index(True)
             words = f"stage {source} on worker {error.worker!r} is lost; {where}: {error}"
             return self._error(words, source, i, phase, error.worker)
@@ -443,6 +432,17 @@ class StepRun:
         return PipelineError(
             words, stage=stage, worker=worker, micro_batch=micro_batch, phase=phase
         )
+
+
+def _tensors(outputs: Any, place: Place, stage: int, i: int) -> list[Tensor]:
+    found = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    for each in found:
+        if not isinstance(each, Tensor):
+            raise TypeError(
+                f"{place.name(stage, i)} must return a Tensor or a tuple of Tensors, and "
+                f"there is a {type(each).__name__} in its output"
+            )
+    return found
 
 
 def _dense(gradient: Any) -> Any:
