@@ -346,6 +346,8 @@ class Pipeline:
     ) -> PipelineOptimizer:
         """Returns an optimizer that steps each stage where it lives.
 
+        It has the parameters that need a gradient now.
+
         Args:
             optimizer_class: A subclass of `telegrad.optim.Optimizer` that the workers find by name.
             args: Arguments for the optimizer, after the parameters.
@@ -355,13 +357,13 @@ class Pipeline:
         """
 
         def make() -> DistributedOptimizer:
-            rrefs = self.parameter_rrefs()
+            rrefs = _parameters(self._places, trained=True)
             return DistributedOptimizer(
                 optimizer_class, rrefs, *args, max_norm=max_norm, loss_scale=loss_scale, **kwargs
             )
 
         if self._uncut is not None:  # it is made once the model is split; a mistake shows here
-            optimizer_class(list(self._uncut[0].parameters()), *args, **kwargs)
+            optimizer_class(_trained(self._uncut[0]), *args, **kwargs)
         made = PipelineOptimizer(
             make,
             self._waiting,
@@ -375,13 +377,7 @@ class Pipeline:
 
     def parameter_rrefs(self) -> list[RRef[Parameter]]:
         """Returns references to all parameters, in the order of the model, each once."""
-        copies, found = self._places.copies, by_stage(self._places.ask("parameters"))
-        return [
-            rref
-            for stage, rrefs in found.items()
-            for name, rref in rrefs.items()
-            if (stage, name) not in copies
-        ]
+        return _parameters(self._places)
 
     def gradients(self) -> dict[str, Array]:
         """Returns the gradients that wait at the stages, by name in the whole model.
@@ -521,6 +517,20 @@ def _load(places: Places, name_of: Callable[[int, str], str], state: Mapping[str
         for stage, each in places.facts.items()
     }
     places.ask("load", lambda member: ({k: states[k] for k in member.stages},))
+
+
+def _parameters(places: Places, *, trained: bool = False) -> list[RRef[Parameter]]:
+    facts = by_stage(places.ask("facts")) if trained else {}
+    return [
+        rref
+        for stage, rrefs in by_stage(places.ask("parameters")).items()
+        for name, rref in rrefs.items()
+        if (stage, name) not in places.copies and (not trained or name in facts[stage].trained)
+    ]
+
+
+def _trained(model: Module) -> list[Parameter]:
+    return [each for each in model.parameters() if each.requires_grad]
 
 
 def _of_a_step(reports: list[StepReport]) -> list[StepReport]:

@@ -84,7 +84,7 @@ class StageFacts:
         name: The name of its class.
         shapes: The shapes of its state, by name.
         parameters: The names of its parameters.
-        trained: The number of them that need a gradient.
+        trained: The names of those that need a gradient.
         stashed: The names of the skip connections that begin here.
         popped: The names of those that end here.
     """
@@ -92,7 +92,7 @@ class StageFacts:
     name: str
     shapes: dict[str, Shape]
     parameters: list[str]
-    trained: int
+    trained: list[str]
     stashed: list[str]
     popped: list[str]
 
@@ -131,7 +131,7 @@ class StageRunner:
         found = {}
         for stage, module in self._stages.items():
             parameters = dict(module.named_parameters())
-            trained = sum(each.requires_grad for each in parameters.values())
+            trained = [name for name, each in parameters.items() if each.requires_grad]
             found[stage] = StageFacts(
                 type(module).__name__,
                 module.state_shapes(),

@@ -138,6 +138,29 @@ def add_up() -> None:
         pipe.gradients()
 
 
+def train_without_the_first_weight(balance: Any) -> None:
+    model = make_model(4)
+    next(model.parameters()).requires_grad = False
+    pipe = Pipeline.from_sequential(
+        model, ["worker1", "worker2"], balance=balance, num_microbatches=2, loss=LOSS
+    )
+    optimizer = pipe.optimizer(optim.Adam, lr=0.01)
+    own = optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    inputs, labels = batch(7)
+    for _ in range(3):
+        pipe.step(inputs, labels)
+        optimizer.step()
+        LOSS(model(inputs), labels).backward()
+        own.step()
+        own.zero_grad()
+    close(pipe.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("balance", ["parameters", "time"])
+def test_parameters_that_need_no_gradient_stay(cluster: Cluster, balance: str) -> None:
+    cluster.call(0, train_without_the_first_weight, balance)
+
+
 def test_gradients_of_steps_add_up_until_the_optimizer_uses_them_up(cluster: Cluster) -> None:
     cluster.call(0, add_up)
 
