@@ -81,10 +81,13 @@ class PremulSum:
                     f"PREMUL_SUM of {dtype} would have to be rounded, since the factor has no exact "
                     "value in that dtype; reduce array.astype(np.float64)"
                 )
-            if np.broadcast_shapes(factor.shape, array.shape) != array.shape:
+            try:
+                factor = np.broadcast_to(factor, array.shape)
+            except ValueError:
                 raise ValueError(
-                    f"a factor of shape {factor.shape} does not fit an array of shape {array.shape}"
-                )
+                    f"PREMUL_SUM's factor of shape {factor.shape} does not fit an array of shape "
+                    f"{array.shape}"
+                ) from None
             return np.asarray(np.multiply(array, factor)).astype(dtype, copy=False)
 
 

@@ -321,6 +321,11 @@ def with_wrong_arguments() -> None:
         (lambda: verbs.send(array, 1 - dist.get_rank(), tag=-1), ValueError, "-1"),
         (lambda: verbs.recv(array, 1 - dist.get_rank(), tag="a"), TypeError, "tag"),
         (lambda: verbs.all_reduce(array, ReduceOp.PREMUL_SUM(1j)), ValueError, "complex"),
+        (
+            lambda: verbs.all_reduce(array, ReduceOp.PREMUL_SUM(np.ones(2))),
+            ValueError,
+            r"factor of shape \(2,\) does not fit an array of shape \(3,\)",
+        ),
         (lambda: verbs.all_reduce(array, ReduceOp.BOR), ValueError, "bits of integers"),
         (lambda: verbs.reduce(read_only, dist.get_rank()), ValueError, "read-only"),
         (lambda: verbs.reduce(array, 2), ValueError, "dst 2 is no member"),
