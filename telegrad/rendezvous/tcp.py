@@ -314,7 +314,15 @@ class TCPStore(Store):
         except RendezvousError:
             raise
         except TimeoutError:
-            raise unset_error(keys, timeout) from None
+            raise unset_error(self._unset(keys), timeout) from None
+
+    def _unset(self, keys: Sequence[str]) -> Sequence[str]:
+        """Returns those of several keys that are not set; all if they have just been set."""
+        if len(keys) < 2:
+            return keys
+        prefix = os.path.commonprefix(list(keys))  # noqa: RUF071 - of characters
+        there = set(self.list_keys(prefix))
+        return [key for key in keys if key not in there] or keys
 
     def _ask(self, kind: str, body: object = None) -> object:
         try:
