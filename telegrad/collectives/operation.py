@@ -589,15 +589,16 @@ class Operation(Meeting, Generic[T]):
             self.group.give_up(self, self._expired(missing))
 
     def _who(self, missing: list[int]) -> str:
+        tagged = "" if (channel := self.slot.id.channel) is None else f" with tag {channel[2]}"
         if (first := self.group.sharing.ahead_of(self)) is not None:
             return f"waits for its turn, since {first} is not over"
         if missing:
             state = "entered, but behind:" if missing[0] in self.slot.heard else "not entered by"
-            return f"{state} {', '.join(self._whereabouts(r) for r in missing)}"
+            return f"{state} {', '.join(self._whereabouts(r) for r in missing)}{tagged}"
         if self.partner is not None:
             return f"entered by {self.group.describe(self.partner)} too, data under way"
-        if self.slot.id.channel is not None:
-            return "no rank has sent a message with its tag"
+        if tagged:
+            return f"no rank has sent a message{tagged}"
         return "entered by all ranks, data under way"
 
     def _whereabouts(self, r: int) -> str:
