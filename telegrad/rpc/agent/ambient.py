@@ -98,9 +98,9 @@ def current_agent() -> AmbientAgent:
     agent = _ambient.get() or _process.get().agent
     if agent is None:
         raise NotInitializedError(
-            "no agent runs in this process; call rpc.init_rpc() first (and not after "
-            "rpc.shutdown()), or write `with agent.as_current():` around this where the "
-            "program holds an rpc.Agent"
+            "no agent runs in this process; call rpc.init_rpc() first, or "
+            "collectives.init_process_group() (and not after rpc.shutdown()), or write `with "
+            "agent.as_current():` around this where the program holds an rpc.Agent"
         )
     life = agent.life
     if life.ended:
