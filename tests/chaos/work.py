@@ -30,7 +30,7 @@ import numpy as np
 from telegrad import collectives as dist
 from telegrad import dist_autograd, nn, parallel, rpc
 from telegrad.arrays import shared_empty
-from telegrad.autograd import Tensor, tensor
+from telegrad.autograd import RowSparse, Tensor, tensor
 from telegrad.errors import (
     CallCancelledError,
     CallTimeoutError,
@@ -522,6 +522,16 @@ def data_parallel(drawn: Drawn) -> None:
     expect(cast("Tensor", weight.grad).data, drawn.total()[:3].reshape(1, 3))
 
 
+def rows(drawn: Drawn) -> None:
+    """Each rank has a row of its own and one that all have."""
+    own, n = drawn.own(drawn.r), drawn.n
+    found = parallel.all_reduce_rows(
+        RowSparse(np.array([drawn.r, n]), np.stack([own, own]), (n + 1, own.size))
+    )
+    expect(found.rows, np.arange(n + 1))
+    expect(found.values, np.stack([*map(drawn.own, range(n)), drawn.total()]))
+
+
 def coalesced(drawn: Drawn) -> None:
     """Three operations in one; their arrays are right after the block."""
     added, taken, doubled = drawn.own(drawn.r), drawn.own(drawn.r), 2 * drawn.own(drawn.r)
@@ -544,7 +554,7 @@ COLLECTIVES: list[Callable[[Drawn], None]] = [
     all_gather, all_gather_single, gather, scatter, all_to_all, all_to_all_single,
     pairs_one_by_one, pairs_at_once, pairs_in_a_batch, all_gather_object, gather_object,
     broadcast_object_list, scatter_object_list, object_lists_in_a_ring, objects_that_cannot_travel,
-    groups, smaller_group, data_parallel, coalesced, barrier,
+    groups, smaller_group, data_parallel, rows, coalesced, barrier,
 ]  # fmt: skip
 
 
