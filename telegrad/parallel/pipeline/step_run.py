@@ -138,12 +138,16 @@ class StepRun:
         place: The place.
         order: The step.
         gradients: Gets the gradients of the parameters, in a training step.
+
+    Attributes:
+        has_skips: True if there are skip connections in the pipeline.
     """
 
     def __init__(self, place: Place, order: StepOrder, gradients: PassGradients) -> None:
         self._place, self._last = place, place.last
         self._order = order
         self._gradients = gradients
+        self.has_skips = bool(place.plan.skips)
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._now = (TIES, min(place.stages), -1)
         self._source = -1  # the stage whose values are awaited, or that values are handed to
@@ -201,7 +205,7 @@ class StepRun:
         if stage not in place.checked:
             self._check_inputs(stage, i, inputs)
         kept = _Kept(inputs, [])
-        with self._skips(stage, i, kept, again=False):
+        with _skips(self, stage, i, kept, again=False):
             outputs = self._call(stage, i, inputs)
         kept.outputs = [outputs] if type(outputs) is Tensor else _tensors(outputs, place, stage, i)
         if stage == self._last:
@@ -245,7 +249,7 @@ class StepRun:
         self._drop(stage, i)
         target = _Target(self._gradients, kept.leaves())
         if roots:
-            with self._skips(stage, i, kept, again=True):
+            with _skips(self, stage, i, kept, again=True):
                 GraphTask(roots, accumulate=target).run()
             self._finish_pass(target)
         self._hand_back(stage, i, kept, target.inputs)
@@ -254,7 +258,7 @@ class StepRun:
         roots, kept = self._roots(stage, i)
         edges = {x: edge for x in kept.leaves() if (edge := edge_of(x)) is not None}
         kept.halved = HalvedBackward(roots, list(edges.values()))
-        with self._skips(stage, i, kept, again=True):
+        with _skips(self, stage, i, kept, again=True):
             found = kept.halved.run_inputs()
         self._hand_back(stage, i, kept, {x: found.get(edge) for x, edge in edges.items()})
 
@@ -262,7 +266,7 @@ class StepRun:
         kept = self._drop(stage, i)
         assert kept.halved is not None
         target = _Target(self._gradients, ())
-        with self._skips(stage, i, kept, again=True):
+        with _skips(self, stage, i, kept, again=True):
             kept.halved.run_weights(target)
         self._finish_pass(target)
 
@@ -338,12 +342,6 @@ class StepRun:
                         gradients(place.parameter(stage, name), value)
 
     # -- what surrounds them ---------------------------------------------------------------------
-
-    def _skips(self, stage: int, i: int, kept: _Kept, *, again: bool) -> Any:
-        """Returns a block in which the layers of skip connections find where these go."""
-        if not self._place.plan.skips:
-            return _NO_SKIPS
-        return through(_StageSkips(self, stage, i, kept, again=again))
 
     def skip(self, name: str) -> tuple[int, int]:
         """Returns the stages between which a skip connection goes."""
@@ -432,6 +430,13 @@ class StepRun:
         return PipelineError(
             words, stage=stage, worker=worker, micro_batch=micro_batch, phase=phase
         )
+
+
+def _skips(run: StepRun, stage: int, i: int, kept: _Kept, *, again: bool) -> Any:
+    """Returns a block in which the layers of skip connections find where these go."""
+    if not run.has_skips:
+        return _NO_SKIPS
+    return through(_StageSkips(run, stage, i, kept, again=again))
 
 
 def _tensors(outputs: Any, place: Place, stage: int, i: int) -> list[Tensor]:
