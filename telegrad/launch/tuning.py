@@ -87,7 +87,9 @@ def command_of(options: argparse.Namespace) -> list[str]:
         value = getattr(options, name)
         flags += [] if value is None else [f"--{name}", str(value)]
     flags += ["--network"] if options.nnodes == 1 else []
-    return [sys.executable, "-u", "-m", "telegrad.launch.tuning", *flags]
+    # Not by -m: the package imports this module, and Python warns of a module that runs twice.
+    program = f"import sys; from {__name__} import main; sys.exit(main())"
+    return [sys.executable, "-u", "-c", program, *flags]
 
 
 # -- the program of each worker ------------------------------------------------------------------
@@ -118,7 +120,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
