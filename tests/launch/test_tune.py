@@ -15,7 +15,7 @@ USES = """
 from telegrad import collectives as dist
 
 print(dist.init_process_group().thresholds.digest)
-dist.barrier()
+dist.destroy_process_group()
 """
 
 
