@@ -244,7 +244,7 @@ class LocalProcess:
                 name = message["name"]
                 known = is_project_module(name)
                 self._channel.send("known", name=name, known=known, path=own_path())
-            else:
+            elif message["verb"] != "served":  # by which it only finds out if we are still there
                 self._received.put(message)
                 self._told()
         self._received.put(None)
@@ -546,6 +546,7 @@ def _checked_timeout(timeout: float) -> float:
 #                                      ◀─────── imported {name}: may I import this module?
 #     known {name, known, path}        ───────▶
 #     leave                            ───────▶ finishes the calls it serves, leaves, exits
+#                                      ◀─────── served
 #
 # After it has joined it calls shutdown() like any worker whose own part is done: it serves until
 # every other worker has called it too. When the program is gone it ends at once, with all its
@@ -669,6 +670,8 @@ class _Worker:
                 agent.drain(time.monotonic() + DRAIN_SECONDS)
                 agent.leave_within(CLOSE_SECONDS, LEFT)
         serving.join()
+        if not self._channel.send("served"):
+            end_session()  # the program is gone, which the job may have told before the watch did
 
     def _serve(self, shut_down: Callable[[], None]) -> None:
         try:
