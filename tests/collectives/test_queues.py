@@ -159,6 +159,21 @@ def test_every_order_of_accesses_brings_all_messages(
         assert sorted(size for source, size in arrived if source == r) == sorted(sizes)
 
 
+def test_the_queues_of_a_rank_open_together() -> None:
+    """Another thread may look at them meanwhile, for a message that it waits for."""
+    boards = [Board(np.zeros(BOARD_BYTES + 3 * QUEUE_BYTES, np.uint8).data) for _ in range(3)]
+    plain, queues, seen = boards[0].queue, Queues(0.0), list[bool]()
+
+    def watched_queue(to: int, size: int) -> memoryview:
+        seen.extend(queues.fits(r, 1) for r in (1, 2))
+        return plain(to, size)
+
+    boards[0].queue = watched_queue  # type: ignore[method-assign]
+    queues.open(0, range(3), boards)
+    assert seen == [False] * 4
+    assert all(queues.fits(r, 1) for r in (1, 2))
+
+
 # -- real processes ------------------------------------------------------------------------------
 
 

@@ -118,12 +118,12 @@ class Queues:
             ranks: Their ranks in the group.
             boards: Their boards, in the same order.
         """
+        own, others = boards[place], [(i, r) for i, r in enumerate(ranks) if i != place]
+        to = {r: (Queue(own.queue(i, QUEUE_BYTES)), boards[i].words) for i, r in others}
+        sources = {r: Queue(boards[i].queue(place, QUEUE_BYTES)) for i, r in others}
         with self._lock:
-            for i, r in enumerate(ranks):
-                if i != place:
-                    self._to[r] = Queue(boards[place].queue(i, QUEUE_BYTES)), boards[i].words
-                    self._from[r] = Queue(boards[i].queue(place, QUEUE_BYTES))
-            self._own = boards[place].words
+            self._to, self._from = to, sources  # other threads may look at the old ones
+            self._own = own.words
             self._own[LISTENS] = self._listeners
 
     # For a sender.
