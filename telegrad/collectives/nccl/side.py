@@ -29,12 +29,10 @@ from telegrad.arrays import (
     is_cupy,
     new_unique_id,
 )
-from telegrad.collectives.algorithms import direct
 from telegrad.collectives.backends import MessageBackend
 from telegrad.collectives.link import Link
 from telegrad.collectives.nccl.backend import NcclBackend, OnDevice
 from telegrad.collectives.operation import Call, Group, Operation
-from telegrad.collectives.select import select_all_gather
 from telegrad.errors import CallTimeoutError, InvalidUseError
 from telegrad.types import Array
 
@@ -300,14 +298,7 @@ async def tell_places(link: Link, said: bytes, all_calls: bool) -> list[bytes]:
     Every rank is then known to have made a call that fits. With `all_calls`, each has all calls.
     """
     own = np.frombuffer(said, np.uint8)
-    if all_calls:
-        found = await direct.all_gather(link, own, lambda _: own.shape)
-    else:
-        choice = select_all_gather(own.nbytes, link.size)
-        if choice.run is direct.all_gather:
-            found = await direct.all_gather(link, own, lambda _: own.shape)
-        else:
-            found = await choice.run(link, own)
+    found = await MessageBackend(link).all_gather(own, lambda _: own.shape, heard=all_calls)
     return [each.tobytes() for each in found]
 
 
