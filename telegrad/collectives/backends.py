@@ -315,10 +315,10 @@ class Sharing:
     def _takes_turns(self) -> bool:
         return self.possible or self._ordered
 
-    # The group calls these two with its lock held, in the order of the operations.
+    # The group's lock is held in these three.
 
     def queue(self, meeting: Meeting) -> None:
-        """Adds an operation that uses the backend."""
+        """Adds an operation that uses the backend; called in the order of the operations."""
         if self._takes_turns:
             self._queue.append(meeting)
 

@@ -572,7 +572,7 @@ class Operation(Meeting, Generic[T]):
             tell = due is Due.TELL and not (self._told_entered and self._told_blocked >= blocked)
             self._told_entered |= tell
             self._told_blocked |= tell and blocked
-            missing = self._missing()
+            missing, ahead = self._missing(), self.group.sharing.ahead_of(self)
         for action in actions:
             action()
         if tell:
@@ -582,16 +582,15 @@ class Operation(Meeting, Generic[T]):
                 self.group.cross_waits.check(self.group.members[r])
         elif due is Due.WARN:
             waited = self._clock.elapsed
-            self.group.submit(
-                _logger.warning, "%s waits for %.3g s: %s", self, waited, self._who(missing)
-            )
+            who = self._who(missing, ahead)
+            self.group.submit(_logger.warning, "%s waits for %.3g s: %s", self, waited, who)
         elif due is Due.EXPIRE:
-            self.group.give_up(self, self._expired(missing))
+            self.group.give_up(self, self._expired(missing, ahead))
 
-    def _who(self, missing: list[int]) -> str:
+    def _who(self, missing: list[int], ahead: Meeting | None) -> str:
         tagged = "" if (channel := self.slot.id.channel) is None else f" with tag {channel[2]}"
-        if (first := self.group.sharing.ahead_of(self)) is not None:
-            return f"waits for its turn, since {first} is not over"
+        if ahead is not None:
+            return f"waits for its turn, since {ahead} is not over"
         if missing:
             state = "entered, but behind:" if missing[0] in self.slot.heard else "not entered by"
             return f"{state} {', '.join(self._whereabouts(r) for r in missing)}{tagged}"
@@ -605,11 +604,11 @@ class Operation(Meeting, Generic[T]):
         elsewhere = self.group.cross_waits.told(self.group.members[r])
         return self.group.describe(r) + (f", {elsewhere}" if elsewhere else "")
 
-    def _expired(self, missing: list[int]) -> CallTimeoutError:
+    def _expired(self, missing: list[int], ahead: Meeting | None) -> CallTimeoutError:
         elapsed = self._clock.elapsed
         missing = missing if self.call.names_all else missing[:1]
         return CallTimeoutError(
-            f"{self} took longer than {self._clock.limit:.3g} s: {self._who(missing)}; "
+            f"{self} took longer than {self._clock.limit:.3g} s: {self._who(missing, ahead)}; "
             "give a longer timeout=, or math.inf",
             worker=", ".join(self.group.members[r].name for r in missing),
             function=f"collectives.{self.call.signature.operation}",
