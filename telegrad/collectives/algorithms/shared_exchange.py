@@ -28,7 +28,7 @@ from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Shape
 
 __all__ = [
-    "Wanted",
+    "WantedPart",
     "all_gather",
     "all_gather_rows",
     "all_to_all",
@@ -43,7 +43,7 @@ CALL_BYTES = 32 * 2**10  # in the first block; a longer call has blocks of its o
 ALIGNMENT = 64  # bytes of a line of the processor's caches
 
 
-class Wanted(NamedTuple):
+class WantedPart(NamedTuple):
     """The part of one rank that another one reads.
 
     Attributes:
@@ -58,7 +58,7 @@ class Wanted(NamedTuple):
 async def exchange(
     room: Room,
     parts: Sequence[Array],
-    want: Callable[[], Mapping[int, Wanted]],
+    want: Callable[[], Mapping[int, WantedPart]],
     *,
     whole: Array | None = None,
     put: Callable[[int, Array, Array], None] | None = None,
@@ -92,7 +92,7 @@ async def exchange(
         sections.take(blocks, wanted, 0, CALL_BYTES)
     else:
         calls = [np.empty(n, np.uint8) for n in sizes]
-        shown_calls = {r: Wanted(each) for r, each in enumerate(calls)}
+        shown_calls = {r: WantedPart(each) for r, each in enumerate(calls)}
         await _Sections(room, [call], _copy).exchange(shown_calls, 0, max(sizes))
         room.learn_calls([each.tobytes() for each in calls])
         wanted, done = want(), 0
@@ -128,9 +128,9 @@ async def all_gather_rows(room: Room, array: Array, shape_of: Callable[[int], Sh
 async def _all_gather(
     room: Room, array: Array, shape_of: Callable[[int], Shape], make: _Make
 ) -> None:
-    def want() -> dict[int, Wanted]:
+    def want() -> dict[int, WantedPart]:
         made = make([shape_of(r) for r in range(room.size)], array.dtype)
-        return {r: Wanted(each) for r, each in enumerate(made)}
+        return {r: WantedPart(each) for r, each in enumerate(made)}
 
     await exchange(room, [array], want, whole=array)
 
@@ -151,11 +151,11 @@ async def scatter(room: Room, array: Array, parts: Sequence[Array], root: int) -
     """
     link = room.meeting
 
-    def want() -> dict[int, Wanted]:
+    def want() -> dict[int, WantedPart]:
         for r, shape in enumerate(link.call_of(root).parts):
             if link.call_of(r).shape != shape:
                 raise link.mismatch(sorted({root, r}))
-        return {root: Wanted(array)}
+        return {root: WantedPart(array)}
 
     await exchange(room, parts or [array[:0]] * room.size, want)
 
@@ -179,13 +179,13 @@ async def all_to_all_rows(room: Room, parts: Sequence[Array], whole: Array | Non
 
 
 async def _all_to_all(room: Room, parts: Sequence[Array], whole: Array | None, make: _Make) -> None:
-    def want() -> dict[int, Wanted]:
+    def want() -> dict[int, WantedPart]:
         check_wanted(room.meeting)
         shapes = [room.meeting.call_of(r).parts for r in range(room.size)]
         made = make([each[room.rank] for each in shapes], parts[0].dtype)
         before = [sum(math.prod(shape) for shape in each[: room.rank]) for each in shapes]
         places = zip(made, before, strict=True)
-        return {r: Wanted(into, into.itemsize * n) for r, (into, n) in enumerate(places)}
+        return {r: WantedPart(into, into.itemsize * n) for r, (into, n) in enumerate(places)}
 
     await exchange(room, parts, want, whole=whole)
 
@@ -206,8 +206,8 @@ async def reduce_scatter(
         else:
             combine(op, into.view(total.dtype), piece.view(total.dtype))
 
-    def want() -> dict[int, Wanted]:
-        return {r: Wanted(total, start) for r in range(room.size)}
+    def want() -> dict[int, WantedPart]:
+        return {r: WantedPart(total, start) for r in range(room.size)}
 
     await exchange(room, parts, want, whole=whole, put=put)
     finish(op, total, room.size)
@@ -273,7 +273,7 @@ class _Sections:
         return start + size
 
     def take(
-        self, blocks: Sequence[Array], wanted: Mapping[int, Wanted], start: int, head: int
+        self, blocks: Sequence[Array], wanted: Mapping[int, WantedPart], start: int, head: int
     ) -> None:
         """Reads what this rank wants, from a byte on: from the blocks, and from its own part."""
         size = self._size(head)
@@ -285,7 +285,7 @@ class _Sections:
                     shown = self._parts[self._mine][start:]
                 self.put(r, into, shown[: into.size])
 
-    async def exchange(self, wanted: Mapping[int, Wanted], start: int, end: int) -> None:
+    async def exchange(self, wanted: Mapping[int, WantedPart], start: int, end: int) -> None:
         """Shows all parts and reads what this rank wants, between two bytes of each part."""
         while start < end:
             blocks = self._room.blocks()

@@ -46,14 +46,8 @@ __all__ = [
 ]
 
 WORD = 8  # bytes: aligned, so that it is written and read at once
-STEP, DIGEST, NOTES, SLEEPS, LISTENS, MARKS = (
-    0,
-    1,
-    3,
-    8,
-    9,
-    16,
-)  # places of words; a cache line has eight
+# Places of words; a cache line has eight.
+STEP, DIGEST, NOTES, SLEEPS, LISTENS, MARKS = 0, 1, 3, 8, 9, 16
 HEAD_BYTES = 4096
 MOST_RANKS = HEAD_BYTES // WORD - MARKS
 BLOCK_BYTES = 2**20

@@ -140,7 +140,8 @@ class Room:
     async def residents(self, flat: Array) -> list[Array] | None:
         """Returns the memory of all ranks' arrays, if each was made to be shared.
 
-        The memory of another rank begins with its array and may go on after that. Memory that is new to the group goes round by messages.
+        The memory of another rank begins with its array and may go on after that. Memory that is
+        new to the group goes round by messages.
 
         Args:
             flat: The array of this rank.
