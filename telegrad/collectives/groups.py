@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, final
 
 from telegrad.collectives.backends import Terms
@@ -96,11 +97,18 @@ class Formations:
     Args:
         agent: The agent of this worker.
         over: Function called if a group that has formed here has failed to form on another member.
+        cross_waits: The operations in which the worker and others wait.
     """
 
-    def __init__(self, agent: AgentCore, over: Callable[[GroupKey, BaseException], None]) -> None:
+    def __init__(
+        self,
+        agent: AgentCore,
+        over: Callable[[GroupKey, BaseException], None],
+        cross_waits: CrossWaits,
+    ) -> None:
         self._agent = agent
         self._over = over
+        self._cross_waits = cross_waits
         self._lock = threading.Lock()  # guards all attributes below
         self._forming = Forming(agent.info)
         self._formations: dict[Attempt, _Formation] = {}
@@ -131,13 +139,15 @@ class Formations:
             terms: The terms of the group, without thresholds if those of its first member hold.
 
         Raises:
-            CollectiveMismatchError: A member forms another group instead, or states other terms.
+            CollectiveMismatchError: A member forms another group instead, or states other terms; or
+                it waits in an operation that this one has not entered.
             WorkerLostError: A member is lost, at this one or at another.
             CallTimeoutError: A member did not call in time.
             BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
             NotInitializedError: The agent was shut down.
         """
         _refuse_on_loop(_verb(lost))
+        self._cross_waits.note_caller()
         clock = Clock(time_limit(None, limit), warn_after)
         with self._lock:
             if self._closed:
@@ -152,7 +162,8 @@ class Formations:
                 self.on_lost(member, loss)
         self._watch(formation)
         try:
-            key = future.wait()
+            with self._cross_waits.blocking(formation):
+                key = future.wait()
             return key, terms.with_thresholds(formation.thresholds)
         except BaseException as error:  # an interrupt, or the error of this attempt
             self._fail(formation, cause_for_others(error, attempt.called))
@@ -255,7 +266,9 @@ class Formations:
         where = f"{attempt.called} on rank {self._agent.info.rank} ({self._agent.info.name!r})"
         if due is not Due.EXPIRE:
             self._watch(formation)
-        if due is Due.WARN:
+        if due is Due.TELL and attempt.lost is None:
+            self._end_mutual(formation, missing)
+        elif due is Due.WARN:
             self._agent.pool.submit(
                 _logger.warning, "%s waits for %.3g s: %s", where, clock.elapsed, who
             )
@@ -269,6 +282,17 @@ class Formations:
                 elapsed=clock.elapsed,
             )
             self._fail(formation, error)
+
+    def _end_mutual(self, formation: _Formation, missing: Sequence[WorkerInfo]) -> None:
+        """Ends the attempt if a member waits in an operation that waits for this worker.
+
+        While a worker is lost, that may be no mistake: the member has yet to learn of the loss.
+        """
+        if self._agent.members.losses() or self._cross_waits.blocked_in() is not formation:
+            return
+        for worker in missing:
+            fail = partial(self._fail, formation)
+            self._cross_waits.end_wait_for(worker, formation.attempt.called, fail)
 
 
 def _refuse_on_loop(verb: str) -> None:
@@ -396,8 +420,8 @@ class Groups:
         self._early_of = Counter[WorkerInfo | None]()  # how many of them a worker has sent
         self._most_early = agent.options.limits.served_calls_per_peer
         self._closed = False
-        self.formations = Formations(agent, self._over)
         self._cross_waits = CrossWaits(agent, self._find)
+        self.formations = Formations(agent, self._over, self._cross_waits)
 
     def current_world(self) -> ProcessGroup:
         """Returns the group of all workers.

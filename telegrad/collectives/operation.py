@@ -632,7 +632,7 @@ def _nothing() -> None:
 # that can be compared: each would wait until its deadline. So a rank that has waited for a while
 # tells the others which operation it waits in. It also tells them if it is blocked: its main thread
 # waits there, and no other thread calls operations. Two blocked ranks, each in one that the
-# other has not entered, can never go on.
+# other has not entered, can never go on. Nor can one that forms a group with another that is blocked.
 #
 #     rank 0: all_reduce on a ── blocked ──▶ rank 1, which has not entered it
 #     rank 1: all_reduce on b ── blocked ──▶ rank 0, which has not entered it
@@ -657,7 +657,7 @@ class CrossWaits(Driven):
         self._agent = agent
         self._find_group = find_group
         self._waits_lock = threading.Lock()  # guards all attributes below
-        self._blocked: Operation[Any] | None = None
+        self._blocked: object = None
         self._other_callers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._told: dict[WorkerInfo, OperationMessage] = {}
 
@@ -668,21 +668,21 @@ class CrossWaits(Driven):
                 self._other_callers.add(threading.current_thread())
 
     @contextmanager
-    def blocking(self, operation: Operation[Any]) -> Iterator[None]:
-        """Records, while its block runs, that this thread waits for an operation."""
+    def blocking(self, awaited: object) -> Iterator[None]:
+        """Records, while its block runs, that this thread waits for an operation, or for a group."""
         if threading.get_ident() != threading.main_thread().ident:
             yield
             return
         with self._waits_lock:
-            outer, self._blocked = self._blocked, operation  # a signal handler may wait, too
+            outer, self._blocked = self._blocked, awaited  # a signal handler may wait, too
         try:
             yield
         finally:
             with self._waits_lock:
                 self._blocked = outer
 
-    def blocked_in(self) -> Operation[Any] | None:
-        """Returns the operation in which this worker is blocked; None if it may enter another."""
+    def blocked_in(self) -> object:
+        """Returns the wait in which this worker is blocked; None if it may enter an operation."""
         with self._waits_lock:
             if any(thread.is_alive() for thread in self._other_callers):
                 return None
@@ -701,11 +701,27 @@ class CrossWaits(Driven):
 
     def check(self, peer: WorkerInfo) -> None:
         """Ends both operations if this worker and another wait for each other."""
-        mine, theirs = self.blocked_in(), self._last_told(peer)
-        if mine is None or theirs is None or theirs.number != BLOCKED or not mine.lacks(peer):
+        mine = self.blocked_in()
+        if isinstance(mine, Operation) and mine.lacks(peer):
+            self.end_wait_for(
+                peer, mine.described, partial(mine.group.fail, since=mine.slot.id.since)
+            )
+
+    def end_wait_for(
+        self, peer: WorkerInfo, mine: str, fail: Callable[[BaseException], None]
+    ) -> None:
+        """Ends a wait for a worker, and the wait of that worker, if it is blocked without this one.
+
+        Args:
+            peer: The worker.
+            mine: The wait of this worker, in words.
+            fail: Ends that wait with an error.
+        """
+        theirs = self._last_told(peer)
+        if theirs is None or theirs.number != BLOCKED:
             return
         cause = self._cause(mine, peer, theirs)
-        mine.group.fail(cause, since=mine.slot.id.since)
+        fail(cause)
         other = self._find_group(theirs.group)
         if other is not None:
             other.fail(cause, since=theirs.id.since)
@@ -728,12 +744,12 @@ class CrossWaits(Driven):
         return f"{message.signature}, number {message.id.sequence} of {of}"
 
     def _cause(
-        self, mine: Operation[Any], peer: WorkerInfo, theirs: OperationMessage
+        self, mine: str, peer: WorkerInfo, theirs: OperationMessage
     ) -> CollectiveMismatchError:
         here = self._agent.info
         waits = sorted(
             [
-                (here.rank, here.name, mine.described),
+                (here.rank, here.name, mine),
                 (peer.rank, peer.name, self._describe(theirs)),
             ]
         )

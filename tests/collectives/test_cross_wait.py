@@ -119,3 +119,26 @@ def test_ranks_that_wait_for_each_other_are_told(programs: Programs) -> None:
         assert "took longer than 1 s: not entered by rank" in said["deadline"]
         for r in (1, 2):
             assert f"rank {r} ('worker{r}'), which {WAITS} {REDUCE}" in said["deadline"]
+
+
+FORMS_INSTEAD = """
+from telegrad import collectives as dist
+from telegrad.collectives import operation
+from telegrad.errors import CollectiveMismatchError
+
+operation.TELL_AFTER = 0.2
+world = dist.init_process_group()
+try:
+    dist.barrier() if world.rank == 0 else dist.new_group([0, 1])
+except CollectiveMismatchError as error:
+    print(error, flush=True)
+"""
+
+
+def test_a_rank_that_forms_a_group_while_another_waits_elsewhere(programs: Programs) -> None:
+    """As in new_subgroups_by_enumeration with another partition on each rank."""
+    for program in programs.ranks(programs.script(FORMS_INSTEAD), 2):
+        said = program.wait()
+        assert "rank 0 ('worker0') waits in barrier(), number 1 of group 'world'" in said
+        assert f"but rank 1 ('worker1') {WAITS} new_group([0, 1])" in said
+        assert ADVICE in said
