@@ -246,16 +246,22 @@ def test_the_deadline_of_a_message_ends_the_messages_of_its_pair_alone(kind: str
 
 INTERRUPTED = """
 import signal
+import threading
 import numpy as np
 from telegrad import collectives as dist
 
 def interrupt(*_):
     raise KeyboardInterrupt
 
+def set_timer():
+    while not group.statistics().in_flight:  # before it has entered, nobody would hear of it
+        threading.Event().wait(0.01)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+
 group = dist.init_process_group()
 if group.rank == 0:
     signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    threading.Thread(target=set_timer).start()
 try:
     dist.recv(np.zeros(3), 1 - group.rank, tag=group.rank)
 except BaseException as error:
