@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, final
 
 import numpy as np
@@ -245,7 +246,7 @@ class HostsBackend(MessageBackend):
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Terms:
     """The terms on which the members of a group must agree.
 
@@ -260,9 +261,9 @@ class Terms:
     backend: str = ""
     maker: MakeBackend | None = None
 
-    @property
+    @cached_property
     def words(self) -> str:
-        """What is not as by default, in words; empty if all is."""
+        """The terms that are not as by default, in words; empty if all are."""
         backend = f"backend {self.backend!r}" if self.backend else ""
         digest = "" if self.thresholds is None else self.thresholds.digest
         return " and ".join(filter(None, (backend, digest and f"thresholds {digest}")))

@@ -14,6 +14,7 @@ compared with this member's own call, even if nothing waits for the message.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeAlias, final
 
@@ -30,9 +31,15 @@ from telegrad.collectives.messages import (
 from telegrad.errors import CollectiveMismatchError
 from telegrad.wire import Buffer
 
-__all__ = ["TERMS_ADVICE", "Mailbox", "Slot", "mismatch_of"]
+__all__ = ["ALLOWANCE_BYTES", "MESSAGE_BYTES", "Allowance", "Mailbox", "Slot", "mismatch_of"]
 
-TERMS_ADVICE = (
+# Limit of small data on its way to a rank that has not requested it: data of operations that were
+# started and are not over, and of messages not yet received. It allows some dozens of small
+# messages and is small beside the data that a rank works on.
+ALLOWANCE_BYTES = 4 * 2**20
+MESSAGE_BYTES = 512  # the cost of a message beside its data
+
+_TERMS_ADVICE = (
     "all ranks of a group need the same table of thresholds (thresholds=, TELEGRAD_THRESHOLDS) and "
     "the same backend"
 )
@@ -184,6 +191,35 @@ class Mailbox:
             slot.asked = True
 
 
+@final
+class Allowance:
+    """The messages of pairs of ranks that leave without a request; the group's lock guards it."""
+
+    def __init__(self) -> None:
+        self._pushed = Counter[int]()  # their cost, by receiver
+        self._confirmed = Counter[int]()  # the part of it that the receiver has taken
+        self._taken = Counter[int]()  # cost of those taken here, by sender
+
+    def may_push(self, to: int, nbytes: int) -> bool:
+        """Returns True if an unrequested message may go to a member, and counts it."""
+        cost = nbytes + MESSAGE_BYTES
+        allowed = self._pushed[to] - self._confirmed[to] + cost <= ALLOWANCE_BYTES
+        self._pushed[to] += cost if allowed else 0
+        return allowed
+
+    def confirm(self, to: int, cost: int) -> None:
+        """Records the cost of all messages that a member has taken, as it has told."""
+        self._confirmed[to] = max(self._confirmed[to], cost)
+
+    def note_taken(self, source: int, cost: int) -> None:
+        """Records the cost of further messages of a member that were taken."""
+        self._taken[source] += cost
+
+    def taken_from(self, source: int) -> int:
+        """Returns the cost of all messages of a member that were taken."""
+        return self._taken[source]
+
+
 def mismatch_of(
     group: str,
     operation_id: OperationId,
@@ -204,7 +240,7 @@ def mismatch_of(
         "dtype and shape"
     )
     if len({call.terms for call in calls.values()}) > 1:
-        advice = TERMS_ADVICE
+        advice = _TERMS_ADVICE
     return CollectiveMismatchError(
         f"operation {operation_id.sequence} of group {group!r}: {said}; {advice}"
     )

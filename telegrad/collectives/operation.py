@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, final
 from telegrad.arrays import Moment
 from telegrad.collectives.backends import Sharing
 from telegrad.collectives.link import EAGER_BYTES, Arrival, Backend, Link, Steps
-from telegrad.collectives.mailbox import Slot, mismatch_of
+from telegrad.collectives.mailbox import MESSAGE_BYTES, Allowance, Slot, mismatch_of
 from telegrad.collectives.messages import (
     ABORT,
     ANY,
@@ -70,7 +70,6 @@ from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Buffer, copy_of
 
 __all__ = [
-    "MESSAGE_BYTES",
     "TELL_AFTER",
     "Call",
     "Clock",
@@ -152,8 +151,6 @@ def time_limit(timeout: float | None, default: float) -> float:
 T = TypeVar("T")
 R = TypeVar("R")
 
-MESSAGE_BYTES = 512  # the cost of a message beside its data
-
 _logger = logging.getLogger(__name__)
 
 
@@ -191,6 +188,7 @@ class Group(Protocol):
     key: GroupKey
     members: tuple[WorkerInfo, ...]
     state_lock: threading.Lock
+    allowance: Allowance
     cross_waits: CrossWaits
     sharing: Sharing
 
@@ -221,12 +219,6 @@ class Group(Protocol):
 
     def shared(self, to: int, data: Buffer) -> Buffer:
         """Returns the data for one `post`, in memory shared with the member if there is any."""
-
-    def may_push(self, to: int, nbytes: int) -> bool:
-        """Returns True if an unrequested message may go to a member, and counts it; locked."""
-
-    def taken_from(self, source: int) -> int:
-        """Returns the cost of the unrequested messages of a member that were taken."""
 
     def may_enter(self, operation_id: OperationId) -> bool:
         """Returns True if this member has not entered an operation in which others may wait."""
@@ -491,7 +483,7 @@ class Operation(Meeting, Generic[T]):
     def _may_push(self, to: int, nbytes: int) -> bool:
         if nbytes > EAGER_BYTES:
             return False
-        return self.call.channel is None or self.group.may_push(to, nbytes)
+        return self.call.channel is None or self.group.allowance.may_push(to, nbytes)
 
     # The group calls these with the lock held, and runs the returned actions without the lock.
 
@@ -523,7 +515,7 @@ class Operation(Meeting, Generic[T]):
     # Without the lock.
 
     def _send_ready(self, to: int) -> None:
-        self.group.post(to, READY, self.slot, self.group.taken_from(to))
+        self.group.post(to, READY, self.slot, self.group.allowance.taken_from(to))
 
     def _push(self, to: int, waiting: list[tuple[int, Buffer]]) -> None:
         for step, data in waiting:

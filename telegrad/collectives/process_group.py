@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from telegrad.collectives.api.work import Work
 from telegrad.collectives.backends import NCCL, Sharing, Terms
 from telegrad.collectives.failure import Failure, cause_for_others
 from telegrad.collectives.link import run_here, run_in_pool
-from telegrad.collectives.mailbox import Mailbox, Slot
+from telegrad.collectives.mailbox import ALLOWANCE_BYTES, Allowance, Mailbox, Slot
 from telegrad.collectives.messages import (
     ABORT,
     ANY,
@@ -47,7 +47,7 @@ from telegrad.collectives.messages import (
     unpack_short,
 )
 from telegrad.collectives.nccl.side import NcclSide
-from telegrad.collectives.operation import MESSAGE_BYTES, Call, CrossWaits, Operation, time_limit
+from telegrad.collectives.operation import Call, CrossWaits, Operation, time_limit
 from telegrad.collectives.select import DEFAULT
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
 from telegrad.errors import (
@@ -70,7 +70,6 @@ from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Buffer
 
 __all__ = [
-    "ALLOWANCE_BYTES",
     "GroupStatistics",
     "ProcessGroup",
 ]
@@ -79,11 +78,6 @@ __all__ = [
 # -- the group -----------------------------------------------------------------------------------
 
 T = TypeVar("T")
-
-# Limit of small data on its way to a rank that has not requested it: data of operations that were
-# started and are not over, and of messages not yet received. It allows some dozens of small
-# messages and is small beside the data that a rank works on.
-ALLOWANCE_BYTES = 4 * 2**20
 
 REMEDY = "make a new group with new_group()"
 FOR_GOOD = "this incarnation of the worker takes part in no other group either"
@@ -182,7 +176,6 @@ class ProcessGroup:
         self.key = key
         self.terms = terms
         self.thresholds = terms.thresholds or DEFAULT
-        self._unusual = terms.words
         self.members = tuple(members)
         self.timeout = timeout
         self.warn_after = warn_after
@@ -202,9 +195,7 @@ class ProcessGroup:
         self._left: dict[int, LeftMessage] = {}
         self._failure: Failure | None = None
         self._ended: dict[int | OperationId, Failure] = {}  # of pairs, by the other rank
-        self._pushed = Counter[int]()  # cost of unrequested messages, by receiver
-        self._confirmed = Counter[int]()  # the part of it that the receiver has taken
-        self._taken = Counter[int]()  # cost of unrequested messages taken here, by sender
+        self.allowance = Allowance()
         self._messages_sent = 0
         self._bytes_sent = 0
 
@@ -354,8 +345,8 @@ class ProcessGroup:
 
     def _enter(self, call: Call[T], limit: float) -> Operation[T]:
         self.cross_waits.note_caller()
-        if self._unusual and call.channel is None:
-            call = replace(call, signature=replace(call.signature, terms=self._unusual))
+        if call.channel is None and self.terms.words:
+            call = replace(call, signature=replace(call.signature, terms=self.terms.words))
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
             channel = self._known(call.channel)
@@ -392,7 +383,7 @@ class ProcessGroup:
             elif operation.slot.id.channel is None:
                 self._eager_bytes -= operation.call.eager_bytes
             elif operation.partner is not None:
-                self._taken[operation.partner] += operation.unasked
+                self.allowance.note_taken(operation.partner, operation.unasked)
             operation.end()
             actions = self._take_turns()
             if operation.call.in_turn:
@@ -516,17 +507,6 @@ class ProcessGroup:
         """Returns the data for one `post`, in memory shared with the member if there is any."""
         return self._agent.messages.shared(self.members[to], data)
 
-    def may_push(self, to: int, nbytes: int) -> bool:
-        """Returns True if an unrequested message may go to a member, and counts it; locked."""
-        cost = nbytes + MESSAGE_BYTES
-        allowed = self._pushed[to] - self._confirmed[to] + cost <= ALLOWANCE_BYTES
-        self._pushed[to] += cost if allowed else 0
-        return allowed
-
-    def taken_from(self, source: int) -> int:
-        """Returns the cost of the unrequested messages of a member that were taken."""
-        return self._taken[source]
-
     def may_enter(self, operation_id: OperationId) -> bool:
         """Returns True if this member has not entered an operation in which others may wait."""
         with self.state_lock:
@@ -578,7 +558,7 @@ class ProcessGroup:
             if self.is_over(message.id):
                 return
             if kind == READY:
-                self._confirmed[source] = max(self._confirmed[source], message.number)
+                self.allowance.confirm(source, message.number)
             try:
                 slot = self._mailbox.deliver(source, kind, message, data)
                 operation = None if slot is None else self._operations.get(slot)
