@@ -24,12 +24,12 @@ from telegrad.arrays import Communicator, Moment, can_reduce, has_nccl, new_uniq
 from telegrad.collectives import Link, ReduceOp, reduction
 from telegrad.collectives.nccl.backend import NcclBackend
 from telegrad.collectives.nccl.side import tell_places
-from telegrad.errors import CollectiveMismatchError
 from telegrad.parallel import DistributedDataParallel
 from telegrad.testing import Cluster
 from tests.array_libraries import CUPY_PLACES
 from tests.collectives import test_backends
 from tests.collectives.fake_link import arrays_for
+from tests.collectives.remote_code import refusal
 from tests.collectives.test_algorithms import CASES, expected
 from tests.gpu import stand_in_nccl
 from tests.gpu.comparison import host, on_gpu
@@ -446,45 +446,27 @@ def test_the_stream_that_waits_may_be_another_one(gpus: Gpus) -> None:
 def differently(xp: Any) -> str:
     r = dist.get_rank()
     array = xp.full((2,), 1.0)
-    try:
-        if r == 1:
-            dist.all_reduce(array, ReduceOp.MAX)
-        else:
-            dist.all_reduce(array)
-    except CollectiveMismatchError as error:
-        return str(error)
-    return "nothing"
+    return refusal(lambda: dist.all_reduce(array, ReduceOp.MAX if r == 1 else ReduceOp.SUM))
 
 
 def test_ranks_that_call_different_operations_never_enter_nccl(standing_in: Gpus) -> None:
     for said in standing_in.run(differently):
+        assert said.startswith("CollectiveMismatchError: ")
         assert "called all_reduce(op=SUM" in said
         assert "called all_reduce(op=MAX" in said
 
 
 def unlike_parts(xp: Any) -> str:
     r = dist.get_rank()
-    try:
-        parts = [xp.zeros((2,))] * N if r == 0 else None
-        dist.scatter(xp.zeros((2 if r < 2 else 3,)), parts)
-    except CollectiveMismatchError as error:
-        return str(error)
-    return "nothing"
+    parts = [xp.zeros((2,))] * N if r == 0 else None
+    return refusal(lambda: dist.scatter(xp.zeros((2 if r < 2 else 3,)), parts))
 
 
 def test_parts_that_do_not_fit(standing_in: Gpus) -> None:
     for said in standing_in.run(unlike_parts):
+        assert said.startswith("CollectiveMismatchError: ")
         assert "called scatter(" in said
         assert "shape=(3,)" in said
-
-
-def words_of(function: Callable[[], Any]) -> str:
-    """Returns the error of a function in words, or that there was none."""
-    try:
-        function()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
 
 
 class Fault:
@@ -515,7 +497,7 @@ def one_fails(xp: Any, fault: Fault) -> str:
         xp.cuda.get_current_stream().synchronize()  # the kernel that waits for rank 1 is ended
         dist.barrier(group)
 
-    return words_of(works)
+    return refusal(works)
 
 
 def no_memory() -> None:
@@ -539,9 +521,9 @@ def late(xp: Any, fault: Fault) -> list[str]:
     work.wait()  # it is enqueued
     wait_until("the end of the group", lambda: group.failed)
     xp.cuda.get_current_stream().synchronize()
-    found = [words_of(lambda: dist.all_reduce(array)), words_of(dist.barrier)]
+    found = [refusal(lambda: dist.all_reduce(array)), refusal(dist.barrier)]
     # The kernel of rank 1 is the one that never was.
-    return [*found, *(() if group.rank == 1 else [words_of(lambda: done(work))])]
+    return [*found, *(() if group.rank == 1 else [refusal(lambda: done(work))])]
 
 
 def done(work: Any) -> None:
@@ -569,7 +551,7 @@ def in_a_broken_network(xp: Any, fault: Fault) -> list[str]:
     work = dist.all_reduce(array, async_op=True)
     wait_until("the end of the group", lambda: group.failed)
     xp.cuda.get_current_stream().synchronize()
-    return [words_of(dist.barrier), *([] if group.rank == 1 else [words_of(lambda: done(work))])]
+    return [refusal(dist.barrier), *([] if group.rank == 1 else [refusal(lambda: done(work))])]
 
 
 def test_an_error_that_nccl_finds_while_it_runs(
@@ -583,7 +565,7 @@ def test_an_error_that_nccl_finds_while_it_runs(
 
 
 def without_a_connection(xp: Any) -> str:
-    return words_of(lambda: dist.all_reduce(xp.full((2,), 1.0), timeout=20.0))
+    return refusal(lambda: dist.all_reduce(xp.full((2,), 1.0), timeout=20.0))
 
 
 def test_gpus_that_cannot_be_connected(standing_in: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -607,12 +589,12 @@ def is_lost(xp: Any, ready: threading.Barrier, fault: Fault) -> list[str]:
     dist.all_reduce(array)
     if group.rank == 1:
         fault.at(1, ready.wait)  # is killed before its kernel is there
-        return [words_of(lambda: dist.all_reduce(array))]
+        return [refusal(lambda: dist.all_reduce(array))]
     work = dist.all_reduce(array, async_op=True)
     work.wait()
     ready.wait()
     xp.cuda.get_current_stream().synchronize()
-    found = [words_of(lambda: done(work)), words_of(dist.barrier)]
+    found = [refusal(lambda: done(work)), refusal(dist.barrier)]
     smaller = dist.shrink_group(group)
     array = xp.full((2,), float(group.rank))
     dist.all_reduce(array, group=smaller)

@@ -178,7 +178,8 @@ class NcclSide:
         self, operation: Operation[Any], key: tuple[bytes, ...], number: int
     ) -> Communicator:
         """Returns the communicator of some GPUs; the first time, all ranks make it."""
-        known = self._communicators.get(key)
+        with self._lock:
+            known = self._communicators.get(key)
         if known is not None:
             return known
         flat = np.zeros(UNIQUE_ID_BYTES, np.uint8)
@@ -234,9 +235,10 @@ class NcclSide:
 
     def close(self) -> None:
         """Waits for the kernels that run, and frees the communicators."""
-        for running in list(self._running):
-            if running.moment is not None:
-                running.moment.wait()
+        with self._lock:
+            moments = [each.moment for each in self._running if each.moment is not None]
+        for moment in moments:
+            moment.wait()
         with self._lock:
             self._over = True
             communicators = list(self._communicators.values())
