@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 
 from telegrad import collectives, parallel
-from telegrad.collectives.seams import Groups, Terms
+from telegrad.collectives.seams import Groups, GroupTerms
 from telegrad.compose import make_agent
 from telegrad.errors import (
     AlreadyInitializedError,
@@ -135,7 +135,7 @@ def init_process_group(
     init_method: str | None,
     timeout: float,
     options: RpcOptions | None,
-    terms: Terms,
+    terms: GroupTerms,
 ) -> collectives.ProcessGroup:
     """Makes the group of all workers; see `telegrad.collectives.init_process_group`."""
     agent = find_agent()

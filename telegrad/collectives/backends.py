@@ -50,7 +50,7 @@ from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, 
 from telegrad.rpc.seams import Spin
 from telegrad.types import Array, Shape
 
-__all__ = ["NCCL", "HostsBackend", "MemoryBackend", "MessageBackend", "Sharing", "Terms"]
+__all__ = ["NCCL", "GroupTerms", "HostsBackend", "MemoryBackend", "MessageBackend", "Sharing"]
 
 NCCL: Final = "nccl"  # the name of the backend that leaves arrays on the GPUs
 
@@ -247,7 +247,7 @@ class HostsBackend(MessageBackend):
 
 @final
 @dataclass(frozen=True)
-class Terms:
+class GroupTerms:
     """The terms on which the members of a group must agree.
 
     Attributes:
@@ -272,7 +272,7 @@ class Terms:
         """Returns the terms as plain values."""
         return self.backend, None if self.thresholds is None else self.thresholds.to_wire()
 
-    def with_thresholds(self, values: Sequence[int] | None) -> Terms:
+    def with_thresholds(self, values: Sequence[int] | None) -> GroupTerms:
         """Returns the terms with thresholds from plain values; raises DecodeError."""
         return self if values is None else replace(self, thresholds=Thresholds.from_wire(values))
 
@@ -292,9 +292,9 @@ class Sharing:
     """
 
     def __init__(
-        self, hosts: Sequence[Sequence[int]], spin: float, terms: Terms | None = None
+        self, hosts: Sequence[Sequence[int]], spin: float, terms: GroupTerms | None = None
     ) -> None:
-        terms = Terms() if terms is None else terms
+        terms = GroupTerms() if terms is None else terms
         self._make = terms.maker
         self._open: OpenBackend | None = None
         self._thresholds = terms.thresholds or DEFAULT

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, final
 
-from telegrad.collectives.backends import Terms
+from telegrad.collectives.backends import GroupTerms
 from telegrad.collectives.failure import cause_for_others
 from telegrad.collectives.forming import (
     Action,
@@ -127,8 +127,8 @@ class Formations:
         limit: float,
         warn_after: float,
         lost: Sequence[int] | None = None,
-        terms: Terms,
-    ) -> tuple[GroupKey, Terms]:
+        terms: GroupTerms,
+    ) -> tuple[GroupKey, GroupTerms]:
         """Returns the key and the terms of a new group when every member forms it.
 
         Args:
@@ -172,7 +172,7 @@ class Formations:
     def on_form(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Handles the message that a worker forms a group with this one; on the loop."""
         message = FormMessage.from_wire(self._agent.messages.read(envelope))
-        Terms().with_thresholds(message.thresholds)  # of a stranger they may be anything
+        GroupTerms().with_thresholds(message.thresholds)  # of a stranger they may be anything
         with self._lock:
             actions = self._forming.on_form(peer, message)
         self._perform(actions)
@@ -438,7 +438,7 @@ class Groups:
         return world
 
     def make_world(
-        self, timeout: float, world_size: int | None = None, terms: Terms | None = None
+        self, timeout: float, world_size: int | None = None, terms: GroupTerms | None = None
     ) -> ProcessGroup:
         """Makes the group of all workers; waits for no other worker.
 
@@ -470,12 +470,12 @@ class Groups:
             digest = digest_of(members)
             self._worlds[digest] += 1
             key = GroupKey(digest, -self._worlds[digest])
-            world = self._new(key, members, "world", timeout, terms or Terms())
+            world = self._new(key, members, "world", timeout, terms or GroupTerms())
             self.world = world
         self._open(world)
         return world
 
-    def form(self, ranks: Sequence[int], timeout: float | None, terms: Terms) -> ProcessGroup:
+    def form(self, ranks: Sequence[int], timeout: float | None, terms: GroupTerms) -> ProcessGroup:
         """Makes a group of some workers; returns when each of them has called this.
 
         Raises:
@@ -488,7 +488,7 @@ class Groups:
         limit = seconds(timeout, TIMEOUT if world is None else world.timeout)
         if self._agent.info not in members:
             with self._table_lock:
-                return self._new(GroupKey("", 0), members, _name(ranks), limit, Terms())
+                return self._new(GroupKey("", 0), members, _name(ranks), limit, GroupTerms())
         self._check_living(members, "a process group needs living members; leave this one out")
         key, terms = self.formations.form(
             members, limit=limit, warn_after=self.warn_after, terms=terms
@@ -563,7 +563,7 @@ class Groups:
             raise standing
 
     def _formed(
-        self, key: GroupKey, members: Sequence[WorkerInfo], timeout: float, terms: Terms
+        self, key: GroupKey, members: Sequence[WorkerInfo], timeout: float, terms: GroupTerms
     ) -> ProcessGroup:
         name = _name([member.rank for member in members])
         with self._table_lock:
@@ -611,7 +611,7 @@ class Groups:
         members: Sequence[WorkerInfo],
         name: str,
         timeout: float,
-        terms: Terms,
+        terms: GroupTerms,
     ) -> ProcessGroup:
         self._named[name] += 1
         return ProcessGroup(

@@ -26,7 +26,7 @@ from typing import Any, TypeVar, final
 
 from telegrad.arrays import Moment
 from telegrad.collectives.api.work import Work
-from telegrad.collectives.backends import NCCL, Sharing, Terms
+from telegrad.collectives.backends import NCCL, GroupTerms, Sharing
 from telegrad.collectives.failure import Failure, cause_for_others
 from telegrad.collectives.link import run_here, run_in_pool
 from telegrad.collectives.mailbox import ALLOWANCE_BYTES, Allowance, Mailbox, Slot
@@ -171,7 +171,7 @@ class ProcessGroup:
         timeout: float,
         warn_after: float,
         cross_waits: CrossWaits,
-        terms: Terms,
+        terms: GroupTerms,
     ) -> None:
         self.key = key
         self.terms = terms

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from telegrad.collectives.api.coalescing import check_outside
-from telegrad.collectives.backends import Terms
+from telegrad.collectives.backends import GroupTerms
 from telegrad.collectives.groups import Groups, attach_to
 
 __all__ = [
+    "GroupTerms",
     "Groups",
-    "Terms",
     "attach_to",
     "check_outside",
 ]

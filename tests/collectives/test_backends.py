@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.collectives import Backend, Link, MessageBackend, ReduceOp
-from telegrad.collectives.backends import HostsBackend, MemoryBackend, Sharing, Terms
+from telegrad.collectives.backends import GroupTerms, HostsBackend, MemoryBackend, Sharing
 from telegrad.collectives.link import OpenBackend
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import combine, finish
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[type, list[list[int]]]] = {
     "mixed up": (HostsBackend, [[0, 3], [1, 4], [2]]),
     "a user's": (Star, [[0, 1, 2, 3, 4]]),
 }
-TERMS = {"a user's": Terms(backend="star", maker=make_star)}
+TERMS = {"a user's": GroupTerms(backend="star", maker=make_star)}
 EXTEND = Path(__file__).parents[2] / "docs" / "extend.md"
 N = 5
 SMALL = [0, 1, 5, 700]
@@ -47,7 +47,7 @@ LONG = 2**18 // 4 + 3  # items of four bytes that are more than what is combined
 class Job:
     """Ranks on hosts that run one operation after the other."""
 
-    def __init__(self, hosts: list[list[int]], seed: int, terms: Terms | None = None) -> None:
+    def __init__(self, hosts: list[list[int]], seed: int, terms: GroupTerms | None = None) -> None:
         self.fake = FakeJob([np.zeros(1)] * N, seed)
         self.links = [CopyingMeeting(self.fake, r, CALL) for r in range(N)]
         self.fake.links = list(self.links)

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 
 from telegrad import collectives as dist
-from telegrad.collectives.seams import Groups, Terms
+from telegrad.collectives.seams import Groups, GroupTerms
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
@@ -24,7 +24,7 @@ def ends_its_agent() -> list[str]:
     said: list[str] = []
 
     def form() -> None:
-        said.append(remote_code.refusal(lambda: groups.form([0, 1], 100.0, Terms())))
+        said.append(remote_code.refusal(lambda: groups.form([0, 1], 100.0, GroupTerms())))
 
     work = dist.all_reduce(np.ones(LARGE), async_op=True)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from telegrad.collectives.api.calls import check_integer, current_world, group_of, place_of
 from telegrad.collectives.api.terms import terms_of
-from telegrad.collectives.backends import Terms
+from telegrad.collectives.backends import GroupTerms
 from telegrad.collectives.groups import TIMEOUT, Groups
 from telegrad.collectives.link import MakeBackend
 from telegrad.collectives.process_group import ProcessGroup
@@ -235,7 +235,7 @@ def new_group(
 def _new_group(
     ranks: object,
     timeout: float | None,
-    parent: Terms | None,
+    parent: GroupTerms | None,
     thresholds: Thresholds | None = None,
     backend: str | MakeBackend | None = None,
 ) -> ProcessGroup:

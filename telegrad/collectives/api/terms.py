@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Final
 
-from telegrad.collectives.backends import NCCL, Terms
+from telegrad.collectives.backends import NCCL, GroupTerms
 from telegrad.collectives.link import MakeBackend
 from telegrad.collectives.select import Thresholds
 from telegrad.errors import InvalidUseError
@@ -19,8 +19,8 @@ HOST: Final = "host"  # the name of telegrad's own backend
 
 
 def terms_of(
-    thresholds: object, backend: object, inherited: Terms | None, environ: Mapping[str, str]
-) -> Terms:
+    thresholds: object, backend: object, inherited: GroupTerms | None, environ: Mapping[str, str]
+) -> GroupTerms:
     """Returns the terms of a new group.
 
     Args:
@@ -35,7 +35,7 @@ def terms_of(
         ValueError: It is no table of thresholds.
         InvalidUseError: No package adds a backend of this name, or several do.
     """
-    base = Terms() if inherited is None else inherited
+    base = GroupTerms() if inherited is None else inherited
     if thresholds is None and inherited is None and environ.get(VARIABLE):
         thresholds = Thresholds.load(environ[VARIABLE])
     if thresholds is not None and not isinstance(thresholds, Thresholds):
@@ -44,7 +44,7 @@ def terms_of(
             "reads a table"
         )
     name, maker = (base.backend, base.maker) if backend is None else backend_of(backend)
-    return Terms(thresholds, name, maker)
+    return GroupTerms(thresholds, name, maker)
 
 
 def backend_of(backend: object) -> tuple[str, MakeBackend | None]:
