@@ -311,7 +311,8 @@ class Optimizer(ABC):
                 parameter's shape.
             skip: True to change nothing. An array without axes on the parameters' GPU, as
                 `LossScale` passes it, is not waited for: the step is computed and then selected on
-                the GPU. Numbers in the state, such as the count of steps, become arrays.
+                the GPU. Numbers in the state, such as the count of steps, become arrays. The first
+                step of `SGD` with dampening, and of a class without a kernel, is waited for.
             scale: A factor for the gradients, or an array without axes on their GPU.
 
         Raises:
@@ -350,11 +351,22 @@ class Optimizer(ABC):
         for pairs in together.values():
             options = self._options(self._group_of[pairs[0][0]])
             parameters, gradients = zip(*pairs, strict=True)
-            if self.rule(options, first=True) is None:
+            rule = self.rule(options, first=True)
+            if rule is None:
                 others += pairs
-            else:
-                self._replace_together(parameters, gradients, options, skip, scale)
+                continue
+            differs = skip is not None and rule != self.rule(options, first=False)
+            if differs and self._skips_first(skip, parameters):
+                continue
+            self._replace_together(parameters, gradients, options, skip, scale)
         return others
+
+    def _skips_first(self, skip: Any, parameters: Iterable[Tensor]) -> bool:
+        """Tells whether a step is skipped that is the first one of a parameter; then it waits.
+
+        A state that the GPU selects would not tell the next step that it is the first one.
+        """
+        return any(p not in self._states for p in parameters) and bool(skip)
 
     def _replace_together(
         self,
@@ -439,6 +451,9 @@ class Optimizer(ABC):
                     self._apply_rows(parameter, gradient, options)
                 return
             gradient = gradient.to_dense()
+        differs = skip is not None and not self.initial(parameter.data, options)
+        if differs and self._skips_first(skip, [parameter]):
+            return
 
         def replace(array: Array) -> Array:  # under the parameter's lock, which guards the state
             state = self._states.get(parameter, {})

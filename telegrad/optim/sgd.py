@@ -90,7 +90,8 @@ class SGD(Optimizer):
         """Returns the rule of the kernel."""
         momentum = float(options["momentum"])
         numbers = (float(options["lr"]), momentum, 1.0 - options["dampening"])
-        flags = (int(options["nesterov"]), int(first))
+        # From a velocity of zero, without dampening, the first step is as the others.
+        flags = (int(options["nesterov"]), int(first and bool(options["dampening"])))
         names = ("momentum_buffer",) if momentum else ()
         decay = options["weight_decay"]
         return kernels.Rule("sgd_step", names, decay, (*numbers, *flags), counts=False)

@@ -77,6 +77,27 @@ def test_cupys_steps_are_numpys(
     compare(cupy, there, here, states, np.float16 if dtype == np.float16 else dtype)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "dtype"),
+    [
+        *((kind, options, np.float32) for kind, options in OPTIMIZERS),
+        *((kind, options, np.complex64) for kind, options in OPTIMIZERS if kind is optim.SGD),
+    ],
+)
+def test_a_first_step_that_is_skipped_is_not_the_first(
+    cupy: Any, kind: Any, options: dict[str, Any], dtype: Any
+) -> None:
+    found = []
+    for xp in (np, cupy):
+        (x,) = made(xp, [np.ones(3, dtype)])
+        optimizer = kind([x], **options)
+        for skip in (True, False, False):
+            given_there = skip if xp is np else cupy.asarray(np.array(skip))
+            optimizer.apply({x: xp.asarray(np.full(3, 0.5, dtype))}, skip=given_there)
+        found.append(host(x.data))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
 @pytest.mark.usefixtures("small_grid")
 @pytest.mark.parametrize(("kind", "options"), OPTIMIZERS)
 def test_more_chunks_than_blocks(cupy: Any, kind: Any, options: dict[str, Any]) -> None:
