@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from telegrad.kernels.recurrent import recurrence_backward, recurrence_forward
     from telegrad.kernels.rows import add_rows
     from telegrad.kernels.special import special_function
-    from telegrad.kernels.steps import Rule, step_arrays, step_rows, steps_dtype
+    from telegrad.kernels.steps import StepRule, step_arrays, step_rows, steps_dtype
     from telegrad.kernels.windows import Windows
 
 __all__ = [
     "Normalized",
-    "Rule",
+    "StepRule",
     "Windows",
     "add_rows",
     "attention_backward",
@@ -99,7 +99,7 @@ _MODULES = {
     "recurrent": "recurrence_backward recurrence_forward",
     "rows": "add_rows",
     "special": "special_function",
-    "steps": "Rule step_arrays step_rows steps_dtype",
+    "steps": "StepRule step_arrays step_rows steps_dtype",
     "windows": "Windows",
 }
 

@@ -17,14 +17,14 @@ from telegrad.arrays import is_array, namespace
 from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = ["Rule", "step_arrays", "step_rows", "steps_dtype"]
+__all__ = ["StepRule", "step_arrays", "step_rows", "steps_dtype"]
 
 _DTYPES: Final = ("float32", "float64", "float16", "bfloat16")
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Rule:
+class StepRule:
     """A rule by which a kernel steps parameters.
 
     Attributes:
@@ -34,7 +34,7 @@ class Rule:
         numbers: The kernel's numbers after the decay, up to the count of steps.
         counts: True if the kernel counts steps.
 
-    >>> Rule("sgd_step", (), 0.0, (0.1, 0.0, 1.0, 0, 0), counts=False).kernel
+    >>> StepRule("sgd_step", (), 0.0, (0.1, 0.0, 1.0, 0, 0), counts=False).kernel
     'sgd_step'
     """
 
@@ -56,7 +56,7 @@ def steps_dtype(dtype: Any) -> bool:
 
 
 def step_arrays(
-    rule: Rule,
+    rule: StepRule,
     arrays: Sequence[Array],
     gradients: Sequence[Array],
     state: Sequence[Sequence[Array]],
@@ -103,7 +103,7 @@ def step_arrays(
 
 
 def step_rows(
-    rule: Rule, array: Any, gradient: Array, state: Sequence[Any], rows: Array, steps: Any = 0
+    rule: StepRule, array: Any, gradient: Array, state: Sequence[Any], rows: Array, steps: Any = 0
 ) -> Any:
     """Steps some rows of a CuPy array by one launch, in place; returns the new count of steps.
 
@@ -134,7 +134,7 @@ def step_rows(
     return made_count
 
 
-def _counted(rule: Rule, steps: Any, skip: Any, xp: Any) -> tuple[tuple[Any, ...], Any]:
+def _counted(rule: StepRule, steps: Any, skip: Any, xp: Any) -> tuple[tuple[Any, ...], Any]:
     """Returns the kernel's arguments for the count of steps, and the new count."""
     if not rule.counts:
         return (), steps

@@ -84,12 +84,11 @@ class Adam(Optimizer):
                 f"weight_decay >= 0, not lr={lr}, betas={betas}, eps={eps}, weight_decay={decay}"
             )
 
-    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""
-        names = ("lr", "eps")
-        lr, eps = (float(options[name]) for name in names)
-        numbers = (lr, *map(float, options["betas"]), eps, int(self.decoupled))
-        return kernels.Rule("adam_step", self._names(options), options["weight_decay"], numbers)
+        given = (options["lr"], *options["betas"], options["eps"])
+        numbers = (*map(float, given), int(self.decoupled))
+        return kernels.StepRule("adam_step", self._names(options), options["weight_decay"], numbers)
 
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
@@ -100,13 +99,10 @@ class Adam(Optimizer):
         first, second = options["betas"]
         step = steps_so_far(state) + 1
         xp = namespace(parameter)
-        rate, root = (
-            -lr / (1 - first**step),
-            (xp if is_array(step) else math).sqrt(1 - second**step),
-        )
-        if is_array(
-            step
-        ):  # a step that LossScale may have skipped; float64 would take twice as long
+        sqrt: Any = xp.sqrt if is_array(step) else math.sqrt
+        rate: Any = -lr / (1 - first**step)
+        root = sqrt(1 - second**step)
+        if is_array(step):  # a LossScale may have skipped one; float64 would take twice as long
             rate, root = rate.astype(parameter.dtype), root.astype(parameter.dtype)
         held = held_arrays(state, self._names(options), parameter)
         stepped = xp.empty_like(parameter)

@@ -36,12 +36,11 @@ class Lion(Optimizer):
             gradient.
 
     >>> from telegrad.autograd import tensor
-    >>> x = tensor(1.0, requires_grad=True)
-    >>> optimizer = Lion([x], lr=0.25)
-    >>> (x * x).backward()
-    >>> optimizer.step()
-    >>> x.item()
-    0.75
+    >>> x = tensor([1.0, -100.0], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> Lion([x], lr=0.25).step()  # each number by lr, whatever the size of its gradient
+    >>> x.data
+    array([  0.75, -99.75])
     """
 
     def __init__(
@@ -67,11 +66,11 @@ class Lion(Optimizer):
                 f"lr={lr}, betas={betas}, weight_decay={decay}"
             )
 
-    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""
         numbers = (float(options["lr"]), *map(float, options["betas"]))
         decay = options["weight_decay"]
-        return kernels.Rule("lion_step", ("exp_avg",), decay, numbers, counts=False)
+        return kernels.StepRule("lion_step", ("exp_avg",), decay, numbers, counts=False)
 
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any

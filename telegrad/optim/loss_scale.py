@@ -109,8 +109,7 @@ class LossScale:
                 unscaled = kernels.scaled([p.grad.data for p in dense], factor)
             for p, gradient in zip(dense, unscaled, strict=True):
                 p.grad = Tensor(gradient)
-            items = [p.grad.values if isinstance(p.grad, RowSparse) else p.grad.data for p in some]
-            finite[device] = _all_finite(items)
+            finite[device] = _all_finite([_items(p.grad) for p in some])
         if len(finite) == 1 and CPU not in finite:
             (good,) = finite.values()
             self._seen[optimizer] = ~good, False
@@ -150,7 +149,7 @@ class LossScale:
         if overflow is None:
             overflow = self._found()
         self._seen = {}
-        if is_array(overflow) and namespace(overflow) is not np:
+        if is_cupy(overflow):
             self._update_there(overflow)
         elif overflow:
             self.value *= self.backoff
@@ -192,9 +191,12 @@ class LossScale:
 def _by_device(parameters: list[Any]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for p in parameters:
-        items = p.grad.values if isinstance(p.grad, RowSparse) else p.grad.data
-        found.setdefault(device_of(items), []).append(p)
+        found.setdefault(device_of(_items(p.grad)), []).append(p)
     return found
+
+
+def _items(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, RowSparse) else gradient.data
 
 
 def _all_finite(arrays: list[Any]) -> Any:

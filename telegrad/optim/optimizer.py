@@ -264,7 +264,7 @@ class Optimizer(ABC):
                 without defaults leaves this parameter out.
         """
 
-    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule by which a kernel does what `update` does; None if there is none.
 
         With a rule, parameters on a GPU are stepped together, in one launch. A subclass that
@@ -319,10 +319,10 @@ class Optimizer(ABC):
             ValueError: A gradient has another shape or is on another device; no parameter was
                 stepped.
         """
-        decided_there = type(skip) is not bool and is_array(skip) and namespace(skip) is not np
-        if not decided_there and skip:
+        there = skip if is_cupy(skip) else None
+        if there is None and skip:
             return
-        own, there = self._own(gradients), skip if decided_there else None
+        own = self._own(gradients)
         if self._has_rule:
             own = self._apply_together(own, there, scale)
         as_it_is = type(scale) is float and scale == 1.0
@@ -392,7 +392,7 @@ class Optimizer(ABC):
         def step(places: list[int], arrays: list[Any]) -> list[Any]:
             some = [arrays[i] for i in places]
             states = [self._states.get(parameters[i], {}) for i in places]
-            rule = cast("kernels.Rule", self.rule(options, first=not states[0]))
+            rule = cast("kernels.StepRule", self.rule(options, first=not states[0]))
             states = [s or self.initial(x, options) for s, x in zip(states, some, strict=True)]
             held = [_held(s, rule.state, x) for s, x in zip(states, some, strict=True)]
             new, count = kernels.step_arrays(
@@ -424,7 +424,8 @@ class Optimizer(ABC):
             array = parameter.data
             if gradient.shape != array.shape:
                 raise ValueError(
-                    f"a gradient of shape {gradient.shape} does not fit a parameter of {array.shape}"
+                    f"a gradient of shape {gradient.shape} does not fit a parameter of "
+                    f"{array.shape}"
                 )
             alike = type(gradient) is type(array)
             if not alike or (type(array) is not np.ndarray and gradient.device != array.device):
@@ -580,7 +581,7 @@ def _scaled(gradient: Any, scale: Any) -> Any:
 
 
 def _held(state: Mapping[str, Any], names: Iterable[str], like: Any) -> list[Any]:
-    """Returns arrays of the state for a kernel; zeros where there is none yet."""
+    """Returns `held_arrays` as a kernel takes them; a parameter of a step makes this one call."""
     held = []
     for name in names:
         x = state.get(name)
@@ -663,7 +664,7 @@ def held_arrays(state: Mapping[str, Any], names: Iterable[str], like: Array) -> 
 
 
 def steps_so_far(state: Mapping[str, Any]) -> Any:
-    """Returns the number of steps in `state`: an int, or an array if a step may have been skipped."""
+    """Returns the steps in `state`: an int, or an array on a GPU if one may have been skipped."""
     step = state.get("step", 0)
     if type(step) is int:
         return step

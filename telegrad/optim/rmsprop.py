@@ -94,12 +94,13 @@ class RMSprop(Optimizer):
                 f"{told}"
             )
 
-    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""
         names = ("lr", "alpha", "eps", "momentum")
         numbers = (*(float(options[name]) for name in names), int(options["centered"]))
-        held = tuple(self._names(options))
-        return kernels.Rule("rmsprop_step", held, options["weight_decay"], numbers)
+        return kernels.StepRule(
+            "rmsprop_step", self._names(options), options["weight_decay"], numbers
+        )
 
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
@@ -135,9 +136,9 @@ class RMSprop(Optimizer):
             change += p
         return stepped, {"step": steps_so_far(state) + 1, **held}
 
-    def _names(self, options: Mapping[str, Any]) -> list[str]:
+    def _names(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         asked = {"grad_avg": options["centered"], "momentum_buffer": options["momentum"]}
-        return ["square_avg", *[name for name, wanted in asked.items() if wanted]]
+        return ("square_avg", *[name for name, wanted in asked.items() if wanted])
 
 
 # -- Adagrad -------------------------------------------------------------------------------------
@@ -205,10 +206,10 @@ class Adagrad(Optimizer):
             told = ", ".join(f"{name}={options[name]}" for name in self.defaults)
             raise ValueError(f"Adagrad needs options that are not negative, not {told}")
 
-    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""
         numbers = tuple([float(options[name]) for name in ("lr", "lr_decay", "eps")])
-        return kernels.Rule("adagrad_step", ("sum",), options["weight_decay"], numbers)
+        return kernels.StepRule("adagrad_step", ("sum",), options["weight_decay"], numbers)
 
     def steps_rows(self, options: Mapping[str, Any]) -> bool:
         """Returns True if there is no weight decay."""

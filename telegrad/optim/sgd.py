@@ -86,7 +86,7 @@ class SGD(Optimizer):
         """Returns True if there is neither momentum nor weight decay."""
         return not options["momentum"] and not options["weight_decay"]
 
-    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.Rule | None:
+    def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""
         momentum = float(options["momentum"])
         numbers = (float(options["lr"]), momentum, 1.0 - options["dampening"])
@@ -94,7 +94,7 @@ class SGD(Optimizer):
         flags = (int(options["nesterov"]), int(first and bool(options["dampening"])))
         names = ("momentum_buffer",) if momentum else ()
         decay = options["weight_decay"]
-        return kernels.Rule("sgd_step", names, decay, (*numbers, *flags), counts=False)
+        return kernels.StepRule("sgd_step", names, decay, (*numbers, *flags), counts=False)
 
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
