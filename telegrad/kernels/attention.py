@@ -1,12 +1,13 @@
 """Attention, forward and backward, without storing the weights of all pairs for the gradient.
 
-The kernel computes softmax(scale * q @ k.T + bias) @ v in blocks of the leading axes. The weights of
-one block fit into the processor's cache. It keeps only the logarithm of each row's sum;
-the backward computes the weights again: Rabe and Staats, "Self-attention does not need O(n^2)
-memory" (2021).
+The kernel computes softmax(scale * q @ k.T + bias) @ v in blocks of the leading axes. The weights
+of one block fit into the processor's cache. It keeps only the logarithm of each row's sum; the
+backward computes the weights again: Rabe and Staats, "Self-attention does not need O(n^2) memory"
+(2021).
 
-On CuPy arrays the products are those of cuBLAS, and `cuda/attention.cu` does in one launch all that is
-between them, forward and backward. The weights of one part of the leading axes are in memory at a time.
+On CuPy arrays the products are those of cuBLAS, and `cuda/attention.cu` does in one launch all that
+is between them, forward and backward. The weights of one part of the leading axes are in memory at
+a time.
 
 A row whose keys are all masked has no weights: its result is zero.
 """
@@ -70,9 +71,8 @@ def attention_forward(
     if is_cupy(q):
         return _launch_forward(q, k, v, bias, weights, scale, (causal, seed, p))
     bias = _with_causal(bias, q, k, causal=causal)
-    xp = namespace(q)
-    result = xp.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
-    logarithms = xp.empty((*q.shape[:-1], 1), dtype=computing_dtype(q.dtype))
+    result = np.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
+    logarithms = np.empty((*q.shape[:-1], 1), dtype=computing_dtype(q.dtype))
     shifted = not _is_small(q, k, bias, scale)
     bias = _spread(bias, q, k)
     for part in _blocks(q, k):
@@ -80,17 +80,17 @@ def attention_forward(
         top: Any = 0
         if shifted:
             top = scores.max(axis=-1, keepdims=True)
-            top = xp.where(xp.isfinite(top), top, 0)
+            top = np.where(np.isfinite(top), top, 0)
             scores -= top
-        xp.exp(scores, out=scores)
-        total = scores @ xp.ones((scores.shape[-1], 1), dtype=q.dtype)  # a third of sum()'s time
+        np.exp(scores, out=scores)
+        total = scores @ np.ones((scores.shape[-1], 1), dtype=q.dtype)  # a third of sum()'s time
         total += total == 0
         read = scores @ v[part]
         read /= total
         result[part] = read
         if weights is not None:
-            xp.divide(scores, total, out=weights[part])
-        logarithms[part] = top + xp.log(total)
+            np.divide(scores, total, out=weights[part])
+        logarithms[part] = top + np.log(total)
     return result, logarithms
 
 
@@ -126,14 +126,13 @@ def attention_backward(
     if is_cupy(g):
         _launch_backward(g, logarithms, inputs, bias, out, of_weights, scale, (causal, seed, p))
         return
-    xp = namespace(g)
     q, k, v = inputs
     bias = _with_causal(bias, q, k, causal=causal)
     bias = _spread(bias, q, k)
     for part in _blocks(q, k):
         scaled = q[part] * scale
         weights = _scores(*_less(scaled, logarithms[part], k[part]), bias, part)
-        xp.exp(weights, out=weights)
+        np.exp(weights, out=weights)
         out[2][part] = weights.swapaxes(-1, -2) @ g[part]
         own = (g[part] * result[part]).sum(axis=-1, keepdims=True)
         if of_weights is not None:
@@ -266,9 +265,8 @@ def _scores(q: Any, k: Any, bias: Any, part: Any) -> Any:
 
 def _less(a: Any, rows: Any, b: Any) -> tuple[Any, Any]:
     """Returns two matrices whose product is `a @ b.T - rows`; this saves a pass over the pairs."""
-    xp = namespace(a)
-    ones = xp.ones((*b.shape[:-1], 1), dtype=b.dtype)
-    return xp.concatenate((a, -rows), axis=-1), xp.concatenate((b, ones), axis=-1)
+    ones = np.ones((*b.shape[:-1], 1), dtype=b.dtype)
+    return np.concatenate((a, -rows), axis=-1), np.concatenate((b, ones), axis=-1)
 
 
 def _is_small(q: Any, k: Any, bias: Any, scale: float) -> bool:
@@ -288,7 +286,7 @@ def _spread(bias: Any, q: Any, k: Any) -> Any:
     """Returns `bias` broadcast to all axes of the scores."""
     if bias is None:
         return None
-    return namespace(q).broadcast_to(bias, (*q.shape[:-1], k.shape[-2]))
+    return np.broadcast_to(bias, (*q.shape[:-1], k.shape[-2]))
 
 
 def _blocks(q: Any, k: Any) -> list[Any]:

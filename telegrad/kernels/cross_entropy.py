@@ -1,8 +1,8 @@
 """Softmax and cross entropy, forward and backward, over the last axis.
 
-Cross entropy saves nothing between forward and backward: the backward computes the softmax again from
-the logits, which the caller has anyway. CuPy arrays are computed by `cuda/softmax.cu`, with a warp or
-a block of threads for each row.
+Cross entropy saves nothing between forward and backward: the backward computes the softmax again
+from the logits, which the caller has anyway. CuPy arrays are computed by `cuda/softmax.cu`, with a
+warp or a block of threads for each row.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ def cross_entropy(
         labels: Integers from 0 to classes - 1, of shape (...).
         checked: True if the caller has already checked the labels.
         ignored: A label whose loss and gradient are 0; None for none.
-        found: For labels on a GPU, in place of a check: two integers there. A label that is no class
-            is ignored, too, and is written to the first if it is negative, else to the second.
+        found: For labels on a GPU, in place of a check: two integers there. A label that is no
+            class is ignored, too, and is written to the first if it is negative, else to the
+            second.
 
     Returns:
         One number per label, of shape (...) and the dtype of `logits`.
@@ -100,7 +101,7 @@ def cross_entropy(
             different devices.
     """
     labels = labels if checked else _check(logits, labels, ignored, found)
-    if type(logits) is not np.ndarray:
+    if is_cupy(logits):
         return _launch_losses(logits, labels, ignored, found)
     places, counted = (labels, None) if ignored is None else _counted(labels, ignored)
     shifted = _shifted(logits)
@@ -114,7 +115,7 @@ def cross_entropy(
 def mean_cross_entropy(
     logits: Array, labels: Array, *, ignored: int | None = None, found: Array | None = None
 ) -> tuple[Array, Array]:
-    """Returns the mean of `cross_entropy` over the labels that count, and 1 divided by their number.
+    """Returns the mean of `cross_entropy` over the labels that count, and 1 over their number.
 
     With no such label both are NaN or infinite.
 
@@ -159,7 +160,7 @@ def cross_entropy_gradient(
         factor: The second result of `mean_cross_entropy`; None for 1.
         ignored: The value given to `cross_entropy`. Labels that are no class are ignored, too.
     """
-    if type(logits) is not np.ndarray:
+    if is_cupy(logits):
         return _launch_gradient(gradient, logits, labels, factor, ignored)
     places, counted = (labels, None) if ignored is None else _counted(labels, ignored)
     result: Any = np.exp(_shifted(logits))
@@ -237,7 +238,7 @@ def _indices(labels: Any) -> Any:
 
 
 def row_teams(x: Any) -> tuple[int, dict[str, Any]]:
-    """Returns 1 if each row of `x` has a warp, 0 if it has a block, and blocks, threads and ITEM."""
+    """Returns 1 if each row of `x` has a warp, 0 if it has a block; and the launch's options."""
     rows, items = _rows(x)
     if items * x.itemsize <= _WARP_BYTES:
         return 1, {"blocks": blocks_for(rows, 8), "threads": 256, "ITEM": x.dtype}

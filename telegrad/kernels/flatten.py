@@ -116,7 +116,7 @@ def scaled(arrays: Sequence[Array], factor: float | Array) -> list[Array]:
 
 
 def _launched(arrays: Sequence[Any], buffer: Any, scale: Any) -> bool:
-    """Copies CuPy arrays by the kernel; returns False, and copies nothing, if it takes none such."""
+    """Copies CuPy arrays by the kernel; returns False and copies nothing if it refuses them."""
     kinds = [arrays[0].dtype, buffer.dtype]
     define: dict[str, Any] = {"REAL": "float", "CAST": 0}
     factor, more = (1.0, scale) if is_cupy(scale) else (float(scale), None)

@@ -46,7 +46,7 @@ def joint_norm(arrays: Sequence[Array], max_norm: float = math.inf) -> tuple[Arr
 
 
 def _launched(arrays: Sequence[Any], dtype: Any, max_norm: float) -> tuple[Array, Array]:
-    xp = namespace(*arrays)
+    xp = namespace(arrays[0])
     with arrays[0].device:
         tables = []
         for kind in dict.fromkeys([array.dtype for array in arrays]):

@@ -147,9 +147,9 @@ def normalize_gradients(
     """
     g, items = _view(gradient, over), _view(x, over)
     result: Any = namespace(x).empty(items.shape, x.dtype)
+    given = g, items, mean.reshape(1, -1, 1), scale.reshape(1, -1, 1)
     compute = _launch_backward if is_cupy(x) else _backward
-    centre, scales = mean.reshape(1, -1, 1), scale.reshape(1, -1, 1)
-    sums: Any = compute(g, items, centre, scales, weight, result, over, centred, parameters)
+    sums = compute(given, weight, result, over, centred=centred, parameters=parameters)
     final = result.reshape(x.shape)
     if sums is None:
         return [final, None, None]
@@ -158,16 +158,9 @@ def normalize_gradients(
 
 
 def _backward(
-    g: Any,
-    x: Any,
-    mean: Any,
-    scale: Any,
-    weight: Any,
-    result: Any,
-    over: Any,
-    centred: Any,
-    parameters: Any,
+    given: Any, weight: Any, result: Any, over: int | None, *, centred: bool, parameters: bool
 ) -> Any:
+    g, x, mean, scale = given
     a, b, c = x.shape
     wide = scale.dtype
     factor = _per_item(weight, over)
@@ -228,16 +221,9 @@ def _launch_forward(
 
 
 def _launch_backward(
-    g: Any,
-    x: Any,
-    mean: Any,
-    scale: Any,
-    weight: Any,
-    result: Any,
-    over: Any,
-    centred: Any,
-    parameters: Any,
+    given: Any, weight: Any, result: Any, over: int | None, *, centred: bool, parameters: bool
 ) -> Any:
+    g, x, mean, scale = given
     a, b, c = x.shape
     wide, xp = scale.dtype, namespace(x)
     dtype = wide if weight is None else weight.dtype

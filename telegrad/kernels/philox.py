@@ -1,9 +1,9 @@
 """Dropout whose mask is a function of a key, so that no mask is stored.
 
-Item i is kept or dropped by word i % 4 of the random numbers that Philox 4x32-10 makes of the counter
-i // 4 and the key: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011). The
-gradient computes the mask again, and NumPy and CuPy have the same. CuPy arrays are computed by
-`cuda/dropout.cu`.
+Item i is kept or dropped by word i % 4 of the random numbers that Philox 4x32-10 makes of the
+counter i // 4 and the key: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+(2011). The gradient computes the mask again. NumPy and CuPy arrays have the same mask;
+`cuda/dropout.cu` computes that of CuPy arrays.
 """
 
 from __future__ import annotations

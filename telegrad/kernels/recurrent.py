@@ -17,10 +17,10 @@ weights contain the factor 1/2 of its argument, which is exact.
 Gates are laid out one after the other, (gates, steps, batch, hidden), so that the computation of
 one gate and step reads memory in order.
 
-On CuPy arrays LSTM and GRU take two launches for each step and direction: one product with the weights
-of all gates, and a kernel of `cuda/recurrent.cu`. There the layout is (steps, batch, gates * hidden).
-The GPU computes a step faster than CuPy makes a view of it. So arguments are checked once for all
-steps, and a step is launched with addresses.
+On CuPy arrays LSTM and GRU take two launches for each step and direction: one product with the
+weights of all gates, and a kernel of `cuda/recurrent.cu`. There the layout is (steps, batch,
+gates * hidden). The GPU computes a step faster than CuPy makes a view of it. So arguments are
+checked once for all steps, and a step is launched with addresses.
 
 Long short-term memory: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al.
 (2000). Gated recurrent unit: Cho et al. (2014), with the reset gate after the product.
@@ -32,6 +32,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+import numpy as np
 
 from telegrad.arrays import Product, array_beside, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
@@ -225,23 +227,22 @@ def _rectifier_slope(y: Any) -> Any:
 
 
 def _lstm_forward(gates: Any, states: Any, w_hh: Any, _: Any) -> Any:
-    xp = namespace(gates)
     h, c = states
     scale, shift = (_per_gate(RECURRENCES["lstm"], 0.5, x, gates) for x in (1.0, 0.0))
-    y = xp.empty_like(gates[0])
-    cells, bent = xp.empty_like(y), xp.empty_like(y)
+    y = np.empty_like(gates[0])
+    cells, bent = np.empty_like(y), np.empty_like(y)
     for t in range(len(y)):
         a = gates[:, t]
         a += h @ w_hh
-        xp.tanh(a, out=a)
+        np.tanh(a, out=a)
         a *= scale
         a += shift
         i, f, g, o = a[0], a[1], a[2], a[3]
         new = cells[t]
-        xp.multiply(f, c, out=new)
+        np.multiply(f, c, out=new)
         new += i * g
-        xp.tanh(new, out=bent[t])
-        xp.multiply(o, bent[t], out=y[t])
+        np.tanh(new, out=bent[t])
+        np.multiply(o, bent[t], out=y[t])
         h, c = y[t], new
     return y, (h.copy(), c.copy()), (gates, cells, bent)
 
@@ -249,9 +250,8 @@ def _lstm_forward(gates: Any, states: Any, w_hh: Any, _: Any) -> Any:
 def _lstm_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
     gates, cells, bent = kept
     g_y, g_h, g_c = g
-    xp = namespace(y)
     slopes = gates * gates
-    xp.subtract(gates, slopes, out=slopes)  # a - a**2; the tanh gate needs 1 - a**2:
+    np.subtract(gates, slopes, out=slopes)  # a - a**2; the tanh gate needs 1 - a**2:
     slopes[2] -= gates[2] - 1
     slopes[0] *= gates[2]
     slopes[1, 1:] *= cells[:-1]
@@ -259,7 +259,7 @@ def _lstm_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
     slopes[2] *= gates[0]
     slopes[3] *= bent
     to_cell = bent * bent
-    xp.subtract(1, to_cell, out=to_cell)
+    np.subtract(1, to_cell, out=to_cell)
     to_cell *= gates[3]
     dh, dc = _start(g_h, states[0]), _start(g_c, states[1])
     for t in range(len(y) - 1, -1, -1):
@@ -279,24 +279,23 @@ def _lstm_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
 
 
 def _gru_forward(gates: Any, states: Any, w_hh: Any, bias: Any) -> Any:
-    xp = namespace(gates)
     (h,) = states
-    y = xp.empty_like(gates[0])
-    inner = xp.empty_like(y)
+    y = np.empty_like(gates[0])
+    inner = np.empty_like(y)
     for t in range(len(y)):
         product = h @ w_hh
         two, r, z, n = gates[:2, t], gates[0, t], gates[1, t], gates[2, t]
         two += product[:2]
-        xp.tanh(two, out=two)
+        np.tanh(two, out=two)
         two *= 0.5
         two += 0.5
         inner[t] = product[2]
         if bias is not None:
             inner[t] += bias
         n += r * inner[t]
-        xp.tanh(n, out=n)
+        np.tanh(n, out=n)
         new = y[t]
-        xp.subtract(h, n, out=new)
+        np.subtract(h, n, out=new)
         new *= z
         new += n
         h = new
@@ -306,16 +305,15 @@ def _gru_forward(gates: Any, states: Any, w_hh: Any, bias: Any) -> Any:
 def _gru_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
     gates, inner = kept
     g_y, g_h = g
-    xp = namespace(y)
     r, z, n = gates[0], gates[1], gates[2]
     slopes = gates * gates
-    xp.subtract(gates, slopes, out=slopes)
+    np.subtract(gates, slopes, out=slopes)
     slopes[2] -= n - 1
     slopes[2] *= 1 - z
     slopes[0] *= inner
     slopes[1, 1:] *= y[:-1] - n[1:]
     slopes[1, 0] *= states[0] - n[0]
-    of_state = xp.empty_like(slopes)
+    of_state = np.empty_like(slopes)
     dh = _start(g_h, states[0])
     for t in range(len(y) - 1, -1, -1):
         if g_y is not None:
@@ -340,7 +338,7 @@ RECURRENCES: Final[dict[str, Recurrence]] = {
 # fmt: on
 
 
-# -- LSTM and GRU on CuPy arrays: a product and a kernel for each step --------------------------------
+# -- LSTM and GRU on CuPy arrays: a product and a kernel for each step -----------------------------
 
 _FORWARD: Final = {kind: Kernel("recurrent", f"{kind}_forward") for kind in ("lstm", "gru")}
 _BACKWARD: Final = {kind: Kernel("recurrent", f"{kind}_backward") for kind in ("lstm", "gru")}

@@ -48,7 +48,7 @@ def add_rows(values: Array, rows: Array, shape: Shape, *, ignored: int | None = 
             f"shape {shape}"
         )
     check_devices("sums of rows", values, rows)
-    if is_cupy(values) and is_floating(values.dtype) and values.dtype.kind != "c":
+    if is_cupy(values) and is_floating(values.dtype):
         return _launched(values, rows, shape, ignored)
     table: Any = namespace(values).zeros(shape, values.dtype)
     if ignored is not None:

@@ -71,7 +71,8 @@ def step_arrays(
         rule: The rule; its state is written into.
         arrays: CuPy arrays of one dtype and device, at least one.
         gradients: Their gradients, of the same shapes and dtype.
-        state: For each name of the rule's state the contiguous arrays, of the same shapes and dtype.
+        state: For each name of the rule's state the contiguous arrays, in the same shapes and
+            dtype.
         steps: The number of steps before this one, or an array without axes that holds it.
         skip: An array without axes that is True if nothing shall change.
         scale: The factor of the gradients, or an array without axes that holds it.

@@ -23,8 +23,8 @@ How to add a kernel, by the example of `gelu.cu` and `telegrad/kernels/gaussian.
    sizes (`strided.py`), counts launches (`tests/gpu/launches.py`) and tries what does not fit. On a
    machine without a GPU it runs the source by `tests/gpu/cuda_emulation.h`; words of CUDA that are
    missing there are added there. `test_sources.py` finds the source by itself.
-6. **Times.** `scripts/gpu_fused.py` has a row for each direction, beside CuPy's functions and torch;
-   `docs/gpu.md` names the kernel.
+6. **Times.** `scripts/gpu_fused.py` has a row for each direction, beside CuPy's functions and
+   torch; `docs/gpu.md` names the kernel.
 """
 
 from telegrad.kernels.cuda.kernel import Kernel, all_contiguous, blocks_for, code_of, contiguous

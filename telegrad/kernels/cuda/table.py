@@ -7,7 +7,8 @@ works on one chunk after the other. `struct Table` in `common.cuh` reads this:
     numbers of arrays, chunks and lists │ bytes of an item, by list │ chunks: array, first item │
     sizes of the arrays │ addresses, by list and array
 
-The table travels to the GPU by CuPy's pinned memory, on the caller's stream: the host does not wait.
+The table travels to the GPU by CuPy's pinned memory, on the caller's stream. The host does not
+wait.
 """
 
 from __future__ import annotations
