@@ -6,9 +6,9 @@
     exit code 0    everything passed; the table is printed, and gpu.json says it all
               1    no GPU, no CuPy, or something failed; the words say which, and what to do
 
-`--write` puts the tables into docs/gpu.md. Nothing is installed and nothing is fetched. The first of these interpreters that has all that is
-needed is used, with telegrad as it lies in this checkout: this one, $PYTHON, python3, and that of
-the virtual environment.
+`--write` puts the tables into docs/gpu.md. Nothing is installed and nothing is fetched. The first of
+these interpreters that has all that is needed is used, with telegrad as it lies in this checkout: this
+one, $PYTHON, python3, and that of the virtual environment.
 """
 
 from __future__ import annotations
@@ -359,11 +359,9 @@ def step_rows(steps: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     for step in steps:
         ours, others = step["ours"] or {}, step["torch"] or {}
         cells = [
-            cell
-            for way in ("gpu", "wall")
-            for cell in _beside(ours.get(way), others.get(way), digits=3)
+            cell for way in ("gpu", "wall") for cell in _beside(ours.get(way), others.get(way))
         ]
-        cells += _beside(ours.get("host"), others.get("host"), digits=3)[:2]
+        cells += _beside(ours.get("host"), others.get("host"))[:2]
         if step["why"]:
             cells[1] = step["why"]
         rows.append((step["what"], step["size"], *cells))
@@ -375,14 +373,14 @@ def call_rows(calls: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     heading = ("by the host, ms", "shared, ms", "torch, ms", "shared, of torch's")
     rows: list[tuple[str, ...]] = [("call with", *heading)]
     for call in calls:
-        shared, torch, part = _beside(call["shared"], call["torch"], digits=3)
+        shared, torch, part = _beside(call["shared"], call["torch"])
         rows.append((call["size"], f"{call['host']:.3f}", shared, torch or call["why"], part))
     return rows
 
 
-def _beside(ours: float | None, torch: float | None, *, digits: int) -> list[str]:
+def _beside(ours: float | None, torch: float | None) -> list[str]:
     """Writes two times, and the first as a part of the second."""
-    cells = ["" if ms is None else f"{ms:.{digits}f}" for ms in (ours, torch)]
+    cells = ["" if ms is None else f"{ms:.3f}" for ms in (ours, torch)]
     return [*cells, f"{ours / torch:.2f}" if ours and torch else ""]
 
 

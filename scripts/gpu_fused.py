@@ -1,4 +1,4 @@
-"""Times each fused kernel beside CuPy's functions call by call, and beside torch where it is installed.
+"""Times each fused kernel beside CuPy's functions call by call, and beside torch's kernels.
 
 A kernel has a row for each direction and dtype. The sizes are those of a small transformer.
 """

@@ -3,6 +3,9 @@
     GPU    writes two numbers to a place in host memory, if something is wrong
     host   reads the places after each wait, which costs no further one, and raises
 
+Each pair of numbers is read and cleared while a GPU may write its second one. That one is then lost,
+or reported by itself at the next wait; the first error is raised in any case.
+
 The places belong to the process, as the GPU's memory does: the code that waits need not be the code
 that has started the work.
 """
@@ -88,7 +91,7 @@ def report_ends(values: Array, check: Check, allowed: int) -> None:
 
 
 def report_place(like: Array, check: Check, allowed: int) -> Array:
-    """Returns two integers, `low` and `high`, to which a kernel on the GPU of `like` writes an error.
+    """Returns two integers, `low` and `high`, into which a kernel on the GPU of `like` writes.
 
     The host calls `check((low, high), allowed)` after a later wait if one of both is not 0. An
     error of earlier work that has arrived is raised here.

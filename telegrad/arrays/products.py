@@ -1,7 +1,7 @@
 """Products of many matrices at once by cuBLAS, without copies of arrays that are merely turned.
 
-CuPy's `matmul` copies an operand that is not contiguous, and computes float16 in float32, with copies
-of both operands and of the result. cuBLAS takes turned matrices and short floats as they are.
+CuPy's `matmul` copies an operand that is not contiguous, and computes float16 in float32, with
+copies of both operands and of the result. cuBLAS takes turned matrices and short floats as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from telegrad.types import Array
 
 __all__ = ["Product", "batched_product"]
 
-# By dtype: cuBLAS's numbers of the type (CUDA_R_...) and of the type in which it adds (CUBLAS_COMPUTE_...).
+# By dtype: cuBLAS's numbers of the type (CUDA_R_...), and of that in which it adds
+# (CUBLAS_COMPUTE_...).
 _TYPES: Final = {
     "float16": (2, 68), "bfloat16": (14, 68), "float32": (0, 68), "float64": (1, 70),
 }  # fmt: skip
@@ -48,7 +49,7 @@ def batched_product(a: Array, b: Array, out: Array | None = None, *, factor: flo
 
 @final
 class Product:
-    """A product by cuBLAS that is launched many times, with addresses: the loops of recurrent layers.
+    """A product by cuBLAS that is launched many times, by addresses: in loops of recurrent layers.
 
     Args:
         a: Matrices of CuPy, shape (..., m, k), not empty; of a float dtype that cuBLAS takes.
@@ -71,10 +72,11 @@ class Product:
         self._kept = right, numbers  # alive as long as their addresses
         self._function = cuda.cublas.gemmStridedBatchedEx
         times = numbers.ctypes.data
-        # cuBLAS reads columns first, so a matrix in C order is its transpose: it computes b.T @ a.T.
-        self._before = (
-            cuda.get_cublas_handle(), turned_b, turned_a, n, m, k, times, right.data.ptr, code, row_b, step_b,
-        )  # fmt: skip
+        # cuBLAS reads columns first, so a matrix in C order is its transpose to it. It computes
+        # b.T @ a.T.
+        turns, sizes = (turned_b, turned_a), (n, m, k)
+        of_b = right.data.ptr, code, row_b, step_b
+        self._before = (cuda.get_cublas_handle(), *turns, *sizes, times, *of_b)
         self._between = code, row_a, step_a, times + numbers.itemsize
         self._after = code, n, m * n, math.prod(lead), adding, _DEFAULT
 
@@ -95,7 +97,7 @@ def _copied(result: Any, out: Any) -> Array:
 
 
 def _layout(x: Any) -> tuple[Any, int, int, int]:
-    """Returns the array, 1 if its matrices are turned, and the items from row to row and matrix to matrix.
+    """Returns the array, 1 if its matrices are turned, and the items between rows and matrices.
 
     It is a copy if the matrices do not lie in equal steps.
     """

@@ -2,9 +2,9 @@
 
     streams that made its inputs ──event──▶ one stream per GPU, in any thread ──event──▶ readers
 
-The host waits for nothing. CuPy's pool keeps freed memory for the next array of the stream that it was
-allocated in, and orders nothing else. So memory of other streams is kept until those streams wait for
-the pass, too.
+The host waits for nothing. CuPy's pool keeps freed memory for the next array of the stream that it
+was allocated in, and orders nothing else. So memory of other streams is kept until those streams
+wait for the pass, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class Streams:
     Args:
         made: The places where inputs of the pass were made. The first one of each GPU becomes the
             stream of the pass there; the first GPU becomes the current one.
-
     """
 
     def __init__(self, made: Iterable[Place]) -> None:

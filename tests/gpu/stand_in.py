@@ -12,9 +12,10 @@ It is no GPU and no emulator of one. It finds what CuPy would refuse or answer w
     np.mean(a, where=mask)         TypeError: only CuPy's arguments (stand_in_signatures.py)
     np.linalg.eigh(a)              vectors with other signs than LAPACK's
 
-Its `cuda` part has one device, or as many as are asked for, streams and events that know the
-order of work (`stand_in_streams`), memory that processes share, and NCCL between threads. Arrays are made on the thread's
-current device; views stay where they are.
+Its `cuda` part has one device, or as many as are asked for, streams and events that know the order of
+work (`stand_in_streams`), memory that processes share, and NCCL between threads. Arrays are made on
+the thread's current device; views stay where they are.
+
 Functions that CuPy has and telegrad does not use are missing on purpose: a new use is noticed.
 """
 
@@ -406,15 +407,16 @@ for _name, _unary in {
 
 # -- functions -----------------------------------------------------------------------------------
 
-_UFUNCS = """arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt copysign cosh deg2rad degrees divmod
-    exp2 fabs float_power floor_divide fmax fmin fmod frexp heaviside hypot ldexp log10 log2 logaddexp logaddexp2
-    modf rad2deg radians reciprocal sinh tan absolute add bitwise_and bitwise_or bitwise_xor ceil
+_UFUNCS = """arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt copysign cosh deg2rad
+    degrees divmod exp2 fabs float_power floor_divide fmax fmin fmod frexp heaviside hypot ldexp
+    log10 log2 logaddexp logaddexp2 modf rad2deg radians reciprocal sinh tan absolute add bitwise_and bitwise_or bitwise_xor ceil
     conjugate cos divide equal exp expm1 floor left_shift nextafter right_shift
     greater greater_equal invert isfinite isinf isnan less less_equal log log1p logical_and
     logical_not logical_or logical_xor matmul maximum minimum multiply negative not_equal positive
     power remainder rint sign sin sqrt square subtract tanh trunc"""
 
-_FUNCTIONS = """result_type amax amin broadcast_arrays cumprod nanmax nanmin nanstd nanvar real_if_close sinc std var all allclose angle any argmax argmin argpartition argsort array_equal
+_FUNCTIONS = """result_type amax amin broadcast_arrays cumprod nanmax nanmin nanstd nanvar
+    real_if_close sinc std var all allclose angle any argmax argmin argpartition argsort array_equal
     array_split bincount broadcast_to concatenate convolve copyto count_nonzero cross cumsum diagonal
     diff dot einsum empty_like expand_dims flatnonzero full_like histogram i0 imag inner
     intersect1d isclose isin max mean median min moveaxis nan_to_num ndim nonzero ones_like

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.gpu.launches import calls_of
 from tests.gpu.stand_in import stand_in
 
 HOME = Path(kernel.__file__).parent
+NUMBERS = itertools.count()
 
 
 @pytest.fixture
@@ -24,16 +26,14 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Makes a kernel `run(float* x, Index n)` of a body, in a folder of the test."""
     shutil.copy(HOME / "common.cuh", tmp_path)
     monkeypatch.setattr(kernel, "_FOLDER", tmp_path)
-    kernel._compiled.cache_clear()
 
     def make(body: str) -> Kernel:
+        name = f"made{next(NUMBERS)}"  # each once, as compiled kernels are kept by their names
         text = f"KERNEL void run(float* x, Index n) {{\n{body}\n}}\n"
-        (tmp_path / "made.cu").write_text(text)
-        kernel._compiled.cache_clear()
-        return Kernel("made", "run")
+        (tmp_path / f"{name}.cu").write_text(text)
+        return Kernel(name, "run")
 
-    yield make
-    kernel._compiled.cache_clear()
+    return make
 
 
 def floats(cupy: Any, size: int) -> Any:
@@ -76,7 +76,7 @@ def test_threads_exchange(cupy: Any, source: Any, body: str, expected: Any) -> N
         ),
         (
             "if (threadIdx.x < 5)\n__syncthreads();\nelse\n__syncthreads();",
-            r"different barriers, made.cu:3 and made.cu:5",
+            r"different barriers, made\d+.cu:3 and made\d+.cu:5",
         ),
         ("if (threadIdx.x % 2) warp_sum(x[0]);", "for lanes .mask ffffffff. that are elsewhere"),
         (
@@ -107,7 +107,9 @@ def test_arrays_that_overlap_keep_what_is_written(stand_in_cupy: Any, source: An
 
 
 def test_errors_of_the_compiler_are_telegrads(cupy: Any, source: Any) -> None:
-    with pytest.raises(KernelError, match=r"kernel run of made.cu was not compiled:[^$]*made.cu.3"):
+    with pytest.raises(
+        KernelError, match=r"kernel run of made\d+.cu was not compiled:[^$]*made\d+.cu.3"
+    ):
         source("int y = 1;\nx[0] = z;").launch(floats(cupy, 1), 1, blocks=1)
 
 
