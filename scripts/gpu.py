@@ -34,6 +34,7 @@ MARKS = ("<!-- measured: written by make gpu GPU_ARGS=--write -->", "<!-- end of
 FOLDERS = ("arrays", "autograd", "gpu", "kernels", "nn", "optim")
 MARKERS = "xp: runs on arrays of CuPy\nlong: belongs to make test-long"
 # The first run compiles a kernel for each function and dtype: minutes; later ones take seconds.
+ASK_SECONDS = 120  # for what a machine has; CuPy may compile its first kernel
 TEST_SECONDS = 300
 ONE_TEST_SECONDS = 120
 TIMING_SECONDS = 220
@@ -88,12 +89,21 @@ def driver() -> tuple[str, str] | None:
     if smi is None:
         return None
     command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = _ask(command)
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         return None
     name, _, version = lines[0].rpartition(",")
     return name.strip(), version.strip()
+
+
+def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a short program in this checkout; one that does not end in time has failed."""
+    options: dict[str, Any] = {"capture_output": True, "text": True, "cwd": ROOT, "check": False}
+    try:
+        return subprocess.run(command, timeout=ASK_SECONDS, **options)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"no answer in {ASK_SECONDS} s")
 
 
 def extra_for(version: str) -> str:
@@ -116,9 +126,7 @@ def find_interpreter(venv: Path) -> tuple[str | None, list[str]]:
         found.append(str((venv / "bin" / "python").absolute()))
     lacking = []
     for python in dict.fromkeys(found):
-        done = subprocess.run(
-            [python, "-c", LOOK], capture_output=True, text=True, check=False, cwd=ROOT
-        )
+        done = _ask([python, "-c", LOOK])
         missing = done.stdout.split()
         if done.returncode == 0 and not missing:
             return python, []
@@ -146,7 +154,7 @@ def find_gpu(venv: Path) -> tuple[str, dict[str, Any]]:
             f"\n  {'; '.join(lacking)}\ninstall {extra_for(seen[1])}; and pip install "
             f"'pytest>={OLDEST_PYTEST}' hypothesis ml_dtypes safetensors scipy"
         )
-    done = subprocess.run([python, "-c", TRY], capture_output=True, text=True, check=False)
+    done = _ask([python, "-c", TRY])
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
         if seen is None:
@@ -195,8 +203,7 @@ def pytest_command(python: str, results: Path) -> list[str]:
 
 def _imports(python: str, module: str) -> bool:
     """Returns whether this interpreter has a module."""
-    done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
-    return done.returncode == 0
+    return _ask([python, "-c", f"import {module}"]).returncode == 0
 
 
 def run_tests(python: str) -> list[dict[str, Any]]:
@@ -281,12 +288,9 @@ def run_timings(python: str) -> dict[str, Any]:
 def commit() -> str:
     """Returns the commit of this checkout, where git knows it."""
     try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        return _ask(["git", "rev-parse", "HEAD"]).stdout.strip() or "unknown"
     except OSError:
         return "unknown"
-    return done.stdout.strip() or "unknown"
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

@@ -59,6 +59,17 @@ def test_without_a_gpu_it_says_so_and_fails(tmp_path: Path) -> None:
         assert not (tmp_path / "gpu.json").exists()
 
 
+def test_a_driver_that_does_not_answer_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(script, "ASK_SECONDS", 0.1)
+    assert script.driver() is None
+
+
 def test_without_cupy_it_says_what_to_install(tmp_path: Path) -> None:
     done = run(tmp_path, smi="echo NVIDIA H200, 580.159.03")
     assert done.returncode == 1
