@@ -3,6 +3,7 @@
 from telegrad.arrays.backend import (
     as_array,
     computing_dtype,
+    has_cupy,
     is_array,
     is_cupy,
     is_floating,
@@ -39,7 +40,7 @@ from telegrad.arrays.nccl import (
 from telegrad.arrays.products import Product, batched_product
 from telegrad.arrays.shared import SharedMemory, can_share, memory_below, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
-from telegrad.arrays.streams import Place, Streams, current_place, follow
+from telegrad.arrays.streams import Place, Streams, current_place, follow, working_in
 from telegrad.arrays.twins import (
     add_at,
     check_supported,
@@ -80,6 +81,7 @@ __all__ = [
     "follow",
     "fourier_twin",
     "gpu_identities",
+    "has_cupy",
     "has_nccl",
     "host_copy",
     "is_array",
@@ -107,4 +109,5 @@ __all__ = [
     "to_host",
     "views_of",
     "windows_twin",
+    "working_in",
 ]

@@ -17,6 +17,7 @@ from telegrad.types import Array, DTypeLike
 __all__ = [
     "as_array",
     "computing_dtype",
+    "has_cupy",
     "is_array",
     "is_cupy",
     "is_floating",
@@ -32,6 +33,11 @@ def is_cupy(value: object) -> TypeGuard[Array]:
     """Tells whether `value` is a CuPy array."""
     cupy = _LOADED.get("cupy")
     return cupy is not None and isinstance(value, cupy.ndarray)
+
+
+def has_cupy() -> bool:
+    """Tells whether this process has imported CuPy, so that there may be arrays on GPUs."""
+    return "cupy" in _LOADED
 
 
 def is_array(value: object) -> TypeGuard[Array]:

@@ -15,16 +15,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias, final
 
-from telegrad.types import Array
+from telegrad.arrays.backend import is_cupy
 
-__all__ = ["Place", "Streams", "current_place", "follow"]
+__all__ = ["Place", "Streams", "current_place", "follow", "working_in"]
 
 Place: TypeAlias = tuple[int, Any]
 """The number of a GPU, and one of its streams."""
 
 
-def current_place(array: Array) -> Place:
-    """Returns the GPU of a CuPy array, and the stream in which this thread works there now."""
+def current_place(array: Any) -> Place | None:
+    """Returns an array's GPU, and the stream in which this thread works there now; None on the host."""
+    if not is_cupy(array):
+        return None
     made: Any = array
     cuda: Any = importlib.import_module("cupy").cuda
     number = int(made.device.id)
@@ -130,6 +132,26 @@ def follow(places: Iterable[Place]) -> None:
     cuda: Any = importlib.import_module("cupy").cuda
     for place in places:
         _order(cuda, place, (place[0], cuda.get_current_stream(place[0])))
+
+
+@contextmanager
+def working_in(place: Place | None) -> Iterator[None]:
+    """Does the block's work on a GPU in `place`, in whatever thread it runs; None changes nothing.
+
+    The block comes after the present work of this thread, and of the null stream, in which other
+    threads run callbacks. Both go on behind the block.
+    """
+    if place is None:
+        yield
+        return
+    number, _ = place
+    streams = Streams([place, (number, importlib.import_module("cupy").cuda.Stream.null)])
+    try:
+        with streams.entered():
+            yield
+    finally:
+        streams.finish()
+        streams.wait()
 
 
 def _order(cuda: Any, before: Place, after: Place) -> None:

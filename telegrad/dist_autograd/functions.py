@@ -92,9 +92,9 @@ class SendFunction(Node):
             edge, device = edge_of(each), each.device
             edges.append(edge)
             devices.append(device)
-            if device != CPU:
+            if device != CPU and (place := current_place(each.data)) is not None:
                 known = None if edge is None else getattr(edge[0], "_made_on", None)
-                made += known or [current_place(each.data)]
+                made += known or [place]
         function = SendFunction(
             edges, context_id=context_id, peer=peer, message=message, devices=devices
         )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, final
 
-from telegrad.arrays import current_place, is_cupy
+from telegrad.arrays import current_place
 from telegrad.autograd import GradMode, Tensor, is_grad_enabled, place_under
 from telegrad.autograd.seams import warn_user
 from telegrad.dist_autograd.container import Container
@@ -174,8 +174,8 @@ class AutogradInterceptor(Interceptor):
             if not isinstance(value, Tensor):
                 raise DecodeError(f"slot {slot} of the message holds {type(value).__name__}")
             place_under(value, function, output)
-            if is_cupy(value.data):
-                function._made_on = (current_place(value.data),)
+            if (place := current_place(value.data)) is not None:
+                function._made_on = (place,)
         context.record_receive(function)
 
 

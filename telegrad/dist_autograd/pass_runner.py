@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import Place, current_place, is_cupy
+from telegrad.arrays import Place, current_place
 from telegrad.autograd import (
     Completion,
     Edge,
@@ -173,8 +173,8 @@ def _home_of(message: PassMessage) -> Place | None:
             if gradient is not None and type(gradient) is not np.ndarray:
                 array: Any = gradient.data if isinstance(gradient, Tensor) else gradient
                 array = array.values if is_row_sparse(array) else array
-                if is_cupy(array):
-                    return current_place(array)
+                if (place := current_place(array)) is not None:
+                    return place
     return None
 
 

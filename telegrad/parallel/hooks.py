@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import copy_into, namespace, to_host, views_of
+from telegrad.arrays import copy_into, current_place, namespace, to_host, views_of, working_in
 from telegrad.autograd import Tensor
 from telegrad.collectives import ProcessGroup, ReduceOp, Work, all_reduce
 from telegrad.kernels import flatten
@@ -195,14 +195,16 @@ def _averaged_in(
     with np.errstate(over="ignore", under="ignore"):
         whole = to_host(bucket.buffer) if on_host else bucket.buffer
         small = flatten([whole], scale=1 / group.size, dtype=dtype)
+    place = current_place(bucket.buffer)
     work = all_reduce(small, ReduceOp.SUM, group, async_op=True, label=bucket.label)
 
     def average(done: Future[None]) -> Array:
         done.value()  # raises the error of the operation
-        if namespace(small) is namespace(bucket.buffer):
-            flatten([small], dtype=full, out=bucket.buffer)
-        else:
-            copy_into(bucket.buffer, small.astype(full))
+        with working_in(place):
+            if namespace(small) is namespace(bucket.buffer):
+                flatten([small], dtype=full, out=bucket.buffer)
+            else:
+                copy_into(bucket.buffer, small.astype(full))
         return bucket.buffer
 
     return work.then(average)

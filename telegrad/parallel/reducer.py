@@ -33,7 +33,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from telegrad.arrays import is_array, namespace, to_host, views_of
+from telegrad.arrays import current_place, is_array, namespace, to_host, views_of, working_in
 from telegrad.autograd import (
     Accumulate,
     Completion,
@@ -305,9 +305,11 @@ class Reduction(PassEnd):
         self._order: list[int] | None = None  # of the first rank, if this pass asks for it
         self._present = np.zeros(len(reducer.parameters), np.uint8)  # 1: this rank has a gradient
         self._used: Array | None = None  # those of any rank, if a hook averages
-        self._votes = reducer.hook is not None
-        self._unfinished = len(reducer.buckets) + (not reducer.order_known) + 2 * self._votes
+        votes = 2 if reducer.hook is not None else 0
+        self._unfinished = len(reducer.buckets) + (not reducer.order_known) + votes
         self._factor = 1.0
+        # Any thread may compute what becomes of the averages, but in the stream of this pass.
+        self._place = current_place(reducer.parameters[0].data)
         self._lock = threading.Lock()  # guards _averaged, _unfinished and if _target is None
         self._done: Future[None] = new_future(
             reducer.group.submit, f"DistributedDataParallel backward {number}"
@@ -424,7 +426,8 @@ class Reduction(PassEnd):
                 self._done.try_set_exception(error)
                 return
             try:
-                take(done.value())
+                with working_in(self._place):
+                    take(done.value())
             except Exception as failure:  # the top of a callback: backward must not wait for ever
                 self._done.try_set_exception(failure)
 
@@ -514,8 +517,8 @@ class Reduction(PassEnd):
         """Counts an operation; after the last one, replaces all gradients and ends the pass."""
         with self._lock:
             self._unfinished -= 1
-            votes = self._votes and self._unfinished == 1 and self._target is not None
-        if votes:
+            last = self._unfinished == 1 and self._target is not None
+        if last and self._reducer.hook is not None:
             # A hook of another rank may still fail although its operations succeeded. So no rank
             # replaces gradients before each one has said that all its hooks are done.
             self._gather(np.zeros(0, np.uint8), "hooks are done", lambda _: self._finish_one())

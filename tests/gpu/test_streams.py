@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +18,12 @@ import telegrad as tg
 from telegrad import collectives, dist_autograd, nn, optim, rpc
 from telegrad.autograd import Function, Tensor
 from telegrad.parallel import (
+    CommHook,
     DistributedDataParallel,
     DistributedOptimizer,
+    allreduce_hook,
+    bfloat16_compress_hook,
+    float16_compress_hook,
     parameter_rrefs,
 )
 from telegrad.testing import Cluster
@@ -238,6 +244,54 @@ def test_a_backward_runs_on_the_stream_of_its_forward(
     np.testing.assert_allclose(host(found), 2 * plain.grad.data, rtol=1e-5)
 
 
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_backward_from_a_loss_on_the_host_runs_on_the_stream_of_its_forward(
+    streams: list[Any], retain: bool
+) -> None:
+    w = tg.tensor(X, device="cuda", requires_grad=True)
+    with watched() as seen:
+        with streams[0]:
+            loss = (Seen.apply(np.tanh(w), "local") * w).sum().to("cpu") * 2.0
+        with streams[1]:
+            loss.backward(retain_graph=retain)
+            assert w.grad is not None
+            w.grad.data * 2.0
+        del loss
+    assert Seen.streams == {"local": [streams[0]]}
+    assert not seen.races
+
+
+class Failing(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        raise ArithmeticError("no gradient")
+
+
+def test_a_backward_that_fails_gives_back_memory_of_other_streams_in_order(
+    streams: list[Any],
+) -> None:
+    w = tg.tensor(X, device="cuda", requires_grad=True)
+    with watched() as seen:
+        with streams[0]:
+            one: Any = np.exp(w)
+        with streams[1]:
+            other: Any = np.exp(Failing.apply(w) * w)
+        for stream in streams[:2]:
+            streams[2].wait_event(stream.record())
+        with streams[2]:
+            seed = other.data * 1.0  # lent by this stream; used by that of the pass
+            product: Any = (one * other).sum()
+        with streams[0], pytest.raises(ArithmeticError, match="no gradient"):
+            tg.autograd.backward([one, other, product], [seed, seed, None])
+        del one, other, product, seed
+    assert not seen.races
+    assert not seen.waits
+
+
 def test_memory_of_other_streams_is_kept_until_they_wait_for_the_pass(streams: list[Any]) -> None:
     w = tg.tensor(X, device="cuda", requires_grad=True)
     with watched() as seen:
@@ -397,3 +451,53 @@ def test_data_parallel_training_on_streams(
     assert not seen.races
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def doubling_hook(state: Any, bucket: Any) -> Any:
+    def average(done: Any) -> Any:
+        buffer = bucket.buffer
+        buffer *= 2.0
+        return buffer
+
+    return allreduce_hook(state, bucket).then(average)
+
+
+def train_with_uneven_inputs(hook: CommHook | None, device: str) -> list[Any]:
+    collectives.init_process_group()
+    rank = collectives.get_rank()
+    with STREAMS[f"rank {rank}"] if device == "cuda" else nullcontext():
+        table = nn.Embedding(5, 4, sparse=True, rng=np.random.default_rng(2)).to(device)
+        linear = nn.Linear(4, 8, rng=np.random.default_rng(0)).to(device)
+        model = DistributedDataParallel(nn.Sequential(table, linear), bucket_bytes=64)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        inputs = tg.tensor(np.array([[0, 1], [2, rank]]), device=device)
+        found = []
+        with model.join(divide_by_initial_world_size=False):
+            for _ in range(1 + rank):
+                for parameter in model.parameters():
+                    parameter.grad = None
+                np.tanh(model(inputs)).sum().backward()
+                of_rows: Any = table.weight.grad
+                gradients: list[Any] = [parameter.grad for parameter in linear.parameters()]
+                gradients.append(of_rows.to_dense())
+                found = [2.0 * (g.data if isinstance(g, Tensor) else g) for g in gradients]
+        return [host(each) for each in found]
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [None, allreduce_hook, float16_compress_hook, bfloat16_compress_hook, doubling_hook],
+)
+def test_averages_are_computed_on_the_stream_of_the_backward(
+    streams: list[Any], monkeypatch: pytest.MonkeyPatch, hook: CommHook | None
+) -> None:
+    for rank in range(2):
+        monkeypatch.setitem(STREAMS, f"rank {rank}", streams[rank])
+    with Cluster(2) as cluster, watched() as seen:
+        found = cluster.run(train_with_uneven_inputs, hook, "cuda")
+    assert not seen.races
+    with Cluster(2) as cluster:
+        expected = cluster.run(train_with_uneven_inputs, hook, "cpu")
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)

@@ -197,6 +197,8 @@ def backward(
         task.run()
         for completion in target.finish():
             completion.wait()
+            if task.streams is not None:
+                task.streams.wait()  # the end may have worked on a GPU meanwhile
     except BaseException as error:
         target.abandon(error)
         raise

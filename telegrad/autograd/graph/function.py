@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import as_array, current_place, is_cupy, is_inexact
+from telegrad.arrays import as_array, current_place, is_inexact
 from telegrad.autograd.graph.grad_mode import ENABLED, GradMode, Watched
 from telegrad.autograd.graph.node import Value
 from telegrad.autograd.graph.operation import SavedValue, SavingNode
@@ -167,8 +167,8 @@ class _FunctionNode(SavingNode):
         self._inputs = [None if v is None else (v.array.shape, v.array.dtype) for v in values]
         self._saved = [self._save(x, values, outputs) for x in ctx._to_save]
         ctx._to_save = ()
-        if outputs and is_cupy(outputs[0].array):
-            self._made_on = (current_place(outputs[0].array),)
+        if outputs and (place := current_place(outputs[0].array)) is not None:
+            self._made_on = (place,)
 
     def _save(
         self, x: Any, values: Sequence[Value | None], outputs: Sequence[Value]

@@ -9,8 +9,8 @@ the counts reach zero whichever edges carry gradients:
                                              nothing is freed, D passes none on
                                       sink   gets `sink(node, None)`: it can tell the other side
 
-On GPUs a task runs in the streams that made its roots and sources, in whatever thread it runs; streams
-are ordered by events (`telegrad.arrays.streams`).
+On GPUs a task runs in the streams that made its roots and sources, in whatever thread it runs; if these
+are on the host, in the streams of the next nodes. Events order the streams (`telegrad.arrays.streams`).
 
 Counts, buffers and results belong to the task, so several tasks may run through the same nodes.
 Ready nodes are kept as a stack, so gradients of leaves are ready as early as possible.
@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import Place, Streams, current_place, is_array, is_cupy, namespace
+from telegrad.arrays import Place, Streams, current_place, has_cupy, is_array, namespace
 from telegrad.autograd.graph.autocast import CASTING
 from telegrad.autograd.graph.grad_mode import ENABLED, set_mode
 from telegrad.autograd.graph.node import Edge, Node, Sink
@@ -94,22 +94,15 @@ class GraphTask:
         self._captures = frozenset(captures or ())
         self._later = later
         starts: dict[Node, None] = {}
-        made: list[Place] = []
-        for edge, gradient in roots:
+        for edge, _ in roots:
             starts[edge[0]] = None
-            if type(gradient) is not np.ndarray:
-                made += _places_of_root(edge[0], gradient)
         for source in sources:
             starts[source] = None
-            made += getattr(source, "_made_on", ())
-        self.streams = Streams(made) if made else None
         self._waiting, last = _count_edges(starts)
+        self.streams = _streams_of(roots, self._waiting) if has_cupy() else None
         self._released: list[Node] | None = None
         if self.streams is not None:
             self.streams.lend_here([gradient for _, gradient in roots])
-            self.streams.add(
-                {place for node in self._waiting for place in getattr(node, "_made_on", ())}
-            )
             if self.streams.several:  # a node may free memory of another stream than the task's
                 self._released = []
         # The nodes of captures, and sinks: all other nodes of this task lead to one of these.
@@ -224,20 +217,17 @@ class GraphTask:
         return self._remaining == 0
 
     def _work_on_streams(self, streams: Streams) -> None:
+        over = True  # after an error, too
         try:
             with streams.entered():
                 self._work()
+            over = self._stopped or not self._remaining
         finally:
-            if self._stopped or not self._remaining:
-                self._finish_streams()
+            if over:
+                streams.finish()
+                while self._released:
+                    self._released.pop().release()
             streams.wait()  # as the caller's next work may read gradients
-
-    def _finish_streams(self) -> None:
-        if self.streams is not None:
-            self.streams.finish()
-            released, self._released = self._released, None if self._released is None else []
-            for node in released or ():
-                node.release()
 
     def _work(self) -> None:
         inbox, before = self._inbox, set_mode(self._create_graph)
@@ -399,6 +389,13 @@ class GraphTask:
                 raise AutogradError(node.refusal)
 
 
+def _streams_of(roots: Sequence[tuple[Edge, Gradient]], nodes: Iterable[Node]) -> Streams | None:
+    """Returns the streams that made the roots, or else the next nodes; None if all are NumPy's."""
+    made = [place for edge, gradient in roots for place in _places_of_root(edge[0], gradient)]
+    made += [place for node in nodes for place in getattr(node, "_made_on", ())]
+    return Streams(dict.fromkeys(made)) if made else None
+
+
 def _places_of_root(node: Node, gradient: Any) -> tuple[Place, ...]:
     """Returns the streams that made a root, or the present one if nothing recorded has made it."""
     made: tuple[Place, ...] = getattr(node, "_made_on", ())
@@ -406,7 +403,8 @@ def _places_of_root(node: Node, gradient: Any) -> tuple[Place, ...]:
         return made
     array = gradient.data if isinstance(gradient, Tensor) else gradient
     array = array.values if is_row_sparse(array) else array
-    return (current_place(array),) if is_cupy(array) else ()
+    place = current_place(array)
+    return () if place is None else (place,)
 
 
 def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:

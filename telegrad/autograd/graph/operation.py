@@ -40,7 +40,6 @@ from telegrad.arrays import (
     check_supported,
     current_place,
     is_array,
-    is_cupy,
     is_inexact,
     is_sparse,
     namespace,
@@ -694,8 +693,8 @@ class Operation:
         node._inputs = inputs
         node._options = keywords
         node._conjugated = conjugated
-        if type(first) is not np.ndarray and is_cupy(first):
-            node._made_on = (current_place(first),)
+        if type(first) is not np.ndarray and (place := current_place(first)) is not None:
+            node._made_on = (place,)
         return node
 
     def _plan(self, names: tuple[str, ...], mask: int) -> Plan:
