@@ -67,7 +67,8 @@ class PassGradients(GradientTarget):
 
     def get(self, tensor: Tensor) -> Tensor | None:
         """Returns the gradient of `tensor`, or None; a RowSparse stays one."""
-        held: Any = self._held.get(tensor)
+        with self._lock:
+            held: Any = self._held.get(tensor)
         return held if held is None or _is_whole(held) else Tensor(held)
 
     def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:

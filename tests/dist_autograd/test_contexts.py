@@ -404,3 +404,23 @@ def recorded(context: Context) -> tuple[int, int]:
 
 def test_what_is_not_delivered_is_forgotten(cluster: Cluster) -> None:
     cluster.call(0, messages_by_hand)
+
+
+def test_a_gradient_is_there_while_another_is_added_to_it() -> None:
+    n = 10**6  # NumPy lets other threads run while it adds so many
+    leaf = tensor(np.zeros(n), requires_grad=True)
+    gradients, over = PassGradients(list), threading.Event()
+    gradients(leaf, np.ones(n))
+    missing = []
+
+    def read() -> None:
+        while not over.is_set():
+            missing.append(gradients.get(leaf) is None)
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        for _ in range(30):
+            gradients(leaf, np.ones(n))
+        over.set()
+        reading.result()
+    assert not any(missing)

@@ -308,6 +308,18 @@ def test_memory_of_other_streams_is_kept_until_they_wait_for_the_pass(streams: l
     assert not seen.waits
 
 
+def test_each_stream_of_an_autocast_block_casts_parameters_itself(streams: list[Any]) -> None:
+    layer = nn.Linear(4, 3, rng=np.random.default_rng(0)).to("cuda")
+    x = tg.tensor(X, device="cuda")
+    made = []
+    with watched() as seen, nn.autocast("float16"):
+        for stream in streams[:2] * 2:
+            with stream:
+                made.append(layer(x))
+    assert not seen.races
+    assert {each.dtype for each in made} == {np.dtype(np.float16)}
+
+
 STREAMS: dict[str, Any] = {}
 
 

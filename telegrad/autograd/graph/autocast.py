@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import is_array, is_floating
+from telegrad.arrays import Place, current_place, is_array, is_floating
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.autograd.tensor.tensor import Tensor
 
@@ -55,8 +55,9 @@ class Casting:
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
-        # By leaf and grad mode: the leaf's array and version when it was cast, and the cast Tensor.
-        self._leaves: dict[tuple[Tensor, bool], tuple[Value, int, Any]] = {}
+        # By leaf, grad mode and stream: the leaf's array and version when it was cast, and the cast
+        # Tensor. A stream never uses what another one may still be casting.
+        self._leaves: dict[tuple[Tensor, bool, Place | None], tuple[Value, int, Any]] = {}
 
     def of_call(
         self, inputs: tuple[Any, ...], keywords: dict[str, Any], *, short: bool
@@ -85,7 +86,8 @@ class Casting:
         return x.astype(self.dtype)
 
     def _of_leaf(self, leaf: Tensor) -> Any:
-        value, key = leaf._value, (leaf, is_grad_enabled())
+        value = leaf._value
+        key = leaf, is_grad_enabled(), current_place(value.array)
         version = value.version
         known = self._leaves.get(key)
         if known is not None and known[0] is value and known[1] == version:
