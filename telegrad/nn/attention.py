@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from telegrad import kernels
 from telegrad.arrays import array_beside, is_cupy, is_floating, namespace
 from telegrad.autograd import Tensor, as_tensor, current_generator, rules
 from telegrad.nn.layers import Linear, linear
@@ -93,14 +92,8 @@ def attend(
     """
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
-    seed = _seed(dropout_p)
-    if not isinstance(bias, Tensor):
-        how: Any = {"weights": weights, "causal": causal, "seed": seed, "p": dropout_p}
-        return rules.sequences.attention(query, key, value, bias, scale, **how)
-    if causal:
-        bias = bias + kernels.causal_bias(_data(query), query.shape[-2], key.shape[-2])
-    drop = (lambda w: rules.layers.dropout(w, key=seed, p=dropout_p)) if dropout_p else None
-    return rules.sequences.attention_by_parts(query, key, value, bias, scale, drop)
+    how: Any = {"weights": weights, "causal": causal, "seed": _seed(dropout_p), "p": dropout_p}
+    return rules.sequences.attention(query, key, value, bias, scale, **how)
 
 
 def _seed(p: float) -> int:

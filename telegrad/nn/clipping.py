@@ -76,7 +76,7 @@ def clip_grad_norm_(
 
 
 def _clip_there(found: list[Any], items: list[Any], max_norm: float, order: float) -> Tensor:
-    """Does the same where the gradients are, without a wait."""
+    """Clips gradients that are all on one GPU, without a wait, and returns their norm there."""
     if order == 2 and all(is_floating(x.dtype) for x in items):
         total, factor = kernels.joint_norm(items, max_norm)
     else:

@@ -383,7 +383,7 @@ def _counted(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
 
 
 def _counted_there(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
-    """Returns the same for labels on a GPU, and does not wait for it.
+    """Returns what `_counted` does, of labels on a GPU and without a wait for it.
 
     A label that is no class does not count, and the host raises its error later.
     """

@@ -10,7 +10,7 @@ recurrence_by_steps uses operations that have rules: for gradients of gradients
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -52,7 +52,8 @@ def attention(
         q: Queries, shape (..., queries, length).
         k: Keys, shape (..., keys, length), with the same leading axes.
         v: Values, shape (..., keys, value length), with the same leading axes.
-        bias: An array that broadcasts to (..., queries, keys), -inf where masked; None for none.
+        bias: An array or Tensor that broadcasts to (..., queries, keys), -inf where masked; None for
+            none. A Tensor may need a gradient.
         scale: The factor of the scores.
         weights: True to return the softmax, too.
         causal: True to let each query read only keys up to its own number.
@@ -64,15 +65,10 @@ def attention(
         or None.
     """
     q, k, v, bias = cast_as("attention", q, k, v, bias)
-    if p and not is_cupy(_plain(q)):
-        if causal:
-            bias = _with_causal(bias, _plain(q), k)
-
-        def drop(each: Any) -> Any:
-            return dropout(each, key=seed, p=p)
-
-        return attention_by_parts(q, k, v, bias, scale, drop)
-    found = _Attention.apply(bias, (scale, weights, causal, seed, p), q, k, v)
+    how: Any = {"causal": causal, "seed": seed, "p": p}
+    if isinstance(bias, Tensor) or (p and not is_cupy(_plain(q))):
+        return attention_by_parts(q, k, v, bias, scale, **how)
+    found = _Attention.apply(bias, (scale, weights, how), q, k, v)
     return found if weights else (found, None)
 
 
@@ -88,7 +84,8 @@ def attention_packed(
 ) -> tuple[Any, Any]:
     """Returns `attention` of `packed[0]`, `packed[1]` and `packed[2]`; `p` is 0 but on a GPU."""
     packed, bias = cast_as("attention", packed, bias)
-    found = _Attention.apply(bias, (scale, weights, causal, seed, p), packed)
+    how: Any = {"causal": causal, "seed": seed, "p": p}
+    found = _Attention.apply(bias, (scale, weights, how), packed)
     return found if weights else (found, None)
 
 
@@ -98,18 +95,18 @@ def attention_by_parts(
     v: Any,
     bias: Any,
     scale: float,
-    drop: Callable[[Any], Any] | None = None,
+    *,
+    causal: bool = False,
+    seed: int = 0,
+    p: float = 0.0,
 ) -> tuple[Any, Any]:
     """Returns the result of `attention`, and the weights, shape (..., queries, keys).
 
-    Args:
-        q: Queries, as for `attention`.
-        k: Keys, as for `attention`.
-        v: Values, as for `attention`.
-        bias: An array or Tensor as for `attention`; it may need a gradient.
-        scale: The factor of the scores.
-        drop: A function that is applied to the weights, such as dropout; None for none.
+    The arguments are those of `attention`.
     """
+    if causal:
+        later = kernels.causal_bias(_plain(q), q.shape[-2], k.shape[-2])
+        bias = later if bias is None else bias + later
     scores = (q * scale) @ swapaxes(k, axis1=-1, axis2=-2)
     if bias is not None:
         scores = scores + bias
@@ -119,8 +116,8 @@ def attention_by_parts(
     weights = np.exp(scores - xp.where(xp.isfinite(top), top, 0))
     total = weights.sum(axis=-1, keepdims=True)
     weights = weights / (total + (total == 0))
-    if drop is not None:
-        weights = drop(weights)
+    if p:
+        weights = dropout(weights, key=seed, p=p)
     return weights @ v, weights
 
 
@@ -130,33 +127,24 @@ class _Attention(Function):
 
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
-        bias, (scale, wanted, *how), *inputs = args
-        given = dict(zip(("causal", "seed", "p"), how, strict=True))
+        bias, (scale, wanted, how), *inputs = args
         q, k, v = _three(_gathered(inputs))
         weights = None
         if wanted:
             weights = namespace(q).empty((*q.shape[:-1], k.shape[-2]), dtype=q.dtype)
-        result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights, **given)
-        ctx.scale, ctx.given = scale, given  # type: ignore[attr-defined]
+        result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights, **how)
+        ctx.scale, ctx.how = scale, how  # type: ignore[attr-defined]
         ctx.save_for_backward(result, logarithms, bias, *inputs)
         return (result, weights) if wanted else result
 
     @staticmethod
     def backward(ctx: FunctionContext, *gradients: Any) -> Any:
         result, logarithms, bias, *inputs = ctx.saved_values
-        scale, given = ctx.scale, ctx.given  # type: ignore[attr-defined]
+        scale, how = ctx.scale, ctx.how  # type: ignore[attr-defined]
         if any(isinstance(g, Tensor) for g in gradients):
 
             def body(*inputs: Any) -> Any:
-                q, k, v = _three(inputs)
-                added = _with_causal(bias, _plain(result), k) if given["causal"] else bias
-                drop = None
-                if given["p"]:
-
-                    def drop(each: Any) -> Any:
-                        return dropout(each, key=given["seed"], p=given["p"])
-
-                return attention_by_parts(q, k, v, added, scale, drop)[: len(gradients)]
+                return attention_by_parts(*_three(inputs), bias, scale, **how)[: len(gradients)]
 
             found = recorded_gradients(body, inputs, gradients, ctx.needs_input_grad[2:])
             return (None, None, *found)
@@ -165,18 +153,12 @@ class _Attention(Function):
         inputs = _gathered(inputs)
         out = [xp.empty_like(x) for x in inputs]
         three = _three(inputs), bias, scale, _three(out)
-        kernels.attention_backward(g, result, logarithms, *three, *gradients[1:], **given)
+        kernels.attention_backward(g, result, logarithms, *three, *gradients[1:], **how)
         return (None, None, *out)
 
 
 def _plain(x: Any) -> Any:
     return x.data if isinstance(x, Tensor) else x
-
-
-def _with_causal(bias: Any, q: Any, k: Any) -> Any:
-    """Returns the bias with minus infinity at the keys after a query's own number."""
-    later = kernels.causal_bias(q, q.shape[-2], k.shape[-2])
-    return later if bias is None else bias + later
 
 
 def _gathered(inputs: Sequence[Any]) -> list[Any]:
