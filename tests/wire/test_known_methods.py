@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from abc import ABC
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
@@ -117,6 +118,19 @@ def test_an_objects_own_in_its_place(policy: CallablePolicy) -> None:
     vars(thing)["method"] = os.getpid
     with pytest.raises(CallRefusedError):
         policy.check_method(thing, "method")
+
+
+class Holding:
+    run = subprocess.run
+
+
+def test_an_objects_own_tells_nothing_of_its_class(policy: CallablePolicy) -> None:
+    """A caller chooses the fields of an object, and so might have had the class's own allowed."""
+    holding = Holding()
+    vars(holding)["run"] = ours
+    judged(policy, holding, "run")
+    with pytest.raises(CallRefusedError):
+        policy.check_method(Holding(), "run")
 
 
 def test_something_else_that_is_found(policy: CallablePolicy) -> None:

@@ -212,7 +212,8 @@ class CallablePolicy:
             return known
         ref = ref if isinstance(ref, FunctionRef) else FunctionRef(ref)
         function = self._resolve(CallableRequest(ref, caller, self._worker), called=True)
-        if type(function) is types.FunctionType and self._decide is None:
+        mine = self._decide is None and _at_top(name) is function  # one in a class has many names
+        if mine and type(function) is types.FunctionType:
             self._known[name] = function
         return function
 
@@ -278,7 +279,8 @@ class CallablePolicy:
                 "it is not of this project; mark the class with rpc.expose if it is yours, or"
                 f" start the worker with RpcOptions(callables=[{called!r}])"
             )
-        if len(deciding) == 1 and method != "__call__" and not is_class(value):
+        # An attribute of the object itself, or a foreign function, was judged as "__call__".
+        if [name for _, name in deciding] == [method] != ["__call__"] and not is_class(value):
             self._remember(type(value), method)
 
     def check_found(
