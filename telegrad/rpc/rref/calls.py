@@ -16,9 +16,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from telegrad.errors import CallTimeoutError, WorkerLostError
+from telegrad.errors import CallTimeoutError, ValueNotFoundError, WorkerLostError
 from telegrad.rpc.call.failure import fresh_copy, without_frames
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import inherited
@@ -51,6 +51,10 @@ __all__ = [
 ]
 
 
+# Keeps a value for a call: a fork of another worker's, one more reference to an own one.
+Used: TypeAlias = ForkId | Reference
+
+
 # -- a creation that was asked for here: its end, and those who hear of its failure --------------
 
 
@@ -66,7 +70,7 @@ class Asked:
         reference: The reference to the value that is created.
         function: The name of the function that creates it.
         origin: The place where the program asked; None where telegrad itself did.
-        used: The fork that is kept until then.
+        used: The use of another value, which is kept until then; None for none.
 
     Attributes:
         future: The future of the reply.
@@ -92,7 +96,7 @@ class Asked:
         reference: Reference,
         function: str,
         origin: Origin | None,
-        used: ForkId | None,
+        used: Used | None,
     ) -> None:
         self._calls = calls
         self._reference = weakref.ref(reference)
@@ -108,8 +112,7 @@ class Asked:
         """Hears that the reply has come; decodes nothing: it may be on a loop."""
         future, self.future = self.future, None
         assert future is not None
-        if self._used is not None:
-            self._calls.unuse(self._used)
+        self._calls.unuse(self._used)
         if future._failed:
             future._when_done(self._fails)
         elif self._fork is not None:
@@ -293,7 +296,7 @@ class RRefCalls:
         name: str,
         payload: dict[str, Any] | Encoded,
         timeout: float | None,
-        used: ForkId | None = None,
+        used: Used | None = None,
         failure: BaseException | None = None,
     ) -> Reference:
         registry = self.registry
@@ -362,7 +365,7 @@ class RRefCalls:
             self.unuse(used)
             return failed(failure)
         creation, owner = reference.creation, reference.owner
-        record = CallRecord(function, explain=partial(self._explained, reference))
+        record = CallRecord(function, explain=partial(self._explained, owner, creation))
         try:
             reply = self._agent.calling.send(
                 owner,
@@ -383,18 +386,16 @@ class RRefCalls:
             self.fail_with(creation, owner, reply.try_set_exception)
         return reply
 
-    def _explained(self, reference: Reference, error: BaseException) -> BaseException:
-        """Returns the error that says more than the one with which a reply failed, if any does.
-
-        The record of the call has this method, and so keeps the reference: nothing else keeps a value
-        of this worker until the call's turn comes.
-        """
-        told, creation = error, reference.creation
+    def _explained(
+        self, owner: WorkerInfo, creation: Future[Any] | None, error: BaseException
+    ) -> BaseException:
+        """Returns the error that says more than the one with which a reply failed, if any does."""
+        told = error
         if isinstance(error, WorkerLostError):
-            told = self.of_owner(reference.owner, error)
+            told = self.of_owner(owner, error)
             if told is not error:
                 told.__cause__ = error
-        elif isinstance(error, LookupError) and creation is not None and creation._failed:
+        elif isinstance(error, ValueNotFoundError) and creation is not None and creation._failed:
             reason = creation.exception()  # the owner only knows that there is no value
             told = error if reason is None else fresh_copy(reason)
         return told
@@ -456,11 +457,11 @@ class RRefCalls:
         reference.hears()
         return value
 
-    def use(self, reference: Reference) -> tuple[ForkId | None, BaseException | None]:
-        """Keeps the fork while a call names it.
+    def use(self, reference: Reference) -> tuple[Used, BaseException | None]:
+        """Keeps the value while a call names it, whatever becomes of the reference.
 
         Returns:
-            The fork, for `unuse`; and a fresh error if it is known that there is no value.
+            The use, for `unuse`; and a fresh error if it is known that there is no value.
 
         Raises:
             NotInitializedError: The agent was shut down.
@@ -470,7 +471,9 @@ class RRefCalls:
         if fork is None:
             self.registry.check_open()
             self._value(reference)
-            return None, None
+            if (own := self.registry.borrow(reference.rref)) is None:  # it was let go just now
+                raise self.registry.gone(reference.rref)
+            return own, None
         state = None if reference.released else self.registry.use(fork)
         if state is None:
             self.registry.check_open()
@@ -479,7 +482,9 @@ class RRefCalls:
             reference.hears()
         return fork, None if state in _HAS_VALUE else self.registry.failure(reference)
 
-    def unuse(self, used: ForkId | None) -> None:
-        """Hears that the call is over for which `use` kept a fork."""
-        if used is not None:
+    def unuse(self, used: Used | None) -> None:
+        """Hears that the call is over for which `use` kept a value; None for a call of none."""
+        if isinstance(used, Reference):
+            used.release()
+        elif used is not None:
             self.registry.unuse(used)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from telegrad.errors import OwnerLostError, WorkerLostError
+from telegrad.errors import OwnerLostError, ValueNotFoundError, WorkerLostError
 from telegrad.rpc import Future, seams
 from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.call.interceptor import CallRecord
@@ -131,6 +131,19 @@ def test_a_lost_owner_is_called_so() -> None:
     assert explained.__cause__ is lost
     other = WorkerLostError("gone", worker="w2", incarnation=3, last_seen=0.0, reason="gone")
     assert explain(other) is other
+
+
+def test_a_value_that_was_never_made_is_explained_by_its_creation() -> None:
+    """The reply of the call may be read after the reference has forgotten its creation."""
+    alone = Alone()
+    reference = alone.create()
+    alone.calls.fetch(reference, None)
+    alone.replies[0].set_exception(ZeroDivisionError("x"))
+    explain = alone.record.explain
+    assert explain is not None
+    assert type(explain(ValueNotFoundError("gone"))) is ZeroDivisionError
+    own = KeyError("of the method")
+    assert explain(own) is own
 
 
 def test_the_log_is_told_when_the_reference_and_its_creation_have_ended() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ class Kinds:
     @classmethod
     def of_class(cls, x: int) -> int:
         return 2 * x
+
+    def counted(self, n: int) -> Iterator[int]:
+        yield from range(n)
 
     async def later(self, x: int) -> int:
         return 2 * x
@@ -90,7 +94,14 @@ def test_a_call_keeps_the_value_of_its_own_worker(cluster: Cluster) -> None:
     def body() -> None:
         futures = [rpc.remote("worker0", Kinds).rpc_async().plain(i) for i in range(50)]
         futures += [rpc.RRef(Kinds()).rpc_async().plain(i) for i in range(50)]
-        assert rpc.wait_all(futures) == [2 * i for i in range(50)] * 2
+        for i in range(50):
+            with rpc.RRef(Kinds()) as rref:
+                futures.append(rref.rpc_async().plain(i))
+        results = [rpc.RRef(Kinds()).remote().plain(i) for i in range(50)]
+        streams = [rpc.RRef(Kinds()).rpc_stream().counted(2) for _ in range(50)]
+        assert rpc.wait_all(futures) == [2 * i for i in range(50)] * 3
+        assert [rref.to_here() for rref in results] == [2 * i for i in range(50)]
+        assert [list(stream) for stream in streams] == [[0, 1]] * 50
 
     on(cluster, 0, body)
     drained(cluster)
