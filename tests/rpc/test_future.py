@@ -213,6 +213,15 @@ def test_collect_all_waits_for_all_even_when_one_fails() -> None:
     assert collect_all([]).value() == []
 
 
+def test_ctrl_c_at_the_end_of_the_time_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(future: Future[Any], timeout: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        wait_all([Future()], timeout=1e-9)
+
+
 def test_wait_all_gives_values_in_order_or_the_first_error() -> None:
     first: Future[int] = Future()
     thread = start(lambda: first.set_result(1))

@@ -289,7 +289,8 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
         return result.wait(limit)
     except BaseException as error:
         race.call_off(None)
-        if time.monotonic() - started >= limit and not result.done():
+        late = time.monotonic() - started >= limit and not result.done()
+        if late and isinstance(error, CallTimeoutError):  # and no Ctrl-C at that moment
             raise _not_all(waited, time.monotonic() - started) from None
         for future in waited:
             future._hand_on()  # one error stands for all
