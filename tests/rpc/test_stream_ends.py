@@ -553,6 +553,22 @@ def test_items_beyond_the_window_end_the_stream(job: Job, readers: list[StreamRe
     leaks.wait_until_gone("streams", lambda: left(job))
 
 
+def test_an_item_that_is_garbage_before_the_verb_returns(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = StreamReader.start
+
+    def late(reader: StreamReader, reply: rpc.Future[Any]) -> None:
+        with pytest.raises(DecodeError):
+            reader.arrive(WINDOW_ITEMS, 1, Envelope(ITEM))
+        start(reader, reply)
+
+    monkeypatch.setattr(StreamReader, "start", late)
+    with seams.use_agent(job.agents[0]), pytest.raises(DecodeError, match="was not expected"):
+        list(rpc.stream("w1", stream_code.forever, ("early",)))
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
 def test_items_that_come_when_it_was_given_up_are_no_garbage(
     job: Job, readers: list[StreamReader]
 ) -> None:

@@ -116,7 +116,7 @@ class StreamReader:
         """Takes the future of the request's reply."""
         self._reply = reply
         reply._call_when_done(self._on_reply)
-        if self._receiver.is_closed:  # the agent has ended meanwhile
+        if self._receiver.is_deaf:  # the agent has ended meanwhile, or an item was garbage
             reply.cancel()
 
     def call_when_ended(self, waker: Callable[[], None]) -> None:
@@ -135,7 +135,7 @@ class StreamReader:
     def report(self) -> None:
         """Reports the error with which it has ended, or may have; for a finaliser."""
         error: BaseException | Callable[[], None] | None = self._receiver.failure
-        if error is None and self._ended:
+        if self._ended and not self._receiver.has_end:  # nobody has decoded the end
             error = self._raise_end
         if error is None or self._receiver.is_closed:
             return
