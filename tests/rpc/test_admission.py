@@ -205,6 +205,20 @@ def test_calls_that_stall_let_one_more_in_at_a_time() -> None:
     assert budget.in_use == 30
 
 
+def test_one_caller_may_hold_up_the_large_calls_of_others() -> None:
+    """`docs/security.md` says how."""
+    budget = Budget(10)
+    for call, size in enumerate((9, 0, 0, 0)):
+        budget.ask(A, call, size)
+        budget.arrive(A, call)
+    assert calls(budget.ask(B, 9, 5)) == []
+    for call in (1, 2, 3):
+        seen = budget.changes
+        assert calls(budget.release(A, call)) == []
+        assert calls(budget.look({}, seen)) == []
+    assert calls(budget.look({}, budget.changes)) == [9]
+
+
 # -- permits that are not used -------------------------------------------------------------------
 
 
