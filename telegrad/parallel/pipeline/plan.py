@@ -98,8 +98,8 @@ class StepReport:
         losses: The loss of each micro-batch, from a place of the last stage.
         outputs: The outputs of each micro-batch, from a place of the last stage in a forward.
         held: The most micro-batches whose activations each stage has held at a time.
-        times: For each action the times when the place was free for it, when it began and when it
-            ended, on the clock of `time.monotonic`; of shape (actions, 3).
+        times: For each action the times when it had its inputs and when it had its results, on the
+            clock of `time.monotonic`; of shape (actions, 2).
     """
 
     ended: bool

@@ -58,14 +58,14 @@ class PipelineReport:
 def measured(checked: Checked, reports: Sequence[StepReport]) -> Timeline:
     """Returns the timeline of a step as it ran, on one clock.
 
-    Workers of one host share a clock. Where the clocks of two places contradict the order of their
-    actions, the middle of what the order allows counts.
+    Workers of one host share a clock. So each place has the clock of an earlier one if the order of
+    the actions allows that; else the middle of what the order allows counts.
     """
     rows = checked.schedule.rows
-    times = [np.asarray(each.times).reshape(-1, 3) for each in reports]
+    times = [np.asarray(each.times).reshape(-1, 2) for each in reports]
     starts, ends = dict[Action, float](), dict[Action, float]()
     for row, found in zip(rows, times, strict=True):
-        for action, (_, began, ended) in zip(row, found.tolist(), strict=True):
+        for action, (began, ended) in zip(row, found.tolist(), strict=True):
             starts[action], ends[action] = began, ended
     place_of = {action: place for place, row in enumerate(rows) for action in row}
     offsets = [0.0] * len(rows)
@@ -99,7 +99,10 @@ def _offset(
                 least = max(least, ends[need] + known[there] - starts[action])
             elif there == place and here < place:
                 most = min(most, starts[action] + known[here] - ends[need])
-    if least <= 0.0 <= most or not np.isfinite([least, most]).all():
+    shared = next((offset for offset in known if least <= offset <= most), None)
+    if shared is not None:
+        return shared
+    if not np.isfinite([least, most]).all():
         return float(min(max(0.0, least), most))
     return float((least + most) / 2)
 

@@ -4,6 +4,9 @@
     backward   take the gradients of the outputs ─ run the local graph ─ add those of the parameters
                to the step's ─ hand those of the inputs back
 
+An action ends before it hands its results over. So on one clock no action begins before those that
+it needs have ended.
+
 Every wait ends: with the values, at the deadline of the step, at the loss of a worker of the
 pipeline, or as soon as another stage has failed.
 """
@@ -15,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
@@ -50,6 +53,9 @@ PHASES = {
     WEIGHTS: "backward for weights",
     TIES: "exchange of tied weights",
 }
+
+Results: TypeAlias = "list[tuple[Key, list[Any]]]"
+"""The values that an action hands over, and the keys under which other stages look for them."""
 
 
 @dataclass(slots=True)
@@ -152,8 +158,8 @@ class StepRun:
         self._now = (TIES, min(place.stages), -1)
         self._source = -1  # the stage whose values are awaited, or that values are handed to
         self._doing = ""  # that in words; empty while the stage itself is at work
-        self._free = self._began = 0.0
-        self._times: list[tuple[float, float, float]] = []
+        self._began = 0.0
+        self._times: list[tuple[float, float]] = []
         self._holds: dict[int, int] = {}  # micro-batches, by stage; and the most so far
         self._held: dict[int, int] = {}
         self._losses: dict[int, float] = {}
@@ -165,12 +171,6 @@ class StepRun:
         Raises:
             PipelineError: An action failed, or waited in vain.
         """
-        run: dict[str, Callable[[int, int], None]] = {
-            FORWARD: self._forward,
-            BACKWARD: self._backward,
-            INPUTS: self._backward_of_inputs,
-            WEIGHTS: self._backward_of_weights,
-        }
         train, count = self._order.train, len(self._order.shares)
         try:
             with enable_grad() if train else no_grad():
@@ -181,10 +181,7 @@ class StepRun:
                     self._now, self._doing, self._source = (kind, stage, i), "was to begin", stage
                     self._place.mailbox.check()
                     self._doing = ""
-                    self._free = self._began = time.monotonic()
-                    run[kind](stage, i)
-                    ended = time.monotonic()
-                    self._times.append((self._free, self._began, ended))
+                    self._act(kind, stage, i)
                 if train:
                     self._exchange_gradients()
         except BaseException as error:  # around the user's modules
@@ -195,7 +192,16 @@ class StepRun:
 
     # -- the actions -----------------------------------------------------------------------------
 
-    def _forward(self, stage: int, i: int) -> None:
+    def _act(self, kind: str, stage: int, i: int) -> None:
+        """Runs an action, notes its times, and hands its results over."""
+        self._began = time.monotonic()
+        action = _ACTIONS[kind]
+        results = action(self, stage, i)
+        self._times.append((self._began, time.monotonic()))
+        for key, values in results:
+            self.hand(key, values)
+
+    def _forward(self, stage: int, i: int) -> Results:
         order, place = self._order, self._place
         if stage == 0:
             inputs = [Tensor(each.part(i)) for each in order.inputs]
@@ -208,12 +214,14 @@ class StepRun:
         with _skips(self, stage, i, kept, again=False):
             outputs = self._call(stage, i, inputs)
         kept.outputs = [outputs] if type(outputs) is Tensor else _tensors(outputs, place, stage, i)
+        results: Results = []
         if stage == self._last:
             self._finish(i, kept)
         else:
-            self.hand(Key(FORWARD, stage + 1, i), [x.data for x in kept.outputs])
+            results.append((Key(FORWARD, stage + 1, i), [x.data for x in kept.outputs]))
         if order.train:
             self._keep(stage, i, kept)
+        return results
 
     def _call(self, stage: int, i: int, inputs: list[Tensor]) -> Any:
         module, mode = self._place.stages[stage], self._place.plan.recompute
@@ -244,7 +252,7 @@ class StepRun:
         kept.loss, kept.outputs = loss, []
         self._losses[i] = float(loss.data.reshape(()))
 
-    def _backward(self, stage: int, i: int) -> None:
+    def _backward(self, stage: int, i: int) -> Results:
         roots, kept = self._roots(stage, i)
         self._drop(stage, i)
         target = _Target(self._gradients, kept.leaves())
@@ -252,23 +260,24 @@ class StepRun:
             with _skips(self, stage, i, kept, again=True):
                 GraphTask(roots, accumulate=target).run()
             self._finish_pass(target)
-        self._hand_back(stage, i, kept, target.inputs)
+        return self._results(stage, i, kept, target.inputs)
 
-    def _backward_of_inputs(self, stage: int, i: int) -> None:
+    def _backward_of_inputs(self, stage: int, i: int) -> Results:
         roots, kept = self._roots(stage, i)
         edges = {x: edge for x in kept.leaves() if (edge := edge_of(x)) is not None}
         kept.halved = HalvedBackward(roots, list(edges.values()))
         with _skips(self, stage, i, kept, again=True):
             found = kept.halved.run_inputs()
-        self._hand_back(stage, i, kept, {x: found.get(edge) for x, edge in edges.items()})
+        return self._results(stage, i, kept, {x: found.get(edge) for x, edge in edges.items()})
 
-    def _backward_of_weights(self, stage: int, i: int) -> None:
+    def _backward_of_weights(self, stage: int, i: int) -> Results:
         kept = self._drop(stage, i)
         assert kept.halved is not None
         target = _Target(self._gradients, ())
         with _skips(self, stage, i, kept, again=True):
             kept.halved.run_weights(target)
         self._finish_pass(target)
+        return []
 
     def _roots(self, stage: int, i: int) -> tuple[list[Any], _Kept]:
         """Returns where the gradients of a backward start; its outputs are no longer kept."""
@@ -287,15 +296,17 @@ class StepRun:
         kept.outputs, kept.loss, kept.stashed = [], None, {}
         return [graph_root(x, g) for x, g in pairs if g is not None and x.requires_grad], kept
 
-    def _hand_back(
+    def _results(
         self, stage: int, i: int, kept: _Kept, found: Mapping[Tensor, Gradient | None]
-    ) -> None:
-        """Hands the gradients of all that came from other stages back to them."""
+    ) -> Results:
+        """Returns the gradients of all that came from other stages, which take them back."""
+        results: Results = []
         if stage > 0:
-            self.hand(Key(BACKWARD, stage - 1, i), [found.get(x) for x in kept.inputs])
+            results.append((Key(BACKWARD, stage - 1, i), [found.get(x) for x in kept.inputs]))
         for name, x in kept.popped.items():
             source, _ = self.skip(name)
-            self.hand(Key(BACKWARD, source, i, name), [found.get(x)])
+            results.append((Key(BACKWARD, source, i, name), [found.get(x)]))
+        return results
 
     @staticmethod
     def _finish_pass(target: _Target) -> None:
@@ -430,6 +441,14 @@ class StepRun:
         return PipelineError(
             words, stage=stage, worker=worker, micro_batch=micro_batch, phase=phase
         )
+
+
+_ACTIONS: Final[Mapping[str, Callable[[StepRun, int, int], Results]]] = {
+    FORWARD: StepRun._forward,
+    BACKWARD: StepRun._backward,
+    INPUTS: StepRun._backward_of_inputs,
+    WEIGHTS: StepRun._backward_of_weights,
+}
 
 
 def _skips(run: StepRun, stage: int, i: int, kept: _Kept, *, again: bool) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import xml.etree.ElementTree as ET
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +15,13 @@ from hypothesis import strategies as st
 from telegrad import nn
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import Pipeline
-from telegrad.parallel.pipeline import check, make_schedule, simulate
+from telegrad.parallel.pipeline import Costs, check, make_schedule, pipeline, simulate
 from telegrad.parallel.pipeline.checking import needs
+from telegrad.parallel.pipeline.mailbox import Key, Mailboxes
 from telegrad.parallel.pipeline.plan import StepReport
 from telegrad.parallel.pipeline.report import measured
-from telegrad.parallel.pipeline.timeline import Costs
 from telegrad.testing import Cluster
-from tests.parallel.pipeline.models import batch, make_model
+from tests.parallel.pipeline.models import Block, batch, make_model
 
 NAMES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
 
@@ -85,7 +87,7 @@ def test_clocks_of_different_hosts_do_not_change_the_order(
     true = simulate(checked.schedule, Costs(transfer=0.5))
     reports = []
     for place, row in enumerate(true.rows):
-        times = np.array([[each.start, each.start, each.end] for each in row])
+        times = np.array([[each.start, each.end] for each in row])
         moved = times + (offsets[place] if place else 0.0)
         reports.append(StepReport(True, times=moved))
     found = measured(checked, reports)
@@ -95,3 +97,50 @@ def test_clocks_of_different_hosts_do_not_change_the_order(
         for span in row:
             for need in needs(span.action, ends):
                 assert ends[need] <= span.start + 1e-6
+
+
+begun = threading.Event()
+
+
+class Begins(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block(1)
+
+    def forward(self, x: Any) -> Any:
+        begun.set()
+        return self.block(x)
+
+
+def slow_to_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    carry, seen = Mailboxes.carry, list[StepReport]()
+
+    def slow(self: Mailboxes, to: Any, step: int, key: Key, *rest: Any) -> None:
+        carry(self, to, step, key, *rest)
+        assert key.kind != "F" or begun.wait(30)
+
+    def watched(checked: Any, reports: list[StepReport]) -> Any:
+        seen.extend(reports)
+        return measured(checked, reports)
+
+    monkeypatch.setattr(Mailboxes, "carry", slow)
+    monkeypatch.setattr(pipeline, "measured", watched)
+    stages: list[Any] = [("worker0", Block, (0,)), ("worker1", Begins)]
+    pipe = Pipeline(stages, num_microbatches=2, loss=nn.functional.cross_entropy)
+    pipe.step(*batch(4))
+    pipe.picture()
+    rows = pipe.schedule.rows
+    times = {
+        action: (began, ended)
+        for row, each in zip(rows, seen, strict=True)
+        for action, (began, ended) in zip(row, np.asarray(each.times), strict=True)
+    }
+    for action, (began, _) in times.items():
+        assert all(times[need][1] <= began for need in needs(action, times))
+
+
+def test_an_action_ends_before_another_one_begins_with_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Cluster(2) as cluster:
+        cluster.call(0, slow_to_hand_over, monkeypatch)
