@@ -22,6 +22,7 @@ __all__ = [
     "Module",
     "ModuleHooks",
     "Parameter",
+    "fit_state",
 ]
 
 
@@ -435,21 +436,10 @@ class Module:
             strict: True to require the same names on both sides.
 
         Raises:
+            TypeError: `state` is no mapping.
             ValueError: Names (if strict) or shapes differ; the message lists them.
         """
-        shapes = self.state_shapes()
-        problems = []
-        if strict:
-            problems += [f"missing {name}" for name in shapes if name not in state]
-            problems += [f"unexpected {name}" for name in state if name not in shapes]
-        given = {name: _array(state[name]) for name in shapes if name in state}
-        problems += [
-            f"{name} has shape {array.shape}, {shapes[name]} needed"
-            for name, array in given.items()
-            if array.shape != shapes[name]
-        ]
-        if problems:
-            raise ValueError(f"state does not fit {type(self).__name__}: {'; '.join(problems)}")
+        given = fit_state(type(self).__name__, self.state_shapes(), state, strict=strict)
         for prefix, module in self.named_modules():
             names = {name: _dotted(prefix, name) for name in module._shapes_elsewhere()}
             part = {name: given.pop(dotted) for name, dotted in names.items() if dotted in given}
@@ -562,6 +552,39 @@ def _copied(x: Tensor) -> Array:
 
 def _dotted(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
+
+
+def fit_state(
+    owner: str, shapes: Mapping[str, Shape], state: Mapping[str, Any], *, strict: bool = True
+) -> dict[str, Array]:
+    """For the library: returns the arrays of a state that somebody loads.
+
+    Args:
+        owner: The name of what loads it, for messages.
+        shapes: The shapes that are needed, by dotted name.
+        state: Arrays or Tensors by dotted name.
+        strict: True to require the same names on both sides.
+
+    Raises:
+        TypeError: `state` is no mapping.
+        ValueError: Names (if strict) or shapes differ; the message lists them.
+    """
+    given: object = state
+    if not isinstance(given, Mapping):
+        raise TypeError(f"a state is a dict of arrays by name, not {given!r}")
+    problems = []
+    if strict:
+        problems += [f"missing {name}" for name in shapes if name not in state]
+        problems += [f"unexpected {name}" for name in state if name not in shapes]
+    arrays = {name: _array(state[name]) for name in shapes if name in state}
+    problems += [
+        f"{name} has shape {array.shape}, {shapes[name]} needed"
+        for name, array in arrays.items()
+        if array.shape != shapes[name]
+    ]
+    if problems:
+        raise ValueError(f"state does not fit {owner}: {'; '.join(problems)}")
+    return arrays
 
 
 def _array(value: object) -> Array:

@@ -20,6 +20,7 @@ import numpy as np
 from telegrad.autograd import Tensor
 from telegrad.errors import BlockingCallError, InvalidUseError, ScheduleError
 from telegrad.nn import Module, Parameter, Sequential
+from telegrad.nn.seams import fit_state
 from telegrad.optim import LossScale, Optimizer
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.balance import split
@@ -111,7 +112,7 @@ class Pipeline:
         if not given:
             raise ValueError("a pipeline needs at least one stage")
         workers = [source_of(k, each)[0] for k, each in enumerate(given)]
-        self._begin(settings, _schedule(schedule, workers, num_microbatches))
+        self._begin(settings, _schedule(schedule, workers, settings.num_microbatches))
         self._names = [str(k) for k in range(len(given))]
         self._place(given)
 
@@ -208,7 +209,7 @@ class Pipeline:
                     f"balance has {count} counts for {len(workers)} workers: {list(balance)}; each "
                     "worker has one stage, with 'interleaved' and 'zb-v' two or more"
                 )
-            made = make_schedule(schedule, len(workers), num_microbatches, count)
+            made = make_schedule(schedule, len(workers), settings.num_microbatches, count)
         if made.places != len(workers):
             raise ScheduleError(
                 f"the schedule {made.name!r} has {made.places} places for {len(workers)} workers"
@@ -240,6 +241,7 @@ class Pipeline:
         Raises:
             ValueError: The arguments cannot be split into the micro-batches.
             PipelineError: A stage failed; all others have ended the step, and left no gradients.
+            EncodeError: An argument is larger than one message may be.
             BlockingCallError: On an event loop that telegrad runs; write `await step_async(...)`.
         """
         _check_may_block("step()", "`await pipe.step_async(...)`")
@@ -410,24 +412,18 @@ class Pipeline:
             state: Arrays or Tensors with the keys of the whole model, whatever the split.
 
         Raises:
+            TypeError: `state` is no mapping.
             ValueError: Names or shapes differ; the message lists them.
         """
-        if self._uncut is not None:
-            self._uncut[0].load_state_dict(state)
-            return
-        facts = self._places.facts
-        shapes = self._named([{k: each.shapes for k, each in facts.items()}])
-        problems = [f"missing {name}" for name in shapes if name not in state]
-        problems += [f"unexpected {name}" for name in state if name not in shapes]
-        problems += [
-            f"{name} has shape {np.shape(state[name])}, {shapes[name]} needed"
-            for name in shapes
-            if name in state and np.shape(state[name]) != shapes[name]
-        ]
-        if problems:
-            raise ValueError(f"state does not fit the pipeline: {'; '.join(problems)}")
-        _load(self._places, self._name, state)
-        self._copy()
+        with self._lock:
+            if self._uncut is not None:
+                self._uncut[0].load_state_dict(state)
+                return
+            facts = self._places.facts
+            shapes = self._named([{k: each.shapes for k, each in facts.items()}])
+            fitting = fit_state("the pipeline", shapes, state)
+            _load(self._places, self._name, fitting)
+            self._copy()
 
     def train(self, mode: bool = True) -> Pipeline:
         """Sets `training` of all stages, and returns this pipeline."""

@@ -226,6 +226,7 @@ class Places:
 
         Raises:
             PipelineError: A place failed; every other one has ended the step.
+            EncodeError: An argument cannot be sent.
         """
         orders = [replace(order(each), afresh=self._failed) for each in self.members]
         self._failed = True  # until it has ended well
@@ -234,7 +235,7 @@ class Places:
         try:
             for member, each in zip(self.members, orders, strict=True):
                 calls.append(self._call(member, "run", (each,)))
-        except (WorkerLostError, UnknownWorkerError, CallTimeoutError) as error:
+        except Exception as error:  # a worker is lost, or an argument is too large for a message
             unsent = error
             self._end(step)
         told = unsent is not None

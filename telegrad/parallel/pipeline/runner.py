@@ -40,14 +40,12 @@ class StageSource:
         moved: A module that was moved here.
         module_class: A class to make it of, or a function.
         args: The arguments for the class.
-        kwargs: The keyword arguments for the class.
         rref: A reference to a module of this worker.
     """
 
     moved: MovedModule | None = None
     module_class: Any = None
     args: list[Any] = field(default_factory=list)
-    kwargs: dict[str, Any] = field(default_factory=dict)
     rref: RRef[Any] | None = None
 
     def hollow(self) -> StageSource:
@@ -66,7 +64,7 @@ class StageSource:
             module = self.rref.local_value()
         else:
             try:
-                module = self.module_class(*self.args, **self.kwargs)
+                module = self.module_class(*self.args)
             except Exception as error:  # of the user's class
                 error.add_note(f"in the making of stage {stage} of a pipeline")
                 raise

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
+
 from telegrad.parallel.pipeline.micro_batches import Spec, check_spec
 
 __all__ = ["Settings"]
@@ -32,8 +34,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         count: object = self.num_microbatches
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"num_microbatches must be a number of at least 1, not {count!r}")
+        if isinstance(count, bool) or not isinstance(count, int | np.integer):
+            raise TypeError(f"num_microbatches must be an integer, not {count!r}")
+        if count < 1:
+            raise ValueError(f"num_microbatches must be at least 1, not {count}")
+        object.__setattr__(self, "num_microbatches", int(count))  # NumPy's integers as well
         if self.loss is not None and not callable(self.loss):
             raise TypeError(f"loss must be a function, not {self.loss!r}")
         if self.recompute not in RECOMPUTE:

@@ -72,7 +72,11 @@ WRONG: list[tuple[type[Exception], str, Callable[[], object]]] = [
         r"stage 1, a Sequential on worker 'worker2', has no parameter",
         lambda: split(model=nn.Sequential(Block(0), nn.ReLU()), balance=[1, 1]),
     ),
-    (ValueError, r"num_microbatches must be .* at least 1", lambda: split(num_microbatches=0)),
+    (ValueError, r"num_microbatches must be at least 1", lambda: split(num_microbatches=0)),
+    (TypeError, r"num_microbatches must be an integer", lambda: split(num_microbatches=2.0)),
+    (TypeError, r"num_microbatches must be an integer", lambda: split(num_microbatches=True)),
+    (TypeError, r"a state is a dict of .*, not 3", lambda: split().load_state_dict(3)),  # type: ignore[arg-type]
+    (TypeError, r"a state is a dict of .*, not 3", lambda: Block(0).load_state_dict(3)),  # type: ignore[arg-type]
     (ValueError, r"recompute must be one of", lambda: split(recompute="sometimes")),
     (TypeError, r"loss must be a function", lambda: split(loss="mse")),
     (TypeError, r"a spec is 'split', 'replicate' or", lambda: split(specs=["rows"])),
@@ -265,7 +269,7 @@ def test_a_balance_by_time_measures_a_sample_or_the_first_inputs(cluster: Cluste
 
 def own_table() -> None:
     model = make_model(4)
-    pipe = split(model=model, schedule=SOUND)
+    pipe = split(model=model, schedule=SOUND, num_microbatches=np.int64(2))
     loss, gradients = reference(model, *batch(5))
     assert pipe.step(*batch(5)) == pytest.approx(loss, rel=1e-10)
     close(pipe.gradients(), gradients)

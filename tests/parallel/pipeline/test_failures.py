@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from telegrad import nn, optim, rpc
 from telegrad.autograd import Function, Tensor
 from telegrad.dist_autograd.seams import Container
-from telegrad.errors import CallTimeoutError, InvalidUseError, PipelineError, WorkerLostError
+from telegrad.errors import (
+    CallTimeoutError,
+    EncodeError,
+    InvalidUseError,
+    PipelineError,
+    WorkerLostError,
+)
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import places
 from telegrad.parallel.pipeline.mailbox import Mailboxes
@@ -221,6 +227,21 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def step_after_interrupt() -> float:
     return reference(nn.Sequential(*(Block(k) for k in range(3))), *batch(9))[0]
+
+
+def too_large() -> None:
+    pipe = make(timeout=5.0)
+    inputs, _ = batch(9)
+    with pytest.raises(EncodeError, match="too big"):
+        pipe.step(inputs, np.zeros((9, 2**15)))
+    trap[-1].counts.clear()
+    assert pipe.step(*batch(9)) == pytest.approx(step_after_interrupt(), rel=1e-10)
+
+
+def test_a_step_that_is_too_large_for_one_worker_ends_on_the_others() -> None:
+    options = rpc.RpcOptions(limits=rpc.Limits(message_bytes=2**20))
+    with Cluster(4, options=options) as cluster:
+        cluster.call(0, too_large)
 
 
 def test_ctrl_c_ends_the_step_on_all(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
