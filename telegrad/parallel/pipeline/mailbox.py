@@ -248,6 +248,10 @@ class Mailbox:
         if gate is not None:
             gate.open()
 
+    def __len__(self) -> int:
+        """Returns the number of values that nobody has taken yet."""
+        return len(self._values)
+
     def check(self) -> None:
         """Raises the error that ends the step that runs, if there is one."""
         if self._error is not None:
@@ -298,6 +302,10 @@ class Mailboxes:
             Peer(PlaceId(pipeline, place), worker, worker == self._agent.info)
             for place, worker in enumerate(workers)
         ]
+
+    def __len__(self) -> int:
+        """Returns the number of values that nobody has taken yet."""
+        return sum(map(len, list(self._known.values())))
 
     def carry(self, to: Peer, step: int, key: Key, values: Any, sender: Mailbox) -> None:
         """Hands values to a place, by one message; at once where it is of this worker.

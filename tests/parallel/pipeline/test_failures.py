@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from telegrad import nn, optim, rpc
 from telegrad.autograd import Function, Tensor
-from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     CallTimeoutError,
     EncodeError,
@@ -29,7 +28,7 @@ from telegrad.parallel.pipeline import places
 from telegrad.parallel.pipeline.mailbox import Mailboxes
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
-from telegrad.testing.leaks import wait_until_gone
+from telegrad.testing.leaks import held_references, wait_until_gone
 from tests.parallel.pipeline.models import Block, batch, close, losses, reference
 
 LOSS = nn.functional.cross_entropy
@@ -97,39 +96,52 @@ class Trapped(nn.Module):
         return Watch.apply(y, self.stage, trap[-1].next("forward", self.stage) % M)
 
 
+def count(schedule: str) -> int:
+    """The number of stages: these schedules have two on each of the three workers."""
+    return 6 if schedule in ("interleaved", "zb-v") else 3
+
+
+def home(schedule: str, stage: int) -> int:
+    """The rank of the worker of a stage; worker 0 drives."""
+    return 1 + (5 - stage if schedule == "zb-v" and stage > 2 else stage % 3)
+
+
 def make(schedule: str = "1f1b", **options: Any) -> Pipeline:
     trap.append(Trap())
-    stages = [(f"worker{k + 1}", Trapped, (k,)) for k in range(3)]
+    stages = [(f"worker{home(schedule, k)}", Trapped, (k,)) for k in range(count(schedule))]
     return Pipeline(stages, schedule=schedule, num_microbatches=M, loss=LOSS, **options)
 
 
-def whole() -> nn.Sequential:
-    return nn.Sequential(*(Trapped(k) for k in range(3)))
+def whole(schedule: str = "1f1b") -> nn.Sequential:
+    return nn.Sequential(*(Trapped(k) for k in range(count(schedule))))
 
 
-def expected(rows: int = 9) -> tuple[float, dict[str, Any]]:
+def expected(model: nn.Module) -> tuple[float, dict[str, Any]]:
     trap[-1].counts.clear()
-    found = reference(whole(), *batch(rows))
+    found = reference(model, *batch(9))
     trap[-1].counts.clear()
     return found
 
 
 def left_behind() -> list[str]:
     """What a failed step would leave on this worker."""
-    agent = current_agent()
-    boxes = list(agent.attachments[Mailboxes]._known.values())
-    found = [f"{len(box._values)} values" for box in boxes if box._values]
-    contexts = agent.attachments[Container]._contexts
-    return found + [f"context {each}" for each in contexts]
+    found = {
+        "values": len(current_agent().attachments[Mailboxes]),
+        "autograd contexts": held_references()["autograd contexts"],
+    }
+    return [f"{number} {kind}" for kind, number in found.items() if number]
 
 
-PLACES = st.tuples(
-    st.sampled_from(["forward", "backward"]), st.integers(0, 2), st.integers(0, M - 1)
-)
-SCHEDULES = st.sampled_from(["gpipe", "1f1b", "zb-h1"])
+Where = tuple[str, int, int]  # phase, stage, micro-batch
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
 
 
-def fail_at(schedule: str, where: tuple[str, int, int]) -> None:
+def places_of(schedule: str) -> st.SearchStrategy[Where]:
+    stages = st.integers(0, count(schedule) - 1)
+    return st.tuples(st.sampled_from(["forward", "backward"]), stages, st.integers(0, M - 1))
+
+
+def fail_at(schedule: str, where: Where) -> None:
     pipe = make(schedule)
     optimizer = pipe.optimizer(optim.SGD, lr=0.1)
     trap[-1].where = where
@@ -137,25 +149,27 @@ def fail_at(schedule: str, where: tuple[str, int, int]) -> None:
         pipe.step(*batch(9))
     phase, stage, i = where
     error = caught.value
-    assert (error.stage, error.worker, error.micro_batch) == (stage, f"worker{stage + 1}", i)
+    worker = f"worker{home(schedule, stage)}"
+    assert (error.stage, error.worker, error.micro_batch) == (stage, worker, i)
     assert error.phase.startswith(phase)
     assert f"stage {stage} on worker" in str(error)
     assert f"of micro-batch {i}: ValueError" in str(error)
     assert isinstance(error.__cause__, ValueError)
     with pytest.raises(InvalidUseError, match="no gradients wait"):
         optimizer.step()
-    loss, gradients = expected()
+    loss, gradients = expected(whole(schedule))
     assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
-    close(pipe.gradients(), {name: gradients[name] for name in gradients})
+    close(pipe.gradients(), gradients)
     optimizer.step()
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_error_names_stage_micro_batch_and_phase_and_the_next_step_is_right(
-    cluster: Cluster,
+    cluster: Cluster, schedule: str
 ) -> None:
-    @given(SCHEDULES, PLACES)
-    @settings(max_examples=25, deadline=None)
-    def check(schedule: str, where: tuple[str, int, int]) -> None:
+    @given(places_of(schedule))
+    @settings(max_examples=8, deadline=None)
+    def check(where: Where) -> None:
         cluster.call(0, fail_at, schedule, where)
 
     check()
@@ -251,17 +265,8 @@ def test_ctrl_c_ends_the_step_on_all(cluster: Cluster, monkeypatch: pytest.Monke
 # -- workers that are lost -----------------------------------------------------------------------
 
 
-def lose(cluster: Cluster, schedule: str, where: tuple[str, int, int]) -> None:
-    """A worker is lost in the middle of an action, and another one takes its place."""
-    pipe = make(schedule)
-    optimizer = pipe.optimizer(optim.Adam, lr=0.01)
-    pipe.step(*batch(9))
-    optimizer.step()
-    pipe.state_dict()
-    expected_losses = []
-    for _ in range(3):
-        expected_losses.append(pipe.step(*batch(9)))
-        optimizer.step()
+def lose_at(cluster: Cluster, schedule: str, pipe: Pipeline, where: Where) -> PipelineError:
+    """Loses a worker in the middle of an action; returns the error of the step."""
     trap[-1].counts.clear()
     trap[-1].where, trap[-1].raises = where, False
     failed: list[PipelineError] = []
@@ -275,65 +280,51 @@ def lose(cluster: Cluster, schedule: str, where: tuple[str, int, int]) -> None:
     trainer = threading.Thread(target=contextvars.copy_context().run, args=(step,))
     trainer.start()
     assert trap[-1].reached.wait(30)
-    cluster.kill(where[1] + 1)
+    cluster.kill(home(schedule, where[1]))
     trap[-1].release.set()
     trainer.join(30)
+    trap[-1].counts.clear()
     (error,) = failed
-    assert error.stage == where[1]
-    assert error.worker == f"worker{where[1] + 1}"
+    assert error.worker == f"worker{home(schedule, where[1])}"
+    assert home(schedule, error.stage) == home(schedule, where[1])
     assert "is lost" in str(error)
     assert isinstance(error.__cause__, WorkerLostError)
+    return error
+
+
+def lose(cluster: Cluster, schedule: str, where: Where) -> None:
+    """Another worker takes the place of a lost one, and all go on from the last state."""
+    pipe = make(schedule)
+    optimizer = pipe.optimizer(optim.Adam, lr=0.01)
+    losses(pipe, optimizer, 1, 9)
+    pipe.state_dict()
+    expected_losses = losses(pipe, optimizer, 3, 9)
+    error = lose_at(cluster, schedule, pipe, where)
     with pytest.raises(PipelineError, match="lost"):
         pipe.step(*batch(9))
     pipe.replace(error.stage, "worker0")
     trap[-1].counts.clear()
-    again = []
-    for _ in range(3):
-        again.append(pipe.step(*batch(9)))
-        optimizer.step()
-    np.testing.assert_allclose(again, expected_losses, rtol=1e-12)
+    np.testing.assert_allclose(losses(pipe, optimizer, 3, 9), expected_losses, rtol=1e-12)
 
 
-def lose_with_copies(cluster: Cluster, schedule: str, where: tuple[str, int, int]) -> None:
+def lose_with_copies(cluster: Cluster, schedule: str, where: Where) -> None:
     """Neighbours' copies bring all stages to the last step of the optimizer."""
     pipe = make(schedule, keep_copies=True)
     optimizer = pipe.optimizer(optim.Adam, lr=0.01, max_norm=0.5)
-    model = whole()
+    model = whole(schedule)
     own = optim.Adam(model.parameters(), lr=0.01)
 
-    def expected_step() -> float:
-        trap[-1].counts.clear()
-        loss, _ = reference(model, *batch(9))
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        own.step()
-        trap[-1].counts.clear()
-        return loss
+    def train() -> None:
+        for _ in range(3):
+            loss, _ = expected(model)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            own.step()
+            assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
+            optimizer.step()
 
-    for _ in range(3):
-        loss = expected_step()
-        assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
-        optimizer.step()
-    trap[-1].counts.clear()
-    trap[-1].where, trap[-1].raises = where, False
-    failed: list[PipelineError] = []
-
-    def step() -> None:
-        try:
-            pipe.step(*batch(9))
-        except PipelineError as error:
-            failed.append(error)
-
-    trainer = threading.Thread(target=contextvars.copy_context().run, args=(step,))
-    trainer.start()
-    assert trap[-1].reached.wait(30)
-    cluster.kill(where[1] + 1)
-    trap[-1].release.set()
-    trainer.join(30)
-    pipe.replace(failed[0].stage, "worker0")
-    for _ in range(3):
-        loss = expected_step()
-        assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
-        optimizer.step()
+    train()
+    pipe.replace(lose_at(cluster, schedule, pipe, where).stage, "worker0")
+    train()
     close(pipe.state_dict(), model.state_dict())
 
 
@@ -358,17 +349,17 @@ def test_a_loaded_state_has_copies() -> None:
         cluster.call(0, load_and_lose, cluster)
 
 
-@pytest.mark.parametrize("stage", range(3))
-def test_copies_at_neighbours_lose_no_step(stage: int) -> None:
+@pytest.mark.parametrize(("schedule", "stage"), [*(("1f1b", k) for k in range(3)), ("zb-v", 4)])
+def test_copies_at_neighbours_lose_no_step(schedule: str, stage: int) -> None:
     options = rpc.RpcOptions(lost_after=2.0, timeout=30.0)
     with Cluster(4, options=options) as cluster:
-        cluster.call(0, lose_with_copies, cluster, "1f1b", ("backward", stage, 1))
+        cluster.call(0, lose_with_copies, cluster, schedule, ("backward", stage, 1))
 
 
-def check_losses(places: Any, examples: int) -> None:
-    @given(SCHEDULES, places)
+def check_losses(schedule: str, places: st.SearchStrategy[Where], examples: int) -> None:
+    @given(places)
     @settings(max_examples=examples, deadline=None)
-    def check(schedule: str, where: tuple[str, int, int]) -> None:
+    def check(where: Where) -> None:
         options = rpc.RpcOptions(lost_after=2.0, timeout=30.0)
         with Cluster(4, options=options) as cluster:
             cluster.call(0, lose, cluster, schedule, where)
@@ -391,16 +382,17 @@ def test_a_pipeline_that_is_dropped_leaves_nothing(cluster: Cluster) -> None:
         assert found is None
 
 
-@pytest.mark.parametrize("stage", range(3))
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_a_lost_stage_is_replaced_and_training_goes_on(phase: str, stage: int) -> None:
-    check_losses(st.tuples(st.just(phase), st.just(stage), st.integers(0, M - 1)), 2)
+def test_a_lost_stage_is_replaced_and_training_goes_on(phase: str, schedule: str) -> None:
+    check_losses(schedule, places_of(schedule).filter(lambda where: where[0] == phase), 3)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_any_stage_is_lost_at_any_point_of_any_schedule() -> None:
-    check_losses(PLACES, 200)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_any_stage_is_lost_at_any_point_of_any_schedule(schedule: str) -> None:
+    check_losses(schedule, places_of(schedule), 40)
 
 
 class Doomed(nn.Module):
