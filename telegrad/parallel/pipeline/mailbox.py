@@ -33,7 +33,17 @@ from telegrad.errors import (
 from telegrad.rpc.seams import AgentCore, Drive, Gate, fresh_copy, keep_newest
 from telegrad.types import Shape, WorkerInfo
 
-__all__ = ["AGAIN", "CARRY", "END", "Key", "Mailbox", "Mailboxes", "Peer", "PlaceId", "attach_to"]
+__all__ = [
+    "AGAIN",
+    "CARRY",
+    "END",
+    "Key",
+    "Mailboxes",
+    "Peer",
+    "PlaceId",
+    "PlaceMailbox",
+    "attach_to",
+]
 
 CARRY = "pipeline.carry"  # [*place, step, *key, track, values]; the track is 0 for none
 AGAIN = "pipeline.again"  # [*place, step, micro-batch, track], and the bytes of the arrays
@@ -163,7 +173,7 @@ class Recording:
 
 
 @final
-class Mailbox:
+class PlaceMailbox:
     """The values for one place, by step and key.
 
     All methods may be called from any thread; only the row waits.
@@ -288,12 +298,12 @@ class Mailboxes:
 
     def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
-        self._known: WeakValueDictionary[tuple[int, int], Mailbox] = WeakValueDictionary()
+        self._known: WeakValueDictionary[tuple[int, int], PlaceMailbox] = WeakValueDictionary()
 
-    def open(self, place: PlaceId, peers: Sequence[WorkerInfo]) -> Mailbox:
+    def open(self, place: PlaceId, peers: Sequence[WorkerInfo]) -> PlaceMailbox:
         """Makes the mailbox of a place."""
         drive = self._agent.exchange.reader.wait
-        mailbox = self._known[place] = Mailbox(place, peers, drive)
+        mailbox = self._known[place] = PlaceMailbox(place, peers, drive)
         return mailbox
 
     def peers(self, pipeline: int, workers: Sequence[WorkerInfo]) -> list[Peer]:
@@ -307,7 +317,7 @@ class Mailboxes:
         """Returns the number of values that nobody has taken yet."""
         return sum(map(len, list(self._known.values())))
 
-    def carry(self, to: Peer, step: int, key: Key, values: Any, sender: Mailbox) -> None:
+    def carry(self, to: Peer, step: int, key: Key, values: Any, sender: PlaceMailbox) -> None:
         """Hands values to a place, by one message; at once where it is of this worker.
 
         Args:
@@ -394,7 +404,7 @@ class Mailboxes:
             raise DecodeError(f"the arrays of {AGAIN} are not those of track {number}") from None
         mailbox.put(step, Key(track.kind, track.stage, batch, track.name), values)
 
-    def _find(self, peer: WorkerInfo, pipeline: int, place: int) -> Mailbox | None:
+    def _find(self, peer: WorkerInfo, pipeline: int, place: int) -> PlaceMailbox | None:
         """Returns the mailbox of a place, if the peer belongs to its pipeline."""
         mailbox = self._known.get((pipeline, place))
         return mailbox if mailbox is not None and peer in mailbox.peers else None

@@ -25,16 +25,14 @@ from telegrad.optim import LossScale, Optimizer
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
-from telegrad.parallel.pipeline.copies import Copies, no_state
 from telegrad.parallel.pipeline.micro_batches import Argument, Spec, shares, split_arguments
 from telegrad.parallel.pipeline.optimizer import PipelineOptimizer, WaitingGradients
-from telegrad.parallel.pipeline.picture import as_svg, as_text
-from telegrad.parallel.pipeline.places import Places, by_stage
-from telegrad.parallel.pipeline.plan import StepOrder, StepReport
+from telegrad.parallel.pipeline.places import Copies, Places, by_stage
+from telegrad.parallel.pipeline.plan import Settings, StepOrder, StepReport
 from telegrad.parallel.pipeline.report import PipelineReport, ideal, measured, report
 from telegrad.parallel.pipeline.schedule import Schedule, make_schedule
-from telegrad.parallel.pipeline.settings import Settings
 from telegrad.parallel.pipeline.sources import Stage, To, source_of, tied_parameters
+from telegrad.parallel.pipeline.timeline import as_svg, as_text
 from telegrad.rpc import Future, RRef, to_thread
 from telegrad.rpc.seams import current_agent, on_own_loop
 from telegrad.types import Array, WorkerInfo
@@ -462,7 +460,10 @@ class Pipeline:
             if copies is not None:
                 self._saved = self._named([copies[0]]), copies[1]
             if self._saved is None:
-                raise no_state()
+                raise InvalidUseError(
+                    "no state is known from which the pipeline could go on; call state_dict() now "
+                    "and then, or make the pipeline with keep_copies=True and step its optimizer once"
+                )
             self._waiting.drop()
             self._places.replace(stage, current_agent().members.find(worker))
             state, optimizers = self._saved

@@ -2,6 +2,14 @@
 
 The driver starts a step with one message to each place and then only listens. A place that fails
 says so in its answer; then the driver tells the other places, and raises once all have answered.
+
+Each place may hand copies of its state to a neighbour, so that no state is lost with a worker:
+
+    after a step of the optimizer, number v      place 0 ─ copy v ─▶ place 1 ─ copy v ─▶ place 2 ─▶ 0
+    worker of place 1 lost                       place 0, v: its own · place 1, v: at place 2 · ...
+
+A place keeps its last two copies and those of its neighbour: a worker may be lost while the newest
+copies are on their way. All places go on from the newest number of which each has a copy left.
 """
 
 from __future__ import annotations
@@ -11,7 +19,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from telegrad.errors import (
     CallTimeoutError,
@@ -20,22 +28,23 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.checking import Checked, most_held
 from telegrad.parallel.pipeline.mailbox import Mailboxes, PlaceId
-from telegrad.parallel.pipeline.plan import PlacePlan, StepOrder, StepReport, Tie
-from telegrad.parallel.pipeline.runner import StageFacts, StageRunner, StageSource
+from telegrad.parallel.pipeline.plan import PlacePlan, Settings, StepOrder, StepReport, Tie
+from telegrad.parallel.pipeline.runner import StageFacts, StageRunner, StateCopy
 from telegrad.parallel.pipeline.schedule import Action
-from telegrad.parallel.pipeline.settings import Settings
+from telegrad.parallel.pipeline.sources import StageSource
 from telegrad.rpc import Future, RRef, as_completed, remote, wait_all
 from telegrad.rpc.seams import current_agent
 from telegrad.types import WorkerInfo
 
-__all__ = ["Member", "Places", "by_stage"]
+__all__ = ["Copies", "Places", "RemotePlace", "by_stage"]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Member:
+class RemotePlace:
     """One place.
 
     Attributes:
@@ -92,7 +101,7 @@ class Places:
         self._failed = False
         self._sources = {stage: source for stage, (_, source) in enumerate(placed)}
         self._homes: list[list[int]] = [[] for _ in placed]  # the places of each stage
-        self.members: list[Member] = []
+        self.members: list[RemotePlace] = []
         for row in checked.schedule.rows:
             stages = sorted({action.stage for action in row})
             workers = placed[stages[0]][0]
@@ -118,17 +127,17 @@ class Places:
 
     def _member(
         self, number: int, worker: WorkerInfo, stages: list[int], row: tuple[Action, ...]
-    ) -> Member:
+    ) -> RemotePlace:
         sources = {stage: self._sources[stage] for stage in stages}
         runner = remote(worker, StageRunner, (sources,), timeout=self._settings.timeout)
-        return Member(PlaceId(self._pipeline, number), worker, stages, row, runner)
+        return RemotePlace(PlaceId(self._pipeline, number), worker, stages, row, runner)
 
     def _connect(self) -> None:
         """Tells each place where all others are."""
         workers, last = [each.worker for each in self.members], len(self._homes) - 1
         ties = self._ties()
 
-        def plan(member: Member) -> PlacePlan:
+        def plan(member: RemotePlace) -> PlacePlan:
             number = member.id.place
             return PlacePlan(
                 member.id.pipeline,
@@ -158,7 +167,7 @@ class Places:
                         found.setdefault((owner, home), []).append((*source, stage, name))
         return [Tie(owner, copy, names) for (owner, copy), names in found.items()]
 
-    def members_of(self, stage: int) -> list[Member]:
+    def members_of(self, stage: int) -> list[RemotePlace]:
         """Returns the places of a stage."""
         return [self.members[number] for number in self._homes[stage]]
 
@@ -189,7 +198,7 @@ class Places:
         self._connect()
 
     def ask(
-        self, method: str, arguments: Callable[[Member], Sequence[Any]] = lambda _: ()
+        self, method: str, arguments: Callable[[RemotePlace], Sequence[Any]] = lambda _: ()
     ) -> list[Any]:
         """Calls a method of each runner, all at once; returns the values by place.
 
@@ -204,9 +213,9 @@ class Places:
         except (WorkerLostError, UnknownWorkerError, CallTimeoutError) as error:
             raise self._failure(error, calls, method) from error
 
-    def ask_living(self, method: str) -> list[tuple[Member, Any]]:
+    def ask_living(self, method: str) -> list[tuple[RemotePlace, Any]]:
         """Calls a method of each runner that can be reached; returns the values of those."""
-        calls: list[tuple[Member, Future[Any]]] = []
+        calls: list[tuple[RemotePlace, Future[Any]]] = []
         for member in self.members:
             with suppress(WorkerLostError, UnknownWorkerError):
                 calls.append((member, self._call(member, method, ())))
@@ -216,12 +225,12 @@ class Places:
                 found.append((member, call.wait(math.inf)))
         return found
 
-    def _call(self, member: Member, method: str, arguments: Sequence[Any]) -> Future[Any]:
+    def _call(self, member: RemotePlace, method: str, arguments: Sequence[Any]) -> Future[Any]:
         proxy = member.runner.rpc_async(timeout=self._settings.timeout)
         called: Future[Any] = getattr(proxy, method)(*arguments)
         return called
 
-    def run(self, order: Callable[[Member], StepOrder]) -> list[StepReport]:
+    def run(self, order: Callable[[RemotePlace], StepOrder]) -> list[StepReport]:
         """Runs a step at all places; returns their reports by place.
 
         Raises:
@@ -345,3 +354,69 @@ def _rank(error: BaseException) -> int:
             return 1 if cause.worker == error.worker else 2
         return 4 if isinstance(cause, CallTimeoutError) else 0
     return 3 if isinstance(error, WorkerLostError) else 5
+
+
+# -- copies of the state ---------------------------------------------------------------------------
+
+Saved: TypeAlias = "tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]"
+"""The state of each stage, and that of each optimizer in the layout of its `state_dict`."""
+
+
+@final
+class Copies:
+    """The copies of one pipeline, as its driver knows them: it holds numbers and options alone."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._groups: dict[int, list[list[dict[str, Any]]]] = {}
+
+    def take(self, places: Places, optimizers: Sequence[DistributedOptimizer]) -> None:
+        """Has every place hand a copy to its neighbour.
+
+        Raises:
+            PipelineError: A place is lost; the copies before these are still there.
+        """
+        self._version += 1
+        options = [[dict(group) for group in each.param_groups] for each in optimizers]
+        self._groups[self._version] = options
+        self._groups = dict(sorted(self._groups.items())[-2:])
+
+        def arguments(member: RemotePlace) -> Sequence[Any]:
+            parts = [each._part_at(member.worker) for each in optimizers]
+            next_one = _neighbour(member, places.members)
+            neighbour = None if next_one is None else (member.id.place, next_one.runner)
+            return self._version, [each for each in parts if each is not None], neighbour
+
+        places.ask("copy", arguments)
+
+    def newest(self, places: Places) -> Saved | None:
+        """Returns the newest state of which living places have all parts; None if there is none."""
+        found: dict[int, dict[int, StateCopy]] = {}
+        for member, kept in places.ask_living("copies"):
+            for place, versions in kept.items():
+                of_place = found.setdefault(member.id.place if place < 0 else place, {})
+                of_place.update(versions)
+        for version in sorted(self._groups, reverse=True):
+            copies = [found.get(each.id.place, {}).get(version) for each in places.members]
+            whole = [each for each in copies if each is not None]
+            if len(whole) == len(copies):
+                return _joined(whole, self._groups[version])
+        return None
+
+
+def _neighbour(member: RemotePlace, members: Sequence[RemotePlace]) -> RemotePlace | None:
+    """Returns the next place that is on another worker."""
+    first = member.id.place + 1
+    others = [*members[first:], *members[:first]]
+    return next((each for each in others if each.worker != member.worker), None)
+
+
+def _joined(copies: Sequence[StateCopy], groups: Sequence[list[dict[str, Any]]]) -> Saved:
+    optimizers = []
+    for k, options in enumerate(groups):
+        state: dict[int, Mapping[str, Any]] = {}
+        for each in copies:
+            if k < len(each.optimizers):
+                state |= each.optimizers[k]
+        optimizers.append({"state": dict(sorted(state.items())), "param_groups": options})
+    return by_stage([each.stages for each in copies]), optimizers

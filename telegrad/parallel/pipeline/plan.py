@@ -1,16 +1,69 @@
-"""The plan of one place of a pipeline, and the messages that start and end a step there."""
+"""The settings of a pipeline, the plan of each of its places, and the messages of a step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import numpy as np
+
 from telegrad.nn import Module, Parameter
-from telegrad.parallel.pipeline.mailbox import Mailbox, Mailboxes, Peer
-from telegrad.parallel.pipeline.micro_batches import Argument
+from telegrad.parallel.pipeline.mailbox import Mailboxes, Peer, PlaceMailbox
+from telegrad.parallel.pipeline.micro_batches import Argument, Spec, check_spec
 from telegrad.types import Array, WorkerInfo
 
-__all__ = ["Place", "PlacePlan", "StepOrder", "StepReport", "Tie"]
+__all__ = ["LocalPlace", "PlacePlan", "Settings", "StepOrder", "StepReport", "Tie"]
+
+RECOMPUTE = ("never", "always", "except_last")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of a `Pipeline` beside its stages and its schedule; see there.
+
+    Raises:
+        TypeError: An argument is of the wrong type.
+        ValueError: An argument has a value that there is not.
+    """
+
+    num_microbatches: int
+    loss: Callable[..., Any] | None
+    recompute: str
+    specs: Sequence[Spec] | None
+    timeout: float | None
+    keep_copies: bool = False
+
+    def __post_init__(self) -> None:
+        count: object = self.num_microbatches
+        if isinstance(count, bool) or not isinstance(count, int | np.integer):
+            raise TypeError(f"num_microbatches must be an integer, not {count!r}")
+        if count < 1:
+            raise ValueError(f"num_microbatches must be at least 1, not {count}")
+        object.__setattr__(self, "num_microbatches", int(count))  # NumPy's integers as well
+        if self.loss is not None and not callable(self.loss):
+            raise TypeError(f"loss must be a function, not {self.loss!r}")
+        if self.recompute not in RECOMPUTE:
+            raise ValueError(f"recompute must be one of {RECOMPUTE}, not {self.recompute!r}")
+        for spec in self.specs or ():
+            check_spec(spec)
+
+    def specs_for(self, arguments: Sequence[Any]) -> list[Spec]:
+        """Returns the rule for each argument of a step.
+
+        Raises:
+            TypeError: There are more arguments than rules, or none at all.
+        """
+        if not arguments:
+            raise TypeError("a pipeline needs the inputs of its first stage")
+        if self.specs is None:
+            return ["split"] * len(arguments)
+        if len(self.specs) < len(arguments):
+            raise TypeError(
+                f"{len(arguments)} arguments were given, and specs has {len(self.specs)} rules"
+            )
+        return list(self.specs[: len(arguments)])
 
 
 @final
@@ -111,7 +164,7 @@ class StepReport:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Place:
+class LocalPlace:
     """One place of a pipeline: its stages, and the way to those of other places.
 
     Attributes:
@@ -125,7 +178,7 @@ class Place:
 
     plan: PlacePlan
     stages: dict[int, Module]
-    mailbox: Mailbox
+    mailbox: PlaceMailbox
     mailboxes: Mailboxes
     peers: list[Peer]
     checked: set[int] = field(default_factory=set)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, final
 
 from telegrad.autograd import Tensor
@@ -17,60 +17,18 @@ from telegrad.dist_autograd.seams import (
     leave_ambient,
 )
 from telegrad.errors import ContextError
-from telegrad.nn import Module, Parameter
+from telegrad.nn import Parameter
 from telegrad.parallel.owners import OwnerOptimizer
-from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailbox, Mailboxes, PlaceId
-from telegrad.parallel.pipeline.moving import MovedModule
-from telegrad.parallel.pipeline.plan import Place, PlacePlan, StepOrder, StepReport
+from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailboxes, PlaceId, PlaceMailbox
+from telegrad.parallel.pipeline.plan import LocalPlace, PlacePlan, StepOrder, StepReport
 from telegrad.parallel.pipeline.skips import names_in
+from telegrad.parallel.pipeline.sources import StageSource
 from telegrad.parallel.pipeline.step_run import StepRun
 from telegrad.rpc import RRef, expose
 from telegrad.rpc.seams import current_agent, current_served_call
 from telegrad.types import Array, Shape
 
-__all__ = ["StageFacts", "StageRunner", "StageSource", "StateCopy"]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class StageSource:
-    """Where the module of a stage comes from: one of the three.
-
-    Attributes:
-        moved: A module that was moved here.
-        module_class: A class to make it of, or a function.
-        args: The arguments for the class.
-        rref: A reference to a module of this worker.
-    """
-
-    moved: MovedModule | None = None
-    module_class: Any = None
-    args: list[Any] = field(default_factory=list)
-    rref: RRef[Any] | None = None
-
-    def hollow(self) -> StageSource:
-        """Returns the same without the state of the module."""
-        return self if self.moved is None else replace(self, moved=self.moved.hollow())
-
-    def module(self, stage: int) -> Module:
-        """Returns the module of a stage, at its worker.
-
-        Raises:
-            TypeError: It is no Module.
-        """
-        if self.moved is not None:
-            return self.moved.build()
-        if self.rref is not None:
-            module = self.rref.local_value()
-        else:
-            try:
-                module = self.module_class(*self.args)
-            except Exception as error:  # of the user's class
-                error.add_note(f"in the making of stage {stage} of a pipeline")
-                raise
-        if not isinstance(module, Module):
-            raise TypeError(f"stage {stage} must be a Module, not a {type(module).__name__}")
-        return module
+__all__ = ["StageFacts", "StageRunner", "StateCopy"]
 
 
 @final
@@ -120,7 +78,7 @@ class StageRunner:
 
     def __init__(self, sources: Mapping[int, StageSource]) -> None:
         self._stages = {stage: source.module(stage) for stage, source in sources.items()}
-        self._place: Place | None = None
+        self._place: LocalPlace | None = None
         self._running = threading.Lock()
         self._copies: dict[int, dict[int, StateCopy]] = {}
 
@@ -145,7 +103,7 @@ class StageRunner:
         me = PlaceId(plan.pipeline, plan.place)
         mailbox = mailboxes.open(me, [*plan.workers, plan.driver])
         peers = mailboxes.peers(plan.pipeline, plan.workers)
-        self._place = Place(plan, self._stages, mailbox, mailboxes, peers)
+        self._place = LocalPlace(plan, self._stages, mailbox, mailboxes, peers)
 
     def run(self, order: StepOrder) -> StepReport:
         """Runs a step; returns at its end, here or elsewhere.
@@ -182,7 +140,7 @@ class StageRunner:
                 mailbox.end(gradients.clear)
             return report
 
-    def _check_peers(self, mailbox: Mailbox) -> None:
+    def _check_peers(self, mailbox: PlaceMailbox) -> None:
         """Ends a step at once that a lost worker takes part in."""
         members = current_agent().members
         for peer in mailbox.peers:

@@ -36,7 +36,7 @@ from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root
 from telegrad.dist_autograd.seams import PassGradients
 from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
 from telegrad.parallel.pipeline.mailbox import Key
-from telegrad.parallel.pipeline.plan import Place, StepOrder, StepReport
+from telegrad.parallel.pipeline.plan import LocalPlace, StepOrder, StepReport
 from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.parallel.pipeline.skips import Skips, through
 from telegrad.types import Array
@@ -149,7 +149,7 @@ class StepRun:
         has_skips: True if there are skip connections in the pipeline.
     """
 
-    def __init__(self, place: Place, order: StepOrder, gradients: PassGradients) -> None:
+    def __init__(self, place: LocalPlace, order: StepOrder, gradients: PassGradients) -> None:
         self._place, self._last = place, place.last
         self._order = order
         self._gradients = gradients
@@ -458,7 +458,7 @@ def _skips(run: StepRun, stage: int, i: int, kept: _Kept, *, again: bool) -> Any
     return through(_StageSkips(run, stage, i, kept, again=again))
 
 
-def _tensors(outputs: Any, place: Place, stage: int, i: int) -> list[Tensor]:
+def _tensors(outputs: Any, place: LocalPlace, stage: int, i: int) -> list[Tensor]:
     found = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
     for each in found:
         if not isinstance(each, Tensor):

@@ -15,7 +15,7 @@ from telegrad.autograd import Tensor
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import Pop, Stash
-from telegrad.parallel.pipeline.mailbox import Key, Mailbox
+from telegrad.parallel.pipeline.mailbox import Key, PlaceMailbox
 from telegrad.testing import Cluster
 from tests.parallel.pipeline.models import Block, batch, close, reference
 
@@ -109,13 +109,13 @@ def test_a_skip_connection_goes_past_the_stages_between(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, str]] = []
-    put = Mailbox.put
+    put = PlaceMailbox.put
 
-    def watched(self: Mailbox, step: int, key: Key, values: Any) -> None:
+    def watched(self: PlaceMailbox, step: int, key: Key, values: Any) -> None:
         seen.append((self.me.place, key.kind) if key.name else (-1, key.kind))
         put(self, step, key, values)
 
-    monkeypatch.setattr(Mailbox, "put", watched)
+    monkeypatch.setattr(PlaceMailbox, "put", watched)
     cluster.call(0, past_one_stage)
     assert set(seen) - {(-1, "F"), (-1, "B")} == {(2, "F"), (0, "B")}
 
