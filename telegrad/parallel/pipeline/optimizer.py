@@ -154,7 +154,8 @@ class PipelineOptimizer:
         self.loss_scale = loss_scale
 
     @property
-    def _optimizer(self) -> DistributedOptimizer:
+    def made(self) -> DistributedOptimizer:
+        """For the pipeline: the optimizer of all parameters."""
         if self._made is None:
             self._made = self._make()
         return self._made
@@ -162,12 +163,12 @@ class PipelineOptimizer:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The options of each group; a step uses their present values."""
-        return self._optimizer.param_groups
+        return self.made.param_groups
 
     @property
     def defaults(self) -> dict[str, Any]:
         """The options of groups that state none."""
-        return self._optimizer.defaults
+        return self.made.defaults
 
     def step(self, timeout: float | None = None) -> StepResult:
         """Steps all stages with the gradients that wait there, and uses them up.
@@ -188,7 +189,7 @@ class PipelineOptimizer:
         """
         try:
             with self._waiting.entered(opens=False) as context_id:
-                result = self._optimizer.step(context_id, timeout)
+                result = self.made.step(context_id, timeout)
         except Exception as error:
             failure = step_failure(error)
             if failure is None:
@@ -207,11 +208,6 @@ class PipelineOptimizer:
         self._after()
         return result
 
-    @property
-    def made(self) -> DistributedOptimizer:
-        """For the pipeline: the optimizer of all parameters."""
-        return self._optimizer
-
     def remake(self, state: Mapping[str, Any] | None) -> None:
         """For the pipeline: makes it again where the parameters live now, with a saved state.
 
@@ -227,11 +223,11 @@ class PipelineOptimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state at all stages, in the layout of `optim.Optimizer` for the whole model."""
-        return self._optimizer.state_dict()
+        return self.made.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores a state, of this class or of an `optim.Optimizer` of the whole model."""
-        self._optimizer.load_state_dict(state_dict)
+        self.made.load_state_dict(state_dict)
         self._after()
 
     def __repr__(self) -> str:

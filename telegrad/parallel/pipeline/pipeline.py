@@ -109,10 +109,11 @@ class Pipeline:
         _check_may_block("Pipeline(...)", "`await rpc.to_thread(Pipeline, ...)`")
         if not given:
             raise ValueError("a pipeline needs at least one stage")
-        workers = [source_of(k, each)[0] for k, each in enumerate(given)]
+        placed = [source_of(k, each) for k, each in enumerate(given)]
+        workers = [each for each, _ in placed]
         self._begin(settings, _schedule(schedule, workers, settings.num_microbatches))
         self._names = [str(k) for k in range(len(given))]
-        self._place(given)
+        self._made: Places | None = Places(self._checked, settings, placed, tied_parameters(given))
 
     def _begin(self, settings: Settings, schedule: Schedule) -> None:
         self._settings, self.schedule = settings, schedule
@@ -126,16 +127,14 @@ class Pipeline:
         self._copies = Copies()
         self._reports: list[StepReport] = []
         self._uncut: tuple[Sequential, list[To]] | None = None
-        self._made: Places | None = None
-
-    def _place(self, stages: Sequence[Stage]) -> None:
-        placed = [source_of(k, each) for k, each in enumerate(stages)]
-        self._made = Places(self._checked, self._settings, placed, tied_parameters(stages))
+        self._made = None
 
     def _split(self, model: Sequential, workers: Sequence[To], balance: Any, sample: Any) -> None:
         parts = split(model, self.schedule.stages, balance, sample)
         place_of = self.schedule.place_of
-        self._place([(workers[place_of(stage)], part) for stage, part in enumerate(parts)])
+        stages = [(workers[place_of(stage)], part) for stage, part in enumerate(parts)]
+        placed = [source_of(stage, each) for stage, each in enumerate(stages)]
+        self._made = Places(self._checked, self._settings, placed, tied_parameters(stages))
 
     @property
     def _places(self) -> Places:
@@ -510,7 +509,7 @@ def _check_may_block(what: str, instead: str) -> None:
 
 def _load(places: Places, name_of: Callable[[int, str], str], state: Mapping[str, Any]) -> None:
     states = {
-        stage: {name: _array(state[name_of(stage, name)]) for name in each.shapes}
+        stage: {name: state[name_of(stage, name)] for name in each.shapes}
         for stage, each in places.facts.items()
     }
     places.ask("load", lambda member: ({k: states[k] for k in member.stages},))
@@ -580,7 +579,3 @@ def _joined(parts: list[list[Array]]) -> Any:
         Tensor(np.concatenate(column) if column[0].ndim else np.stack(column)) for column in columns
     ]
     return found[0] if len(found) == 1 else tuple(found)
-
-
-def _array(value: Any) -> Array:
-    return value.data if isinstance(value, Tensor) else np.asarray(value)
