@@ -32,7 +32,7 @@ __all__ = [
 
 def log_softmax(logits: Array) -> Array:
     """Returns the logarithm of `softmax(logits)`; exact for logits of any size."""
-    if is_cupy(logits):
+    if type(logits) is not np.ndarray and is_cupy(logits):
         return _rows_launched(_FORWARD, logits, log=True)
     shifted = _shifted(logits)
     result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -46,7 +46,7 @@ def softmax(logits: Array) -> Array:
     >>> softmax(np.array([1000.0, 1000.0]))
     array([0.5, 0.5])
     """
-    if is_cupy(logits):
+    if type(logits) is not np.ndarray and is_cupy(logits):
         return _rows_launched(_FORWARD, logits, log=False)
     weights: Any = np.exp(_shifted(logits))
     weights /= weights.sum(axis=-1, keepdims=True)
@@ -101,7 +101,7 @@ def cross_entropy(
             different devices.
     """
     labels = labels if checked else _check(logits, labels, ignored, found)
-    if is_cupy(logits):
+    if type(logits) is not np.ndarray and is_cupy(logits):
         return _launch_losses(logits, labels, ignored, found)
     places, counted = (labels, None) if ignored is None else _counted(labels, ignored)
     shifted = _shifted(logits)
@@ -128,7 +128,7 @@ def mean_cross_entropy(
     labels = _check(logits, labels, ignored, found)
     losses: Any = cross_entropy(logits, labels, checked=True, ignored=ignored, found=found)
     wide = computing_dtype(logits.dtype)
-    if is_cupy(logits):
+    if type(logits) is not np.ndarray and is_cupy(logits):
         xp = namespace(logits)
         made = xp.empty((), logits.dtype), xp.empty((), wide)
         sizes = (labels.size, logits.shape[-1], _least(ignored))
@@ -160,7 +160,7 @@ def cross_entropy_gradient(
         factor: The second result of `mean_cross_entropy`; None for 1.
         ignored: The value given to `cross_entropy`. Labels that are no class are ignored, too.
     """
-    if is_cupy(logits):
+    if type(logits) is not np.ndarray and is_cupy(logits):
         return _launch_gradient(gradient, logits, labels, factor, ignored)
     places, counted = (labels, None) if ignored is None else _counted(labels, ignored)
     result: Any = np.exp(_shifted(logits))

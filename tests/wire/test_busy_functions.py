@@ -107,6 +107,7 @@ def test_usual_calls_are_not_refused(subtests: pytest.Subtests) -> None:
     check_call("mymodule:power", [7, 3 * 10**8], {"dtype": "O"})  # of the project: it may
 
 
+@pytest.mark.long  # 15 s; the rows above are what it found
 def test_a_search_through_the_whole_list_finds_no_other() -> None:
     found = subprocess.run(
         [sys.executable, "-m", "tests.wire.busy_search"],

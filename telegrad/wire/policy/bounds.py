@@ -228,7 +228,9 @@ def _of_conversions(key: Any, items: Sequence[Any]) -> str:
             squares += (max(map(int.bit_length, (value.numerator, value.denominator))) // 3) ** 2
         elif makes_numbers and isinstance(value, (str, bytes, bytearray)):
             squares += len(value) ** 2
-    return "a key for numbers with many digits" if squares > MOST_SQUARES else ""
+        if squares > MOST_SQUARES:  # reading the digits of many more would take seconds
+            return "a key for numbers with many digits"
+    return ""
 
 
 def _of_hashes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -317,8 +317,10 @@ def steps_over_faults(schedule: str) -> None:
     "schedule",
     [
         "1f1b",
-        "zb-v",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("gpipe", "interleaved", "zb-h1")),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("gpipe", "interleaved", "zb-h1", "zb-v")
+        ),
     ],
 )
 def test_a_bad_network_changes_nothing(schedule: str) -> None:
