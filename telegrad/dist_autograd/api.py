@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
@@ -18,36 +17,18 @@ from telegrad.dist_autograd.context import (
     enter_ambient,
     leave_ambient,
 )
-from telegrad.dist_autograd.ids import ContextId, check_context_id
+from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.interceptor import AutogradInterceptor
 from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.pass_gradients import moved_to
-from telegrad.dist_autograd.remote_roots import RemoteRoots
-from telegrad.dist_autograd.roots import check_root, gradients_for, listed, root_of
-from telegrad.dist_autograd.starting import run_pass, run_pass_from
-from telegrad.errors import (
-    AutogradError,
-    BlockingCallError,
-    CallTimeoutError,
-    ContextError,
-    DecodeError,
-    OwnerLostError,
-)
+from telegrad.dist_autograd.roots import RemoteRoots, check_root, gradients_for, listed
+from telegrad.dist_autograd.starting import refuse_on_loop, run_pass
+from telegrad.errors import AutogradError, ContextError
 from telegrad.rpc import RRef
-from telegrad.rpc.seams import (
-    AgentCore,
-    RRefCalls,
-    RRefServing,
-    UserCall,
-    current_agent,
-    on_own_loop,
-    reference_of,
-)
-from telegrad.types import WorkerInfo
+from telegrad.rpc.seams import AgentCore, current_agent, reference_of
 
 __all__ = [
     "AutogradContext",
-    "RRefBackward",
     "attach_to",
     "backward",
     "backward_from_rref",
@@ -55,122 +36,6 @@ __all__ = [
     "get_gradients",
     "grad",
 ]
-
-
-# -- `RRef.backward` at both ends ----------------------------------------------------------------
-#
-#     holder                                           owner
-#     rref.backward  {rref, context, gradient,
-#                     retain, create}         ───────▶  the starter: once the value is there, a pass
-#                                                       that has it as its only root
-#     None, or what ended the pass            ◀───────  the pass has ended everywhere
-#
-# The gradient of the root is an argument like any other: it is recorded if the pass is. The owner
-# sends the request to itself in the same way. If the holder gives up or is lost, the served call is
-# cancelled, which ends the wait for the pass and aborts it. Without a context there is no message:
-# only the owner may call backward, and it differentiates its own graph.
-
-BACKWARD = "rref.backward"
-LABEL = "RRef.backward"
-
-
-def backward_from_rref(
-    rref: RRef[Any],
-    context_id: ContextId | None,
-    *,
-    gradient: Gradient | None = None,
-    retain_graph: bool = False,
-    create_graph: bool = False,
-    timeout: float | None = None,
-) -> None:
-    """Runs backward from the value of an RRef; see `RRef.backward`."""
-    if on_own_loop():
-        raise BlockingCallError(
-            f"{LABEL}() would block a loop of telegrad's; in an async def function write "
-            "`await rpc.to_thread(rref.backward, context_id)`"
-        )
-    if context_id is None:
-        _local(rref, gradient, PassMode(retain_graph, create_graph), timeout)
-        return
-    number = int(check_context_id(context_id))
-    owner, calls = rref.owner(), reference_of(rref).registry.agent.attachments[RRefCalls]
-    payload = {
-        "rref": list(reference_of(rref).rref),
-        "context": number,
-        "gradient": gradient if create_graph or not isinstance(gradient, Tensor) else gradient.data,
-        "retain": bool(retain_graph),
-        "create": bool(create_graph),
-    }
-    ended = calls.send(reference_of(rref), BACKWARD, payload, LABEL, timeout)
-    try:
-        ended.wait()
-    except KeyboardInterrupt:
-        ended.cancel()  # no other code holds this future
-        raise
-    except (CallTimeoutError, OwnerLostError) as error:
-        error.add_note(
-            f"backward of autograd context {context_id} had its root at {owner.name!r} and is "
-            "aborted unless it ended in that very moment; repeat the step in a new context"
-        )
-        raise
-
-
-def _local(
-    rref: RRef[Any], gradient: Gradient | None, mode: PassMode, timeout: float | None
-) -> None:
-    if not rref.is_owner():
-        raise ContextError(
-            f"backward() without a context id differentiates on the owner of the RRef alone, which "
-            f"is {rref.owner_name()!r} and not {reference_of(rref).registry.me.name!r}; write "
-            "rref.backward(context_id) inside `with dist_autograd.context() as context_id`"
-        )
-    value = rref.to_here(timeout)
-    root = check_root(value, _called(rref.owner()), given=gradient is not None)
-    root.backward(gradient, retain_graph=mode.retain, create_graph=mode.create)
-
-
-@final
-class RRefBackward:
-    """The owner's end of `RRef.backward`.
-
-    Args:
-        container: The contexts of this worker.
-    """
-
-    def __init__(self, container: Container) -> None:
-        self._container = container
-        self._serving = container.agent.attachments[RRefServing]
-
-    def register(self) -> None:
-        """Makes the agent serve these requests."""
-        self._container.agent.serving.serve(BACKWARD, self._prepare)
-
-    def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
-        del caller
-        fields = payload if isinstance(payload, dict) else {}
-        context_id, gradient = fields.get("context"), fields.get("gradient")
-        retain, create = fields.get("retain"), fields.get("create")
-        if not (type(context_id) is int and isinstance(retain, bool) and isinstance(create, bool)):
-            raise DecodeError(
-                f"the body of {BACKWARD} is not {{rref, context, gradient, retain, create}}"
-            )
-        mode = PassMode(retain or create, create)
-
-        def backward_from(value: object) -> UserCall:
-            return UserCall(self._run, (value, context_id, gradient, mode), name=LABEL)
-
-        return self._serving.on_value(payload, "backward", backward_from)
-
-    def _run(self, value: object, context_id: ContextId, gradient: Any, mode: PassMode) -> None:
-        called = _called(self._container.agent.info)
-        root = root_of(value, called, gradient, create_graph=mode.create)
-        context = self._container.find(context_id)
-        # `here=False`: the holder of the RRef gets the result as soon as the pass has ended.
-        run_pass(self._container, context, [root], mode, math.inf, here=False)
-
-
-def _called(owner: WorkerInfo) -> str:
-    return f"the value of this RRef at {owner.name!r}"
 
 
 # -- the verbs -----------------------------------------------------------------------------------
@@ -187,7 +52,6 @@ def attach_to(agent: AgentCore) -> Container:
     agent.codec.add(AutogradInterceptor(container))
     agent.inbox.on_loss(container.on_lost)
     Handlers(container).register()
-    RRefBackward(container).register()
     RemoteRoots(container).register()
     return container
 
@@ -280,7 +144,6 @@ def backward(
     Args:
         context_id: The id from `with context() as context_id`.
         roots: Tensors of this worker, and RRefs to tensors of any; their sum is differentiated.
-            The owner of an RRef alone starts the pass: see `RRef.backward`.
         gradients: One gradient for each root, in its shape; None for a scalar means 1.
         retain_graph: Keeps the graph for another backward.
         create_graph: Records the backward on all workers, so that the gradients in the context can
@@ -314,20 +177,37 @@ def backward(
     container = current_agent().attachments[Container]
     starts = listed(roots)
     given = gradients_for(starts, gradients)
-    if len(starts) == 1 and isinstance(starts[0], RRef):
-        check_context_id(context_id)  # raises for None, too
-        backward_from_rref(
-            starts[0],
-            context_id,
-            gradient=given[0],
-            retain_graph=retain_graph,
-            create_graph=create_graph,
-            timeout=timeout,
-        )
-        return
     mode = PassMode(retain_graph or create_graph, create_graph)
     call = "dist_autograd.backward, context_id, roots"
-    run_pass_from(container, context_id, starts, given, mode, timeout, call=call)
+    run_pass(container, context_id, starts, given, mode, timeout, call=call)
+
+
+def backward_from_rref(
+    rref: RRef[Any],
+    context_id: ContextId | None,
+    *,
+    gradient: Gradient | None = None,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+    timeout: float | None = None,
+) -> None:
+    """Runs backward from the value of an RRef; see `RRef.backward`."""
+    mode, call = PassMode(retain_graph or create_graph, create_graph), "rref.backward, context_id"
+    agent = reference_of(rref).registry.agent
+    if context_id is not None:
+        container = agent.attachments[Container]
+        run_pass(container, context_id, [rref], [gradient], mode, timeout, call=call)
+        return
+    refuse_on_loop(call)
+    if not rref.is_owner():
+        raise ContextError(
+            f"backward() without a context id differentiates on the owner of the RRef alone, which "
+            f"is {rref.owner_name()!r} and not {agent.info.name!r}; write "
+            "rref.backward(context_id) inside `with dist_autograd.context() as context_id`"
+        )
+    what = f"the value of this RRef at {rref.owner_name()!r}"
+    root = check_root(rref.to_here(timeout), what, given=gradient is not None)
+    root.backward(gradient, retain_graph=mode.retain, create_graph=mode.create)
 
 
 def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
@@ -458,7 +338,7 @@ def grad(
     wanted = Wanted(inputs)
     given = gradients_of_roots(grad_outputs, len(roots))
     retain = create_graph if retain_graph is None else retain_graph
-    runner = run_pass_from(
+    runner = run_pass(
         container,
         context_id,
         roots,

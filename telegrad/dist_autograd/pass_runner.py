@@ -72,7 +72,6 @@ from telegrad.wire import Envelope
 __all__ = [
     "PassContext",
     "PassRunner",
-    "Root",
     "record_received",
     "record_sent",
 ]
@@ -180,7 +179,6 @@ def _home_of(message: PassMessage) -> Place | None:
 
 # -- the runner ----------------------------------------------------------------------------------
 
-Root: TypeAlias = tuple[Edge, Gradient]
 Event: TypeAlias = Callable[[], list[Action[Gradients]]]
 
 # The begins of a pass wait for the work on a graph of at most so many nodes, and leave with its
@@ -256,7 +254,9 @@ class PassRunner:
 
     # Events.
 
-    def start(self, roots: Sequence[Root], mode: PassMode, wanted: Sequence[Edge] = ()) -> None:
+    def start(
+        self, roots: Sequence[tuple[Edge, Gradient]], mode: PassMode, wanted: Sequence[Edge] = ()
+    ) -> None:
         """Starts the pass at this worker; `ended` completes when it has ended everywhere.
 
         Args:
@@ -483,10 +483,10 @@ class PassRunner:
                 lost[peer] = error
         return lost
 
-    def _start(self, roots: Sequence[Root]) -> list[Action[Gradients]]:
+    def _start(self, roots: Sequence[tuple[Edge, Gradient]]) -> list[Action[Gradients]]:
         return [] if self._protocol.entered else self._enter(roots)  # it was aborted before
 
-    def _enter(self, roots: Sequence[Root]) -> list[Action[Gradients]]:
+    def _enter(self, roots: Sequence[tuple[Edge, Gradient]]) -> list[Action[Gradients]]:
         functions = self._context.functions()
         task = GraphTask(
             roots,

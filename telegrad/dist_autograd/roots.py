@@ -1,17 +1,36 @@
-"""The checks of the roots of a backward and of their gradients, with their error messages."""
+"""The roots of a pass: their checks, and those that live on other workers.
+
+    starter                                                  owner of a root
+    autograd.root {rref, context, given}  ────────────────▶  a send function above the value
+    a recv function of that               ◀── message ─────
+    the pass begins, with the recv function as its root
+
+So the graph is the same as if the value had been fetched inside the context, but the array stays at
+its owner. A send function whose answer got lost does no harm: without a receive, it is answered
+with none. A root that this worker owns needs no message.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias, final
 
-from telegrad.autograd import Gradient, Tensor
+import numpy as np
+
+from telegrad.arrays import namespace
+from telegrad.autograd import Edge, Gradient, Tensor, attach
 from telegrad.autograd.seams import graph_root
-from telegrad.dist_autograd.pass_runner import Root
-from telegrad.errors import AutogradError
-from telegrad.rpc import RRef
+from telegrad.dist_autograd.container import Container
+from telegrad.dist_autograd.context import Context
+from telegrad.dist_autograd.functions import RecvFunction, SendFunction
+from telegrad.dist_autograd.ids import ContextId
+from telegrad.errors import AutogradError, DecodeError
+from telegrad.rpc import Future, RRef, collect_all
+from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall, reference_of
+from telegrad.types import WorkerInfo
 
-__all__ = ["check_root", "gradients_for", "listed", "root_of"]
+__all__ = ["RemoteRoots", "check_root", "find_roots", "gradients_for", "listed"]
 
 
 def listed(roots: object) -> list[Tensor | RRef[Any]]:
@@ -84,24 +103,143 @@ def check_root(root: object, what: str, *, given: bool = False) -> Tensor:
     return root
 
 
-def root_of(
-    root: object, what: str, gradient: Gradient | None = None, *, create_graph: bool = False
-) -> Root:
-    """Returns the edge and the gradient at which a pass with this root starts.
-
-    Args:
-        root: The tensor.
-        what: The name of the tensor in messages.
-        gradient: The gradient of the tensor, None for the 1 of a scalar.
-        create_graph: True to record the pass.
-
-    Raises:
-        TypeError: `root` is no Tensor.
-        AutogradError: `check_root` refuses it, or the gradient has another shape.
-    """
-    tensor = check_root(root, what, given=gradient is not None)
-    return graph_root(tensor, gradient, create_graph=create_graph)
-
-
 def _no_tensor(what: str, root: object) -> str:
     return f"{what} must be a Tensor, not {type(root).__name__}; a root is the loss itself"
+
+
+# -- roots of other workers -----------------------------------------------------------------------
+
+Root: TypeAlias = tuple[Edge, Gradient]
+
+ROOT = "autograd.root"
+LABEL = "RRef.backward"
+
+
+def find_roots(
+    container: Container,
+    context: Context,
+    roots: Sequence[Tensor | RRef[Any]],
+    gradients: Sequence[Any],
+    *,
+    create_graph: bool,
+    limit: float,
+) -> list[Root]:
+    """Returns the edges and gradients of these roots, after concurrent requests to other owners.
+
+    Args:
+        container: The contexts of this worker.
+        context: The context of the pass.
+        roots: Tensors of this worker, and RRefs to tensors of any worker.
+        gradients: One gradient for each root, None for the 1 of a scalar.
+        create_graph: True to record the pass.
+        limit: Seconds that this may take.
+
+    Raises:
+        TypeError: A root is no Tensor.
+        AutogradError: A value cannot be a root, or its gradient has another shape.
+        ContextError: An owner does not know the context.
+        OwnerLostError: An owner is lost.
+        CallTimeoutError: An owner has not answered in time.
+    """
+    elsewhere = False
+    for i, root in enumerate(roots):
+        if isinstance(root, Tensor):  # before any request is sent
+            check_root(root, f"roots[{i}]", given=gradients[i] is not None)
+        else:
+            elsewhere = True
+    asked: dict[int, Future[Any]] = {}
+    if elsewhere:
+        asked = _ask_all(container, context, roots, gradients, limit)
+    found = []
+    for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):
+        if isinstance(root, RRef):
+            value, owner = asked[i].value(), root.owner()
+            if owner != container.agent.info:
+                value = _received(context, owner, value, gradient)
+            what = f"roots[{i}], the value of this RRef at {owner.name!r}"
+            root = check_root(value, what, given=gradient is not None)
+        found.append(graph_root(root, gradient, create_graph=create_graph))
+    return found
+
+
+def _ask_all(
+    container: Container,
+    context: Context,
+    roots: Sequence[Tensor | RRef[Any]],
+    gradients: Sequence[Any],
+    limit: float,
+) -> dict[int, Future[Any]]:
+    """Returns the futures of the owners' answers, by the index of each root."""
+    me, calls = container.agent.info, container.agent.attachments[RRefCalls]
+    asked: dict[int, Future[Any]] = {}
+    for i, root in enumerate(roots):
+        if isinstance(root, RRef):
+            asked[i] = _ask(calls, root, context.id, gradients[i] is not None, me, limit)
+    try:
+        collect_all(asked.values()).wait(math.inf)  # each has a timeout of its own
+    except KeyboardInterrupt:
+        for each in asked.values():
+            each.cancel()
+        raise
+    return asked
+
+
+def _ask(
+    calls: RRefCalls, root: RRef[Any], context: ContextId, given: bool, me: WorkerInfo, limit: float
+) -> Future[Any]:
+    if root.owner() == me:
+        return calls.fetch(reference_of(root), limit)  # the value may still be in creation
+    payload = {"rref": list(reference_of(root).rref), "context": int(context), "given": given}
+    return calls.send(reference_of(root), ROOT, payload, LABEL, limit)
+
+
+def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -> Tensor:
+    """Returns a placeholder for a tensor of another worker: its shape and dtype without memory."""
+    match answer:
+        case (int(message), tuple(shape), np.dtype() as dtype):
+            function = RecvFunction(1, context_id=context.id, peer=owner, message=message)
+        case _:
+            raise DecodeError(f"the answer to {ROOT} is not (message, shape, dtype)")
+    context.record_receive(function)
+    given = gradient.data if isinstance(gradient, Tensor) else gradient
+    xp = namespace(given)
+    return attach(xp.broadcast_to(xp.zeros((), dtype), shape), function)
+
+
+@final
+class RemoteRoots:
+    """The owner's end of the requests for remote roots.
+
+    Args:
+        container: The contexts of this worker.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._serving = container.agent.attachments[RRefServing]
+
+    def register(self) -> None:
+        """Makes the agent serve these requests."""
+        self._container.agent.serving.serve(ROOT, self._prepare)
+
+    def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
+        fields = payload if isinstance(payload, dict) else {}
+        context_id, given = fields.get("context"), fields.get("given")
+        if not (type(context_id) is int and isinstance(given, bool)):
+            raise DecodeError(f"the body of {ROOT} is not {{rref, context, given}}")
+
+        def record(value: object) -> UserCall:
+            return UserCall(self._record, (value, context_id, given, caller), name=LABEL)
+
+        return self._serving.on_value(payload, "backward", record)
+
+    def _record(self, value: object, context_id: ContextId, given: bool, caller: WorkerInfo) -> Any:
+        what = f"the value of this RRef at {self._container.agent.info.name!r}"
+        root = check_root(value, what, given=given)
+        if not given:
+            graph_root(root)  # raises if the value cannot be a root for another reason
+        context, message = self._container.find(context_id), self._container.new_message()
+        context.touch(caller)
+        function = SendFunction.of([root], context_id=context_id, peer=caller, message=message)
+        context.record_send(function)
+        return message, root.shape, root.dtype

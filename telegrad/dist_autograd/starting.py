@@ -12,12 +12,11 @@ from typing import Any, final
 
 from telegrad.autograd import Edge, Tensor
 from telegrad.dist_autograd.container import Container
-from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.desk import Desk, Work
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.messages import PassMode
-from telegrad.dist_autograd.pass_runner import PassRunner, Root
-from telegrad.dist_autograd.remote_roots import find_roots
+from telegrad.dist_autograd.pass_runner import PassRunner
+from telegrad.dist_autograd.roots import find_roots
 from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Future, RRef
 from telegrad.rpc.seams import (
@@ -27,14 +26,15 @@ from telegrad.rpc.seams import (
     current_served_call,
     new_future,
     on_own_loop,
+    owner_lost_error,
     seconds,
 )
 
 __all__ = [
     "LEAST_SECONDS",
     "OwnPart",
+    "refuse_on_loop",
     "run_pass",
-    "run_pass_from",
 ]
 
 
@@ -114,7 +114,7 @@ def _nothing() -> None:
 # -- passes --------------------------------------------------------------------------------------
 
 
-def run_pass_from(
+def run_pass(
     container: Container,
     context_id: ContextId,
     roots: Sequence[Tensor | RRef[Any]],
@@ -125,7 +125,7 @@ def run_pass_from(
     call: str,
     wanted: Sequence[Edge] = (),
 ) -> PassRunner:
-    """Runs a pass from roots of any workers, as `run_pass` does.
+    """Runs a pass with this worker as its starter; blocks until it has ended everywhere.
 
     Args:
         container: The contexts of this worker.
@@ -133,61 +133,30 @@ def run_pass_from(
         roots: Tensors of this worker, and RRefs to tensors of any worker.
         gradients: One gradient for each root, None for the 1 of a scalar.
         mode: The options of the pass.
-        timeout: Seconds, as the user gave them; None for the default.
+        timeout: Seconds, as the user gave them; None for the default. The time left of the served
+            call bounds them.
         call: The arguments of `rpc.to_thread` in the message for callers on a loop.
-        wanted: Edges whose gradients the pass computes, if the context keeps none.
-
-    Raises:
-        Exception: `telegrad.dist_autograd.backward` lists the errors.
-    """
-    context = container.find(context_id)
-    limit = seconds(timeout, container.agent.options.timeout)
-    if on_own_loop():
-        raise BlockingCallError(
-            f"{call.partition(',')[0].rpartition('.')[2]}() would block a loop of telegrad's; in an "
-            f"async def function write `await rpc.to_thread({call})`"
-        )
-    ends = time.monotonic() + limit
-    found = find_roots(container, context, roots, gradients, create_graph=mode.create, limit=limit)
-    return run_pass(container, context, found, mode, ends - time.monotonic(), wanted)
-
-
-def run_pass(
-    container: Container,
-    context: Context,
-    roots: Sequence[Root],
-    mode: PassMode,
-    limit: float,
-    wanted: Sequence[Edge] = (),
-    *,
-    here: bool = True,
-) -> PassRunner:
-    """Runs a pass with this worker as its starter; blocks until it has ended everywhere.
-
-    Args:
-        container: The contexts of this worker.
-        context: The context of the pass.
-        roots: The edges where it starts, with their gradients.
-        mode: The options of the pass.
-        limit: Seconds for the pass, at most the time left of the served call.
         wanted: Edges of this worker whose gradients the pass computes, if the context keeps none.
-        here: True if this thread computes, too. If False, the function returns as soon as the pass
-            has ended, even if a rule still runs.
 
     Returns:
         This worker's part of the pass, which has captured the gradients of the edges.
 
     Raises:
-        ContextError: The context was released meanwhile.
-        Exception: The error of the pass; `telegrad.dist_autograd.backward` lists them.
+        Exception: `telegrad.dist_autograd.backward` lists the errors.
     """
-    runner = container.new_pass(context)
-    served = current_served_call()
+    context, agent = container.find(context_id), container.agent
+    limit = seconds(timeout, agent.options.timeout)
+    refuse_on_loop(call)
+    started = time.monotonic()
+    ends, served = started + limit, current_served_call()
     if served is not None:
-        limit = min(limit, served.deadline - time.monotonic())
-    started, agent = time.monotonic(), container.agent
+        ends = min(ends, served.deadline)
+    limit = ends - time.monotonic()
+    found = find_roots(container, context, roots, gradients, create_graph=mode.create, limit=limit)
+    runner = container.new_pass(context)
     late = partial(_abort_late, agent, runner, started)
     expire = partial(agent.pool.submit, late)
+    limit = ends - time.monotonic()
     stop = agent.deadlines.after(limit, expire) if limit < math.inf else None
     cancelled = _Cancelled(agent, runner)
     try:
@@ -195,21 +164,23 @@ def run_pass(
             served.nested.add(cancelled)
             if served.cancelled:  # perhaps before `cancelled` was added
                 cancelled.cancel()
-        start = partial(runner.start, roots, mode, wanted)
-        if here:
-            _do(late, runner, partial(OwnPart(agent, runner, container.desk).run, start, limit))
-        else:
-            agent.pool.submit(start)
-            _do(late, runner, partial(_ended, runner, limit))
+        start = partial(runner.start, found, mode, wanted)
+        _wait(late, runner, partial(OwnPart(agent, runner, container.desk).run, start, limit))
         if served is not None and served.cancelled and runner.ended._failed:
             served.check()
         runner.ended.value()
     except WorkerLostError as lost:
-        lost.add_note(
-            f"backward of autograd context {context.id}, started on worker "
-            f"{container.agent.info.name!r}, was aborted and left no gradients; repeat the step in a new "
-            "context, without that worker"
+        note = (
+            f"backward of autograd context {context.id}, started on worker {agent.info.name!r}, "
+            "was aborted and left no gradients; repeat the step in a new context, without that "
+            "worker"
         )
+        for root in roots:
+            if isinstance(root, RRef) and root.owner().incarnation == lost.incarnation:
+                error = owner_lost_error(root.owner(), lost)
+                error.add_note(note)
+                raise error from lost
+        lost.add_note(note)
         raise
     finally:
         if stop is not None:
@@ -218,6 +189,23 @@ def run_pass(
             served.nested.discard(cancelled)
         _forget_frames(runner)
     return runner
+
+
+def refuse_on_loop(call: str) -> None:
+    """Raises an error if the caller runs on a loop of telegrad, which the pass would block.
+
+    Args:
+        call: The arguments of `rpc.to_thread` in the message.
+
+    Raises:
+        BlockingCallError: The caller does.
+    """
+    if on_own_loop():
+        verb = call.partition(",")[0].rpartition(".")[2]
+        raise BlockingCallError(
+            f"{verb}() would block a loop of telegrad's; in an async def function write "
+            f"`await rpc.to_thread({call})`"
+        )
 
 
 def _forget_frames(runner: PassRunner) -> None:
@@ -243,7 +231,7 @@ class _Cancelled:
         return True
 
 
-def _do(late: Callable[[], None], runner: PassRunner, wait: Callable[[], None]) -> None:
+def _wait(late: Callable[[], None], runner: PassRunner, wait: Callable[[], None]) -> None:
     """Waits until a pass has ended; aborts it after a timeout or an interrupt."""
     try:
         wait()
@@ -252,16 +240,6 @@ def _do(late: Callable[[], None], runner: PassRunner, wait: Callable[[], None]) 
     except BaseException:
         _interrupt(runner)
         raise
-
-
-def _ended(runner: PassRunner, limit: float) -> None:
-    done = new_future(None, "the end of a pass")  # without the error of the pass
-
-    def wake() -> None:
-        done.try_set_result(None)
-
-    runner.ended._call_when_done(wake)
-    done.wait(max(limit, LEAST_SECONDS))
 
 
 def _interrupt(runner: PassRunner) -> None:

@@ -43,6 +43,7 @@ from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.rpc.rref.calls import RRefCalls
+from telegrad.rpc.rref.reference import owner_lost_error
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
 from telegrad.rpc.tick import Tick
@@ -106,6 +107,7 @@ __all__ = [
     "longest_spin",
     "new_future",
     "on_own_loop",
+    "owner_lost_error",
     "process_agent",
     "reference_of",
     "refuse_second",

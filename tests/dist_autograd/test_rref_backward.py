@@ -1,4 +1,4 @@
-"""`RRef.backward`: the pass starts where the value lives, whoever asks, and ends for everyone."""
+"""`RRef.backward`: any holder starts the pass, wherever the value lives, and it ends for everyone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad, tensor
-from telegrad.dist_autograd.api import LABEL
+from telegrad.dist_autograd.roots import LABEL
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     AutogradError,
@@ -195,7 +195,7 @@ def asks_early(name: str, error: str) -> list[float]:
 
 
 def is_asked() -> None:
-    """Returns when this worker serves a backward that waits for its value."""
+    """Returns when this worker serves a request for a root that waits for its value."""
     serving = current_agent().serving
 
     def missing() -> list[str]:
@@ -281,15 +281,16 @@ def test_bad_values(cluster: Cluster, owner: str) -> None:
 
 
 def bad_contexts(owner: str) -> None:
+    """The worker that starts the pass knows whether there is such a context."""
     loss = rpc.remote(owner, sum_of_own)
     for context_id in ("77", True, 7.0):
         with pytest.raises(TypeError, match="context_id must be"):
             loss.backward(context_id)  # type: ignore[arg-type]
-    with pytest.raises(ContextError, match=f"worker '{owner}' knows no autograd context 77"):
+    with pytest.raises(ContextError, match="worker 'worker0' knows no autograd context 77"):
         loss.backward(77)
     with dist_autograd.context() as released:
         rpc.rpc_sync(owner, echo, (1,))  # it hears of it
-    with pytest.raises(ContextError, match=f"context {released} was released on worker '{owner}'"):
+    with pytest.raises(ContextError, match=f"context {released} was released on worker 'worker0'"):
         loss.backward(released)
 
 
@@ -450,7 +451,7 @@ def late(name: str, timeout: float) -> None:
         with pytest.raises(CallTimeoutError) as caught:
             loss.backward(context_id, timeout=timeout)
         assert gate(f"{name} entered").is_set(), "the pass was over before it had come there"
-        assert "repeat the step in a new context" in caught.value.__notes__[-1]
+        assert "left no gradients" in str(caught.value)
         rpc.rpc_sync("worker1", is_aborted, (context_id,))
         release(name)
         step.check_nothing_is_kept(context_id)
@@ -553,7 +554,7 @@ def loses_another(name: str) -> str:
         with pytest.raises(WorkerLostError, match="'worker2'") as caught:
             loss.backward(context_id)
         assert not isinstance(caught.value, OwnerLostError)
-        assert "started on worker 'worker1', was aborted" in "".join(caught.value.__notes__)
+        assert "started on worker 'worker0', was aborted" in "".join(caught.value.__notes__)
         assert dist_autograd.get_gradients(context_id) == {}
     return caught.value.worker
 

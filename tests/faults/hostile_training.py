@@ -316,7 +316,7 @@ def backward(name: str) -> None:
             raise
 
 
-@row(TRAINING, "dist_autograd.grad", ends=lost("callee", "owner"))
+@row(TRAINING, "dist_autograd.grad", ends=lost("callee", "owner", owner_of_value="callee"))
 def grad(name: str) -> None:
     """Of a root that is the callee's, and of one that is here."""
     x = vector()
@@ -335,7 +335,7 @@ def loss_that_holds_backwards(x: Tensor, name: str) -> Tensor:
     ends=lost("callee", "owner", owner_of_value="callee"),
 )
 def rref_backward(name: str) -> None:
-    """The callee has the root, and starts the pass."""
+    """The callee has the root."""
     x = vector()
     with dist_autograd.context() as context_id:
         loss = rpc.remote("callee", loss_that_holds_backwards, (x, name))

@@ -203,14 +203,12 @@ class RRef(Counted, Generic[T]):
     ) -> None:
         """Computes the gradients of the value, a Tensor, where the value lives.
 
-        With a context the owner runs `dist_autograd.backward(context_id, [value])` and this
-        returns when all workers that took part are done, wherever the RRef is held; a value that
-        is still being created is waited for. Without one it is `value.backward()`, which adds to
-        `Tensor.grad`, and works on the owner alone.
+        With a context it is `dist_autograd.backward(context_id, [rref])`. It returns when all
+        workers that took part are done, wherever the RRef is held; a value that is still being
+        created is waited for. Without one it is `value.backward()`, which adds to `Tensor.grad`,
+        and works on the owner alone.
 
-        When it raises, no worker that can be reached keeps gradients of this call; it is not known
-        whether that holds after a CallTimeoutError or an OwnerLostError, where the pass may have
-        ended in that very moment: repeat the step in a new context.
+        When it raises, no worker that can be reached keeps gradients of this call.
 
         Args:
             context_id: What `with dist_autograd.context() as context_id` gave; None for a
@@ -227,8 +225,8 @@ class RRef(Counted, Generic[T]):
             TypeError: The value is no Tensor, or `context_id` no context id.
             AutogradError: The value is no scalar and no gradient was given, or needs none; the
                 gradient has another shape; the graph was freed, or changed in place.
-            ContextError: The context was released, or the owner knows none of that id; no context
-                was given, and this worker is not the owner.
+            ContextError: The context was released, or this worker, or the owner, knows none of
+                that id; no context was given, and this worker is not the owner.
             ContextMismatchError: A gradient reached what was received in another context.
             OwnerLostError: The owner is lost.
             WorkerLostError: Another worker that takes part is lost.
