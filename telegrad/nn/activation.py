@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from telegrad.autograd import Tensor, as_tensor, ops, rules
+from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.nn.module import Module
 from telegrad.types import Array
 
@@ -78,7 +78,7 @@ def leaky_relu(x: Tensor | Array, negative_slope: float = 0.01) -> Tensor:
     >>> leaky_relu(np.array([-2.0, 0.0, 2.0]))
     tensor([-0.02,  0.  ,  2.  ])
     """
-    return as_tensor(rules.layers.leaky_relu(x, slope=negative_slope))
+    return as_tensor(ops.layers.leaky_relu(x, slope=negative_slope))
 
 
 def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
@@ -97,7 +97,7 @@ def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
     """
     if alpha < 0:
         raise ValueError(f"alpha must not be negative, it is {alpha}")
-    return as_tensor(rules.layers.elu(x, alpha=alpha))
+    return as_tensor(ops.layers.elu(x, alpha=alpha))
 
 
 def selu(x: Tensor | Array) -> Tensor:
@@ -109,7 +109,7 @@ def selu(x: Tensor | Array) -> Tensor:
     >>> selu(np.array([-2.0, 0.0, 2.0]))
     tensor([-1.52016647,  0.        ,  2.10140197])
     """
-    return as_tensor(rules.layers.elu(x, alpha=_SELU_ALPHA, scale=_SELU_SCALE))
+    return as_tensor(ops.layers.elu(x, alpha=_SELU_ALPHA, scale=_SELU_SCALE))
 
 
 def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
@@ -131,7 +131,7 @@ def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is 'none' or 'tanh', not {approximate!r}")
-    return as_tensor(rules.layers.gelu(x, approximate=approximate))
+    return as_tensor(ops.layers.gelu(x, approximate=approximate))
 
 
 def silu(x: Tensor | Array) -> Tensor:
@@ -141,7 +141,7 @@ def silu(x: Tensor | Array) -> Tensor:
     >>> silu(np.array([-2.0, 0.0, 2.0]))
     tensor([-0.23840584,  0.        ,  1.76159416])
     """
-    return as_tensor(rules.layers.silu(x))
+    return as_tensor(ops.layers.silu(x))
 
 
 def mish(x: Tensor | Array) -> Tensor:
@@ -151,7 +151,7 @@ def mish(x: Tensor | Array) -> Tensor:
     >>> mish(np.array([-2.0, 0.0, 2.0]))
     tensor([-0.25250148,  0.        ,  1.94395896])
     """
-    return as_tensor(x * ops.tanh(rules.layers.softplus(x)))
+    return as_tensor(x * ops.tanh(ops.layers.softplus(x)))
 
 
 def sigmoid(x: Tensor | Array) -> Tensor:
@@ -171,7 +171,7 @@ def logsigmoid(x: Tensor | Array) -> Tensor:
     >>> logsigmoid(np.array([-2.0, 0.0, 2.0]))
     tensor([-2.12692801, -0.69314718, -0.12692801])
     """
-    return as_tensor(-rules.layers.softplus(-x))
+    return as_tensor(-ops.layers.softplus(-x))
 
 
 def tanh(x: Tensor | Array) -> Tensor:
@@ -195,7 +195,7 @@ def softplus(x: Tensor | Array, beta: float = 1.0, threshold: float = 20.0) -> T
     tensor([0.12692801, 0.69314718, 2.12692801])
     """
     scaled = x if beta == 1.0 else x * beta
-    smooth = rules.layers.softplus(scaled)
+    smooth = ops.layers.softplus(scaled)
     smooth = smooth if beta == 1.0 else smooth / beta
     return as_tensor(ops.where(scaled > threshold, x, smooth))
 
@@ -222,7 +222,7 @@ def hardtanh(x: Tensor | Array, min_val: float = -1.0, max_val: float = 1.0) -> 
     """
     if not min_val < max_val:
         raise ValueError(f"min_val must be less than max_val; got {min_val} and {max_val}")
-    return as_tensor(rules.layers.hardtanh(x, low=min_val, high=max_val))
+    return as_tensor(ops.layers.hardtanh(x, low=min_val, high=max_val))
 
 
 def softmax(x: Tensor | Array, dim: int = -1) -> Tensor:

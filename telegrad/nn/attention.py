@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from telegrad.arrays import array_beside, is_cupy, is_floating, namespace
-from telegrad.autograd import Tensor, as_tensor, current_generator, rules
+from telegrad.autograd import Tensor, as_tensor, current_generator, ops
 from telegrad.nn.layers import Linear, linear
 from telegrad.nn.module import Module, Parameter
 from telegrad.types import DTypeLike
@@ -93,7 +93,7 @@ def attend(
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
     how: Any = {"weights": weights, "causal": causal, "seed": _seed(dropout_p), "p": dropout_p}
-    return rules.sequences.attention(query, key, value, bias, scale, **how)
+    return ops.sequences.attention(query, key, value, bias, scale, **how)
 
 
 def _seed(p: float) -> int:
@@ -271,7 +271,7 @@ class MultiheadAttention(Module):
         by_kernel = not dropout or is_cupy(_data(query))
         if same and self._one_weight and by_kernel and not isinstance(bias, Tensor):
             scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
-            read, weights = rules.sequences.attention_packed(
+            read, weights = ops.sequences.attention_packed(
                 self._packed(query, by_batch=by_batch),
                 bias,
                 scale,

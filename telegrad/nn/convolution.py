@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from telegrad.arrays import is_floating, namespace
-from telegrad.autograd import Tensor, as_tensor, current_generator, ops, rules
+from telegrad.autograd import Tensor, as_tensor, current_generator, ops
 from telegrad.kernels import Windows
 from telegrad.nn.module import Module, Parameter
 from telegrad.types import Array, DTypeLike
@@ -138,7 +138,7 @@ def conv2d(
     _check_shapes(x, weight, bias, groups)
     size = (weight.shape[2], weight.shape[3])
     windows = of_convolution(size, stride, padding, dilation)
-    return as_tensor(rules.layers.conv2d(x, weight, bias=bias, windows=windows, groups=groups))
+    return as_tensor(ops.layers.conv2d(x, weight, bias=bias, windows=windows, groups=groups))
 
 
 def _check_shapes(x: Any, weight: Any, bias: Any, groups: int) -> None:
@@ -384,7 +384,7 @@ def max_pool2d(
     """
     windows = of_pooling(kernel_size, stride, padding, dilation)
     _check_axes(x)
-    return as_tensor(rules.layers.max_pool2d(x, windows=windows)[0])
+    return as_tensor(ops.layers.max_pool2d(x, windows=windows)[0])
 
 
 def avg_pool2d(
@@ -414,7 +414,7 @@ def avg_pool2d(
     windows = of_pooling(kernel_size, stride, padding)
     _check_axes(x)
     counted = count_include_pad
-    return as_tensor(rules.layers.mean_pool2d(x, windows=windows, count_padding=counted))
+    return as_tensor(ops.layers.mean_pool2d(x, windows=windows, count_padding=counted))
 
 
 def adaptive_avg_pool2d(x: Tensor | Array, output_size: Any) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.autograd import Tensor, as_tensor, current_generator, rules
+from telegrad.autograd import Tensor, as_tensor, current_generator, ops
 from telegrad.nn.module import Module
 from telegrad.types import Array
 
@@ -45,7 +45,7 @@ def dropout(
     if not training or p == 0.0:
         return as_tensor(x)
     source = current_generator() if rng is None else rng
-    return as_tensor(rules.layers.dropout(x, key=int(source.integers(2**63)), p=p))
+    return as_tensor(ops.layers.dropout(x, key=int(source.integers(2**63)), p=p))
 
 
 class Dropout(Module):

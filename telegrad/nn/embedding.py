@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from telegrad.arrays import as_array, is_floating, namespace
-from telegrad.autograd import Tensor, current_generator, rules
+from telegrad.autograd import Tensor, current_generator, ops
 from telegrad.nn.module import Module, Parameter
 from telegrad.types import DTypeLike
 
@@ -37,7 +37,7 @@ def embedding(
     tensor([[3., 4.],
             [1., 2.]])
     """
-    found = rules.layers.embedding(weight, indices, padding_idx=padding_idx, sparse=sparse)
+    found = ops.layers.embedding(weight, indices, padding_idx=padding_idx, sparse=sparse)
     return found if isinstance(found, Tensor) else Tensor(found)
 
 

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 
 from telegrad.arrays import is_floating
-from telegrad.autograd import Tensor, as_tensor, current_generator, rules
+from telegrad.autograd import Tensor, as_tensor, current_generator, ops
 from telegrad.nn.module import Module, Parameter
 from telegrad.types import DTypeLike
 
@@ -32,7 +32,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     if len(shape) != 2 or not x.ndim or (bias is not None and bias.shape != shape[:1]):
         broadcast: Tensor = x @ weight.T
         return broadcast if bias is None else broadcast + bias
-    product: Tensor = rules.layers.linear(x, weight, bias)
+    product: Tensor = ops.layers.linear(x, weight, bias)
     return product
 
 

@@ -16,7 +16,7 @@ from telegrad.arrays import (
     report_ends,
     report_place,
 )
-from telegrad.autograd import Tensor, as_tensor, ops, rules
+from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.autograd.seams import cast_as
 from telegrad.nn.module import Module
 from telegrad.types import Array
@@ -89,7 +89,7 @@ def huber_loss(
     """
     if not delta > 0:
         raise ValueError(f"delta must be positive, not {delta}")
-    return _reduced(rules.layers.huber(_difference(x, target), delta=delta), reduction)
+    return _reduced(ops.layers.huber(_difference(x, target), delta=delta), reduction)
 
 
 def smooth_l1_loss(
@@ -108,7 +108,7 @@ def smooth_l1_loss(
         raise ValueError(f"beta must not be negative, it is {beta}")
     if beta == 0:
         return l1_loss(x, target, reduction=reduction)
-    return _reduced(rules.layers.huber(_difference(x, target), delta=beta) / beta, reduction)
+    return _reduced(ops.layers.huber(_difference(x, target), delta=beta) / beta, reduction)
 
 
 def binary_cross_entropy(
@@ -131,7 +131,7 @@ def binary_cross_entropy(
     1.039721
     """
     (x,) = cast_as("loss", x)
-    losses = rules.layers.binary_cross_entropy(x, _matching(target, x))
+    losses = ops.layers.binary_cross_entropy(x, _matching(target, x))
     return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
 
 
@@ -159,10 +159,10 @@ def binary_cross_entropy_with_logits(
     (x,) = cast_as("loss", x)
     target = _matching(target, x)
     if pos_weight is None:
-        losses = rules.layers.cross_entropy_of_logits(x, target)
+        losses = ops.layers.cross_entropy_of_logits(x, target)
     else:
         weights = (_cast(pos_weight, x) - 1) * target + 1
-        losses = (1 - target) * x + weights * rules.layers.softplus(-x)
+        losses = (1 - target) * x + weights * ops.layers.softplus(-x)
     return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
 
 
@@ -224,7 +224,7 @@ def nll_loss(
     """
     (x,) = cast_as("loss", x)
     found = _labelled(x, array_beside(_plain(target), _plain(x)), weight, ignore_index)
-    losses = -rules.layers.picked(found.scores, found.labels)
+    losses = -ops.layers.picked(found.scores, found.labels)
     return _over_labels(losses, found, reduction)
 
 
@@ -286,7 +286,7 @@ def cross_entropy(
     even: Any = (logarithms if weight is None else logarithms * _cast(weight, x)).sum(-1)
     if found.counted is not None:
         even = ops.where(found.counted, even, 0.0)
-    losses = -(1 - label_smoothing) * rules.layers.picked(logarithms, found.labels)
+    losses = -(1 - label_smoothing) * ops.layers.picked(logarithms, found.labels)
     return _over_labels(losses, found, reduction, -label_smoothing / x.shape[found.axis] * even)
 
 

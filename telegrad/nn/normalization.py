@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from telegrad.arrays import computing_dtype, is_floating, namespace
-from telegrad.autograd import Tensor, as_tensor, rules
+from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.autograd.seams import replace_data
 from telegrad.nn.module import Module, Parameter
 from telegrad.types import Array, DTypeLike
@@ -95,7 +95,7 @@ def _over_last(
         if part is not None and part.shape != shape:
             raise ValueError(f"{name} has shape {part.shape}, {shape} needed")
     return as_tensor(
-        rules.layers.normalize(x, weight=weight, bias=bias, over=over, eps=eps, centred=centred)[0]
+        ops.layers.normalize(x, weight=weight, bias=bias, over=over, eps=eps, centred=centred)[0]
     )
 
 
@@ -153,7 +153,7 @@ def batch_norm(
         raise ValueError(
             f"training needs more than one value for each channel; the shape is {x.shape}"
         )
-    y, _, mean, variance = rules.layers.normalize(x, weight=weight, bias=bias, over=None, eps=eps)
+    y, _, mean, variance = ops.layers.normalize(x, weight=weight, bias=bias, over=None, eps=eps)
     _approach(running_mean, mean, momentum, 1.0)
     _approach(running_var, variance, momentum, count / (count - 1))
     return as_tensor(y)
@@ -168,7 +168,7 @@ def _by_running(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: f
     shift = -mean * scale
     if bias is not None:
         shift = shift + bias
-    y = as_tensor(rules.layers.affine(x, scale, shift))
+    y = as_tensor(ops.layers.affine(x, scale, shift))
     return y if y.dtype == dtype else y.astype(dtype)
 
 

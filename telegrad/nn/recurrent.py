@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from telegrad.arrays import is_floating, namespace
-from telegrad.autograd import Tensor, current_generator, ops, rules
+from telegrad.autograd import Tensor, current_generator, ops
 from telegrad.nn.dropout import dropout
 from telegrad.nn.module import Module, Parameter
 from telegrad.types import DTypeLike
@@ -106,7 +106,7 @@ class _Cell(_Recurrent):
         batch = x.reshape(1, x.shape[0] if x.ndim == 2 else 1, self.input_size)
         if x.ndim == 1:
             states = tuple(state.reshape(1, self.hidden_size) for state in states)
-        _, *found = rules.sequences.recurrence(self.kind, batch, states, *self._weights())
+        _, *found = ops.sequences.recurrence(self.kind, batch, states, *self._weights())
         return tuple(state if x.ndim == 2 else state[0] for state in found)
 
 
@@ -273,7 +273,7 @@ class _Sequence(_Recurrent):
             outputs = []
             for suffix in self._suffixes:
                 own = tuple(state[len(last)] for state in states)
-                y, *final = rules.sequences.recurrence(
+                y, *final = ops.sequences.recurrence(
                     self.kind, x, own, *self._weights(f"_l{layer}{suffix}"), reverse=bool(suffix)
                 )
                 outputs.append(y)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.autograd import Tensor, gradcheck, tensor
-from telegrad.autograd.rules import products
+from telegrad.autograd.ops import products
 from telegrad.types import Shape
 from tests.autograd.finite_differences import check_second_along_a_line
 

@@ -22,13 +22,13 @@ from telegrad.autograd import (
     gradcheck,
     gradgradcheck,
     is_row_sparse,
-    rules,
+    ops,
     tensor,
 )
 from telegrad.errors import AutogradError
 from tests.gpu.comparison import close, on_gpu
 
-embedding = rules.layers.embedding
+embedding = ops.layers.embedding
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import RowSparse, Tensor, no_grad, rules, tensor
+from telegrad.autograd import RowSparse, Tensor, no_grad, ops, tensor
 from telegrad.errors import AutogradError
 from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
@@ -297,7 +297,7 @@ def test_a_hook_may_write_into_the_gradient_that_is_kept(cluster: Cluster) -> No
 
 
 def some_rows(table: Tensor) -> Tensor:
-    rows: Tensor = rules.layers.embedding(table, [1, 3, 1], sparse=True)
+    rows: Tensor = ops.layers.embedding(table, [1, 3, 1], sparse=True)
     return rows
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from telegrad import dist_autograd, nn, optim, rpc
-from telegrad.autograd import RowSparse, Tensor, rules, tensor
+from telegrad.autograd import RowSparse, Tensor, ops, tensor
 from telegrad.dist_autograd.seams import ROW_SPARSE, TENSOR
 from telegrad.errors import DecodeError
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def look_up(table: Any, rows: list[int]) -> Any:
-    return rules.layers.embedding(table, rows, sparse=True)
+    return ops.layers.embedding(table, rows, sparse=True)
 
 
 def pass_on(table: Tensor, to: str, rows: list[int]) -> Any:

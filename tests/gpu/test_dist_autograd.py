@@ -11,7 +11,7 @@ import pytest
 
 import telegrad as tg
 from telegrad import arrays, dist_autograd, nn, optim, rpc
-from telegrad.autograd import RowSparse, Tensor, rules, tensor
+from telegrad.autograd import RowSparse, Tensor, ops, tensor
 from telegrad.dist_autograd.functions import SendFunction
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
 from telegrad.testing import Cluster
@@ -124,7 +124,7 @@ def rows_of_a_table(xp: Any) -> None:
 
 
 def look_up(table: Any) -> Any:
-    return rules.layers.embedding(table, [1, 3, 1], sparse=True)
+    return ops.layers.embedding(table, [1, 3, 1], sparse=True)
 
 
 def test_gradients_of_some_rows(cluster: Cluster, xp: Any) -> None:

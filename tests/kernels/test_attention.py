@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import kernels, nn
-from telegrad.autograd import grad, rules, tensor
+from telegrad.autograd import grad, ops, tensor
 from telegrad.kernels import attention
 from tests.gpu.comparison import normal
 from tests.gpu.launches import launches
@@ -118,7 +118,7 @@ def test_dropped_weights_are_those_of_numpy(
     for move in (np.asarray, cupy.asarray):
         q, k, v = (tensor(move(each), requires_grad=True) for each in arrays)
         how: Any = {"weights": weights, "causal": True, "seed": 12345, "p": 0.3}
-        y, w = rules.sequences.attention(q, k, v, None, 0.5, **how)
+        y, w = ops.sequences.attention(q, k, v, None, 0.5, **how)
         total = (y * y).sum()
         if weights:
             total = total + (w * w * w).sum()

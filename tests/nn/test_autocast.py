@@ -18,7 +18,7 @@ from telegrad.arrays import namespace
 from telegrad.autograd import Function, Operation, Tensor
 from telegrad.autograd.extend import find
 from telegrad.autograd.graph.autocast import PRECISION, casting_dtype
-from telegrad.autograd.rules import layers
+from telegrad.autograd.ops import layers
 from telegrad.autograd.seams import cast_as
 from telegrad.testing import Cluster
 from tests.gpu.comparison import host, normal

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from telegrad import grad, nn, tensor
-from telegrad.autograd import gradcheck, rules
+from telegrad.autograd import gradcheck, ops
 from telegrad.errors import AutogradError
 from tests.autograd.finite_differences import check_second_along_a_line
 from tests.nn.functional_call import as_function, close, normal
@@ -56,7 +56,7 @@ def arguments(kind: str, steps: int, batch: int) -> tuple[Any, Any, list[Any]]:
 
 def run(kind: str, x: Any, states: Any, weights: Any, **options: Any) -> Any:
     count = 2 if kind == "lstm" else 1
-    return rules.sequences.recurrence(kind, x, tuple(states[:count]), *weights, **options)
+    return ops.sequences.recurrence(kind, x, tuple(states[:count]), *weights, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -20,7 +20,7 @@ from telegrad.autograd import (
     backward,
     grad,
     is_row_sparse,
-    rules,
+    ops,
     tensor,
 )
 from telegrad.autograd.seams import graph_root
@@ -225,7 +225,7 @@ def test_two_backwards_add_up() -> None:
 def test_rows_of_a_table_that_was_not_declared_are_averaged_as_an_array() -> None:
     _, ranks = make()
     for rank in ranks:
-        rows = rules.layers.embedding(rank.parameters[0], [1, 1], sparse=True)
+        rows = ops.layers.embedding(rank.parameters[0], [1, 1], sparse=True)
         begin((rows * float(rank.group.rank)).sum(), LocalGradients())
     for rank in ranks:
         found = rank.parameters[0].grad
@@ -235,7 +235,7 @@ def test_rows_of_a_table_that_was_not_declared_are_averaged_as_an_array() -> Non
 
 def lookup(rank: Rank, words: Sequence[int]) -> Any:
     """A sum over rows of parameter 0, whose gradient at each looked-up row is rank + 1."""
-    rows = rules.layers.embedding(rank.parameters[0], words, sparse=True)
+    rows = ops.layers.embedding(rank.parameters[0], words, sparse=True)
     return (rows * (rank.group.rank + 1.0)).sum()
 
 

@@ -2,7 +2,7 @@
 
 Modules fill the table while they are imported, and an entry never changes, so the table is no
 state. `import telegrad` imports `ops`, which enters the functions that operators, methods and
-modules need. `rules` enters all others; the first lookup of a missing function imports it.
+modules need. `ops.later` enters all others; the first lookup of a missing function imports it.
 
 Operations, and the `backward` that runs a graph, import Tensor. Tensor's methods call them through
 this table, so no module below Tensor imports a module above it.
@@ -88,7 +88,7 @@ class DispatchTable:
 
 @final
 class _Entries(dict[object, Callable[..., Any]]):
-    """Implementations by function; the first miss imports `rules`, which enters the rest."""
+    """Implementations by function; the first miss imports `ops.later`, which enters the rest."""
 
     if TYPE_CHECKING:  # the caller declares the type: this file cannot name Tensor, which is above
 
@@ -125,9 +125,9 @@ def refuse_out(function: object, out: object) -> None:
 
 def _load_rules() -> None:
     # Imported at the first miss: at the top, the rules would take half of `import telegrad`.
-    importlib.import_module("telegrad.autograd.rules")
+    importlib.import_module("telegrad.autograd.ops.later")
     if "scipy.special" in sys.modules:  # a program without it has none of its functions
-        importlib.import_module("telegrad.autograd.rules.special")
+        importlib.import_module("telegrad.autograd.ops.special")
 
 
 def dispatch(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

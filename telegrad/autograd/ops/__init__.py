@@ -2,7 +2,12 @@
 
 If all arguments are arrays, the result is an array. If one is a Tensor, the result is a Tensor and
 the operation is recorded.
+
+`import telegrad` loads the files `elementwise`, `reduction` and `shape`; `later` lists all others.
 """
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 from telegrad.autograd.ops.elementwise import (
     absolute,
@@ -31,7 +36,6 @@ from telegrad.autograd.ops.elementwise import (
     tanh,
     where,
 )
-from telegrad.autograd.ops.layout import expand_dims, ravel, squeeze
 from telegrad.autograd.ops.reduction import (
     cross_entropy,
     cross_entropy_gradient,
@@ -48,15 +52,22 @@ from telegrad.autograd.ops.shape import (
     astype,
     broadcast_to,
     concatenate,
+    expand_dims,
     getitem,
     move,
     put,
+    ravel,
     reshape,
     scatter,
+    squeeze,
     stack,
     swapaxes,
     transpose,
 )
+
+if TYPE_CHECKING:
+    from telegrad.autograd.ops import layers as layers
+    from telegrad.autograd.ops import sequences as sequences
 
 __all__ = [
     "absolute",
@@ -109,3 +120,9 @@ __all__ = [
     "transpose",
     "where",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("layers", "sequences"):
+        raise AttributeError(f"module 'telegrad.autograd.ops' has no attribute {name!r}")
+    return _import_module(f"telegrad.autograd.ops.{name}")

@@ -196,7 +196,7 @@ def _where_of_numpy(condition: Any, x: Any = None, y: Any = None, /) -> Any:
 
 # -- functions with derivative zero that operators and methods use -------------------------------
 #
-# All others are in `telegrad.autograd.rules.elementwise`.
+# All others are in `telegrad.autograd.ops.ufuncs`.
 
 constants(
     np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal,

@@ -31,18 +31,9 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
-from telegrad.autograd.ops import (
-    absolute,
-    concatenate,
-    reshape,
-    sign,
-    swapaxes,
-    where,
-)
-from telegrad.autograd.ops import (
-    where as choose,
-)
-from telegrad.autograd.ops.shape import axes_of, kept, to_winners
+from telegrad.autograd.ops.elementwise import absolute, sign, where
+from telegrad.autograd.ops.elementwise import where as choose
+from telegrad.autograd.ops.shape import axes_of, concatenate, kept, reshape, swapaxes, to_winners
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 from telegrad.types import Array

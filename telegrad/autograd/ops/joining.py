@@ -12,10 +12,18 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from telegrad.arrays import is_array, namespace, to_host
 from telegrad.autograd.extend import composed, numpy_function
-from telegrad.autograd.ops import astype, broadcast_to, concatenate, ravel, reshape, scatter, stack
-from telegrad.autograd.ops.shape import along
-from telegrad.autograd.rules.selection import plain, take, zeros_beside
-from telegrad.autograd.rules.shape import moveaxis
+from telegrad.autograd.ops.axes import moveaxis
+from telegrad.autograd.ops.selection import plain, take, zeros_beside
+from telegrad.autograd.ops.shape import (
+    along,
+    astype,
+    broadcast_to,
+    concatenate,
+    ravel,
+    reshape,
+    scatter,
+    stack,
+)
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import Array, DTypeLike, Shape

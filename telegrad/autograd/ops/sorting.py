@@ -14,7 +14,12 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from telegrad.arrays import namespace, stable_order
 from telegrad.autograd.extend import composed
-from telegrad.autograd.ops import (
+from telegrad.autograd.ops.axes import moveaxis
+from telegrad.autograd.ops.elementwise import where
+from telegrad.autograd.ops.joining import alike
+from telegrad.autograd.ops.selection import chosen, take
+from telegrad.autograd.ops.shape import (
+    along,
     astype,
     concatenate,
     expand_dims,
@@ -22,12 +27,7 @@ from telegrad.autograd.ops import (
     ravel,
     reshape,
     stack,
-    where,
 )
-from telegrad.autograd.ops.shape import along
-from telegrad.autograd.rules.joining import alike
-from telegrad.autograd.rules.selection import chosen, take
-from telegrad.autograd.rules.shape import moveaxis
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import DTypeLike

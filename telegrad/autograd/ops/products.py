@@ -19,8 +19,9 @@ import numpy as np
 from telegrad.arrays import array_beside, is_array, namespace, sparse_product
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.graph.user_warning import warn_user
-from telegrad.autograd.ops import astype, broadcast_to, concatenate, matmul, reshape, scatter, stack
-from telegrad.autograd.rules.joining import alike
+from telegrad.autograd.ops.joining import alike
+from telegrad.autograd.ops.reduction import matmul
+from telegrad.autograd.ops.shape import astype, broadcast_to, concatenate, reshape, scatter, stack
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import Array, Shape
 

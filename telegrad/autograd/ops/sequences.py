@@ -19,8 +19,9 @@ from telegrad import kernels
 from telegrad.arrays import is_cupy, namespace
 from telegrad.autograd.graph.autocast import cast_as
 from telegrad.autograd.graph.function import Function, FunctionContext
-from telegrad.autograd.ops import relu, sigmoid, stack, swapaxes
-from telegrad.autograd.rules.layers import dropout, recorded_gradients
+from telegrad.autograd.ops.elementwise import relu, sigmoid
+from telegrad.autograd.ops.layers import dropout, recorded_gradients
+from telegrad.autograd.ops.shape import stack, swapaxes
 from telegrad.autograd.tensor.tensor import Tensor
 
 __all__ = [

@@ -17,18 +17,9 @@ from telegrad.arrays import array_beside, computing_dtype, namespace
 from telegrad.autograd.differentiate import grad
 from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.grad_mode import enable_grad
-from telegrad.autograd.ops import (
-    clip,
-    exp,
-    log,
-    maximum,
-    reduce_sum,
-    reshape,
-    scatter,
-    sigmoid,
-    tanh,
-    where,
-)
+from telegrad.autograd.ops.elementwise import clip, exp, log, maximum, sigmoid, tanh, where
+from telegrad.autograd.ops.reduction import reduce_sum
+from telegrad.autograd.ops.shape import reshape, scatter
 from telegrad.autograd.tensor.row_sparse import RowSparse
 from telegrad.autograd.tensor.tensor import Tensor, steady
 from telegrad.types import Array, Shape

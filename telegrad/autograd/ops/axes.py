@@ -11,8 +11,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from telegrad.arrays import is_inexact, namespace, windows_twin
 from telegrad.autograd.extend import Operation, composed, constant, numpy_function, primitive
-from telegrad.autograd.ops import broadcast_to, concatenate, getitem, ravel, swapaxes, transpose
-from telegrad.autograd.ops.shape import along
+from telegrad.autograd.ops.shape import (
+    along,
+    broadcast_to,
+    concatenate,
+    getitem,
+    ravel,
+    swapaxes,
+    transpose,
+)
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError

@@ -9,10 +9,10 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
-from telegrad.autograd.ops import broadcast_to, getitem, put, sigmoid, sign, sqrt, stack, where
-from telegrad.autograd.ops.elementwise import base_slope, exponent_slope
-from telegrad.autograd.rules.joining import alike
-from telegrad.autograd.rules.selection import chosen, in_range, plain
+from telegrad.autograd.ops.elementwise import base_slope, exponent_slope, sigmoid, sign, sqrt, where
+from telegrad.autograd.ops.joining import alike
+from telegrad.autograd.ops.selection import chosen, in_range, plain
+from telegrad.autograd.ops.shape import broadcast_to, getitem, put, stack
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.types import Array
 

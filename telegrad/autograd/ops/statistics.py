@@ -17,34 +17,30 @@ from telegrad.arrays import array_beside, is_array, namespace, reduction_twin, t
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.autograd.graph.user_warning import warn_user
-from telegrad.autograd.ops import (
-    astype,
-    broadcast_to,
-    concatenate,
-    getitem,
-    mean,
-    ravel,
-    reshape,
-    swapaxes,
-    transpose,
-    where,
-)
-from telegrad.autograd.ops import (
-    where as choose,
-)
+from telegrad.autograd.ops.axes import moveaxis
+from telegrad.autograd.ops.elementwise import where
+from telegrad.autograd.ops.elementwise import where as choose
+from telegrad.autograd.ops.joining import alike
+from telegrad.autograd.ops.reduction import mean
+from telegrad.autograd.ops.selection import chosen, plain
 from telegrad.autograd.ops.shape import (
     along,
+    astype,
     axes_of,
+    broadcast_to,
+    concatenate,
     count,
+    getitem,
     kept,
     masked,
+    ravel,
+    reshape,
     shared,
     spread,
+    swapaxes,
     to_winners,
+    transpose,
 )
-from telegrad.autograd.rules.joining import alike
-from telegrad.autograd.rules.selection import chosen, plain
-from telegrad.autograd.rules.shape import moveaxis
 from telegrad.autograd.tensor.array_methods import without_none
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor

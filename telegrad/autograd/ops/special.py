@@ -18,9 +18,9 @@ from telegrad.arrays import namespace
 from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.autograd.graph.unrecorded import has_tensor
-from telegrad.autograd.ops import exp, log, sign
-from telegrad.autograd.ops import log_softmax as log_softmax_of_last
-from telegrad.autograd.ops import softmax as softmax_of_last
+from telegrad.autograd.ops.elementwise import exp, log, sign
+from telegrad.autograd.ops.reduction import log_softmax as log_softmax_of_last
+from telegrad.autograd.ops.reduction import softmax as softmax_of_last
 from telegrad.autograd.ops.shape import kept
 from telegrad.kernels import special_function
 

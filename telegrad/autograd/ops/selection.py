@@ -10,8 +10,15 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from telegrad.arrays import array_beside, is_array, namespace
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
-from telegrad.autograd.ops import getitem, put, ravel, reshape, scatter
-from telegrad.autograd.ops.shape import along, read
+from telegrad.autograd.ops.shape import (
+    along,
+    getitem,
+    put,
+    ravel,
+    read,
+    reshape,
+    scatter,
+)
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import Array, Shape

@@ -18,8 +18,7 @@ import numpy as np
 
 from telegrad.arrays import fourier_twin
 from telegrad.autograd.extend import composed, numpy_function
-from telegrad.autograd.ops import getitem, put, scatter
-from telegrad.autograd.ops.shape import along
+from telegrad.autograd.ops.shape import along, getitem, put, scatter
 from telegrad.errors import AutogradError
 from telegrad.types import Shape
 
