@@ -105,8 +105,8 @@ FIRST_ROWS = (  # 200 mutants
         "wire/test_limits.py wire/test_values.py wire/test_hostile.py wire/test_exceptions.py "
         "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/test_arrays.py "
         "wire/test_runs_no_code.py"),
-    Row("policy", 14, "wire/policy/*.py", "wire/test_callable_policy.py wire/test_known_methods.py "
-        "wire/test_runs_no_code.py wire/test_function_ref.py wire/test_busy_functions.py"),
+    Row("policy", 14, "rpc/policy/*.py", "rpc/test_callable_policy.py rpc/test_known_methods.py "
+        "wire/test_runs_no_code.py wire/test_function_ref.py rpc/test_busy_functions.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
         "autograd/test_graph_task.py autograd/test_backward.py autograd/test_hooks.py "
         "autograd/test_handed_over.py autograd/test_anomaly.py autograd/test_recompute.py "

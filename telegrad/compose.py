@@ -16,6 +16,7 @@ from telegrad.rpc.seams import (
     CALL,
     AgentCore,
     Attachments,
+    CallablePolicy,
     CalleeAdmission,
     Calling,
     Deadlines,
@@ -54,7 +55,6 @@ from telegrad.transport import (
     shared_loop_thread,
 )
 from telegrad.types import WorkerInfo
-from telegrad.wire import CallablePolicy
 
 __all__ = ["make_agent"]
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, final
 from telegrad.autograd import Gradients, Tensor
 from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError, RemoteError
+from telegrad.rpc.seams import decode_error
 from telegrad.types import WorkerInfo
-from telegrad.wire import decode_exception, encode_exception, escaped
+from telegrad.wire import encode_exception, escaped
 from telegrad.wire import read_head as read_fields_before
 
 __all__ = [
@@ -247,7 +248,7 @@ def read_cause(body: object) -> BaseException:
         return RemoteError("the backward pass was aborted, and nothing readable says why")
     if body.get("error") is not None:
         try:
-            return decode_exception(body["error"])
+            return decode_error(body["error"])
         except DecodeError:
             pass  # its class is not imported here
     type_name = str(body.get("type", ""))

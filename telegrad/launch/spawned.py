@@ -56,15 +56,15 @@ from telegrad.launch.policy import describe as ending_of
 from telegrad.launch.run import RunOptions, environment_of, serving
 from telegrad.launch.supervisor import Watcher
 from telegrad.parallel import ProcessContext
+from telegrad.rpc.seams import decode_error
 from telegrad.transport import write_token_file
 from telegrad.wire import (
-    CallablePolicy,
     decode,
-    decode_exception,
     describe,
     encode,
     encode_exception,
     import_missing_with,
+    names,
     rebuild,
 )
 
@@ -277,7 +277,7 @@ class SpawnedProcesses(ProcessContext):
         return first
 
     def _failure(self, r: int, message: dict[str, Any]) -> BaseException:
-        error = decode_exception(decode(base64.b64decode(message["error"])))
+        error = decode_error(decode(base64.b64decode(message["error"])))
         error.add_note(
             f"raised by {self._what} at rank {r} (process {self._processes[r].pid}):\n"
             f"{message['traceback'].rstrip()}"
@@ -364,8 +364,7 @@ def _read_call(path: str) -> tuple[Callable[..., object], list[Any]]:
         empty: Any = externals[int(i)]
         externals[int(i)] = np.ndarray(shape, empty.dtype, mapped[descriptor], offset, strides)
     import_missing_with(importlib.import_module)
-    functions = CallablePolicy("importable").resolve_value
-    call = decode(bytes(document), externals, functions=functions)
+    call = decode(bytes(document), externals, functions=names.load)
     return call["fn"], [*call["args"]]
 
 

@@ -32,12 +32,13 @@ from telegrad.rpc.future.combine import (
 )
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.limits import Limits
+from telegrad.rpc.policy.exposure import expose
 from telegrad.rpc.publish import lookup, publish, unpublish
 from telegrad.rpc.rref.rref import RRef
 from telegrad.rpc.stream.stream import Stream, stream
 from telegrad.transport import TlsOptions
 from telegrad.types import WorkerInfo
-from telegrad.wire import expose, register_type
+from telegrad.wire import register_type
 
 __all__ = [
     "Agent",

@@ -29,7 +29,7 @@ from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.device_maps import Devices
-from telegrad.rpc.call.failure import fresh_copy
+from telegrad.rpc.call.failure import decode_error, fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.call.runner import Runner
 from telegrad.rpc.call.served_call import ServedCall, current_served_call
@@ -39,6 +39,7 @@ from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.future.future import new_future
 from telegrad.rpc.future.waits import Drive, Driven, Gate, Reads, comes_from
 from telegrad.rpc.limits import seconds
+from telegrad.rpc.policy.policy import CallablePolicy, project_function
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
@@ -55,6 +56,7 @@ __all__ = [
     "AgentCore",
     "Attachments",
     "CallRecord",
+    "CallablePolicy",
     "CalleeAdmission",
     "Calling",
     "Deadlines",
@@ -99,6 +101,7 @@ __all__ = [
     "core_of",
     "current_agent",
     "current_served_call",
+    "decode_error",
     "enter_agent",
     "find_agent",
     "fresh_copy",
@@ -109,6 +112,7 @@ __all__ = [
     "on_own_loop",
     "owner_lost_error",
     "process_agent",
+    "project_function",
     "reference_of",
     "refuse_second",
     "seconds",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
-from telegrad.wire import decode, describe, encode, rebuild
+from telegrad.wire import decode, describe, encode, names, rebuild
 
 __all__ = ["Channel"]
 
@@ -61,7 +61,7 @@ class Channel:
         document = self._pipe.recv_bytes()
         externals = self._pipe.recv_bytes()
         buffers = [bytearray(self._pipe.recv_bytes()) for _ in range(count)]
-        return header, lambda: decode(document, rebuild(externals, buffers))
+        return header, lambda: decode(document, rebuild(externals, buffers), functions=names.load)
 
     def close(self) -> None:
         """Closes this end."""

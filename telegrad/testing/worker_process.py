@@ -15,12 +15,11 @@ from typing import Any
 from telegrad import rpc
 from telegrad.compose import make_agent
 from telegrad.rendezvous import parse_init_method, secured
-from telegrad.rpc.seams import set_process_agent
+from telegrad.rpc.seams import CallablePolicy, set_process_agent
 from telegrad.testing.channel import Channel
 from telegrad.testing.fault_plan import FaultPlan
 from telegrad.testing.faults import FaultyNetwork, FaultyTransport
 from telegrad.transport import GrpcTransport, Transport, find_tls, find_token
-from telegrad.wire import CallablePolicy
 
 __all__ = ["main", "over_faults", "run_function", "serve"]
 

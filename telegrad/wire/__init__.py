@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from telegrad.wire import names
 from telegrad.wire.body import read_body, write_body
 from telegrad.wire.decoder import decode, decode_exception
-from telegrad.wire.document import DEFAULT_LIMITS, SMALL_LIMITS, DecodeLimits, read_head
+from telegrad.wire.document import DEFAULT_LIMITS, SMALL_LIMITS, Allowance, DecodeLimits, read_head
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.exceptions import add_note
@@ -51,10 +52,7 @@ from telegrad.wire.pieces import (
     read_chunk,
     read_chunk_header,
 )
-from telegrad.wire.policy.bounds import check_call
-from telegrad.wire.policy.exposure import expose
-from telegrad.wire.policy.policy import CallablePolicy, Decide
-from telegrad.wire.policy.project import Project
+from telegrad.wire.project import Project, is_foreign_name
 from telegrad.wire.registry import (
     HOST,
     MOST_GPUS,
@@ -85,10 +83,9 @@ __all__ = [
     "PIECE_BYTES",
     "SHADOW_BYTES",
     "SMALL_LIMITS",
+    "Allowance",
     "Assembly",
     "Buffer",
-    "CallablePolicy",
-    "Decide",
     "DecodeLimits",
     "DeviceMap",
     "Encoded",
@@ -108,7 +105,6 @@ __all__ = [
     "Project",
     "Span",
     "add_note",
-    "check_call",
     "chunk_header",
     "copy_of",
     "cut",
@@ -120,14 +116,15 @@ __all__ = [
     "encode",
     "encode_exception",
     "escaped",
-    "expose",
     "first_gpu",
     "import_missing_with",
     "inline_parts",
+    "is_foreign_name",
     "land",
     "measure",
     "mode_of",
     "name_of",
+    "names",
     "pack_frame",
     "pack_lines",
     "place_by",

@@ -17,7 +17,6 @@ from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
 from telegrad.wire.document import DEFAULT_LIMITS, Allowance, DecodeLimits, Reading, Tag, unpack
 from telegrad.wire.exceptions import unpack_exception
 from telegrad.wire.external import rebuild
-from telegrad.wire.policy.policy import CallablePolicy
 from telegrad.wire.registry import registered_type_by_name
 from telegrad.wire.values import array_types, builtin_types, class_types
 
@@ -48,7 +47,7 @@ def decode(
         document: A document from `encode`, or from anyone.
         externals: The externals beside it, in order.
         functions: Returns the function of a name, or raises CallRefusedError or
-            FunctionNotFoundError; by default the policy is `CallablePolicy("project")`.
+            FunctionNotFoundError; None refuses all functions.
         limits: The limits on the resources that the document may use here.
         nesting: The number of exceptions that it is inside of.
         allowance: The allowance of the document that it is a part of.
@@ -218,8 +217,10 @@ class _Document:
         return found
 
     def _find(self, name: str) -> object:
+        if self._functions is None:
+            return DecodeError(f"{name[:200]!r}: no function may stand in this message")
         try:
-            return (self._functions or CallablePolicy().resolve)(name)
+            return self._functions(name)
         except (CallRefusedError, FunctionNotFoundError) as error:
             refused = DecodeError(str(error))
             refused.__cause__ = error

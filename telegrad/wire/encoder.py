@@ -24,7 +24,7 @@ from telegrad.wire.document import MARKERS, Conversion, Refused, Tag
 from telegrad.wire.exceptions import pack_exception
 from telegrad.wire.external import PACKER_BYTES, describe
 from telegrad.wire.names import bases, name_of
-from telegrad.wire.policy.project import Project
+from telegrad.wire.project import Project
 from telegrad.wire.registry import (
     AT_ONCE,
     PLAIN,

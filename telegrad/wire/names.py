@@ -1,13 +1,14 @@
 """Functions by reference: the name of a function, checked at the caller to lead back to it.
 
 A function or class travels as `module:qualname`. The callee's treatment of such a name is in
-`telegrad.wire.policy.policy`.
+`telegrad.rpc.policy.policy`.
 """
 
 from __future__ import annotations
 
 import builtins
 import functools
+import importlib
 import re
 import sys
 import types
@@ -16,7 +17,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
 
-from telegrad.errors import DecodeError, EncodeError
+from telegrad.errors import DecodeError, EncodeError, FunctionNotFoundError
 
 __all__ = [
     "MAIN_NAMES",
@@ -33,6 +34,7 @@ __all__ = [
     "instance_dict",
     "is_class",
     "is_exactly",
+    "load",
     "main_module",
     "main_script",
     "module_namespace",
@@ -247,6 +249,22 @@ def find(module: types.ModuleType, parts: tuple[str, ...]) -> Found | None:
     elif type(raw) is classmethod and owners:
         value = types.MethodType(raw.__func__, owners[-1])
     return Found(value, raw, tuple(owners))
+
+
+def load(name: str) -> object:
+    """Returns the object of a name, and imports its module: for a sender that may run any code.
+
+    Raises:
+        FunctionNotFoundError: There is none.
+    """
+    module_name, parts = split(name)
+    try:
+        found = find(module_of(module_name) or importlib.import_module(module_name), parts)
+    except ImportError as error:
+        raise FunctionNotFoundError(f"there is no {name!r} in this process: {error}") from error
+    if found is None:
+        raise FunctionNotFoundError(f"there is no {name!r} in this process")
+    return found.value
 
 
 def find_class(name: object) -> type:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from telegrad.errors import DecodeError
+from telegrad.rpc.seams import CallablePolicy
 from telegrad.transport.security.handshake import (
     AcceptHandshake,
     DialHandshake,
@@ -27,7 +28,6 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import (
     BLOCK_BYTES,
     Assembly,
-    CallablePolicy,
     DecodeLimits,
     Envelope,
     Piece,

@@ -12,7 +12,7 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 from telegrad import checkpoint, nn, optim, tensor
-from telegrad.wire.policy.allowed import ALLOWED_PACKAGES
+from telegrad.rpc.policy.allowed import ALLOWED_PACKAGES
 
 
 class Net(nn.Module):

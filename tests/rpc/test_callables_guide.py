@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from telegrad import rpc
+from telegrad.rpc.seams import CallablePolicy
 from telegrad.transport.security import audit
-from telegrad.wire import CallablePolicy
 from tests.conftest import Programs
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "callables.md").read_text()

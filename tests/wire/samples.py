@@ -22,16 +22,22 @@ from telegrad.errors import (
     TelegradError,
     WorkerLostError,
 )
-from telegrad.wire import decode, describe, encode, expose, rebuild
+from telegrad.rpc import expose
+from telegrad.rpc.seams import CallablePolicy
+from telegrad.wire import decode, describe, encode, rebuild
 
 __all__ = ["os", "subprocess", "system"]
+
+
+FUNCTIONS = CallablePolicy().resolve
 
 
 def round_trip(value: Any) -> Any:
     """Sends a value as far as the bytes and back."""
     encoded = encode(value)
     metadata, buffers = describe(encoded.externals)
-    return decode(encoded.document, rebuild(metadata, [bytearray(each) for each in buffers]))
+    arrays = rebuild(metadata, [bytearray(each) for each in buffers])
+    return decode(encoded.document, arrays, functions=FUNCTIONS)
 
 
 class Color(Enum):

@@ -21,9 +21,11 @@ import numpy as np
 import pytest
 
 from telegrad.errors import CallRefusedError, EncodeError, FunctionNotFoundError
+from telegrad.rpc import expose
+from telegrad.rpc.policy.allowed import ALLOWED_NAMES
+from telegrad.rpc.seams import CallablePolicy
 from telegrad.types import WorkerInfo
-from telegrad.wire import CallablePolicy, FunctionRef, expose, import_missing_with, name_of
-from telegrad.wire.policy.allowed import ALLOWED_NAMES
+from telegrad.wire import FunctionRef, import_missing_with, name_of
 from tests.wire import samples
 
 S = "tests.wire.samples"

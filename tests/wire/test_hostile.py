@@ -38,7 +38,7 @@ from telegrad.wire import (
 )
 from telegrad.wire.document import MARKERS, Tag
 from tests.repeated import on_examples
-from tests.wire.samples import Access, Color, OddError, Pair, Point, double
+from tests.wire.samples import FUNCTIONS, Access, Color, OddError, Pair, Point, double
 
 SAMPLE = {
     "args": [(1, 2**70), {3: {4}}, Point(1.0, Color.RED), Pair(1, 2j), double, np.float32(3)],
@@ -79,7 +79,7 @@ def mutations(draw: st.DrawFn, data: bytes) -> bytes:
 def decodes_or_refuses(document: bytes, externals: Any = ()) -> Any:
     before = set(sys.modules)
     try:
-        return decode(document, externals)
+        return decode(document, externals, functions=FUNCTIONS)
     except DecodeError:
         return None
     finally:
@@ -234,8 +234,16 @@ def test_a_dataclass_gets_no_attribute_that_its_class_would_run() -> None:
 
 @pytest.mark.parametrize("name", ["os:system", "subprocess:run", "builtins:eval", "numpy:load"])
 def test_a_function_as_a_value_is_one_that_may_be_called(name: str) -> None:
+    document = msgpack.packb(["x", msgpack.ExtType(Tag.FUNCTION, name.encode())])
     with pytest.raises(DecodeError, match="does not let"):
-        decode(msgpack.packb(["x", msgpack.ExtType(Tag.FUNCTION, name.encode())]))
+        decode(document, functions=FUNCTIONS)
+
+
+def test_no_function_may_stand_in_a_message_that_takes_none() -> None:
+    document = encode(("x", double)).document
+    with pytest.raises(DecodeError, match="samples:double': no function may stand"):
+        decode(document)
+    assert decode(document, functions=FUNCTIONS) == ("x", double)
 
 
 def test_an_exception_of_a_class_that_is_none_arrives_as_a_remote_error() -> None:

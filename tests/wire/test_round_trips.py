@@ -27,7 +27,17 @@ from telegrad.wire import decode, describe, encode, encoder, rebuild
 from telegrad.wire import memory as copies
 from telegrad.wire.registry import PLAIN
 from tests.repeated import on_examples
-from tests.wire.samples import Access, Bits, Color, Pair, Point, Slotted, double, round_trip
+from tests.wire.samples import (
+    FUNCTIONS,
+    Access,
+    Bits,
+    Color,
+    Pair,
+    Point,
+    Slotted,
+    double,
+    round_trip,
+)
 from tests.wire.test_arrays import assert_same, dtypes, shapes
 from tests.wire.test_values import same, values
 
@@ -248,7 +258,8 @@ def test_every_kind_of_value_in_every_other(value: Any) -> None:
 def test_what_arrived_is_encoded_as_it_came(value: Any) -> None:
     first = encode(value)
     metadata, buffers = describe(first.externals)
-    arrived = decode(first.document, rebuild(metadata, [bytearray(each) for each in buffers]))
+    arrays = rebuild(metadata, [bytearray(each) for each in buffers])
+    arrived = decode(first.document, arrays, functions=FUNCTIONS)
     again = encode(arrived)
     if not has_sets(value):  # theirs is the order of their hashes
         assert again.document == first.document

@@ -28,6 +28,7 @@ from telegrad.wire.document import MARKERS, Tag
 from telegrad.wire.values import array_types
 from tests.repeated import on_examples
 from tests.wire.samples import (
+    FUNCTIONS,
     Access,
     Bits,
     Called,
@@ -252,7 +253,7 @@ def test_no_object_of_the_senders_becomes_a_factory() -> None:
         decode(msgpack.packb(forged))
     secret = [MARKERS[Tag.DEFAULT_DICT], msgpack.ExtType(Tag.FUNCTION, b"os:system"), 1, 2]
     with pytest.raises(DecodeError, match=r"does not let.*'os:system'.*value.default_factory"):
-        decode(msgpack.packb(secret))
+        decode(msgpack.packb(secret), functions=FUNCTIONS)
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ from typing import TypeAlias
 from telegrad.collectives.link import Link
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc import RRef
+from telegrad.rpc.seams import decode_error, project_function
 from telegrad.wire import (
     Buffer,
-    Envelope,
     copy_of,
-    decode_exception,
+    decode,
     describe,
     encode,
     encode_exception,
-    read_body,
+    rebuild,
 )
 
 __all__ = [
@@ -76,7 +76,7 @@ def unpack(packed: Packed) -> object:
     head = bytes(packed[0])
     _, length = _read_head(head)
     document, externals = head[_HEAD.size :][:length], head[_HEAD.size + length :]
-    return read_body(Envelope("", document=document, externals=externals, buffers=packed[1:]))
+    return decode(document, rebuild(externals, packed[1:]), functions=project_function)
 
 
 def pack_error(error: Exception) -> Packed:
@@ -97,7 +97,7 @@ def unpack_error(packed: Packed) -> BaseException:
     ValueError('too long')
     """
     document = bytes(packed[0])[_HEAD.size :]
-    return decode_exception(read_body(Envelope("", document=document)))
+    return decode_error(decode(document))
 
 
 def copy_packed(packed: Packed) -> Packed:

@@ -11,9 +11,10 @@ from typing import final
 from telegrad.rendezvous import check_name
 from telegrad.rpc.call.device_maps import checked_device_maps
 from telegrad.rpc.limits import Limits, check_integer, seconds
+from telegrad.rpc.policy.policy import Decide
 from telegrad.transport import ConnectionLimits, TlsOptions, is_unix, split_advertised
 from telegrad.types import WorkerName
-from telegrad.wire import Decide, DeviceMap
+from telegrad.wire import DeviceMap
 
 __all__ = [
     "HIGHEST_PORT",

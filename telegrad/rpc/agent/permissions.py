@@ -7,9 +7,10 @@ from typing import Any, final
 
 from telegrad.errors import CallRefusedError
 from telegrad.rpc.call.served_call import current_served_call
+from telegrad.rpc.policy.policy import CallablePolicy
 from telegrad.transport import CALL_REFUSED, Audit
 from telegrad.types import WorkerInfo
-from telegrad.wire import CallablePolicy, FunctionRef
+from telegrad.wire import FunctionRef
 
 __all__ = ["Permissions"]
 

@@ -13,11 +13,13 @@ from types import MemberDescriptorType, TracebackType
 from typing import final
 
 from telegrad.errors import DecodeError, RemoteError
+from telegrad.rpc.policy.policy import project_function
 from telegrad.wire import add_note, decode_exception, encode_exception, escaped
 
 __all__ = [
     "Contained",
     "cut_own_frames",
+    "decode_error",
     "describe_failure",
     "fresh_copy",
     "is_interrupt",
@@ -170,6 +172,17 @@ def describe_failure(error: BaseException, worker: str) -> dict[str, object]:
     }
 
 
+def decode_error(plain: object) -> BaseException:
+    """Returns the exception that `encode_exception` described.
+
+    Functions among its arguments are found if the policy `"project"` lets everybody have them.
+
+    Raises:
+        DecodeError: `plain` is not a description of an exception.
+    """
+    return decode_exception(plain, functions=project_function)
+
+
 def rebuild_failure(body: object) -> BaseException:
     """Returns the exception that a reply of `describe_failure` stands for.
 
@@ -181,7 +194,7 @@ def rebuild_failure(body: object) -> BaseException:
     error: BaseException | None = None
     if body.get("error") is not None:
         try:
-            error = decode_exception(body["error"])
+            error = decode_error(body["error"])
         except DecodeError:
             error = None
     if error is None:

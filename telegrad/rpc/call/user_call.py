@@ -14,8 +14,9 @@ from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.agent.ambient import find_agent
 from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future.future import Future
+from telegrad.rpc.policy.bounds import check_call
 from telegrad.types import WorkerInfo
-from telegrad.wire import Encoded, FunctionRef, check_call, encode, read_head, register_refusal
+from telegrad.wire import Encoded, FunctionRef, encode, read_head, register_refusal
 
 __all__ = [
     "ARGUMENTS",

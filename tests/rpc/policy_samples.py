@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from telegrad.nn import Module
-from telegrad.wire import expose
+from telegrad.rpc import expose
 from tests.wire.samples import double, shown
 
 __all__ = ["Path", "double", "np", "os", "path", "shown", "system"]

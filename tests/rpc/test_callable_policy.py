@@ -19,13 +19,15 @@ import pytest
 from telegrad import nn, tensor
 from telegrad.autograd import RowSparse
 from telegrad.errors import CallRefusedError, FunctionNotFoundError
+from telegrad.rpc import expose
+from telegrad.rpc.policy.allowed import ALLOWED_NAMES, ALLOWED_PACKAGES, REFUSED_METHODS
+from telegrad.rpc.policy.policy import CallableRequest
+from telegrad.rpc.seams import CallablePolicy
 from telegrad.types import WorkerInfo
-from telegrad.wire import CallablePolicy, FunctionRef, expose
-from telegrad.wire.policy.allowed import ALLOWED_NAMES, ALLOWED_PACKAGES, REFUSED_METHODS
-from telegrad.wire.policy.policy import CallableRequest
-from tests.wire import policy_samples as mine
+from telegrad.wire import FunctionRef
+from tests.rpc import policy_samples as mine
 
-P = "tests.wire.policy_samples"
+P = "tests.rpc.policy_samples"
 PROJECT, EXPOSED = CallablePolicy(worker="ps"), CallablePolicy("exposed", worker="ps")
 W0 = WorkerInfo("w0", 0, 17)
 PATHLIB = Path.__module__  # pathlib, or a module in it
@@ -601,7 +603,7 @@ def test_the_modes_remember_what_they_decided(monkeypatch: pytest.MonkeyPatch) -
         decided.append(ref.name)
         return CallableRequest(ref, *others)
 
-    monkeypatch.setattr("telegrad.wire.policy.policy.CallableRequest", request)
+    monkeypatch.setattr("telegrad.rpc.policy.policy.CallableRequest", request)
     for policy, times in ((CallablePolicy(worker="ps"), 1), (Asked().policy, 2)):
         first = policy.resolve(f"{P}:plain", caller=W0)
         assert policy.resolve(f"{P}:plain", caller=W0) is first

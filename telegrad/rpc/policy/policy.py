@@ -12,31 +12,13 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, final
 
 from telegrad.errors import CallRefusedError, FunctionNotFoundError
-from telegrad.types import WorkerInfo
-from telegrad.wire.names import (
-    MAIN_NAMES,
-    Found,
-    FunctionRef,
-    attribute,
-    bases,
-    find,
-    first_in_bases,
-    instance_dict,
-    is_class,
-    main_script,
-    module_namespace,
-    module_of,
-    own_attributes,
-    split,
-    wire_module,
-)
-from telegrad.wire.policy.allowed import (
+from telegrad.rpc.policy.allowed import (
     ALLOWED_NAMES,
     ALLOWED_PACKAGES,
     REFUSED_METHODS,
     VALUE_MODULES,
 )
-from telegrad.wire.policy.exposure import (
+from telegrad.rpc.policy.exposure import (
     defined,
     definers,
     dotted,
@@ -45,12 +27,14 @@ from telegrad.wire.policy.exposure import (
     is_marked,
     is_method,
 )
-from telegrad.wire.policy.project import Project, is_foreign_name
+from telegrad.types import WorkerInfo
+from telegrad.wire import FunctionRef, Project, is_foreign_name, names
 
 __all__ = [
     "CallablePolicy",
     "CallableRequest",
     "Decide",
+    "project_function",
 ]
 
 
@@ -88,12 +72,12 @@ class CallableRequest:
     def not_found(self) -> FunctionNotFoundError:
         """Returns the error for a function that does not exist."""
         module, _, path = self.ref.name.partition(":")
-        if module in MAIN_NAMES:
+        if module in names.MAIN_NAMES:
             return self._not_in_script(path)
-        if module_of(module) is None:
+        if names.module_of(module) is None:
             return FunctionNotFoundError(
                 f"{self._worker} has not imported {module!r}, so it has no {path!r} for"
-                f" {self._who}; import {module} in its script ({main_script()})"
+                f" {self._who}; import {module} in its script ({names.main_script()})"
             )
         return FunctionNotFoundError(
             f"{self._worker} has no {path!r} in its module {module!r}, which {self._who} has;"
@@ -101,7 +85,7 @@ class CallableRequest:
         )
 
     def _not_in_script(self, path: str) -> FunctionNotFoundError:
-        own, script = main_script(), self.ref.script
+        own, script = names.main_script(), self.ref.script
         if script == own:
             return FunctionNotFoundError(
                 f"{self._worker} has no {path!r} in its script ({own}), which is also that of"
@@ -142,7 +126,7 @@ class CallablePolicy:
     Args:
         mode: `"project"`: objects defined in `__main__`, or in modules that this process has
             imported from outside the standard library, site-packages and telegrad; and the
-            functions of `telegrad.wire.policy.allowed`. `"exposed"`: nothing else.
+            functions of `telegrad.rpc.policy.allowed`. `"exposed"`: nothing else.
             `"importable"`: anything; that is remote code execution for anyone who holds the token.
         patterns: Under `"project"`, further dotted names: `"mypkg.*"`, `"math.sqrt"`.
         decide: A function that decides instead of all that, on marked objects too. It gets the
@@ -259,7 +243,7 @@ class CallablePolicy:
         if self._knows(value, method):
             return
         if isinstance(value, _INTERNALS):
-            name = own_attributes(value).get("__name__") or type(value).__qualname__
+            name = names.own_attributes(value).get("__name__") or type(value).__qualname__
             raise CallableRequest(FunctionRef(f"{name}.{method}"), caller, self._worker).refused(
                 f"methods and attributes of a {type(value).__qualname__} cannot be used through an"
                 " RRef; call a function of your own that uses it"
@@ -280,7 +264,7 @@ class CallablePolicy:
                 f" start the worker with RpcOptions(callables=[{called!r}])"
             )
         # An attribute of the object itself, or a foreign function, was judged as "__call__".
-        if [name for _, name in deciding] == [method] != ["__call__"] and not is_class(value):
+        if [name for _, name in deciding] == [method] != ["__call__"] and not names.is_class(value):
             self._remember(type(value), method)
 
     def check_found(
@@ -327,7 +311,7 @@ class CallablePolicy:
         cls = type(value)
         if type(cls) is not type:  # another metaclass may define equality of its classes
             return False
-        function, own = first_in_bases(cls, name), instance_dict(cls)
+        function, own = names.first_in_bases(cls, name), names.instance_dict(cls)
         return (
             type(function) is types.FunctionType
             and (cls, name, function) in self._known_methods
@@ -336,16 +320,16 @@ class CallablePolicy:
 
     def _remember(self, cls: type, name: str) -> None:
         """Remembers that a method may be called on the objects of a class."""
-        function = first_in_bases(cls, name)
+        function = names.first_in_bases(cls, name)
         plain = type(cls) is type and type(function) is types.FunctionType
         if plain and "<locals>" not in cls.__qualname__ and len(self._known_methods) < MOST_KNOWN:
             self._known_methods.add((cls, name, function))
 
     def _may_have(self, value: object, definer: object, method: str) -> bool:
         """Returns True if a class may give this object this method, or a function may be called."""
-        cls = value if is_class(value) else type(value)
-        constructs = is_class(value) and method == "__call__"
-        if is_class(definer) and definer in bases(cls) and not constructs:
+        cls = value if names.is_class(value) else type(value)
+        constructs = names.is_class(value) and method == "__call__"
+        if names.is_class(definer) and definer in names.bases(cls) and not constructs:
             path = f"{definer.__qualname__}.{method}"
             if is_marked(defined(definer, method)[1], path):
                 return True
@@ -360,7 +344,7 @@ class CallablePolicy:
             return False
         if self._project.has(home) or _is_own(home) or self._matches(dotted(definer, method)):
             return True
-        if is_class(definer) and method != "__call__":
+        if names.is_class(definer) and method != "__call__":
             return home in VALUE_MODULES and method not in REFUSED_METHODS
         return f"{home}:{getattr(definer, '__qualname__', '')}" in ALLOWED_NAMES
 
@@ -368,20 +352,20 @@ class CallablePolicy:
 
     def _resolve(self, request: CallableRequest, *, called: bool) -> Callable[..., Any]:
         try:
-            module_name, parts = split(request.ref.name)
+            module_name, parts = names.split(request.ref.name)
         except (ValueError, TypeError) as error:
             raise request.refused(str(error)) from error
         listed = not called and _is_listed(request.ref.name)
         if self._decide is not None and not listed:
             return self._ask_of_name(request, module_name, parts)
-        found = _find(module_of(module_name), parts)
+        found = _find(names.module_of(module_name), parts)
         if found is not None and _is_exposed(found, parts):
             return _callable(found, request)
         if self.mode == "exposed" and not listed:
             raise request.refused("only what is marked with rpc.expose may be called")
         if not self._may_import(module_name, parts):
             self._check_project(module_name, request)
-        if module_of(module_name) is None and self._imports(request.ref.name, parts):
+        if names.module_of(module_name) is None and self._imports(request.ref.name, parts):
             found = _find(_import(module_name, request), parts)
         if found is None:
             raise request.not_found()
@@ -396,7 +380,7 @@ class CallablePolicy:
         count as loaded.
         """
         module = name.partition(":")[0]
-        if name in ALLOWED_NAMES and module_of(module.partition(".")[0]) is not None:
+        if name in ALLOWED_NAMES and names.module_of(module.partition(".")[0]) is not None:
             return True
         return self._may_import(module, parts)
 
@@ -411,7 +395,7 @@ class CallablePolicy:
             return
         if _is_own(module_name):
             return
-        if module_of(module_name) is None and not is_foreign_name(module_name):
+        if names.module_of(module_name) is None and not is_foreign_name(module_name):
             raise request.not_found()
         pattern = request.ref.name.replace(":", ".")
         raise request.refused(
@@ -419,17 +403,17 @@ class CallablePolicy:
             f" the worker with RpcOptions(callables=[{pattern!r}])"
         )
 
-    def _is_at_home(self, found: Found, name: str) -> bool:
+    def _is_at_home(self, found: names.Found, name: str) -> bool:
         """Returns True if the object is also defined where it may be called, not just imported."""
         if self.mode == "importable" or name in ALLOWED_NAMES:
             return True
         target = _function_of(found)
-        home = attribute(target, "__module__")
+        home = names.attribute(target, "__module__")
         if type(home) is not str:
             return self._matches(name.replace(":", "."))
-        path = attribute(target, "__qualname__") or ""
+        path = names.attribute(target, "__qualname__") or ""
         return (
-            wire_module(home) == name.partition(":")[0]
+            names.wire_module(home) == name.partition(":")[0]
             or _is_own(home)
             or self._project.has(home)
             or self._matches(f"{home}.{path}")
@@ -440,10 +424,10 @@ class CallablePolicy:
     def _ask_of_name(
         self, request: CallableRequest, module_name: str, parts: tuple[str, ...]
     ) -> Callable[..., Any]:
-        asked = wire_module(module_name), ".".join(parts)
+        asked = names.wire_module(module_name), ".".join(parts)
         self._ask(request, *asked)
-        module = module_of(module_name)
-        found = find(_import(module_name, request) if module is None else module, parts)
+        module = names.module_of(module_name)
+        found = names.find(_import(module_name, request) if module is None else module, parts)
         if found is None:
             raise request.not_found()
         function = _callable(found, request)
@@ -453,16 +437,16 @@ class CallablePolicy:
 
     def _ask_of_method(self, value: object, method: str, caller: WorkerInfo | None) -> None:
         """Asks about `Class.method`, and about its definition if that is in another module."""
-        cls = value if is_class(value) else type(value)
-        asked = wire_module(cls.__module__), f"{cls.__qualname__}.{method}"
+        cls = value if names.is_class(value) else type(value)
+        asked = names.wire_module(cls.__module__), f"{cls.__qualname__}.{method}"
         if method == "__call__":
             asked = home_of(value)
         request = CallableRequest(FunctionRef(":".join(asked)), caller, self._worker)
         self._ask(request, *asked)
         for definer, name in definers(value, method):
-            if not (is_class(definer) and definer in bases(cls)):
+            if not (names.is_class(definer) and definer in names.bases(cls)):
                 self._ask_elsewhere(request, asked, home_of(definer))
-            elif not _is_below(home := wire_module(definer.__module__), asked[0]):
+            elif not _is_below(home := names.wire_module(definer.__module__), asked[0]):
                 self._ask(request, home, f"{definer.__qualname__}.{name}")
 
     def _ask_elsewhere(
@@ -492,47 +476,59 @@ class CallablePolicy:
         )
 
 
+def project_function(name: str) -> Callable[..., Any]:
+    """Returns the function of a name if the mode `"project"` lets every worker call it here.
+
+    It is for values that belong to no call of one agent: of collectives, and of exceptions.
+
+    Raises:
+        CallRefusedError: The function may not be called here.
+        FunctionNotFoundError: There is no function of that name here.
+    """
+    return CallablePolicy().resolve(name)
+
+
 def _at_top(name: str) -> object:
     """Returns the object at the top of a module that has this name; None if there is none."""
     module, _, path = name.partition(":")
-    home = module_of(module)
-    return None if home is None else module_namespace(home).get(path)
+    home = names.module_of(module)
+    return None if home is None else names.module_namespace(home).get(path)
 
 
-def _find(module: types.ModuleType | None, parts: tuple[str, ...]) -> Found | None:
-    return find(module, parts) if module is not None else None
+def _find(module: types.ModuleType | None, parts: tuple[str, ...]) -> names.Found | None:
+    return names.find(module, parts) if module is not None else None
 
 
 def _path_to(function: object) -> str:
     """Returns the qualified name of a function or class if that leads to it, else ""."""
     module, path = home_of(function)
-    found = _find(module_of(module), tuple(path.split(".")))
+    found = _find(names.module_of(module), tuple(path.split(".")))
     return path if found is not None and found.value is function else ""
 
 
-def _callable(found: Found, request: CallableRequest) -> Callable[..., Any]:
+def _callable(found: names.Found, request: CallableRequest) -> Callable[..., Any]:
     value = found.value
     if not callable(value):
         raise request.refused(f"it is a {type(value).__qualname__}, not a function or class")
     return value
 
 
-def _function_of(found: Found) -> object:
+def _function_of(found: names.Found) -> object:
     value = found.value
     return value.__func__ if type(value) is types.MethodType else value
 
 
-def _is_exposed(found: Found, parts: tuple[str, ...]) -> bool:
+def _is_exposed(found: names.Found, parts: tuple[str, ...]) -> bool:
     """Returns True if an object is marked, or was defined in a marked class on the way to it."""
     target = _function_of(found)
     if is_marked(target, ".".join(parts)):
         return True
-    names = parts[len(parts) - len(found.owners) :]
+    path = parts[len(parts) - len(found.owners) :]
     covered = False
-    for owner, name in zip(found.owners, names, strict=True):
+    for owner, name in zip(found.owners, path, strict=True):
         definer, raw = defined(owner, name)
-        path = str(attribute(owner, "__qualname__"))
-        covered = (covered or is_marked(owner, path)) and is_at_home(raw, definer)
+        qualname = str(names.attribute(owner, "__qualname__"))
+        covered = (covered or is_marked(owner, qualname)) and is_at_home(raw, definer)
     return covered
 
 

@@ -10,7 +10,7 @@ checks a function among the arguments like a function to call.
 
 Some of Python's own functions are missing because a small number can keep them busy for ever while
 they hold the interpreter: `pow`, `round(1, -10**12)`, `math.factorial`, `comb` and `perm`
-(`operator.pow` is for arrays). `telegrad.wire.policy.bounds` refuses such arguments of the others.
+(`operator.pow` is for arrays). `telegrad.rpc.policy.bounds` refuses such arguments of the others.
 Names that a version of NumPy or Python lacks are not found there, like any unknown name.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from telegrad.errors import CallRefusedError
-from telegrad.wire import CallablePolicy
+from telegrad.rpc.seams import CallablePolicy
 
 
 class Base:

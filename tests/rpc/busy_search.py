@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from telegrad.errors import CallRefusedError
-from telegrad.wire import check_call
-from telegrad.wire.policy.allowed import ALLOWED_NAMES
+from telegrad.rpc.policy.allowed import ALLOWED_NAMES
+from telegrad.rpc.policy.bounds import check_call
 
 SECONDS = 3.0  # of the processor; every call takes milliseconds
 MEMORY = 2**29  # bytes more than at the start: whoever asks for more gets a MemoryError at once

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from telegrad.errors import CallRefusedError, DecodeError
-from telegrad.wire.document import DEFAULT_LIMITS, Allowance
+from telegrad.wire import DEFAULT_LIMITS, Allowance
 
 __all__ = ["check_call"]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from telegrad.errors import CallRefusedError
-from telegrad.wire import check_call
+from telegrad.rpc.policy.bounds import check_call
 
 BUSY: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("builtins:int", [Decimal("1e99999999")], {}),
@@ -110,7 +110,7 @@ def test_usual_calls_are_not_refused(subtests: pytest.Subtests) -> None:
 @pytest.mark.long  # 15 s; the rows above are what it found
 def test_a_search_through_the_whole_list_finds_no_other() -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "tests.wire.busy_search"],
+        [sys.executable, "-m", "tests.rpc.busy_search"],
         capture_output=True,
         text=True,
         check=False,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, final
 
-from telegrad.wire.names import attribute, bases, is_class, namespace, own_attributes, wire_module
+from telegrad.wire import names
 
 __all__ = [
     "defined",
@@ -88,12 +88,12 @@ def is_marked(target: object, path: str) -> bool:
     mark = _mark_of(target)
     if mark is None:
         return False
-    inside = None if is_class(target) else own_attributes(target).get("__wrapped__")
-    return _mark_of(inside) is not mark or attribute(target, "__qualname__") == path
+    inside = None if names.is_class(target) else names.own_attributes(target).get("__wrapped__")
+    return _mark_of(inside) is not mark or names.attribute(target, "__qualname__") == path
 
 
 def _mark_of(target: object) -> _Mark | None:
-    attributes = namespace(target) if is_class(target) else own_attributes(target)
+    attributes = names.namespace(target) if names.is_class(target) else names.own_attributes(target)
     mark = attributes.get(_ATTRIBUTE)
     return mark if type(mark) is _Mark else None
 
@@ -122,9 +122,9 @@ def definers(value: object, method: str) -> tuple[tuple[object, str], ...]:
             return definers(value.func, method)
         if type(value) is types.MethodType:
             return definers(value.__func__, method)
-        if is_class(value) or _has_home(value):
+        if names.is_class(value) or _has_home(value):
             return ((value, method),)
-    own = None if is_class(value) else own_attributes(value).get(method)
+    own = None if names.is_class(value) else names.own_attributes(value).get(method)
     if callable(own):
         return definers(own, "__call__")
     definer, raw = defined(value, method)
@@ -138,7 +138,7 @@ def is_at_home(raw: object, definer: type) -> bool:
 
     That includes a function made there by a decorator that does not name the wrapped function.
     """
-    if is_class(raw):
+    if names.is_class(raw):
         (module, path), (home, inside) = _module_and_name(raw), _module_and_name(definer)
         return f"{module}:{path}".startswith(f"{home}:{inside}.")
     if _is_builtin_method(definer, raw):
@@ -146,7 +146,7 @@ def is_at_home(raw: object, definer: type) -> bool:
     if not _has_home(raw):
         return False
     module, path = _module_and_name(raw)
-    return module == attribute(definer, "__module__") or "<locals>" in path
+    return module == names.attribute(definer, "__module__") or "<locals>" in path
 
 
 def is_method(value: object, name: str) -> bool:
@@ -154,14 +154,14 @@ def is_method(value: object, name: str) -> bool:
 
     A class that was defined inside the object's class counts as a method.
     """
-    if not is_class(value):
+    if not names.is_class(value):
         _, looked_up_by = defined(value, "__getattribute__")
-        if name in own_attributes(value) or isinstance(looked_up_by, types.FunctionType):
+        if name in names.own_attributes(value) or isinstance(looked_up_by, types.FunctionType):
             return False
     definer, raw = defined(value, name)
     if not callable(raw):
         return False
-    if is_class(raw):
+    if names.is_class(raw):
         return is_at_home(raw, definer)
     return _has_home(raw) or _is_builtin_method(definer, raw)
 
@@ -175,27 +175,27 @@ def home_of(value: object) -> tuple[str, str]:
         return home_of(value.func)
     if type(value) is types.MethodType:
         return home_of(value.__func__)
-    if is_class(value) or _has_home(value):
+    if names.is_class(value) or _has_home(value):
         module, path = map(str, _module_and_name(value))
-        return wire_module(module), path
+        return names.wire_module(module), path
     owner = getattr(value, "__self__", None)
     bound = isinstance(value, types.BuiltinFunctionType) and owner is not None
     cls = type(owner) if bound else type(value)
     method = value.__name__ if isinstance(value, types.BuiltinFunctionType) else "__call__"
-    return wire_module(cls.__module__), f"{cls.__qualname__}.{method}"
+    return names.wire_module(cls.__module__), f"{cls.__qualname__}.{method}"
 
 
 def dotted(definer: object, method: str) -> str:
     """Returns the name of a method in messages and patterns."""
     path = ".".join(map(str, _module_and_name(definer)))
-    return f"{path}.{method}" if is_class(definer) and method != "__call__" else path
+    return f"{path}.{method}" if names.is_class(definer) and method != "__call__" else path
 
 
 def defined(value: object, name: str) -> tuple[type, object]:
     """Returns the class that gives an object, or a class, this name, and the object it defines."""
-    cls = value if is_class(value) else type(value)
-    definer = next((base for base in bases(cls) if name in namespace(base)), cls)
-    raw: Any = namespace(definer).get(name)
+    cls = value if names.is_class(value) else type(value)
+    definer = next((base for base in names.bases(cls) if name in names.namespace(base)), cls)
+    raw: Any = names.namespace(definer).get(name)
     return definer, raw.__func__ if issubclass(type(raw), (staticmethod, classmethod)) else raw
 
 
@@ -212,4 +212,4 @@ def _has_home(value: object) -> bool:
 
 
 def _module_and_name(value: object) -> tuple[Any, Any]:
-    return attribute(value, "__module__"), attribute(value, "__qualname__")
+    return names.attribute(value, "__module__"), names.attribute(value, "__qualname__")
