@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from telegrad import collectives, parallel
+from telegrad import collectives
 from telegrad.collectives.seams import Groups, GroupTerms
 from telegrad.compose import make_agent
 from telegrad.errors import (
@@ -73,9 +73,6 @@ MODULE_ADVICE = (
 )
 
 register_refusal(Module, MODULE_ADVICE)
-
-# What other workers call by name must have been imported on each, whatever its script imports.
-CALLED_BY_NAME = (parallel.RemoteModule, parallel.DistributedOptimizer)
 
 
 def init_rpc(

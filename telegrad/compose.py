@@ -1,4 +1,8 @@
-"""The composition root: the one place that plugs the parts of an agent together."""
+"""The composition root: the one place that plugs the parts of an agent together.
+
+Whatever a worker's script imports, the packages that are imported here are there, so that other
+workers may call `parallel.RemoteModule` and the like by name.
+"""
 
 from __future__ import annotations
 

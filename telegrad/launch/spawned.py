@@ -33,6 +33,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, final
 
 import numpy as np
@@ -55,7 +56,6 @@ from telegrad.launch.policy import GRACE
 from telegrad.launch.policy import describe as ending_of
 from telegrad.launch.run import RunOptions, environment_of, serving
 from telegrad.launch.supervisor import Watcher
-from telegrad.parallel import ProcessContext
 from telegrad.rpc.seams import decode_error
 from telegrad.transport import write_token_file
 from telegrad.wire import (
@@ -101,8 +101,8 @@ CAUSE_SECONDS: Final = 5.0
 
 
 @final
-class SpawnedProcesses(ProcessContext):
-    """The processes of one call of `spawn`.
+class SpawnedProcesses:
+    """The processes of one call of `spawn`; see `telegrad.parallel.ProcessContext`.
 
     Args:
         call: The call that each makes.
@@ -214,6 +214,17 @@ class SpawnedProcesses(ProcessContext):
                 self._cut_short = sorted(self._running)
                 for process in self._processes:
                     process.terminate()
+
+    def __enter__(self) -> SpawnedProcesses:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _close_running(self) -> None:
         for descriptor in self._running.values():

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 __all__ = ["ProcessContext", "spawn"]
 
 
-class ProcessContext(ABC):
+@runtime_checkable
+class ProcessContext(Protocol):
     """The processes of one `spawn(join=False)`, by rank.
 
     When a `with` block on it ends, `close` ends those that still run.
@@ -56,16 +57,18 @@ class ProcessContext(ABC):
     def close(self) -> None:
         """Ends the processes that still run: SIGTERM, and SIGKILL after 5 s. Idempotent."""
 
+    @abstractmethod
     def __enter__(self) -> ProcessContext:
-        return self
+        """Returns itself."""
 
+    @abstractmethod
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        """Closes it."""
 
 
 def spawn(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from telegrad.rpc import functions
-from telegrad.rpc.agent.agent import Agent
+from telegrad.rpc.agent.agent import Agent, init_rpc
 from telegrad.rpc.agent.events import on_join, on_leave, on_loss
 from telegrad.rpc.agent.members import RpcStatistics
 from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.api import (
     get_worker_info,
     get_worker_infos,
-    init_rpc,
     is_initialized,
     remote,
     rpc_async,

@@ -19,7 +19,6 @@ from typing import (
 from telegrad.errors import BlockingCallError
 from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent
 from telegrad.rpc.agent.members import RpcStatistics
-from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.call.retry import call_again
 from telegrad.rpc.call.serving import CALL
@@ -31,14 +30,10 @@ from telegrad.rpc.rref.rref import RRef, create_rref
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
-if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
-
 __all__ = [
     "call",
     "get_worker_info",
     "get_worker_infos",
-    "init_rpc",
     "is_initialized",
     "remote",
     "rpc_async",
@@ -185,62 +180,6 @@ def async_verb(verb: Callable[..., Any]) -> RpcAsync:
 def remote_verb(verb: Callable[..., Any]) -> Remote:
     """Gives a function or method the type of `remote`."""
     return verb
-
-
-# These two import the composition root when they are called.
-
-
-def init_rpc(
-    name: str | None = None,
-    *,
-    rank: int | None = None,
-    world_size: int | None = None,
-    init_method: str | None = None,
-    options: RpcOptions | None = None,
-) -> Agent:
-    """Joins the job and starts this process' agent; returns once all workers are there.
-
-    With `RpcOptions.start_when` it returns once some of them are there.
-
-    Args:
-        name: This worker's name: `[A-Za-z0-9._-]`, up to 63 characters; names must differ by more
-            than upper and lower case. By default `TELEGRAD_NAME`, else `worker{rank}`.
-        rank: This worker's rank, from 0; by default from the environment.
-        world_size: The number of workers; by default from the environment.
-        init_method: `env://` (the default if RANK is set), `tcp://host:port` of rank 0, or
-            `file:///path` of a file that all workers see and rank 0 writes,
-            `multicast://239.255.0.1:port` of a group in which rank 0 answers, `slurm://` under
-            Slurm, or the address of a plug-in (`docs/network.md`). Without any of these it starts a job of
-            one on loopback, which `launch.LocalWorkers` may join. With `?late=1` behind the address
-            it joins a job that has already started, which gives it its rank.
-        options: Timeouts, addresses, credentials, threads.
-
-    Returns:
-        The agent, which may be used as a context manager.
-
-    Raises:
-        AlreadyInitializedError: An agent runs in this process.
-        RendezvousTimeoutError: Not all workers came in time; `.missing` names them.
-        JoinCancelledError: Another thread, or a signal handler, called `shutdown` meanwhile.
-        RendezvousError: The job could not be joined.
-        EvictedError: The coordinator gave this worker up before it was complete.
-        DuplicateNameError: Another living worker has the name or the rank.
-        AuthenticationError: One side does not hold the other's token.
-        ValueError: An argument is invalid, or Slurm or MPI started this process as one of several
-            and nothing says which rank it has.
-        OSError: A port is in use.
-
-    Example:
-        >>> from telegrad import rpc
-        >>> with rpc.init_rpc("trainer") as agent:  # a job of one
-        ...     agent.name, agent.rank, agent.world_size
-        ('trainer', 0, 1)
-    """
-    from telegrad import _distributed  # noqa: PLC0415 - a door
-
-    return _distributed.init_rpc(
-        name, rank=rank, world_size=world_size, init_method=init_method, options=options
-    )
 
 
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:

@@ -27,9 +27,9 @@ from telegrad.rpc.call.user_call import CallMode, UserCall
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import origin_here
 from telegrad.rpc.limits import seconds
-from telegrad.rpc.rref.reference import Arrival
 from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
 from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.rpc.rref.value import Arrival
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 

@@ -1,4 +1,4 @@
-"""The agent for users: the verbs of `telegrad.rpc` on one given worker, and its end."""
+"""The agent for users: how it joins a job, the verbs of `telegrad.rpc` on it, and its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from telegrad.rpc.stream.stream import Stream
     from telegrad.types import WorkerInfo
 
-__all__ = ["Agent", "agent_of", "core_of"]
+__all__ = ["Agent", "agent_of", "core_of", "init_rpc"]
 
 
 @final
@@ -232,6 +232,59 @@ class Agent:
 
     def __repr__(self) -> str:
         return repr(self._core)
+
+
+def init_rpc(
+    name: str | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    init_method: str | None = None,
+    options: RpcOptions | None = None,
+) -> Agent:
+    """Joins the job and starts this process' agent; returns once all workers are there.
+
+    With `RpcOptions.start_when` it returns once some of them are there.
+
+    Args:
+        name: This worker's name: `[A-Za-z0-9._-]`, up to 63 characters; names must differ by more
+            than upper and lower case. By default `TELEGRAD_NAME`, else `worker{rank}`.
+        rank: This worker's rank, from 0; by default from the environment.
+        world_size: The number of workers; by default from the environment.
+        init_method: `env://` (the default if RANK is set), `tcp://host:port` of rank 0, or
+            `file:///path` of a file that all workers see and rank 0 writes,
+            `multicast://239.255.0.1:port` of a group in which rank 0 answers, `slurm://` under
+            Slurm, or the address of a plug-in (`docs/network.md`). Without any of these it starts a job of
+            one on loopback, which `launch.LocalWorkers` may join. With `?late=1` behind the address
+            it joins a job that has already started, which gives it its rank.
+        options: Timeouts, addresses, credentials, threads.
+
+    Returns:
+        The agent, which may be used as a context manager.
+
+    Raises:
+        AlreadyInitializedError: An agent runs in this process.
+        RendezvousTimeoutError: Not all workers came in time; `.missing` names them.
+        JoinCancelledError: Another thread, or a signal handler, called `shutdown` meanwhile.
+        RendezvousError: The job could not be joined.
+        EvictedError: The coordinator gave this worker up before it was complete.
+        DuplicateNameError: Another living worker has the name or the rank.
+        AuthenticationError: One side does not hold the other's token.
+        ValueError: An argument is invalid, or Slurm or MPI started this process as one of several
+            and nothing says which rank it has.
+        OSError: A port is in use.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer") as agent:  # a job of one
+        ...     agent.name, agent.rank, agent.world_size
+        ('trainer', 0, 1)
+    """
+    from telegrad import _distributed  # noqa: PLC0415 - a door
+
+    return _distributed.init_rpc(
+        name, rank=rank, world_size=world_size, init_method=init_method, options=options
+    )
 
 
 def agent_of(core: AgentCore) -> Agent:

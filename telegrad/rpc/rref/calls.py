@@ -13,7 +13,7 @@ str) comes with the news that it is there, and its creator fetches it without a 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, final
@@ -28,8 +28,8 @@ from telegrad.rpc.future.unread import origin_here, watch_from
 from telegrad.rpc.future.waits import comes_from
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.protocol import ForkId, ForkState, RRefId
-from telegrad.rpc.rref.reference import Method, Reference, name_of_class, released_error
-from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.rpc.rref.table import Reference, RRefRegistry
+from telegrad.rpc.rref.value import name_of_class, released_error
 from telegrad.wire import Encoded
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ __all__ = [
     "REMOTE",
     "Asked",
     "Creation",
+    "Method",
     "RRefCalls",
     "failed",
     "follow",
@@ -53,6 +54,34 @@ __all__ = [
 
 # Keeps a value for a call: a fork of another worker's, one more reference to an own one.
 Used: TypeAlias = ForkId | Reference
+
+
+# -- a method of an RRef's value, as a request names it ----------------------------------------------
+
+
+@final
+@dataclass(slots=True)  # frozen ones take three times as long to make
+class Method:
+    """One method of an RRef's value, with its arguments."""
+
+    reference: Reference
+    name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """Its name in messages."""
+        return f"{self.reference.type_name or 'RRef'}.{self.name}"
+
+    def payload(self) -> dict[str, object]:
+        """Returns the body of the request."""
+        return {
+            "rref": list(self.reference.rref),
+            "method": self.name,
+            "args": list(self.args),
+            "kwargs": dict(self.kwargs),
+        }
 
 
 # -- a creation that was asked for here: its end, and those who hear of its failure --------------
@@ -281,7 +310,7 @@ class RRefCalls:
             return None
         self.registry.check_open()
         if reference.released:
-            raise released_error(reference)
+            raise released_error(reference.owner)
         failure = self.registry.failure(reference)
         known = new_future(self._agent.pool.submit, "RRef.to_here")
         if failure is None:
@@ -450,7 +479,7 @@ class RRefCalls:
 
     def _value(self, reference: Reference) -> Future[Any]:
         if reference.released:
-            raise released_error(reference)
+            raise released_error(reference.owner)
         value = self.registry.value(reference.rref)
         if value is None:
             raise self.registry.gone(reference.rref)
@@ -477,7 +506,7 @@ class RRefCalls:
         state = None if reference.released else self.registry.use(fork)
         if state is None:
             self.registry.check_open()
-            raise released_error(reference)
+            raise released_error(reference.owner)
         if reference.asked is not None:
             reference.hears()
         return fork, None if state in _HAS_VALUE else self.registry.failure(reference)

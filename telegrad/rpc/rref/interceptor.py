@@ -27,7 +27,6 @@ from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.rref.calls import NAME, Creation, RRefCalls
 from telegrad.rpc.rref.protocol import ForkId, RRefId, fork_id, rref_id
-from telegrad.rpc.rref.reference import Arrival, Counted, Reference
 from telegrad.rpc.rref.serving import RRefServing
 from telegrad.rpc.rref.table import (
     CHILD_ACCEPT,
@@ -35,9 +34,12 @@ from telegrad.rpc.rref.table import (
     FORK_CONFIRM,
     FORK_REQUEST,
     USER_DELETE,
+    Counted,
+    Reference,
     RRefMail,
     RRefRegistry,
 )
+from telegrad.rpc.rref.value import Arrival
 from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, Envelope, Land, Memory, escaped
 

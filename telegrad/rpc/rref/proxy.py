@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 from telegrad.errors import BlockingCallError
 from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.limits import seconds
-from telegrad.rpc.rref.calls import RRefCalls
-from telegrad.rpc.rref.reference import Method
+from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.transport import on_own_loop
 
 if TYPE_CHECKING:
-    from telegrad.rpc.rref.reference import Reference
+    from telegrad.rpc.rref.table import Reference
 
 __all__ = [
     "MethodProxy",

@@ -11,13 +11,13 @@ from telegrad.errors import BlockingCallError, InvalidUseError
 from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.future.unread import watched
-from telegrad.rpc.rref.calls import RRefCalls
+from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.rpc.rref.interceptor import attach_with, describe_nothing, rebuild_traveller
 from telegrad.rpc.rref.protocol import ForkState
 from telegrad.rpc.rref.proxy import MethodProxy, SyncProxy, not_here
-from telegrad.rpc.rref.reference import Counted, Method, Reference, name_of_type
 from telegrad.rpc.rref.stream import RRefStreams
-from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.rpc.rref.table import Counted, Reference, RRefRegistry
+from telegrad.rpc.rref.value import name_of_type
 from telegrad.transport import on_own_loop
 from telegrad.wire import ExternalType, register_external
 

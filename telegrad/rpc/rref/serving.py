@@ -10,7 +10,7 @@ import contextvars
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from telegrad.errors import CallRefusedError, DecodeError
 from telegrad.rpc.call.failure import fresh_copy
@@ -38,23 +38,18 @@ from telegrad.rpc.rref.calls import (
     result,
 )
 from telegrad.rpc.rref.protocol import RRefId, rref_id
-from telegrad.rpc.rref.reference import (
-    Reference,
-    RunMethod,
-    call_method,
-    name_of_type,
-    read_attribute,
-    word_of,
-)
-from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.rpc.rref.table import Reference, RRefRegistry
+from telegrad.rpc.rref.value import name_of_class, name_of_type, word_of
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_head
 
 __all__ = [
     "AdmittedMethod",
+    "CheckFound",
     "RRefServing",
     "admit_method",
     "check_public",
+    "find_method",
     "read_rref",
 ]
 
@@ -255,6 +250,58 @@ def _keep_while_wanted(kept: list[Reference]) -> None:
     """Clears what keeps a value that is only expected, once the call that is served is given up."""
     if (served := current_served_call()) is not None:
         served.on_cancel(kept.clear)
+
+
+# -- the method of the value itself: how the owner finds and calls it -------------------------------
+
+# Checks that what a value gave under a name may be called: (value, found).
+CheckFound: TypeAlias = Callable[[object, object], None]
+# (value, method, args, kwargs, check)
+RunMethod: TypeAlias = Callable[[object, str, list[Any], dict[str, Any], CheckFound], UserCall]
+
+
+def call_method(
+    value: object, method: str, args: list[Any], kwargs: dict[str, Any], check: CheckFound
+) -> UserCall:
+    """Returns what calls a method of a value; an attribute is read, where no arguments came.
+
+    Raises:
+        AttributeError: The value has none of this name.
+        CallRefusedError: `check` refuses it.
+        TypeError: It is an attribute, and there are arguments.
+    """
+    name, found = find_method(value, method)
+    if callable(found):
+        check(value, found)
+        return UserCall(found, args, kwargs, mode_of(found), name)
+    if method == "__call__":
+        cls = type(value).__qualname__
+        article = "an" if cls[:1].lower() in "aeiou" else "a"
+        raise TypeError(f"{article} {cls} cannot be called; name a method: rref.rpc_sync().m(...)")
+    if args or kwargs:
+        raise TypeError(
+            f"{name} is no method but {type(found).__name__}; an attribute is read without arguments"
+        )
+    return UserCall(lambda: found, name=name)
+
+
+def find_method(value: object, method: str) -> tuple[str, object]:
+    """Returns what a method is called in messages, and what the value gives under its name.
+
+    Raises:
+        AttributeError: The value has none of this name.
+    """
+    name = f"{name_of_class(type(value))}.{method}"
+    return name, value if method == "__call__" else getattr(value, method)
+
+
+def read_attribute(value: object, name: str) -> list[object]:
+    """Returns the answer to `rref.read`."""
+    found = getattr(value, name)
+    return [True, None] if callable(found) else [False, found]
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 @final

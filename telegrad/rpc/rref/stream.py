@@ -13,9 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.rpc.call.user_call import Prepare, UserCall
-from telegrad.rpc.rref.calls import RRefCalls
-from telegrad.rpc.rref.reference import CheckFound, Method, find_method
-from telegrad.rpc.rref.serving import AdmittedMethod, RRefServing
+from telegrad.rpc.rref.calls import Method, RRefCalls
+from telegrad.rpc.rref.serving import AdmittedMethod, CheckFound, RRefServing, find_method
 from telegrad.rpc.stream.messages import read_number
 from telegrad.rpc.stream.reading import StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers

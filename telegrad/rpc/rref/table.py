@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 from telegrad.errors import (
     EvictedError,
@@ -44,10 +45,9 @@ from telegrad.rpc.rref.protocol import (
     UserDelete,
     UserTable,
 )
-from telegrad.rpc.rref.reference import (
+from telegrad.rpc.rref.value import (
     CONSTANTS,
     Arrival,
-    Reference,
     gone_error,
     name_of_type,
     owner_lost_error,
@@ -66,9 +66,11 @@ __all__ = [
     "FORK_CONFIRM",
     "FORK_REQUEST",
     "USER_DELETE",
+    "Counted",
     "Outcome",
     "RRefMail",
     "RRefRegistry",
+    "Reference",
 ]
 
 
@@ -117,6 +119,131 @@ DRAIN_SECONDS = 0.1
 # ------------------------------------------------------------------------------------------------
 
 Released: TypeAlias = RRefId | ForkId
+
+
+class Hears(Protocol):
+    """Hears how a creation has ended; `Asked` is the one."""
+
+    def hear(self) -> None:
+        """Hears that the reference is used: its user is told of a failure."""
+
+
+@final
+class Reference:
+    """The content of an RRef object: one handle of the owner's table or one fork of a user's.
+
+    Attributes:
+        registry: The RRefs among which it is counted.
+        rref: The id of the value.
+        fork: This user's fork; None on the owner.
+        owner: The worker that holds the value.
+        creation: The future of its creation if that was asked for here; None once it was read.
+        asked: Hears how its creation has ended, until somebody uses this; see `Asked`.
+        made: The time at which it was made, on the monotonic clock.
+        methods: Names that are known to be methods of the value.
+        whence: The place where the program got it, for the report of leaks; shown by `str`.
+        released: True if it was let go, on purpose or as garbage.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_constant",
+        "_type_name",
+        "asked",
+        "creation",
+        "fork",
+        "made",
+        "methods",
+        "owner",
+        "registry",
+        "released",
+        "rref",
+        "whence",
+    )
+
+    def __init__(
+        self,
+        registry: RRefRegistry,
+        rref: RRefId,
+        fork: ForkId | None,
+        owner: WorkerInfo,
+        type_name: str = "",
+    ) -> None:
+        self.released = False  # first: what follows may be interrupted, and be let go all the same
+        self.registry = registry
+        self.rref = rref
+        self.fork = fork
+        self.owner = owner
+        self._type_name = type_name
+        self._constant: tuple[object] | None = None
+        self.creation: Future[Any] | None = None
+        self.asked: Hears | None = None
+        self.made = time.monotonic()
+        self.methods: frozenset[str] = frozenset()
+        self.whence: object = "an argument of a call"
+
+    @property
+    def type_name(self) -> str:
+        """The class of the value as `module.qualname` where known, else ""."""
+        if self.creation is not None:
+            self._read_creation()
+        return self._type_name
+
+    @type_name.setter
+    def type_name(self, name: str) -> None:
+        self._type_name = name
+
+    @property
+    def constant(self) -> tuple[object] | None:
+        """The value, where it came with the news that it is there."""
+        if self.creation is not None:
+            self._read_creation()
+        return self._constant
+
+    def _read_creation(self) -> None:
+        """Takes what the owner has said of the value, once it has."""
+        creation = self.creation
+        if creation is None or not creation.done() or creation._failed:
+            return
+        try:
+            word = creation.value()
+        except Exception:  # garbage: who wants to know more asks the owner
+            word = ""
+        if isinstance(word, str):
+            self._type_name = word
+        elif isinstance(word, list) and len(word) == 1 and type(word[0]) in CONSTANTS:
+            self._type_name, self._constant = name_of_type(word[0]), (word[0],)
+        self.creation = None  # last: others look at what is set by then
+
+    def hears(self) -> None:
+        """Notes that it is used: its user is told if its creation failed."""
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            asked.hear()
+
+    def release(self) -> None:
+        """Lets go; idempotent."""
+        self._note()
+        self.registry.drain()
+
+    def _note(self) -> None:
+        if not self.released:
+            self.released = True
+            self.registry.garbage.put(self.rref if self.fork is None else self.fork)
+
+    __del__ = _note
+
+
+class Counted:
+    """The base of `RRef`: an object that stands for one reference.
+
+    Attributes:
+        _reference: The counted reference.
+    """
+
+    __slots__ = ("_reference",)
+
+    _reference: Reference
 
 
 @final
@@ -360,7 +487,7 @@ class RRefRegistry:
                 if self.users.state(fork) is not ForkState.LOST:
                     return self.users.make_fork(fork, peer), False
                 raise self.owner_lost(reference.owner)
-        raise released_error(reference)
+        raise released_error(reference.owner)
 
     def take_back(self, rref: RRefId, fork: ForkId) -> None:
         """Hears that a fork made here was not handed over."""

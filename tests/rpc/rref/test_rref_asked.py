@@ -16,8 +16,7 @@ from telegrad.rpc.future.future import new_future
 from telegrad.rpc.future.unread import Report, UnreadErrors
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.protocol import Send, UserDelete
-from telegrad.rpc.rref.reference import Reference
-from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.rpc.rref.table import Reference, RRefRegistry
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:

@@ -1,0 +1,101 @@
+"""Words about the value of an RRef: an RRef that arrives, the name of a class, the errors of a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from telegrad.errors import InvalidUseError, OwnerLostError, ValueNotFoundError
+
+if TYPE_CHECKING:
+    from telegrad.errors import WorkerLostError
+    from telegrad.rpc.rref.protocol import ForkId, RRefId
+    from telegrad.types import WorkerInfo
+
+__all__ = [
+    "CONSTANTS",
+    "Arrival",
+    "gone_error",
+    "name_of_class",
+    "name_of_type",
+    "owner_lost_error",
+    "released_error",
+    "word_of",
+]
+
+
+# Values of these classes never change, and a copy says all there is to know of them.
+CONSTANTS: Final = (type(None), bool, int, float, str, bytes)
+LONGEST_CONSTANT = 256  # characters or bytes that are sent to somebody who may not want them
+LARGEST_CONSTANT = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An RRef that came in a message, as its sender described it."""
+
+    rref: RRefId
+    fork: ForkId
+    owner: WorkerInfo
+    type_name: str
+    failed: bool = False
+
+
+def released_error(owner: WorkerInfo) -> InvalidUseError:
+    """Returns the error for a use after `release()`."""
+    return InvalidUseError(
+        f"this RRef to a value at {owner.name!r} was released; "
+        "use it before release(), or inside its `with` block"
+    )
+
+
+def gone_error(rref: RRefId) -> ValueNotFoundError:
+    """Returns the error for a value that its owner does not have."""
+    return ValueNotFoundError(
+        f"the value of RRef {rref.creator}.{rref.number} is not at its owner: its creation was "
+        "given up, or every worker that held it let go or was lost"
+    )
+
+
+def owner_lost_error(owner: WorkerInfo, lost: WorkerLostError | None) -> OwnerLostError:
+    """Returns the error for a value whose owner is lost."""
+    reason = lost.reason if lost is not None else "lost"
+    return OwnerLostError(
+        f"worker {owner.name!r} (incarnation {owner.incarnation}) owned this RRef's value and "
+        f"is lost ({reason}); create the value again on a living worker",
+        worker=owner.name,
+        incarnation=owner.incarnation,
+        last_seen=0.0 if lost is None else lost.last_seen,
+        reason=reason,
+    )
+
+
+def name_of_type(value: object) -> str:
+    """Returns what is shown for a value's class."""
+    return name_of_class(type(value))
+
+
+def name_of_class(cls: type) -> str:
+    """Returns `module.qualname`, or the bare name of a builtin."""
+    return (
+        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    )
+
+
+def word_of(value: object) -> object:
+    """Returns what an owner says of a value that it has created, to whoever had it created.
+
+    The name of its class; or `[value]`, where that is small and never changes.
+
+    >>> word_of(7), word_of([7])
+    ([7], 'list')
+    """
+    cls = type(value)
+    if cls in CONSTANTS:
+        if cls is int:
+            fits = -LARGEST_CONSTANT < value < LARGEST_CONSTANT  # type: ignore[operator]
+        else:
+            fits = cls not in (str, bytes) or len(value) <= LONGEST_CONSTANT  # type: ignore[arg-type]
+        if fits:
+            return [value]
+    return name_of_class(cls)
