@@ -654,11 +654,9 @@ class DecodeError(TelegradError, ValueError):
 
     Example:
         >>> from telegrad import rpc
-        >>> deep = []
-        >>> for _ in range(50):
-        ...     deep = [deep]
-        >>> with rpc.init_rpc("a", options=rpc.RpcOptions(limits=rpc.Limits(depth=40))):
-        ...     rpc.rpc_sync("a", len, (deep,))
+        >>> limits = rpc.Limits(document_bytes=2**16)  # and so 2,520 items
+        >>> with rpc.init_rpc("a", options=rpc.RpcOptions(limits=limits)):
+        ...     rpc.rpc_sync("a", len, ([0] * 3000,))
         Traceback (most recent call last):
         telegrad.errors.DecodeError: worker 'a' cannot read the arguments of builtins:len ...
     """

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import logging
 import math
@@ -58,6 +57,7 @@ from telegrad.transport import (
     write_token_file,
 )
 from telegrad.types import WorkerInfo
+from telegrad.wire import DecodeLimits
 
 __all__ = [
     "LEAST",
@@ -518,12 +518,6 @@ def limits_of(pairs: Iterable[tuple[str, float]]) -> ConnectionLimits:
     >>> limits_of([("connections", 200)]).connections
     200
     """
-    limits = ConnectionLimits()
-    for name, number in pairs:
-        if name in _OF_MESSAGES:
-            received = dataclasses.replace(limits.received, **{name: int(number)})
-            limits = dataclasses.replace(limits, received=received)
-        else:
-            field: dict[str, Any] = {_FIELDS.get(name, name): number}
-            limits = dataclasses.replace(limits, **field)
-    return limits
+    found: dict[str, Any] = {_FIELDS.get(name, name): number for name, number in pairs}
+    received = {name: found.pop(name) for name in _OF_MESSAGES & found.keys()}
+    return ConnectionLimits(received=DecodeLimits(**received), **found)

@@ -84,10 +84,6 @@ STALLED_AFTER = 1.0
 SERVED_CALLS_PER_PEER = 100_000
 # Ten million floats with room to spare; more should be an array, which travels beside a document.
 DOCUMENT_BYTES = 256 * 2**20
-# Twice the 128 levels that the encoder writes at most.
-DEPTH = 256
-# An empty list takes 64 bytes for one on the wire: a document becomes at most 640 MB.
-ELEMENTS = 10_000_000
 # More than any array of one host's memory; pages are taken as bytes arrive, not when announced.
 MESSAGE_BYTES = 64 * 2**30
 # Ten times the largest job that was tried; 4 KB each, besides gRPC's buffers.
@@ -97,8 +93,6 @@ CONNECTIONS = 10_000
 UNPROVED_STREAMS = 128
 # The handshake takes two round trips: a slower peer is no worker, or would be lost soon.
 HANDSHAKE_SECONDS = 5.0
-# Names and nonces take 300 bytes, a certificate's name no more.
-HANDSHAKE_BYTES = 16 * 1024
 
 MOST = 2**62
 
@@ -128,16 +122,13 @@ class Limits:
             at once; further ones fail with PoolExhaustedError. Twice as many replies, and at least
             1,000, may wait for a worker that does not take them; beyond that it is given up.
         document_bytes: The most bytes of one message without its arrays; this worker sends no
-            larger one either.
-        depth: The most levels of nested lists, dicts and the like.
-        elements: The most items of all containers of a message together.
+            larger one either. Of the items of all its containers there may be one for each 26 bytes.
         message_bytes: The most bytes of one message with its arrays; this worker sends no larger
             one either.
         connections: The most workers, without lost ones, with which this one has connections.
         unproved_streams: The most streams that have not yet proved that they hold the token. If
             there are more, the oldest one of the address that has most of them is cut off.
         handshake_seconds: Seconds in which a stream must prove that.
-        handshake_bytes: The most bytes of one message before a stream has proved it.
 
     Example:
         >>> Limits(pending_bytes=256 * 2**20).pending_calls_per_peer
@@ -150,13 +141,10 @@ class Limits:
     stalled_after: float = STALLED_AFTER
     served_calls_per_peer: int = SERVED_CALLS_PER_PEER
     document_bytes: int = DOCUMENT_BYTES
-    depth: int = DEPTH
-    elements: int = ELEMENTS
     message_bytes: int = MESSAGE_BYTES
     connections: int = CONNECTIONS
     unproved_streams: int = UNPROVED_STREAMS
     handshake_seconds: float = HANDSHAKE_SECONDS
-    handshake_bytes: int = HANDSHAKE_BYTES
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
@@ -170,12 +158,7 @@ class Limits:
     @property
     def received(self) -> DecodeLimits:
         """The limits of one received message."""
-        return DecodeLimits(
-            document_bytes=self.document_bytes,
-            depth=self.depth,
-            elements=self.elements,
-            message_bytes=self.message_bytes,
-        )
+        return DecodeLimits(document_bytes=self.document_bytes, message_bytes=self.message_bytes)
 
 
 # The least values; telegrad's own messages fit into them.
@@ -185,12 +168,9 @@ _RANGES = {
     "allowance_bytes": (0, MOST),
     "served_calls_per_peer": (1, MOST),
     "document_bytes": (2**16, 2**32 - 1),
-    "depth": (32, 1024),
-    "elements": (1000, MOST),
     "message_bytes": (2**20, MOST),
     "connections": (1, MOST),
     "unproved_streams": (4, MOST),
-    "handshake_bytes": (2**10, 2**21),
 }
 
 

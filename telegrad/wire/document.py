@@ -93,6 +93,9 @@ class Tag(IntEnum):
 
 # More than any array of one host's memory. Pages are taken as bytes arrive, not when announced.
 MAX_ENVELOPE_BYTES: Final = 64 * 2**30
+# An empty list takes 64 bytes for one on the wire. So a document that may have 256 MiB becomes 660
+# MB at most, and holds ten million floats.
+BYTES_PER_ELEMENT: Final = 26
 
 
 @final
@@ -103,7 +106,8 @@ class DecodeLimits:
     Attributes:
         document_bytes: The most bytes of a document. Array bytes are never inside one.
         depth: The most levels of nested lists and dicts.
-        elements: The most items of all lists and dicts of a document together.
+        elements: The most items of all lists and dicts of a document together; 0 for one for each
+            26 bytes that a document may have.
         message_bytes: The most bytes of a whole message, with its arrays.
     """
 
@@ -112,9 +116,12 @@ class DecodeLimits:
     document_bytes: int = 256 * 2**20
     # Twice the 128 levels that the encoder writes at most; msgpack itself reads 1024.
     depth: int = 256
-    # An empty list takes 64 bytes for one on the wire: a document becomes at most 640 MB.
-    elements: int = 10_000_000
+    elements: int = 0
     message_bytes: int = MAX_ENVELOPE_BYTES
+
+    def __post_init__(self) -> None:
+        if not self.elements:
+            object.__setattr__(self, "elements", self.document_bytes // BYTES_PER_ELEMENT)
 
 
 DEFAULT_LIMITS: Final = DecodeLimits()
@@ -167,9 +174,7 @@ def _check(document: bytes, limits: DecodeLimits) -> None:
     try:
         unpacker.skip()
     except msgpack.StackError as error:
-        raise DecodeError(
-            f"a document nested deeper than {limits.depth} levels (Limits.depth)"
-        ) from error
+        raise DecodeError(f"a document nested deeper than {limits.depth} levels") from error
 
 
 def unpack(
@@ -227,7 +232,7 @@ def too_many_elements(limits: DecodeLimits) -> DecodeError:
     """Returns the error of a document whose containers hold too much."""
     return DecodeError(
         f"a document of more than {limits.elements} elements; send arrays in place of long lists, "
-        "or raise Limits.elements"
+        "or raise Limits.document_bytes"
     )
 
 

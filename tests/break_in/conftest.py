@@ -20,7 +20,7 @@ from tests.faults.remote_code import process_id
 
 TOKEN = "a token that only the tests use"
 LIMITS = rpc.Limits(
-    handshake_seconds=0.6, unproved_streams=8, served_calls_per_peer=500, elements=100_000
+    handshake_seconds=0.6, unproved_streams=8, served_calls_per_peer=500, document_bytes=2_600_000
 )
 # What the victim may take for one attack, besides what its row says: an interpreter's noise, what
 # gRPC keeps for later, and the honest calls meanwhile.

@@ -410,3 +410,29 @@ def test_the_program_of_the_guide_runs(programs: Programs) -> None:
     text = (ROOT / "docs" / "agents.md").read_text()
     code = text.partition("```python\n")[2].partition("```\n")[0]
     assert programs.run(["python", programs.script(code)]).splitlines() == ["3", "alone 7"]
+
+
+SWITCHES = """
+import sys
+from telegrad import rpc
+
+sys.setswitchinterval(0.004)
+said = [sys.getswitchinterval()]
+first = rpc.Agent("first")
+second = rpc.Agent("second")
+said.append(sys.getswitchinterval())
+first.shutdown()
+said.append(sys.getswitchinterval())
+second.shutdown()
+second.shutdown()
+said.append(sys.getswitchinterval())
+sys.setswitchinterval(0.000125)
+with rpc.Agent("third"):
+    said.append(sys.getswitchinterval())
+print(*said)
+"""
+
+
+def test_the_switch_interval_is_low_while_an_agent_runs(programs: Programs) -> None:
+    output = programs.run(["python", programs.script(SWITCHES)])
+    assert output.split() == ["0.004", "0.0005", "0.0005", "0.004", "0.000125"]

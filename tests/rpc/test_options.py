@@ -74,8 +74,6 @@ def test_defaults() -> None:
         ({"spin": -0.1}, ValueError, "spin must be 0 to 0.1 s"),
         ({"spin": 1}, ValueError, "keeps a processor busy"),
         ({"spin": "1"}, TypeError, "spin must be seconds"),
-        ({"switch_interval": 0}, ValueError, "switch_interval"),
-        ({"switch_interval": "1"}, TypeError, "switch_interval"),
         ({"limits": {"pending_bytes": 3}}, TypeError, r"rpc\.Limits\(...\)"),
         ({"timout": 3}, TypeError, "unexpected keyword"),
         ({"device_maps": [("w1", {0: 1})]}, TypeError, r"such as \{'worker1': \{0: 1\}\}"),

@@ -13,7 +13,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import AuthenticationError, EncodeError
 from telegrad.launch.cli import main
-from telegrad.wire import decode, encode
+from telegrad.wire import DecodeLimits, decode, encode
 from tests.audit_log import audit_log_of_all
 from tests.conftest import Programs, unused_port
 
@@ -46,8 +46,8 @@ def test_the_table_of_limits_has_all_with_their_defaults() -> None:
 
 
 def test_the_depth_that_a_sender_refuses_is_told() -> None:
-    (words,) = [words for name, _, words in rows("limit") if name == "`depth`"]
-    deepest = int(re.findall(r"deeper than (\d+)", words)[0])
+    levels, deepest = map(int, re.findall(r"at most (\d+)\nlevels.*deeper than (\d+)", GUIDE)[0])
+    assert levels == DecodeLimits().depth
     for make in (
         lambda value: (value,),
         lambda value: {1: value},

@@ -33,13 +33,17 @@ __all__ = [
     "find_agent",
     "forked_at",
     "joining",
+    "lower_switch_interval",
     "process_agent",
     "refuse_second",
+    "restore_switch_interval",
     "set_process_agent",
-    "switch_interval_at_most",
     "use_agent",
     "watch_forks",
 ]
+
+# With a busy thread a reply takes 3.2 ms, at Python's 5 ms 11.
+SWITCH_INTERVAL = 0.0005
 
 
 class Submits(Protocol):
@@ -79,7 +83,7 @@ class _Process:
         self.forked_at = 0.0
         self.lives: weakref.WeakSet[Life] = weakref.WeakSet()  # of agents, which hear of a fork
         self.joins: set[CallOff] = set()  # each operation is atomic
-        self.intervals: dict[object, float] = {}
+        self.switching: set[object] = set()  # agents that need a low switch interval
         self.original_interval = 0.0
 
 
@@ -237,19 +241,21 @@ def use_agent(agent: A) -> Iterator[A]:
         _ambient.reset(token)
 
 
-def switch_interval_at_most(owner: object, interval: float | None) -> None:
-    """Lowers the interpreter's switch interval while `owner` runs; None withdraws its request.
-
-    The smallest request holds; when the last one is withdrawn the interval from before returns.
-    """
+def lower_switch_interval(agent: object) -> None:
+    """Lowers the interpreter's thread switch interval until no agent needs it any more."""
     process = _process.get()
     with process.lock:
-        if not process.intervals:
+        if not process.switching:
             process.original_interval = sys.getswitchinterval()
-        if interval is None:
-            if process.intervals.pop(owner, None) is None:
-                return
-        else:
-            process.intervals[owner] = interval
-        wishes = [process.original_interval, *process.intervals.values()]
-        sys.setswitchinterval(min(wishes))
+            sys.setswitchinterval(min(process.original_interval, SWITCH_INTERVAL))
+        process.switching.add(agent)
+
+
+def restore_switch_interval(agent: object) -> None:
+    """Restores the interval from before the first agent, if this is the last one. Idempotent."""
+    process = _process.get()
+    with process.lock:
+        if agent in process.switching:
+            process.switching.remove(agent)
+            if not process.switching:
+                sys.setswitchinterval(process.original_interval)

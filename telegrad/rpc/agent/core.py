@@ -88,7 +88,7 @@ class AgentCore:
         except BaseException:
             self.loop.release()
             raise
-        ambient.switch_interval_at_most(self, self.options.switch_interval)
+        ambient.lower_switch_interval(self)
         self.life.opened()
         self.calling.keep_house()
         return endpoints
@@ -222,7 +222,7 @@ class AgentCore:
             self.serving.close(max(ends - time.monotonic(), LEAST_SECONDS))
             self.deadlines.close()
             self.pool.close()
-            ambient.switch_interval_at_most(self, None)
+            ambient.restore_switch_interval(self)
             self.loop.release()
 
     def _calls_end(self, deadline: float) -> bool:

@@ -92,7 +92,6 @@ def _parsed(text: str, name: str, forms: str) -> range:
 # -- the options ---------------------------------------------------------------------------------
 
 CALLABLES = ("project", "exposed", "importable")
-MAX_SWITCH_INTERVAL = 1.0
 MAX_SPIN = 0.1
 MAX_WORKERS = 1_000_000  # a larger number is a typing error
 
@@ -150,7 +149,6 @@ class RpcOptions:
             wait.
         spin: Seconds for which a thread, or an event loop, that waits for another worker polls for
             its message before it sleeps, if polling succeeded in the last waits; 0 for never.
-        switch_interval: The interpreter's thread switch interval while an agent runs, in seconds.
 
     Example:
         >>> from telegrad import rpc
@@ -182,7 +180,6 @@ class RpcOptions:
     cuda_ipc: bool = False  # one array of 1 MiB takes no less time than by the host (docs/gpu.md)
     limits: Limits = field(default_factory=Limits)  # only a flood reaches them
     spin: float = 0.001  # a call with a layer's arrays and gradients; 2 ms were no better
-    switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
 
     def __post_init__(self) -> None:
         for name in ("timeout", "init_timeout", "lost_after"):
@@ -216,9 +213,7 @@ class RpcOptions:
         object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
         if not isinstance(self.limits, Limits):
             raise TypeError(f"RpcOptions.limits must be rpc.Limits(...), not {self.limits!r}")
-        spinning = ": a thread that looks keeps a processor busy"
-        _check_seconds("spin", self.spin, 0, MAX_SPIN, spinning)
-        _check_seconds("switch_interval", self.switch_interval, 1e-6, MAX_SWITCH_INTERVAL)
+        _check_spin(self.spin)
 
     @property
     def waits_for(self) -> int | tuple[str, ...] | None:
@@ -252,11 +247,14 @@ class RpcOptions:
         return self.callables if callable(self.callables) else None
 
 
-def _check_seconds(name: str, value: object, least: float, most: float, why: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"RpcOptions.{name} must be seconds, not {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"RpcOptions.{name} must be {least:g} to {most:g} s (got {value!r}){why}")
+def _check_spin(spin: object) -> None:
+    if isinstance(spin, bool) or not isinstance(spin, int | float):
+        raise TypeError(f"RpcOptions.spin must be seconds, not {spin!r}")
+    if not 0 <= spin <= MAX_SPIN:
+        raise ValueError(
+            f"RpcOptions.spin must be 0 to {MAX_SPIN:g} s (got {spin!r}): a thread that looks keeps "
+            "a processor busy"
+        )
 
 
 def _check_tls(options: RpcOptions) -> None:
@@ -376,7 +374,6 @@ def connection_limits(limits: Limits) -> ConnectionLimits:
     return ConnectionLimits(
         connections=limits.connections,
         unproved=limits.unproved_streams,
-        handshake_bytes=limits.handshake_bytes,
         handshake_seconds=limits.handshake_seconds,
         unread_replies=max(2 * limits.served_calls_per_peer, LEAST_UNREAD_REPLIES),
         received=limits.received,
