@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from telegrad import launch, rpc
-from telegrad.arrays import staging
+from telegrad.arrays import shared_empty, staging
 
 __all__ = ["measure_calls", "measure_staging"]
 
@@ -84,18 +84,22 @@ def _torch_calls(sizes: Sequence[int], calls: int) -> tuple[list[float], str]:
 
 
 def measure_staging(xp: Any, size: int = 64 * MIB, calls: int = CALLS) -> list[dict[str, Any]]:
-    """Returns a row for each size of a piece, and way: the median time of one copy."""
+    """Returns a row for each size of a piece, and way: the median time of one copy.
+
+    The last two are those of shared memory, which is copied at once.
+    """
     rows = []
-    there, here = xp.ones(size, dtype=np.uint8), np.ones(size, np.uint8)
+    there, shared = xp.ones(size, dtype=np.uint8), shared_empty(size, np.uint8)
     usual = staging.PIECE_BYTES
+    plain = np.ones(size, np.uint8)
+    kinds = [(f"in pieces of {piece / MIB:g} MiB", piece, plain) for piece in PIECES]
     try:
-        for piece in PIECES:
+        for words, piece, here in (*kinds, ("and shared memory", usual, shared)):
             staging.PIECE_BYTES = piece
             for way, run in (("to", staging.fill_gpu), ("from", staging.fill_from_gpu)):
                 args = (there, here) if way == "to" else (here, there)
                 took = [_timed(run, *args, xp) for _ in range(WARM_UP + calls)]
-                words = f"{way} the GPU in pieces of {piece / MIB:g} MiB"
-                rows.append(_row(words, size, median(took[WARM_UP:])))
+                rows.append(_row(f"{way} the GPU {words}", size, median(took[WARM_UP:])))
     finally:
         staging.PIECE_BYTES = usual
     return rows

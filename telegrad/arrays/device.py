@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad.arrays.backend import as_array, is_array, is_cupy, namespace
-from telegrad.arrays.staging import STAGED_BYTES, fill_from_gpu, fill_gpu
+from telegrad.arrays.staging import fill_from_gpu, fill_gpu
 from telegrad.errors import InvalidUseError
 from telegrad.types import Array
 
@@ -88,10 +88,10 @@ def copy_to_device(array: Array, device: str) -> Array:
     """
     number, cupy = _gpu_number(device), _import_cupy(device)
     with cupy.cuda.Device(number):
-        if array.nbytes >= STAGED_BYTES and _is_plain(array):
+        if array.nbytes and _is_plain(array):
             moved: Array = cupy.empty(array.shape, array.dtype, order=_order(array))
-            fill_gpu(moved, np.asarray(array).reshape(-1, order="A").view(np.uint8), cupy)
-        else:
+            fill_gpu(moved, _octets(array), cupy)
+        else:  # an array of CuPy; or one that CuPy copies to pinned memory of its own
             moved = cupy.array(array)
             cupy.cuda.get_current_stream().synchronize()
     return moved
@@ -108,11 +108,8 @@ def octets_from_gpu(octets: np.ndarray[Any, np.dtype[np.uint8]], array: Array) -
     """
     cupy = _import_cupy(device_of(array))
     with cupy.cuda.Device(_gpu_number(device_of(array))):
-        in_order: Any = array if array.flags.c_contiguous else array.copy()
-        if array.nbytes >= STAGED_BYTES:
-            fill_from_gpu(octets, in_order, cupy)
-        else:
-            np.copyto(octets, in_order.get().reshape(-1).view(np.uint8))
+        if array.nbytes:
+            fill_from_gpu(octets, array if array.flags.c_contiguous else array.copy(), cupy)
 
 
 def array_beside(value: object, neighbour: Array) -> Array:
@@ -185,13 +182,14 @@ def check_devices(what: str, *values: object) -> None:
 def _to_cpu(array: Array) -> Array:
     if not is_cupy(array):
         return np.asarray(array)
-    source: Any = array
-    if source.nbytes < STAGED_BYTES:
-        small: Array = source.get()
-        return small
-    host = np.empty(source.shape, source.dtype)
-    octets_from_gpu(host.reshape(-1).view(np.uint8), array)
+    host = np.empty(array.shape, array.dtype)
+    octets_from_gpu(_octets(host), array)
     return host
+
+
+def _octets(array: Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Returns the bytes of a contiguous NumPy array, not copied."""
+    return np.asarray(array).reshape(-1, order="A").view(np.uint8)
 
 
 def _is_plain(array: Array) -> bool:
@@ -266,5 +264,8 @@ def copy_into(target: Array, values: Array) -> None:
     cupy = namespace(target)
     there: Any = target
     with there.device:
-        there[...] = cupy.asarray(values)
-        cupy.cuda.get_current_stream().synchronize()
+        if values.nbytes and there.flags.c_contiguous and values.flags.c_contiguous:
+            fill_gpu(there, _octets(values), cupy)
+        else:
+            there[...] = cupy.asarray(values)
+            cupy.cuda.get_current_stream().synchronize()

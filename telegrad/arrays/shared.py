@@ -7,8 +7,11 @@ process that has mapped it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Callable
+from functools import partial
 from mmap import mmap
 from typing import Any, Self, final
 
@@ -26,6 +29,8 @@ else:
 __all__ = ["SharedMemory", "can_share", "memory_below", "shared_below", "shared_empty"]
 
 NAME = "telegrad"  # shown in /proc/PID/maps, for people
+PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs
+ALREADY = "AlreadyRegistered"
 
 
 def can_share() -> bool:
@@ -60,6 +65,8 @@ class SharedMemory(mmap):
     descriptor: int = -1
     travels: bool = False
     copied: bool = False
+    _unpin: Callable[[], None] | None = None
+    _pinnable: bool = True
 
     @classmethod
     def make(cls, size: int) -> Self:
@@ -106,9 +113,34 @@ class SharedMemory(mmap):
         if (descriptor := self.take_descriptor()) >= 0:
             os.close(descriptor)
 
+    def pin(self, runtime: Any) -> bool:
+        """Registers the memory with CUDA, so that GPUs copy to and from it by themselves.
+
+        The first call takes long, as it locks all pages in RAM. The memory is registered until it
+        is unmapped.
+
+        Args:
+            runtime: The module `cupy.cuda.runtime`.
+
+        Returns:
+            True if the memory is registered; False if CUDA cannot register it.
+        """
+        if self._unpin is None and self._pinnable:
+            address = np.frombuffer(self, np.uint8).ctypes.data
+            try:
+                runtime.hostRegister(address, len(self), PORTABLE)
+                self._unpin = partial(runtime.hostUnregister, address)
+            except RuntimeError as error:
+                if ALREADY not in str(error):  # another thread does it at the same time
+                    self._pinnable = False
+        return self._pinnable
+
     def __del__(self) -> None:
-        """Closes the descriptor."""
+        """Closes the descriptor, and ends the registration with CUDA."""
         self.close_descriptor()
+        if self._unpin is not None:
+            with contextlib.suppress(Exception):  # CUDA may be gone before this
+                self._unpin()
 
 
 def _seals() -> int:

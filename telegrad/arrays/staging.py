@@ -1,11 +1,12 @@
-"""Copies between GPU and host through two pieces of pinned memory, so that the halves overlap.
+"""Copies between GPU and host by way of pinned memory, which a GPU reads and writes by itself.
 
+    shared memory   GPU ◀─────▶ host         the memory is registered with CUDA once, and so pinned
     to the host     GPU ─▶ A │ B ─▶ host     the GPU fills one while this thread empties the other
     to the GPU      host ─▶ A │ B ─▶ GPU     this thread fills one while the GPU empties the other
 
-A GPU reads and writes pinned memory by itself, without a thread and without a copy by the driver.
 Pinned memory is scarce and pinning takes long. A and B therefore come from CuPy's pool, which keeps
-them for the next copy.
+them for the next copy; small arrays need A alone. Shared memory is used again and again, for which
+registering it pays.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from typing import Any, final
 
 import numpy as np
 
+from telegrad.arrays.shared import memory_below
 from telegrad.types import Array
 
-__all__ = ["STAGED_BYTES", "fill_from_gpu", "fill_gpu"]
+__all__ = ["fill_from_gpu", "fill_gpu"]
 
 # Pieces of 0.5 to 16 MiB took the same time on an NVIDIA H200, within a tenth (64 MiB in 5.7 to 6.9
 # ms each way). A piece is big enough to hide the start of a transfer, some 10 us, and small enough
 # that the first and the last transfer, which overlap with nothing, cost little.
 PIECE_BYTES = 4 * 2**20
-# From this size on there are two pieces; with one piece nothing overlaps.
-STAGED_BYTES = PIECE_BYTES + 1
 
 Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -46,23 +46,36 @@ class _Place:
     done: Any
 
     @classmethod
-    def make(cls, cupy: Any) -> _Place:
-        memory = cupy.cuda.alloc_pinned_memory(PIECE_BYTES)
-        octets = np.frombuffer(memory, np.uint8, PIECE_BYTES)
+    def make(cls, cupy: Any, size: int) -> _Place:
+        memory = cupy.cuda.alloc_pinned_memory(size)
+        octets = np.frombuffer(memory, np.uint8, size)
         return cls(memory, octets, cupy.cuda.Event(disable_timing=True))
 
 
-def _pieces(places: tuple[_Place, _Place], size: int) -> Iterator[tuple[_Place, slice]]:
-    """Yields each slice of `size` bytes with its place; the two places take turns."""
+def _places(size: int, cupy: Any) -> list[_Place]:
+    """Returns two places for pieces; or one for all bytes, of one of few sizes for CuPy's pool."""
+    if size > PIECE_BYTES:
+        return [_Place.make(cupy, PIECE_BYTES) for _ in range(2)]
+    return [_Place.make(cupy, 1 << (size - 1).bit_length())]
+
+
+def _pieces(places: list[_Place], size: int) -> Iterator[tuple[_Place, slice]]:
+    """Yields each slice of `size` bytes with its place; two places take turns."""
     for i, start in enumerate(range(0, size, PIECE_BYTES)):
-        yield places[i % 2], slice(start, min(start + PIECE_BYTES, size))
+        yield places[i % len(places)], slice(start, min(start + PIECE_BYTES, size))
+
+
+def _is_pinned(octets: Octets, cupy: Any) -> bool:
+    """Returns True if the bytes lie in shared memory that CUDA has registered."""
+    memory = memory_below(octets)
+    return memory is not None and memory.pin(cupy.cuda.runtime)
 
 
 def fill_from_gpu(octets: Octets, array: Array, cupy: Any) -> None:
     """Copies an array's bytes to host memory in the current stream and waits for that stream.
 
     Args:
-        octets: The target, with as many bytes as `array` has.
+        octets: The target, with as many bytes as `array` has, one or more.
         array: A C-contiguous CuPy array.
         cupy: The module `cupy`.
     """
@@ -70,47 +83,55 @@ def fill_from_gpu(octets: Octets, array: Array, cupy: Any) -> None:
     pending: tuple[_Place, slice] | None = None
     with cupy.cuda.Device(source.device.id):
         stream = cupy.cuda.get_current_stream()
-        kind = cupy.cuda.runtime.memcpyDeviceToHost
-        places = _Place.make(cupy), _Place.make(cupy)  # kept until the stream has finished
+        copy, kind = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime.memcpyDeviceToHost
+        if _is_pinned(octets, cupy):
+            copy(octets.ctypes.data, source.data.ptr, source.nbytes, kind, stream.ptr)
+            stream.synchronize()
+            return
+        places = _places(source.nbytes, cupy)  # kept until the stream has finished
         try:
             for place, part in _pieces(places, source.nbytes):
                 start, size = source.data.ptr + part.start, part.stop - part.start
-                cupy.cuda.runtime.memcpyAsync(place.memory.ptr, start, size, kind, stream.ptr)
+                copy(place.memory.ptr, start, size, kind, stream.ptr)
                 place.done.record(stream)
-                _empty(pending, octets)
+                if pending is not None:
+                    pending[0].done.synchronize()
+                    _empty(*pending, octets)
                 pending = place, part
-            _empty(pending, octets)
         finally:  # after an error, too: no transfer may outlive its pinned memory
             stream.synchronize()
-
-
-def _empty(pending: tuple[_Place, slice] | None, octets: Octets) -> None:
     if pending is not None:
-        place, part = pending
-        place.done.synchronize()
-        np.copyto(octets[part], place.octets[: part.stop - part.start])
+        _empty(*pending, octets)
+
+
+def _empty(place: _Place, part: slice, octets: Octets) -> None:
+    np.copyto(octets[part], place.octets[: part.stop - part.start])
 
 
 def fill_gpu(array: Array, octets: Octets, cupy: Any) -> None:
     """Copies bytes of host memory to an array in the current stream and waits for that stream.
 
     Args:
-        array: A contiguous CuPy array with as many bytes as `octets` has.
+        array: A contiguous CuPy array with as many bytes as `octets` has, one or more.
         octets: The source.
         cupy: The module `cupy`.
     """
     target: Any = array
     with cupy.cuda.Device(target.device.id):
         stream = cupy.cuda.get_current_stream()
-        kind = cupy.cuda.runtime.memcpyHostToDevice
-        places = _Place.make(cupy), _Place.make(cupy)
+        copy, kind = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime.memcpyHostToDevice
+        if _is_pinned(octets, cupy):
+            copy(target.data.ptr, octets.ctypes.data, target.nbytes, kind, stream.ptr)
+            stream.synchronize()
+            return
+        places = _places(target.nbytes, cupy)
         try:
             for i, (place, part) in enumerate(_pieces(places, target.nbytes)):
                 if i > 1:
                     place.done.synchronize()  # the GPU may still read the previous piece
                 start, size = target.data.ptr + part.start, part.stop - part.start
                 np.copyto(place.octets[:size], octets[part])
-                cupy.cuda.runtime.memcpyAsync(start, place.memory.ptr, size, kind, stream.ptr)
+                copy(start, place.memory.ptr, size, kind, stream.ptr)
                 place.done.record(stream)
         finally:
             stream.synchronize()

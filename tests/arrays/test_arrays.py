@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import types
 from typing import Any
 
 import ml_dtypes
@@ -12,24 +11,12 @@ import numpy as np
 import pytest
 
 from telegrad import arrays
-
-
-class FakeCupyArray:
-    """As much of a CuPy array as moving one to the host needs."""
-
-    def __init__(self, values: Any, device: int = 1) -> None:
-        self.values = np.asarray(values)
-        self.device = types.SimpleNamespace(id=device)
-        self.shape, self.nbytes = self.values.shape, self.values.nbytes
-
-    def get(self) -> Any:
-        return self.values.copy()
+from tests.gpu.stand_in import stand_in
 
 
 @pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    module = types.ModuleType("cupy")
-    module.ndarray = FakeCupyArray  # type: ignore[attr-defined]
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = stand_in(2)
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
 
@@ -40,8 +27,9 @@ def test_arrays_are_told_from_other_things() -> None:
         assert not arrays.is_array(other)
 
 
-def test_cupy_arrays_are_recognised_once_cupy_is_loaded(cupy: types.ModuleType) -> None:
-    array: Any = FakeCupyArray([[1.0, 2.0]])
+def test_cupy_arrays_are_recognised_once_cupy_is_loaded(cupy: Any) -> None:
+    with cupy.cuda.Device(1):
+        array = cupy.asarray([[1.0, 2.0]])
     assert arrays.is_array(array)
     assert arrays.is_cupy(array)
     assert arrays.namespace(array) is cupy

@@ -12,7 +12,13 @@ from tests.gpu.stand_in_memory import (
     alloc_pinned_memory,
     runtime,
 )
-from tests.gpu.stand_in_streams import THREAD, Event, Stream, current_stream
+from tests.gpu.stand_in_streams import (
+    THREAD,
+    Event,
+    Stream,
+    current_stream,
+    wait_for_kernels,
+)
 
 __all__ = ["Device", "cuda", "current_device"]
 
@@ -60,5 +66,5 @@ def cuda(devices: int = 1) -> types.SimpleNamespace:
         get_cublas_handle=stand_in_cublas.get_cublas_handle,
         get_current_stream=current_stream,
         get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
-        runtime=runtime(devices),
+        runtime=runtime(devices, wait_for_kernels),
     )

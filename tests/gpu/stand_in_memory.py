@@ -8,6 +8,7 @@ whoever reads it all the same gets garbage.
     STAND_IN_IPC=no-export    memory cannot be shared, as on a Tegra
     STAND_IN_IPC=no-import    what others share cannot be opened, as in another container
     STAND_IN_IPC=garbage      it can, and is something else
+    STAND_IN_PIN=refused      memory of the program cannot be registered
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import struct
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,7 @@ __all__ = [
     "memory_at",
     "published",
     "queued",
+    "registered",
     "rest_of",
     "runtime",
 ]
@@ -65,6 +68,7 @@ _PUBLISHED: dict[int, tuple[Any, int, Any]] = {}
 _WHOLE: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by their addresses
 MOST_PUBLISHED = 1000
 _PINNED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_REGISTERED: dict[int, int] = {}  # bytes by their addresses
 
 
 def allocated() -> tuple[int, int]:
@@ -179,10 +183,34 @@ def ipc_close_mem_handle(pointer: int) -> None:
 
 
 def memcpy_async(target: int, source: int, size: int, kind: int, stream: int) -> None:
-    host = {1: source, 2: target}.get(kind)
-    if host is not None and not is_pinned(host, size):
+    host, there = {1: (source, target), 2: (target, source)}[kind]
+    if not is_pinned(host, size):
         raise AssertionError("a copy that is not waited for, of memory that is not pinned")
+    with _LOCK:
+        reference, _, memory = _PUBLISHED.get(there, (lambda: None, -1, None))
+    if reference() is not None:
+        memory.read() if kind == 2 else memory.write()
     _queue().append((target, source, size))
+
+
+def host_register(pointer: int, size: int, flags: int) -> None:
+    if os.environ.get("STAND_IN_PIN") == "refused":
+        raise CudaError("cudaErrorNotSupported: operation not supported")
+    with _LOCK:
+        if any(pointer < start + n and start < pointer + size for start, n in _REGISTERED.items()):
+            raise CudaError("cudaErrorHostMemoryAlreadyRegistered: part or all of the memory")
+        _REGISTERED[pointer] = size
+
+
+def host_unregister(pointer: int) -> None:
+    with _LOCK:
+        if _REGISTERED.pop(pointer, None) is None:
+            raise CudaError("cudaErrorHostMemoryNotRegistered: pointer does not correspond to one")
+
+
+def registered() -> int:
+    """Returns the number of registered pieces of the program's memory."""
+    return len(_REGISTERED)
 
 
 def _queue() -> list[tuple[int, int, int]]:
@@ -230,6 +258,7 @@ def is_pinned(pointer: int, size: int) -> bool:
     """Whether these bytes are of pinned memory."""
     with _LOCK:
         known = [(start, len(each)) for start, each in _PINNED.items()]
+        known.extend(_REGISTERED.items())
     return any(start <= pointer and pointer + size <= start + n for start, n in known)
 
 
@@ -260,8 +289,18 @@ class MemoryPointer:
         return there
 
 
-def runtime(devices: int) -> types.SimpleNamespace:
-    """Returns `cupy.cuda.runtime` of a machine of so many devices."""
+def runtime(devices: int, before_copy: Callable[[], None]) -> types.SimpleNamespace:
+    """Returns `cupy.cuda.runtime` of a machine of so many devices.
+
+    Args:
+        devices: The number of devices.
+        before_copy: Waits for the work before a copy in the current stream.
+    """
+
+    def copy(*args: int) -> None:
+        before_copy()
+        memcpy_async(*args)
+
     return types.SimpleNamespace(
         free=free,
         getDeviceCount=lambda: devices,
@@ -270,8 +309,10 @@ def runtime(devices: int) -> types.SimpleNamespace:
         ipcCloseMemHandle=ipc_close_mem_handle,
         ipcGetMemHandle=ipc_get_mem_handle,
         ipcOpenMemHandle=ipc_open_mem_handle,
+        hostRegister=host_register,
+        hostUnregister=host_unregister,
         malloc=malloc,
-        memcpyAsync=memcpy_async,
+        memcpyAsync=copy,
         memcpyDeviceToHost=2,
         memcpyHostToDevice=1,
     )

@@ -131,6 +131,12 @@ class Memory:
             self.use()
             self.written = _launched(current_stream().ptr)
 
+    def read(self) -> None:
+        """Notes that a copy in the current stream, which is waited for later, reads it."""
+        with _LOCK:
+            self.use()
+            _launched(current_stream().ptr)
+
     def __del__(self) -> None:
         if not self.used:
             return
@@ -145,9 +151,8 @@ def host_waits(what: str, memory: Memory) -> None:
     """Notes that the host waits for a copy from a memory in the current stream."""
     wait_for_kernels()
     with _LOCK:
-        memory.use()
-        stream, _ = _launched(current_stream().ptr)
-        _wait(what, dict(_CLOCKS[stream]))
+        memory.read()
+        _wait(what, dict(_CLOCKS[current_stream().ptr]))
 
 
 def _wait(what: str, clock: Clock) -> None:

@@ -74,6 +74,49 @@ def test_the_other_verbs(cluster: Cluster, xp: Any) -> None:
     cluster.run(the_other_verbs, xp)
 
 
+def in_parts(xp: Any, size: int) -> None:
+    dist.init_process_group()
+    r = dist.get_rank()
+
+    def full(value: float) -> Any:
+        return xp.full(size, float(value))
+
+    def last(found: Any) -> list[float]:
+        assert all(map(on_gpu, found))
+        return [float(host(each)[-1]) for each in found]
+
+    reduced = full(r + 1)
+    dist.reduce(reduced, 1)
+    assert last([reduced]) == [6.0 if r == 1 else r + 1]
+    part = full(0)
+    dist.scatter(part, [full(5), full(6), full(7)] if r == 0 else None)
+    assert last([part]) == [5.0 + r]
+    gathered = dist.gather(full(r), 1)
+    assert (gathered is None) == (r != 1)
+    assert last(gathered or [full(i) for i in range(N)]) == [0.0, 1.0, 2.0]
+    assert last(dist.all_to_all([full(10 * r + i) for i in range(N)])) == [r, 10.0 + r, 20.0 + r]
+    twice = dist.ReduceOp.PREMUL_SUM(full(2))
+    own = dist.reduce_scatter([full(1), full(2), full(3)], twice)
+    assert last([own]) == [6.0 + 6 * r]
+    singles: list[Any] = [
+        dist.all_gather_single(full(r)),
+        dist.reduce_scatter_single(full(1), split_sizes=[1, 1, size - 2]),
+        dist.all_to_all_single(full(r), input_split_sizes=[size - 2, 1, 1]),
+    ]
+    assert last(singles) == [2.0, 3.0, 2.0]
+    assert [len(each) for each in singles] == [
+        N * size,
+        size - 2 if r == 2 else 1,
+        N * (1 if r else size - 2),
+    ]
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("size", [3, 40_001])
+def test_verbs_of_parts(cluster: Cluster, xp: Any, size: int) -> None:
+    cluster.run(in_parts, xp, size)
+
+
 def several_at_once(xp: Any) -> None:
     dist.init_process_group()
     rank = dist.get_rank()

@@ -6,7 +6,6 @@ import gc
 import sys
 import tracemalloc
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +20,7 @@ from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire import DecodeLimits, describe, encode, rebuild
 from telegrad.wire import memory as copies
 from telegrad.wire.values.array_types import rebuild_array
+from tests.gpu.stand_in import stand_in
 from tests.repeated import on_examples
 from tests.wire.samples import Pair, round_trip
 
@@ -233,27 +233,16 @@ def test_arrays_that_cannot_travel(array: Any, words: str) -> None:
         encode([array])
 
 
-class FakeGpuArray:
-    """What the codec sees of a CuPy array."""
-
-    device = SimpleNamespace(id=0)
-
-    def __init__(self, host: Any) -> None:
-        self.host = host
-        self.dtype, self.shape, self.nbytes = host.dtype, host.shape, host.nbytes
-
-    def get(self) -> Any:
-        return self.host
-
-
 def test_an_array_of_cupy_travels_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_gpu = FakeGpuArray(np.arange(3))
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(ndarray=FakeGpuArray))
+    monkeypatch.setitem(sys.modules, "cupy", xp := stand_in())
+    on_gpu = xp.arange(3)
     encoded = encode([on_gpu, on_gpu])
     metadata, buffers = describe(encoded.externals)
-    assert_same(rebuild(metadata, [bytearray(each) for each in buffers])[0], on_gpu.host)
+    arrived: Any = rebuild(metadata, [bytearray(each) for each in buffers])[0]
+    assert isinstance(arrived, xp.ndarray)
+    assert_same(arrived.get(), np.arange(3))
     monkeypatch.delitem(sys.modules, "cupy")
-    assert_same(rebuild(metadata, [bytearray(each) for each in buffers])[0], on_gpu.host)
+    assert_same(rebuild(metadata, [bytearray(each) for each in buffers])[0], np.arange(3))
 
 
 def test_a_memory_map_travels_as_an_array(tmp_path: Any) -> None:
