@@ -123,6 +123,8 @@ def as_array(value: object, *, dtype: DTypeLike | None = None) -> Array:
     Raises:
         ImportError: `value` is on a GPU and CuPy is not installed.
         TypeError: `value` holds something that is not a number.
+        ValueError: `value` says that it is on a GPU, and no GPU can read its memory; or its items
+            are misaligned there.
     """
     if type(value) is np.ndarray and dtype is None and value.dtype.kind in "fiubc":
         return value
@@ -131,10 +133,37 @@ def as_array(value: object, *, dtype: DTypeLike | None = None) -> Array:
     xp = namespace(value)
     if xp is np and not isinstance(value, np.ndarray) and _on_gpu(value):
         xp = importlib.import_module("cupy")
+        _check_readable(value, xp)
     array: Array = xp.asarray(value, dtype=dtype)
+    if xp is not np:
+        _check_aligned(array)
     if array.dtype.kind in "OSU":
         raise TypeError(
             f"not an array of numbers: {type(value).__name__} (as an array its dtype is "
             f"{array.dtype}); pass an array or nested lists of numbers of one shape"
         )
     return array
+
+
+def _check_readable(value: Any, cupy: Any) -> None:
+    """Raises ValueError if memory that another library exports cannot be read by a GPU.
+
+    A kernel that reads it would end the work of the whole process on that GPU.
+    """
+    pointer = value.__cuda_array_interface__["data"][0]
+    if pointer and not cupy.cuda.runtime.pointerGetAttributes(pointer).devicePointer:
+        raise ValueError(
+            f"a {type(value).__name__} says that it is on a GPU, and its address {pointer:#x} is in "
+            "host memory that no GPU reads; pass it as a NumPy array"
+        )
+
+
+def _check_aligned(array: Any) -> None:
+    """Raises ValueError for an address that GPUs cannot read items from; that, too, ends all work."""
+    items = array.dtype.alignment
+    if items > 1 and (array.data.ptr % items or any(step % items for step in array.strides)):
+        raise ValueError(
+            f"an array of {array.dtype} on a GPU is misaligned: its items lie at {array.data.ptr:#x} "
+            f"and in steps of {array.strides} bytes, not at multiples of {items}; copy its bytes to "
+            "an array of uint8, and view that"
+        )

@@ -33,6 +33,7 @@ _GPU_KINDS: Final = (2, 13)
 
 CPU: Final = "cpu"
 _NUMPY_ALONE: Final = {np.ndarray}
+OLD_DRIVER: Final = "InsufficientDriver"
 
 
 def device_of(array: Array) -> str:
@@ -67,7 +68,9 @@ def to_device(array: Array, device: str) -> Array:
 
     Raises:
         ValueError: `device` is not a device name.
-        InvalidUseError: `device` is a GPU and CuPy is not installed.
+        InvalidUseError: `device` is a GPU, and CuPy is not installed, its driver is too old, or
+            there is no such GPU.
+        MemoryError: The GPU has no memory left.
     """
     if device == CPU:
         return _to_cpu(array)
@@ -84,9 +87,10 @@ def copy_to_device(array: Array, device: str) -> Array:
 
     Raises:
         ValueError: `device` is not the name of a GPU.
-        InvalidUseError: CuPy is not installed, or there is no such GPU.
+        InvalidUseError: CuPy is not installed, its driver is too old, or there is no such GPU.
+        MemoryError: The GPU has no memory left.
     """
-    number, cupy = _gpu_number(device), _import_cupy(device)
+    number, cupy = _find_gpu(device)
     with cupy.cuda.Device(number):
         if array.nbytes and _is_plain(array):
             moved: Array = cupy.empty(array.shape, array.dtype, order=_order(array))
@@ -219,6 +223,39 @@ def _import_cupy(device: str) -> Any:
             f"device {device!r} needs CuPy, which is not installed; "
             "pip install 'telegrad[cuda13x]' (or [cuda12x])"
         ) from error
+
+
+def _find_gpu(device: str) -> tuple[int, Any]:
+    """Returns the number of a GPU of this process, and CuPy.
+
+    Raises:
+        ValueError: `device` is not the name of a GPU.
+        InvalidUseError: There is no CuPy, no driver that fits, or no such GPU.
+    """
+    number, cupy = _gpu_number(device), _import_cupy(device)
+    runtime = cupy.cuda.runtime
+    try:
+        found = int(runtime.getDeviceCount())
+    except RuntimeError as error:
+        if OLD_DRIVER in str(error):
+            needed, here = runtime.runtimeGetVersion(), runtime.driverGetVersion()
+            raise InvalidUseError(
+                f"device {device!r} needs a driver for CUDA {_version(needed)}, for which this CuPy "
+                f"is made; this driver knows CUDA {_version(here)}: install a newer driver, or "
+                f"pip install 'telegrad[cuda{here // 1000}x]'"
+            ) from error
+        raise InvalidUseError(f"device {device!r} cannot be used: {error}") from error
+    if number >= found:
+        raise InvalidUseError(
+            f"there is no device {device!r}: this process sees {found} GPUs, numbered from 0 "
+            "(nvidia-smi and CUDA_VISIBLE_DEVICES tell which)"
+        )
+    return number, cupy
+
+
+def _version(number: int) -> str:
+    """Returns CUDA's number of a version as people write it: 12040 is 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 # -- copies to host memory, for sockets, files and printing --------------------------------------

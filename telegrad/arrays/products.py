@@ -22,6 +22,8 @@ __all__ = ["Product", "batched_product"]
 _TYPES: Final = {
     "float16": (2, 68), "bfloat16": (14, 68), "float32": (0, 68), "float64": (1, 70),
 }  # fmt: skip
+MOST: Final = 2**31 - 1
+"""cuBLAS counts rows, columns and matrices in 32 bits."""
 _DEFAULT: Final = -1  # CUBLAS_GEMM_DEFAULT
 
 
@@ -33,6 +35,9 @@ def batched_product(a: Array, b: Array, out: Array | None = None, *, factor: flo
         b: Matrices, shape (..., k, n).
         out: An array of the result's shape that receives it; None for a new one.
         factor: The factor of the product; short floats are multiplied before they are rounded.
+
+    Raises:
+        ValueError: `a` or `b` has an axis of 2**31 or more items, which cuBLAS does not take.
     """
     xp: Any = namespace(a)
     shape = (*a.shape[:-1], b.shape[-1])
@@ -56,6 +61,9 @@ class Product:
         b: Matrices of the same dtype, shape (..., k, n).
         factor: The factor of the product.
 
+    Raises:
+        ValueError: An array has an axis of 2**31 or more items, or more matrices than that.
+
     Attributes:
         left: The matrices `a`; a copy if they do not lie in memory as cuBLAS needs them.
     """
@@ -64,6 +72,12 @@ class Product:
         cuda = namespace(a).cuda
         *lead, m, k = a.shape
         n = b.shape[-1]
+        for name, x in (("a", a), ("b", b)):
+            if max(math.prod(lead), *x.shape[-2:]) > MOST:
+                raise ValueError(
+                    f"{name} of a product has shape {x.shape}; cuBLAS takes matrices of at most "
+                    f"{MOST} rows and columns, and at most as many matrices: cut it in parts"
+                )
         code, adding = _TYPES[a.dtype.name]
         wide = np.float64 if a.dtype == np.float64 else np.float32
         self.left, turned_a, row_a, step_a = _layout(a)

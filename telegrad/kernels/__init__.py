@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from telegrad.kernels.recurrent import recurrence_backward, recurrence_forward
     from telegrad.kernels.rows import add_rows
     from telegrad.kernels.special import special_function
-    from telegrad.kernels.steps import StepRule, step_arrays, step_rows, steps_dtype
+    from telegrad.kernels.steps import StepRule, plan_step, step_rows, steps_dtype
     from telegrad.kernels.windows import Windows
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "normalize_gradients",
     "one_hot",
     "pick_places",
+    "plan_step",
     "recurrence_backward",
     "recurrence_forward",
     "scaled",
@@ -82,7 +83,6 @@ __all__ = [
     "special_function",
     "spread_means",
     "spread_places",
-    "step_arrays",
     "step_rows",
     "steps_dtype",
     "unflatten",
@@ -99,7 +99,7 @@ _MODULES = {
     "recurrent": "recurrence_backward recurrence_forward",
     "rows": "add_rows",
     "special": "special_function",
-    "steps": "StepRule step_arrays step_rows steps_dtype",
+    "steps": "StepRule plan_step step_rows steps_dtype",
     "windows": "Windows",
 }
 

@@ -1,12 +1,14 @@
 """Optimizer steps of any number of CuPy arrays in one launch: `cuda/steps.cu`.
 
+A step of several launches is planned as a whole first: without memory left, nothing is written.
+
 Their twins for NumPy arrays are the methods `update` of the optimizers in `telegrad.optim`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, final
@@ -17,7 +19,7 @@ from telegrad.arrays import is_array, namespace
 from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = ["StepRule", "step_arrays", "step_rows", "steps_dtype"]
+__all__ = ["StepRule", "plan_step", "step_rows", "steps_dtype"]
 
 _DTYPES: Final = ("float32", "float64", "float16", "bfloat16")
 
@@ -55,7 +57,7 @@ def steps_dtype(dtype: Any) -> bool:
     return np.dtype(dtype).name in _DTYPES
 
 
-def step_arrays(
+def plan_step(
     rule: StepRule,
     arrays: Sequence[Array],
     gradients: Sequence[Array],
@@ -64,11 +66,11 @@ def step_arrays(
     steps: Any = 0,
     skip: Array | None = None,
     scale: float | Array = 1.0,
-) -> tuple[list[Array], Any]:
-    """Returns new arrays, stepped by one launch, and the new count of steps.
+) -> tuple[list[Array], Any, Callable[[], None]]:
+    """Makes all memory that a step of arrays needs, and returns the function that launches it.
 
     Args:
-        rule: The rule; its state is written into.
+        rule: The rule; the launch writes into its state.
         arrays: CuPy arrays of one dtype and device, at least one.
         gradients: Their gradients, of the same shapes and dtype.
         state: For each name of the rule's state the contiguous arrays, in the same shapes and
@@ -78,7 +80,8 @@ def step_arrays(
         scale: The factor of the gradients, or an array without axes that holds it.
 
     Returns:
-        The arrays; and an int, or an array if `steps` or `skip` is one.
+        The arrays that the launch fills; the new count of steps, an int, or an array if `steps` or
+        `skip` is one; and the function that launches.
     """
     first: Any = arrays[0]
     xp = namespace(first)
@@ -88,7 +91,7 @@ def step_arrays(
         table = Table(sizes, all_contiguous(arrays), all_contiguous(gradients), made, *state)
         count, made_count = _counted(rule, steps, skip, xp)
         factor, more = (1.0, scale) if is_array(scale) else (float(scale), None)
-        Kernel("steps", rule.kernel).launch(
+        launch = Kernel("steps", rule.kernel).bind(
             table,
             skip,
             more,
@@ -100,7 +103,7 @@ def step_arrays(
             ITEM=first.dtype,
             MORE="float" if more is None else more.dtype,
         )
-    return made, made_count
+    return made, made_count, launch
 
 
 def step_rows(

@@ -138,6 +138,8 @@ def _check(query: Any, key: Any, value: Any, dropout_p: float) -> None:
         )
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"{key.shape[-2]} keys have {value.shape[-2]} values; each key needs one")
+    if not key.shape[-2]:
+        raise ValueError(f"attention needs at least one key, and key has the shape {key.shape}")
 
 
 # -- multi-head attention ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ the times).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -337,7 +337,10 @@ class Optimizer(ABC):
     def _apply_together(
         self, own: list[tuple[Tensor, Any]], skip: Any, scale: Any
     ) -> list[tuple[Tensor, Any]]:
-        """Steps what kernels step, with one launch for each group and dtype; returns the others."""
+        """Steps what kernels step, with one launch for each group and dtype; returns the others.
+
+        All or none of these are stepped: if a GPU has no memory left, nothing is written.
+        """
         others: list[tuple[Tensor, Any]] = []
         together: dict[tuple[Any, ...], list[tuple[Tensor, Any]]] = {}
         for pair in own:
@@ -348,17 +351,18 @@ class Optimizer(ABC):
                 together.setdefault(key, []).append(pair)
             else:
                 others.append(pair)
+        batches: list[tuple[list[tuple[Tensor, Any]], Mapping[str, Any]]] = []
         for pairs in together.values():
             options = self._options(self._group_of[pairs[0][0]])
-            parameters, gradients = zip(*pairs, strict=True)
             rule = self.rule(options, first=True)
             if rule is None:
                 others += pairs
                 continue
             differs = skip is not None and rule != self.rule(options, first=False)
-            if differs and self._skips_first(skip, parameters):
-                continue
-            self._replace_together(parameters, gradients, options, skip, scale)
+            if not (differs and self._skips_first(skip, [p for p, _ in pairs])):
+                batches.append((pairs, options))
+        if batches:
+            self._replace_together(batches, skip, scale)
         return others
 
     def _skips_first(self, skip: Any, parameters: Iterable[Tensor]) -> bool:
@@ -370,32 +374,40 @@ class Optimizer(ABC):
 
     def _replace_together(
         self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Any],
-        options: Mapping[str, Any],
+        batches: Sequence[tuple[Sequence[tuple[Tensor, Any]], Mapping[str, Any]]],
         skip: Any,
         scale: Any,
     ) -> None:
+        parameters = [p for pairs, _ in batches for p, _ in pairs]
+        gradients = [gradient for pairs, _ in batches for _, gradient in pairs]
+        batch_of = [b for b, (pairs, _) in enumerate(batches) for _ in pairs]
+
         def replace(arrays: list[Any]) -> list[Any]:  # under all locks, which guard the states
-            alike: dict[tuple[bool, Any], list[int]] = {}  # those with one count of steps
+            alike: dict[tuple[int, bool, Any], list[int]] = {}  # those with one count of steps
             for i, parameter in enumerate(parameters):
                 state = self._states.get(parameter, {})
                 count = steps_so_far(state)
-                key = not state, count if type(count) is int else id(count)
+                key = batch_of[i], not state, count if type(count) is int else id(count)
                 alike.setdefault(key, []).append(i)
+            plans = [plan(places, arrays) for places in alike.values()]  # these allocate
             stepped = list(arrays)
-            for places in alike.values():
-                for i, new in zip(places, step(places, arrays), strict=True):
-                    stepped[i] = new
+            for places, (made, states, launch) in zip(alike.values(), plans, strict=True):
+                launch()
+                for i, array, state in zip(places, made, states, strict=True):
+                    stepped[i] = array
+                    self._states[parameters[i]] = state
             return stepped
 
-        def step(places: list[int], arrays: list[Any]) -> list[Any]:
+        def plan(
+            places: list[int], arrays: list[Any]
+        ) -> tuple[list[Any], list[State], Callable[[], None]]:
+            _, options = batches[batch_of[places[0]]]
             some = [arrays[i] for i in places]
             states = [self._states.get(parameters[i], {}) for i in places]
             rule = cast("kernels.StepRule", self.rule(options, first=not states[0]))
             states = [s or self.initial(x, options) for s, x in zip(states, some, strict=True)]
             held = [_held(s, rule.state, x) for s, x in zip(states, some, strict=True)]
-            new, count = kernels.step_arrays(
+            made, count, launch = kernels.plan_step(
                 rule,
                 some,
                 [gradients[i].astype(some[0].dtype, copy=False) for i in places],
@@ -404,11 +416,9 @@ class Optimizer(ABC):
                 skip=skip,
                 scale=scale,
             )
-            counted = {"step": count} if rule.counts else {}
-            for i, each in zip(places, held, strict=True):
-                own = dict(zip(rule.state, each, strict=True))
-                self._states[parameters[i]] = {**counted, **own}
-            return new
+            counted: State = {"step": count} if rule.counts else {}
+            states = [{**counted, **dict(zip(rule.state, each, strict=True))} for each in held]
+            return made, states, launch
 
         replace_all(parameters, replace)
 

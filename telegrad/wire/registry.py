@@ -180,10 +180,14 @@ def _landed(
     if number:
         try:
             return move(array, f"cuda:{number}")
+        except MemoryError:
+            raise
         except Exception as error:  # no such GPU, whatever error CuPy or its driver raises
             missed(number, f"{type(error).__name__}: {error}")
     try:
         return move(array, "cuda")
+    except MemoryError:  # an array in host memory would be a surprise to a function that takes it
+        raise
     except Exception:
         return to_host(array)
 

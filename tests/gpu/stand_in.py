@@ -31,7 +31,7 @@ import numpy as np
 
 from tests.gpu.stand_in_devices import Device, cuda, current_device
 from tests.gpu.stand_in_kernels import RawModule
-from tests.gpu.stand_in_memory import is_pinned, published
+from tests.gpu.stand_in_memory import is_pinned, published, take_memory
 from tests.gpu.stand_in_signatures import SIGNATURES
 from tests.gpu.stand_in_streams import Memory, host_waits, wait_for_kernels
 
@@ -47,8 +47,12 @@ class ndarray:
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, host: Any, dtype: Any = float, memptr: Any = None) -> None:
+    def __init__(
+        self, host: Any, dtype: Any = float, memptr: Any = None, *, view: bool = False
+    ) -> None:
         """Takes an array of the host; with `memptr`, as CuPy's, the shape of one that lies there."""
+        if memptr is None and not view:
+            take_memory()
         self.number: int = current_device()
         self.memory = Memory()
         if memptr is None:
@@ -60,7 +64,7 @@ class ndarray:
             self.memory = Memory(shared=is_pinned(memptr.ptr, size))
 
     def _view(self, host: Any) -> ndarray:
-        view = ndarray(host)
+        view = ndarray(host, view=True)
         view.number, view.memory = self.number, self.memory
         return view
 

@@ -21,7 +21,8 @@ import struct
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +30,13 @@ import numpy as np
 
 __all__ = [
     "MemoryPointer",
+    "OutOfMemoryError",
     "UnownedMemory",
     "alloc_pinned_memory",
     "allocated",
     "finish",
+    "full_after",
+    "in_host_memory",
     "is_pinned",
     "memory_at",
     "published",
@@ -40,6 +44,7 @@ __all__ = [
     "registered",
     "rest_of",
     "runtime",
+    "take_memory",
 ]
 
 HANDLE = struct.Struct("=qqqq32s")  # process, descriptor, size, serial number; 64 bytes
@@ -50,6 +55,46 @@ _LOCK = threading.Lock()
 
 class CudaError(RuntimeError):
     """As CuPy's: the name of the error, and words."""
+
+
+class OutOfMemoryError(MemoryError):
+    """As CuPy's, which is made of numbers and not of its words."""
+
+    def __init__(self, size: int, total: int) -> None:
+        words = f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes)."
+        super().__init__(words)
+
+
+_LEFT: list[int] = []  # arrays for which a device has memory left; empty: for any number
+_FOREIGN: set[int] = set()
+
+
+@contextmanager
+def full_after(arrays: int) -> Iterator[None]:
+    """Lets devices have memory for so many further arrays inside a block, in all threads."""
+    _LEFT.append(arrays)
+    try:
+        yield
+    finally:
+        _LEFT.clear()
+
+
+def take_memory() -> None:
+    """Takes the memory of one array."""
+    if _LEFT:
+        _LEFT[0] -= 1
+        if _LEFT[0] < 0:
+            raise OutOfMemoryError(512, 0)
+
+
+@contextmanager
+def in_host_memory(pointer: int) -> Iterator[None]:
+    """Lets an address be one of host memory that no device reads, inside a block."""
+    _FOREIGN.add(pointer)
+    try:
+        yield
+    finally:
+        _FOREIGN.discard(pointer)
 
 
 @dataclass(slots=True)
@@ -303,6 +348,7 @@ def runtime(devices: int, before_copy: Callable[[], None]) -> types.SimpleNamesp
 
     return types.SimpleNamespace(
         free=free,
+        driverGetVersion=lambda: 13000,
         getDeviceCount=lambda: devices,
         getDeviceProperties=lambda number: {"name": b"stand-in", "uuid": bytes([7, number])},
         deviceGetPCIBusId=lambda number: f"0000:{number:02x}:00.0",
@@ -315,4 +361,8 @@ def runtime(devices: int, before_copy: Callable[[], None]) -> types.SimpleNamesp
         memcpyAsync=copy,
         memcpyDeviceToHost=2,
         memcpyHostToDevice=1,
+        pointerGetAttributes=lambda pointer: types.SimpleNamespace(
+            devicePointer=0 if pointer in _FOREIGN else pointer
+        ),
+        runtimeGetVersion=lambda: 13000,
     )

@@ -494,8 +494,11 @@ class Operation:
             return result
         if self.several:
             return self._attach_several(result, names, plans, mask, values, edges, keywords)
-        if type(result) is not np.ndarray and not is_array(result):
-            result = np.asarray(result)
+        if type(result) is not np.ndarray:
+            if not is_array(result):
+                result = np.asarray(result)
+            elif len(arrays) > 1:  # CuPy lets one GPU read another one's memory, unordered
+                check_devices(self.name, *arrays)
         held, is_view = _new_value(Value), False
         held.array = result
         held.counter = None

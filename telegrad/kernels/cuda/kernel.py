@@ -90,12 +90,35 @@ class Kernel:
         Raises:
             KernelError: The source does not compile, or takes no such dtype.
             TypeError: The arguments are not those that the source declares.
-            ValueError: An array is in host memory, on another device, or not contiguous.
+            ValueError: An array is in host memory, on another device, misaligned, or not
+                contiguous.
         """
         grid = blocks if isinstance(blocks, tuple) else (blocks,)
         if 0 not in grid:
             function, given = self._checked(args, define)
             function(grid, (threads,), given, shared_mem=shared)
+
+    def bind(
+        self,
+        *args: Any,
+        blocks: int | tuple[int, ...],
+        threads: int = 256,
+        shared: int = 0,
+        **define: Any,
+    ) -> Callable[[], None]:
+        """Does all of `launch` but the launch, and returns the function that launches, once.
+
+        All arguments, and all errors, are those of `launch`. The function keeps the arguments.
+        """
+        grid = blocks if isinstance(blocks, tuple) else (blocks,)
+        if 0 in grid:
+            return _launch_nothing
+        function, given = self._checked(args, define)
+
+        def launch(kept: object = args) -> None:  # a table's words alone keep no arrays
+            function(grid, (threads,), given, shared_mem=shared)
+
+        return launch
 
     def prepare(
         self,
@@ -156,7 +179,10 @@ class Kernel:
                 continue
             if not pointer or not value.flags.c_contiguous:
                 raise _misfit(self._name, parameter, value, pointer=pointer)
-            number = value.data.device_id
+            memory = value.data
+            if memory.ptr % value.itemsize:
+                raise _misfit(self._name, parameter, value, pointer=True)
+            number = memory.device_id
             if number != place and place >= 0:
                 raise ValueError(
                     f"{first} and {parameter} of {self._name} are on different devices (cuda:"
@@ -216,12 +242,17 @@ def _misfit(name: str, parameter: str, value: Any, *, pointer: bool = False) -> 
         return ValueError(
             f"{parameter} of {name} is in host memory; move it, for instance with tensor.to(device)"
         )
-    if pointer:
+    if pointer and not value.flags.c_contiguous:
         return ValueError(f"{parameter} of {name} is not contiguous; copy it first")
+    if pointer:
+        return ValueError(
+            f"{parameter} of {name} is misaligned: its address {value.data.ptr:#x} is no multiple of "
+            f"{value.itemsize} bytes"
+        )
     if is_cupy(value):
         return TypeError(f"{parameter} of {name} is a number, not an array")
     return TypeError(f"{parameter} of {name} cannot be {value!r}")
 
 
-def _launch_nothing(args: tuple[Any, ...]) -> None:
+def _launch_nothing(args: tuple[Any, ...] = ()) -> None:
     """Stands for a launch without blocks."""
