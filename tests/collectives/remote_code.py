@@ -229,9 +229,9 @@ def refusal(call: Callable[[], object]) -> str:
 # -- ranks that do not agree -----------------------------------------------------------------
 
 
-def of_each(size: int = 2) -> list[Array]:
+def of_each() -> list[Array]:
     """An array for each rank."""
-    return [np.ones(size) for _ in range(dist.get_world_size())]
+    return [np.ones(2) for _ in range(dist.get_world_size())]
 
 
 def scatter(src: int, part: int, group: ProcessGroup | None) -> None:
@@ -243,47 +243,20 @@ def scatter(src: int, part: int, group: ProcessGroup | None) -> None:
 
 NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
     "reduce to 0": lambda group: dist.reduce(np.ones(3), 0, group=group),
-    "reduce to 1": lambda group: dist.reduce(np.ones(3), 1, group=group),
-    "reduce MAX": lambda group: dist.reduce(np.ones(3), 0, ReduceOp.MAX, group),
     "reduce much": lambda group: dist.reduce(np.ones(10 * LARGE), 0, group=group),
     "reduce more": lambda group: dist.reduce(np.ones(11 * LARGE), 0, group=group),
     "coalesced": lambda group: coalesced(3, group),
-    "coalesced longer": lambda group: coalesced(4, group),
     "coalesced much": lambda group: coalesced(LARGE, group),
     "gather to 0": lambda group: dist.gather(np.ones(3), 0, group),
     "gather to 1": lambda group: dist.gather(np.ones(3), 1, group),
-    "gather float32": lambda group: dist.gather(np.ones(3, np.float32), 0, group),
     "scatter from 0": lambda group: scatter(0, 2, group),
     "scatter from 1": lambda group: scatter(1, 2, group),
     "scatter from 0, one too long": lambda group: scatter(0, 3, group),
-    "scatter into int64": lambda group: dist.scatter(np.ones(2, np.int64), None, 0, group),
     "reduce_scatter": lambda group: dist.reduce_scatter(of_each(), group=group),
-    "reduce_scatter longer": lambda group: dist.reduce_scatter(of_each(3), group=group),
-    "reduce_scatter MIN": lambda group: dist.reduce_scatter(of_each(), ReduceOp.MIN, group),
-    "reduce_scatter float32": lambda group: dist.reduce_scatter(
-        [np.ones(2, np.float32)] * dist.get_world_size(), group=group
-    ),
     "reduce_scatter_single": lambda group: dist.reduce_scatter_single(np.ones(6), group=group),
-    "reduce_scatter_single int64": lambda group: dist.reduce_scatter_single(
-        np.ones(6, np.int64), group=group
-    ),
-    "reduce_scatter_single split": lambda group: dist.reduce_scatter_single(
-        np.ones(6), group=group, split_sizes=[1, 2, 3]
-    ),
     "all_to_all": lambda group: dist.all_to_all(of_each(), group),
-    "all_to_all float32": lambda group: dist.all_to_all(
-        [np.ones(1, np.float32)] * dist.get_world_size(), group
-    ),
     "all_to_all_single": lambda group: dist.all_to_all_single(np.ones((6, 2)), group=group),
-    "all_to_all_single wide": lambda group: dist.all_to_all_single(np.ones((6, 3)), group=group),
-    "all_to_all_single wants": lambda group: dist.all_to_all_single(
-        np.ones((6, 2)), [2, 2, 3], group=group
-    ),
     "all_gather_single": lambda group: dist.all_gather_single(np.ones((2, 2)), group=group),
-    "all_gather_single float32": lambda group: dist.all_gather_single(
-        np.ones((2, 2), np.float32), group=group
-    ),
-    "all_gather_single wide": lambda group: dist.all_gather_single(np.ones((2, 3)), group=group),
     "all_gather_object": lambda group: dist.all_gather_object("a", group=group),
     "gather_object to 0": lambda group: dist.gather_object("a", 0, group),
     "scatter_object_list from 0": lambda group: dist.scatter_object_list(
@@ -316,14 +289,8 @@ def do(what: str, group: ProcessGroup | None = None) -> None:
         dist.broadcast(np.ones(3), size, group)
     elif verb == "all_gather":
         dist.all_gather(np.ones(3, rest or "float64"), group=group)
-    elif verb == "shape":
-        dist.all_reduce(np.ones((1, 3)), group=group)
-    elif rest.startswith("op="):
-        dist.all_reduce(array, ReduceOp[rest[3:]], group)
     elif rest.startswith("dtype="):
         dist.all_reduce(np.ones(3, rest[6:]), group=group)
-    elif rest.startswith("label="):
-        dist.all_reduce(array, group=group, label=rest[6:])
     else:
         dist.all_reduce(array, group=group)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import Programs
-from tests.hosts.conftest import PORT, TOKEN, MakeHosts
+from tests.hosts.conftest import PORT, TOKEN, Launch, MakeHosts
 
 pytestmark = pytest.mark.long
 
@@ -52,3 +52,24 @@ def test_the_first_rank_of_each_host_sends(make_hosts: MakeHosts, programs: Prog
     assert sorted(sent) == [0, 1, 2, 3]
     assert sent[1] == sent[3] <= 3  # a byte or so, which tells that the memory is good
     assert 3 * 2**22 <= sent[0] < 1.1 * 3 * 2**22
+
+
+DIFFERING = """
+from telegrad import collectives as dist
+from tests.collectives import test_differing_calls as calls
+
+dist.init_process_group()
+long = [(verb, first, 40_000) for verb in ("all_reduce", "broadcast") for first in range(calls.N)]
+for verb, first, depth in [*long, *((verb, 0, 1) for verb in calls.COMPARED)]:
+    odds = calls.odds_of(verb, first)
+    told = calls.differ(verb, odds, (None, True, depth))
+    calls.check(verb, odds, dist.all_gather_object(told))
+dist.destroy_process_group()
+print("checked")
+"""
+
+
+def test_one_rank_that_differs(make_hosts: MakeHosts, launch: Launch) -> None:
+    """Ranks 0 and 1 are on one host, rank 2 is on another one."""
+    for program in launch(make_hosts(2), DIFFERING, 2, 1):
+        assert "checked" in program.wait()
