@@ -513,13 +513,56 @@ def reduce_in(group: dist.ProcessGroup | None, drawn: Drawn) -> None:
     dist.destroy_process_group(group)
 
 
-def data_parallel(drawn: Drawn) -> None:
-    """The gradient is the mean over the ranks of those that each has from its own input."""
-    model = parallel.DistributedDataParallel(nn.Linear(3, 1, bias=False, dtype=np.float64))
+def replica(group: dist.ProcessGroup | None = None) -> parallel.DistributedDataParallel:
+    network = nn.Linear(3, 1, bias=False, dtype=np.float64)
+    return parallel.DistributedDataParallel(network, process_group=group)
+
+
+def expect_gradient(model: parallel.DistributedDataParallel, drawn: Drawn, mean: Array) -> None:
+    """Runs a backward of this rank's own input; compares the mean over the ranks."""
     inputs = drawn.n * drawn.own(drawn.r)[:3].reshape(1, 3)  # so that the mean is exact
+    model.zero_grad()
     model(tensor(inputs)).sum().backward()
     (weight,) = model.parameters()
-    expect(cast("Tensor", weight.grad).data, drawn.total()[:3].reshape(1, 3))
+    expect(cast("Tensor", weight.grad).data, mean[:3].reshape(1, 3))
+
+
+def data_parallel(drawn: Drawn) -> None:
+    """The gradient is the mean over the ranks of those that each has from its own input."""
+    expect_gradient(replica(), drawn, drawn.total())
+
+
+def joined(drawn: Drawn) -> None:
+    """The root has fewer inputs than the others, and shadows their last ones."""
+    model = replica()
+    with model.join():
+        expect_gradient(model, drawn, drawn.total())
+        if drawn.r != drawn.root:
+            for _ in range(2):
+                expect_gradient(model, drawn, drawn.total() - drawn.own(drawn.root))
+
+
+def hooked(drawn: Drawn) -> None:
+    """A hook averages; then that of the root raises, in a group of its own, and all hear of it."""
+    model = replica()
+    model.register_comm_hook(None, parallel.allreduce_hook)
+    expect_gradient(model, drawn, drawn.total())
+    group = dist.new_group(range(drawn.n))
+    failing = replica(group)
+    failing.register_comm_hook(drawn.root, fail_at)
+    try:
+        expect_gradient(failing, drawn, drawn.total())
+    except ArithmeticError as error:
+        expect("no average today" in str(error), True)
+    else:
+        raise WrongValueError("a hook has raised on one rank, and backward has not on this one")
+    dist.destroy_process_group(group)
+
+
+def fail_at(root: int, bucket: parallel.GradientBucket) -> rpc.Future[Array]:
+    if dist.get_rank() == root:
+        raise ArithmeticError("no average today")
+    return parallel.allreduce_hook(None, bucket)
 
 
 def rows(drawn: Drawn) -> None:
@@ -554,7 +597,7 @@ COLLECTIVES: list[Callable[[Drawn], None]] = [
     all_gather, all_gather_single, gather, scatter, all_to_all, all_to_all_single,
     pairs_one_by_one, pairs_at_once, pairs_in_a_batch, all_gather_object, gather_object,
     broadcast_object_list, scatter_object_list, object_lists_in_a_ring, objects_that_cannot_travel,
-    groups, smaller_group, data_parallel, rows, coalesced, barrier,
+    groups, smaller_group, data_parallel, joined, hooked, rows, coalesced, barrier,
 ]  # fmt: skip
 
 

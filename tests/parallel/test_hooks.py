@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +16,7 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad.autograd import tensor
-from telegrad.errors import AutogradError, InvalidUseError, TelegradError
+from telegrad.errors import AutogradError, InvalidUseError, TelegradError, WorkerLostError
 from telegrad.nn import Linear, Module, Sequential, Tanh
 from telegrad.parallel import (
     CommHook,
@@ -180,6 +183,31 @@ def failing_with_a_group_of_the_hook() -> str:
 
 def test_a_hook_with_a_group_of_its_own_does_not_hang(cluster: Cluster) -> None:
     assert cluster.run(failing_with_a_group_of_the_hook) == ["failed"] * N
+
+
+def killed_in_a_hook() -> str:
+    """The process of rank 2 ends while its second bucket waits for its average."""
+    model, rank = wrap(None)
+
+    def kill(_: object, bucket: GradientBucket) -> Future[Array]:
+        if bucket.index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return allreduce_hook(None, bucket)
+
+    model.register_comm_hook(None, kill if rank == 2 else allreduce_hook)
+    with pytest.raises(WorkerLostError) as caught:
+        backward(model, X[rank::N])
+    assert all(parameter.grad is None for parameter in model.parameters())
+    return str(caught.value)
+
+
+def test_a_process_that_is_killed_in_a_hook_fails_backward_on_the_others() -> None:
+    with Cluster(N, processes=True) as cluster, ThreadPoolExecutor(N) as pool:
+        running = [pool.submit(cluster.call, r, killed_in_a_hook) for r in range(N)]
+        for future in running[:2]:
+            assert "worker2" in future.result()
+        assert running[2].exception() is not None
+        cluster.kill(2)
 
 
 def hook_on_some() -> None:
