@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
-from telegrad.autograd import Tensor, as_tensor
+from telegrad.autograd import Tensor
 from telegrad.nn import Module, Sequential
+from telegrad.parallel.pipeline.micro_batches import described, whole_arguments
+from telegrad.parallel.pipeline.skips import Skips, through
+from telegrad.parallel.pipeline.sources import MovedModule
+from telegrad.types import Array
 
 __all__ = ["best_cut", "split"]
 
@@ -116,23 +120,53 @@ def _weights(model: Sequential, balance: str, sample: Any) -> list[float]:
     raise ValueError(f"balance must be counts, 'parameters' or 'time', not {balance!r}")
 
 
+@final
+class _SkipsApart(Skips):
+    """The values of one measured forward; each module has a graph of its own."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Tensor] = {}
+
+    def stash(self, name: str, value: Tensor) -> None:
+        """Puts the numbers of a value aside."""
+        self._values[name] = _leaf(value.data)
+
+    def pop(self, name: str) -> Tensor:
+        """Returns them as a leaf."""
+        return self._values.pop(name)
+
+
 def _times(model: Sequential, sample: Any) -> list[float]:
-    """Returns the seconds of each module's forward and backward for a sample."""
-    times = []
-    inputs = tuple(sample) if isinstance(sample, (tuple, list)) else (sample,)
-    values = [as_tensor(x).detach() for x in inputs]
-    for part in model.children():
-        least = float("inf")
-        for _ in range(REPEATS):
-            leaves = [Tensor(x.data, requires_grad=x.data.dtype.kind in "fc") for x in values]
-            began = time.perf_counter()
-            outputs = part(*leaves)
-            found = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-            roots = [x for x in found if x.requires_grad]
-            for x in roots:
-                x.sum().backward(retain_graph=True)
-            least = min(least, time.perf_counter() - began)
-        times.append(least)
-        values = [x.detach() for x in found]
-    model.zero_grad()
-    return times
+    """Returns the seconds of each module's forward and backward for a sample.
+
+    A copy is measured: random generators, buffers and gradients of the model stay as they are.
+    """
+    parts = dict(MovedModule.of(model).build().named_children())
+    least = dict.fromkeys(parts, float("inf"))
+    for _ in range(REPEATS):
+        values = [each.values for each in whole_arguments(sample)]
+        with through(_SkipsApart()):
+            for name, part in parts.items():
+                seconds, values = _time(name, part, values)
+                least[name] = min(least[name], seconds)
+    return list(least.values())
+
+
+def _time(name: str, part: Module, values: list[Array]) -> tuple[float, list[Array]]:
+    """Returns the seconds of one module for its inputs, and its outputs."""
+    leaves = [_leaf(x) for x in values]
+    began = time.perf_counter()
+    try:
+        outputs = part(*leaves)
+    except Exception as error:  # of the user's module
+        error.add_note(f"module {name!r} was measured on the sample, and got {described(values)}")
+        raise
+    found = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    for x in found:
+        if x.requires_grad:
+            x.sum().backward(retain_graph=True)
+    return time.perf_counter() - began, [x.data for x in found]
+
+
+def _leaf(array: Array) -> Tensor:
+    return Tensor(array, requires_grad=array.dtype.kind in "fc")

@@ -15,7 +15,16 @@ from telegrad.arrays import as_array
 from telegrad.autograd import Tensor
 from telegrad.types import Array
 
-__all__ = ["Argument", "Spec", "bounds", "check_spec", "shares", "split_arguments"]
+__all__ = [
+    "Argument",
+    "Spec",
+    "bounds",
+    "check_spec",
+    "described",
+    "shares",
+    "split_arguments",
+    "whole_arguments",
+]
 
 Spec: TypeAlias = "str | Callable[[Any, int], Sequence[Any]]"
 """The rule for one argument: `split`, `replicate` or a function."""
@@ -95,6 +104,22 @@ def split_arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> 
             )
         found.append(Argument(array, bounds(rows, count)))
     return found
+
+
+def whole_arguments(sample: Any) -> list[Argument]:
+    """Returns the inputs of one micro-batch, given as an array or as a tuple of several."""
+    inputs = sample if isinstance(sample, (tuple, list)) else (sample,)
+    return [Argument(_plain(each), []) for each in inputs]
+
+
+def described(arrays: Sequence[Array]) -> str:
+    """Returns dtypes and shapes in words.
+
+    >>> import numpy as np
+    >>> described([np.zeros((2, 3)), np.zeros(2, np.float32)])
+    'float64 of shape (2, 3), float32 of shape (2,)'
+    """
+    return ", ".join(f"{x.dtype} of shape {x.shape}" for x in arrays) or "nothing"
 
 
 def shares(given: Sequence[Argument], count: int) -> list[float]:

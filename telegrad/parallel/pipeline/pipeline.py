@@ -25,7 +25,13 @@ from telegrad.optim import LossScale, Optimizer
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
-from telegrad.parallel.pipeline.micro_batches import Argument, Spec, shares, split_arguments
+from telegrad.parallel.pipeline.micro_batches import (
+    Argument,
+    Spec,
+    shares,
+    split_arguments,
+    whole_arguments,
+)
 from telegrad.parallel.pipeline.optimizer import PipelineOptimizer, WaitingGradients
 from telegrad.parallel.pipeline.places import Copies, Places, by_stage
 from telegrad.parallel.pipeline.plan import Settings, StepOrder, StepReport
@@ -66,6 +72,9 @@ class Pipeline:
             random numbers; `except_last` to do so for all but the last micro-batch.
         specs: The rule for each argument of `step`: `split` along the first axis, `replicate`, or a
             function `(argument, number) -> parts`; None to split all.
+        sample: One micro-batch of inputs; a tuple for several inputs. All stages run it once, in
+            evaluation mode and without gradients, to show now that each stage takes the output of
+            the one before it. None to have this show in the first step.
         keep_copies: True to have each place hand a copy of its weights and of its optimizers' state
             to another one after each step of an optimizer, for `replace`.
         timeout: Seconds for each step and call; None for `RpcOptions.timeout`.
@@ -74,6 +83,8 @@ class Pipeline:
         TypeError: A stage has none of these forms, or an argument is of the wrong type.
         ValueError: There is no stage, a stage has no parameters, or `recompute` is unknown.
         ScheduleError: The schedule is unknown, does not fit the stages, or would wait for ever.
+        PipelineError: A stage failed on the sample; the message has the dtypes and shapes that it
+            got, and the stage that they came from.
         WorkerLostError: A worker is lost.
 
     Example:
@@ -101,6 +112,7 @@ class Pipeline:
         loss: Callable[..., Any] | None = None,
         recompute: str = "never",
         specs: Sequence[Spec] | None = None,
+        sample: Any = None,
         keep_copies: bool = False,
         timeout: float | None = None,
     ) -> None:
@@ -114,6 +126,8 @@ class Pipeline:
         self._begin(settings, _schedule(schedule, workers, settings.num_microbatches))
         self._names = [str(k) for k in range(len(given))]
         self._made: Places | None = Places(self._checked, settings, placed, tied_parameters(given))
+        if sample is not None:
+            self._run_forward(whole_arguments(sample), 1, sample=True)
 
     def _begin(self, settings: Settings, schedule: Schedule) -> None:
         self._settings, self.schedule = settings, schedule
@@ -174,9 +188,8 @@ class Pipeline:
             loss: As for the class.
             recompute: As for the class.
             specs: As for the class.
-            sample: One micro-batch of inputs, for `balance="time"`; a tuple for several inputs.
-                None to measure with the inputs of the first step or forward, and to split the
-                model then.
+            sample: As for the class; `balance="time"` measures the modules on it. None to measure
+                with the inputs of the first step or forward, and to split the model then.
             keep_copies: As for the class.
             timeout: As for the class.
 
@@ -219,6 +232,8 @@ class Pipeline:
             pipe._uncut = model, list(workers)
         else:
             pipe._split(model, workers, balance, sample)
+            if sample is not None:
+                pipe._run_forward(whole_arguments(sample), 1, sample=True)
         return pipe
 
     # -- computing -------------------------------------------------------------------------------
@@ -288,17 +303,23 @@ class Pipeline:
             if spec == "split":
                 count = max(1, min(count, len(x)))
         given = split_arguments(inputs, specs, count)
-        found = shares(given, count)
         self._split_now(given)
-        with self._lock:
-            self._steps += 1
-            reports = self._places.run(
-                lambda member: StepOrder(
-                    self._steps, False, found, given if 0 in member.stages else []
-                )
-            )
+        reports = self._run_forward(given, count)
         outputs = {i: each for report in reports for i, each in report.outputs.items()}
         return _joined([outputs[i] for i in range(count)])
+
+    def _run_forward(
+        self, given: list[Argument], count: int, *, sample: bool = False
+    ) -> list[StepReport]:
+        """Runs arguments through all stages; a sample only to show that the stages fit together."""
+        found = shares(given, count)
+        with self._lock:
+            self._steps += 1
+            return self._places.run(
+                lambda member: StepOrder(
+                    self._steps, False, found, given if 0 in member.stages else [], sample=sample
+                )
+            )
 
     def _split_now(self, inputs: Sequence[Argument]) -> None:
         """Splits a model that waits for its first inputs, by the times of its modules."""

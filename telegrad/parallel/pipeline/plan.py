@@ -130,6 +130,7 @@ class StepOrder:
         target: The target of the loss, for the place of the last stage; None without one.
         scale: The factor of all gradients.
         afresh: True if the step before it failed, so that nothing counts that it recorded.
+        sample: True for a forward that only shows if the stages fit together.
     """
 
     step: int
@@ -139,6 +140,7 @@ class StepOrder:
     target: Argument | None = None
     scale: float = 1.0
     afresh: bool = False
+    sample: bool = False
 
 
 @final

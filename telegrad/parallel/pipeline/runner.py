@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -17,7 +18,7 @@ from telegrad.dist_autograd.seams import (
     leave_ambient,
 )
 from telegrad.errors import ContextError
-from telegrad.nn import Parameter
+from telegrad.nn import Module, Parameter
 from telegrad.parallel.owners import OwnerOptimizer
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailboxes, PlaceId, PlaceMailbox
 from telegrad.parallel.pipeline.plan import LocalPlace, PlacePlan, StepOrder, StepReport
@@ -127,7 +128,8 @@ class StageRunner:
             token = enter_ambient(outside)
             try:
                 self._check_peers(mailbox)
-                report = StepRun(place, order, gradients).run()
+                with _evaluating(self._stages.values()) if order.sample else nullcontext():
+                    report = StepRun(place, order, gradients).run()
                 if context is not None and not context.keep(gradients):
                     raise ContextError(f"autograd context {context_id} was released in the step")
             except BaseException as error:
@@ -212,6 +214,19 @@ class StageRunner:
         """Sets the mode of each stage."""
         for module in self._stages.values():
             module.train(mode)
+
+
+@contextmanager
+def _evaluating(stages: Iterable[Module]) -> Iterator[None]:
+    """Sets all modules of some stages to evaluation, for a block."""
+    modes = [(part, part.training) for module in stages for part in module.modules()]
+    for part, _ in modes:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def _scaled(gradient: Any, factor: float) -> Any:

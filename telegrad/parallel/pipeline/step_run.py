@@ -36,6 +36,7 @@ from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root
 from telegrad.dist_autograd.seams import PassGradients
 from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
 from telegrad.parallel.pipeline.mailbox import Key
+from telegrad.parallel.pipeline.micro_batches import described
 from telegrad.parallel.pipeline.plan import LocalPlace, StepOrder, StepReport
 from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.parallel.pipeline.skips import Skips, through
@@ -158,6 +159,7 @@ class StepRun:
         self._now = (TIES, min(place.stages), -1)
         self._source = -1  # the stage whose values are awaited, or that values are handed to
         self._doing = ""  # that in words; empty while the stage itself is at work
+        self._inputs: list[Tensor] = []  # of the forward that runs
         self._began = 0.0
         self._times: list[tuple[float, float]] = []
         self._holds: dict[int, int] = {}  # micro-batches, by stage; and the most so far
@@ -211,8 +213,10 @@ class StepRun:
         if stage not in place.checked:
             self._check_inputs(stage, i, inputs)
         kept = _Kept(inputs, [])
+        self._inputs = inputs
         with _skips(self, stage, i, kept, again=False):
             outputs = self._call(stage, i, inputs)
+        self._inputs = []
         kept.outputs = [outputs] if type(outputs) is Tensor else _tensors(outputs, place, stage, i)
         results: Results = []
         if stage == self._last:
@@ -417,6 +421,10 @@ class StepRun:
         work = phase if i < 0 else f"{phase} of micro-batch {i}"
         if not self._doing:
             words = f"{place.name(stage, i)} failed in the {work}: {_words(error)}"
+            if self._inputs:
+                given = described([x.data for x in self._inputs])
+                giver = place.name(stage - 1, i) if stage else "the caller"
+                words += f"; {giver} gave it {given}"
             return self._error(words, stage, i, phase)
         where = f"{place.name(stage, i)} {self._doing} the {work}"
         if isinstance(error, WorkerLostError):

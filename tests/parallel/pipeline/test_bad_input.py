@@ -19,12 +19,14 @@ from telegrad.errors import (
     UnknownWorkerError,
 )
 from telegrad.parallel import Pipeline, RemoteModule
-from telegrad.parallel.pipeline import Action, Kind, Schedule
+from telegrad.parallel.pipeline import Action, Kind, Pop, Schedule, Stash
 from telegrad.parallel.pipeline.balance import best_cut
 from telegrad.testing import Cluster
-from tests.parallel.pipeline.models import WIDTH, Block, batch, close, make_model, reference
+from tests.parallel.pipeline.models import WIDTH, Block, batch, close, losses, make_model, reference
 
 LOSS = nn.functional.cross_entropy
+
+SAMPLE = batch(3)[0]
 
 
 def row(stage: int, text: str) -> tuple[Action, ...]:
@@ -111,6 +113,27 @@ WRONG: list[tuple[type[Exception], str, Callable[[], object]]] = [
     (TypeError, r"workers must be a list of workers, not 'w", lambda: split(workers="worker1")),
     (ValueError, r"there is no stage 7 \(stages: 2\)", lambda: split().replace(7, "worker1")),
     (UnknownWorkerError, r"worker9", lambda: stages(("worker9", Block(0)))),
+    (
+        PipelineError,
+        r"stage 1 on worker 'worker2' failed in the forward of micro-batch 0: .*; stage 0 on worker "
+        r"'worker1' gave it float64 of shape \(3, 6\)",
+        lambda: stages(("worker1", Block, (0,)), ("worker2", nn.Linear, (5, 2)), sample=SAMPLE),
+    ),
+    (
+        PipelineError,
+        r"stage 1 .*micro-batch 0: .*integer.*; stage 0 .* gave it float64 of shape \(3, 6\)",
+        lambda: stages(("worker1", Block, (0,)), ("worker2", nn.Embedding, (9, 2)), sample=SAMPLE),
+    ),
+    (
+        PipelineError,
+        r"stage 0 .*; the caller gave it float64 of shape \(3, 6\)",
+        lambda: split(model=nn.Sequential(nn.Linear(5, 6), Block(0)), sample=SAMPLE),
+    ),
+    (
+        PipelineError,
+        r"stage 0 on worker 'worker1' gives 2 outputs, which the forward of stage 1",
+        lambda: stages(("worker1", Pair), ("worker2", Block, (0,)), sample=SAMPLE),
+    ),
 ]
 
 
@@ -265,6 +288,53 @@ def measured() -> None:
 
 def test_a_balance_by_time_measures_a_sample_or_the_first_inputs(cluster: Cluster) -> None:
     cluster.call(0, measured)
+
+
+def unmeasurable() -> None:
+    model = nn.Sequential(Block(0), nn.Linear(5, 2))
+    with pytest.raises(ValueError, match="needs an input of shape") as caught:
+        split(model=model, balance="time", sample=SAMPLE)
+    (note,) = caught.value.__notes__
+    assert note == "module '1' was measured on the sample, and got float64 of shape (3, 6)"
+
+
+def test_a_sample_that_a_module_does_not_take_cannot_be_measured(cluster: Cluster) -> None:
+    cluster.call(0, unmeasurable)
+
+
+def stateful() -> nn.Sequential:
+    """A model with random numbers, running means, skip connections, and a part in evaluation."""
+    rng = np.random.default_rng
+    return nn.Sequential(
+        Block(0),
+        Stash("early"),
+        nn.Dropout(rng=rng(1)),
+        Block(1),
+        nn.BatchNorm1d(WIDTH, dtype=np.float64),
+        Pop("early"),
+        nn.Dropout(rng=rng(2)).eval(),
+        Block(2),
+    )
+
+
+def sampled(balance: Any) -> None:
+    models = [stateful(), stateful()]
+    own = models[0].state_dict()
+    pipes = [
+        split(model=models[0], balance=balance, sample=SAMPLE),
+        split(model=models[1], balance=[3, 5]),
+    ]
+    close(models[0].state_dict(), own)
+    assert all(p.grad is None for p in models[0].parameters())
+    optimizers = [pipe.optimizer(optim.SGD, lr=0.1) for pipe in pipes]
+    found, expected = (losses(*each, 3, 6) for each in zip(pipes, optimizers, strict=True))
+    assert found == pytest.approx(expected, rel=1e-10)
+    close(pipes[0].state_dict(), pipes[1].state_dict())
+
+
+@pytest.mark.parametrize("balance", ["time", [4, 4]], ids=["time", "counts"])
+def test_a_sample_leaves_no_trace(cluster: Cluster, balance: Any) -> None:
+    cluster.call(0, sampled, balance)
 
 
 def own_table() -> None:
