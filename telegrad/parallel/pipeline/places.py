@@ -282,25 +282,60 @@ class Places:
             found.append((len(calls), unsent))
         failed = [(k, error) for k, error in found if error is not None]
         k, first = min(failed, key=lambda each: (_rank(each[1]), each[0]))
-        if not isinstance(first, PipelineError):
-            member = self.members[k]
-            if not isinstance(first, (WorkerLostError, CallTimeoutError)):
-                return first
-            stage = member.stages[0]
-            words = f"stage {stage} on worker {member.worker.name!r} "
-            words += "is lost" if isinstance(first, WorkerLostError) else "did not answer in time"
-            named = PipelineError(
-                f"{words} in the {phase}: {type(first).__name__}: {first}",
-                stage=stage,
-                worker=member.worker.name,
-                phase=phase,
-            )
-            named.__cause__, first = first, named
+        if not isinstance(first, (PipelineError, WorkerLostError, CallTimeoutError)):
+            return first
+        if isinstance(first, WorkerLostError):
+            first = self._lost(first, self.members[k], calls, phase)
+        elif isinstance(first, CallTimeoutError):
+            first = _named(first, self.members[k], f"did not answer in time in the {phase}", phase)
         for other, error in failed:
             if other != k:
                 name = self.members[other].worker.name
                 first.add_note(f"worker {name!r} failed too: {type(error).__name__}: {error}")
         return first
+
+    def _lost(
+        self,
+        error: WorkerLostError,
+        called: RemotePlace,
+        calls: Sequence[Future[Any]],
+        phase: str,
+    ) -> PipelineError:
+        """Returns the error of a lost worker: that of the place called, or one that it called.
+
+        The places that waited for the worker know best how far the step was.
+        """
+        member = next((each for each in self.members if each.worker.name == error.worker), called)
+        ended = [call.value() for call in calls if call.done() and call.exception() is None]
+        waits = [each.wait for each in ended if isinstance(each, StepReport) and each.wait]
+        if not waits:
+            return _named(error, member, f"is lost in the {phase}", phase)
+        wait = min(waits, key=lambda each: each.worker != member.worker.name)
+        stage = wait.stage if wait.worker == member.worker.name else -1
+        words = f"is lost; {wait.words}"
+        return _named(error, member, words, wait.phase, stage, wait.micro_batch)
+
+
+def _named(
+    error: BaseException,
+    member: RemotePlace,
+    words: str,
+    phase: str,
+    stage: int = -1,
+    micro_batch: int = -1,
+) -> PipelineError:
+    """Returns the error of a place that the driver itself has seen to fail."""
+    stage = member.stages[0] if stage < 0 else stage
+    name = member.worker.name
+    named = PipelineError(
+        f"stage {stage} on worker {name!r} {words}: {type(error).__name__}: {error}",
+        stage=stage,
+        worker=name,
+        micro_batch=micro_batch,
+        phase=phase,
+    )
+    named.__cause__ = error
+    return named
 
 
 def by_stage(answers: Iterable[Mapping[int, Any]]) -> dict[int, Any]:

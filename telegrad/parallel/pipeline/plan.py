@@ -13,7 +13,7 @@ from telegrad.parallel.pipeline.mailbox import Mailboxes, Peer, PlaceMailbox
 from telegrad.parallel.pipeline.micro_batches import Argument, Spec, check_spec
 from telegrad.types import Array, WorkerInfo
 
-__all__ = ["LocalPlace", "PlacePlan", "Settings", "StepOrder", "StepReport", "Tie"]
+__all__ = ["LocalPlace", "PlacePlan", "Settings", "StepOrder", "StepReport", "Tie", "Wait"]
 
 RECOMPUTE = ("never", "always", "except_last")
 
@@ -145,6 +145,26 @@ class StepOrder:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """The point at which a place heard that a step has failed elsewhere.
+
+    Attributes:
+        words: The point in words, with the place.
+        worker: The name of the worker that it waited for.
+        stage: The stage of that worker that it waited for.
+        micro_batch: The micro-batch; -1 if it exchanged tied weights.
+        phase: The phase, as of a `PipelineError`.
+    """
+
+    words: str
+    worker: str
+    stage: int
+    micro_batch: int
+    phase: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """The answer of a place at the end of a step.
 
@@ -155,6 +175,7 @@ class StepReport:
         held: The most micro-batches whose activations each stage has held at a time.
         times: For each action the times when it had its inputs and when it had its results, on the
             clock of `time.monotonic`; of shape (actions, 2).
+        wait: The point at which the place heard of a failure elsewhere.
     """
 
     ended: bool
@@ -162,6 +183,7 @@ class StepReport:
     outputs: dict[int, list[Array]] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
     times: Array | None = None
+    wait: Wait | None = None
 
 
 @final

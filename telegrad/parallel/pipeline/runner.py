@@ -17,11 +17,11 @@ from telegrad.dist_autograd.seams import (
     enter_ambient,
     leave_ambient,
 )
-from telegrad.errors import ContextError
+from telegrad.errors import ContextError, PipelineError
 from telegrad.nn import Module, Parameter
 from telegrad.parallel.owners import OwnerOptimizer
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailboxes, PlaceId, PlaceMailbox
-from telegrad.parallel.pipeline.plan import LocalPlace, PlacePlan, StepOrder, StepReport
+from telegrad.parallel.pipeline.plan import LocalPlace, PlacePlan, StepOrder, StepReport, Wait
 from telegrad.parallel.pipeline.skips import names_in
 from telegrad.parallel.pipeline.sources import StageSource
 from telegrad.parallel.pipeline.step_run import StepRun
@@ -134,8 +134,10 @@ class StageRunner:
                     raise ContextError(f"autograd context {context_id} was released in the step")
             except BaseException as error:
                 gradients.clear()
-                if isinstance(error.__cause__, EndedElsewhereError):
-                    return StepReport(ended=False)
+                elsewhere = isinstance(error.__cause__, EndedElsewhereError)
+                if elsewhere and isinstance(error, PipelineError):
+                    at = error.worker, error.stage, error.micro_batch, error.phase
+                    return StepReport(ended=False, wait=Wait(str(error), *at))
                 raise
             finally:
                 leave_ambient(outside, token)

@@ -35,7 +35,7 @@ from telegrad.autograd import (
 from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root
 from telegrad.dist_autograd.seams import PassGradients
 from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
-from telegrad.parallel.pipeline.mailbox import Key
+from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Key
 from telegrad.parallel.pipeline.micro_batches import described
 from telegrad.parallel.pipeline.plan import LocalPlace, StepOrder, StepReport
 from telegrad.parallel.pipeline.schedule import Kind
@@ -434,6 +434,8 @@ class StepRun:
             return self._error(words, source, i, phase, error.worker)
         if isinstance(error, CallTimeoutError):
             words = f"the step was not over in time; {where} from {place.name(source, i)}"
+        elif isinstance(error, EndedElsewhereError):
+            words = where
         else:
             words = f"{where}: {_words(error)}"
         return self._error(words, source, i, phase)

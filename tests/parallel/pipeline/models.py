@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
+import pytest
+from hypothesis import strategies as st
 
-from telegrad import nn
+from telegrad import nn, optim
 from telegrad.autograd import Tensor
 from telegrad.parallel import Pipeline
+from telegrad.parallel.pipeline import Pop, Stash
 from telegrad.types import Array
 
-__all__ = ["BLOCKS", "WIDTH", "batch", "close", "losses", "make_model", "reference"]
+__all__ = [
+    "BLOCKS",
+    "SCHEDULES",
+    "WIDTH",
+    "Case",
+    "batch",
+    "cases",
+    "close",
+    "losses",
+    "make_model",
+    "reference",
+    "run_case",
+]
+
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
 
 WIDTH = 6
 BLOCKS = 10
@@ -60,3 +79,77 @@ def losses(pipe: Pipeline, optimizer: Any, steps: int, rows: int) -> list[float]
         found.append(pipe.step(inputs, labels))
         optimizer.step()
     return found
+
+
+# -- any pipeline ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cut of BLOCKS blocks, with skip connections from behind one block to behind another."""
+
+    schedule: str
+    places: int
+    counts: list[int]
+    micro_batches: int
+    rows: int
+    skips: list[tuple[int, int]]
+    recompute: str
+
+
+@st.composite
+def cases(draw: st.DrawFn, schedule: str) -> Case:
+    """Up to 5 places, up to 9 micro-batches, and rows that these need not divide."""
+    places = draw(st.integers(1, 5))
+    chunks = {"interleaved": draw(st.integers(2, 3)), "zb-v": 2}.get(schedule, 1)
+    stages = min(places, BLOCKS // chunks) * chunks
+    cuts = draw(st.sets(st.integers(1, BLOCKS - 1), min_size=stages - 1, max_size=stages - 1))
+    micro_batches = draw(st.integers(1, 9))
+    block = st.integers(0, BLOCKS - 1)
+    skips = draw(st.lists(st.tuples(block, block), max_size=4))
+    return Case(
+        schedule,
+        stages // chunks,
+        [b - a for a, b in pairwise([0, *sorted(cuts), BLOCKS])],
+        micro_batches,
+        micro_batches + draw(st.integers(0, 11)),
+        [(min(pair), max(pair)) for pair in skips],
+        draw(st.sampled_from(["never", "always", "except_last"])),
+    )
+
+
+def times(x: Any, y: Any) -> Any:
+    return x * y
+
+
+def with_skips(skips: list[tuple[int, int]]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for k in range(BLOCKS):
+        starts = [n for n, (a, _) in enumerate(skips) if a == k]
+        ends = [n for n, (_, b) in enumerate(skips) if b == k]
+        inside: list[nn.Module] = [Block(k), *(Stash(f"s{n}") for n in starts)]
+        inside += [Pop(f"s{n}", times) if n % 2 else Pop(f"s{n}") for n in ends]
+        layers.append(nn.Sequential(*inside))
+    return nn.Sequential(*layers)
+
+
+def run_case(case: Case) -> None:
+    """Compares a pipeline with the unsplit model: two steps, of which the second is a replay."""
+    model = with_skips(case.skips)
+    pipe = Pipeline.from_sequential(
+        model,
+        [f"worker{r}" for r in range(case.places)],
+        balance=case.counts,
+        schedule=case.schedule,
+        num_microbatches=case.micro_batches,
+        loss=nn.functional.cross_entropy,
+        recompute=case.recompute,
+    )
+    inputs, labels = batch(case.rows)
+    loss, gradients = reference(model, inputs, labels)
+    optimizer = pipe.optimizer(optim.SGD, lr=0.1)
+    for _ in range(2):
+        assert pipe.step(inputs, labels) == pytest.approx(loss, rel=1e-10)
+        close(pipe.gradients(), gradients)
+        optimizer.zero_grad()
+    np.testing.assert_allclose(pipe.forward(inputs).data, model(inputs).data, rtol=1e-10)

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from telegrad import dist_autograd, nn, optim, rpc
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import DistributedOptimizer, LossScale, Pipeline, RemoteModule
 from telegrad.testing import Cluster, FaultPlan
 from tests.parallel.pipeline.models import (
-    BLOCKS,
+    SCHEDULES,
     WIDTH,
     Block,
+    Case,
     batch,
+    cases,
     close,
     losses,
     make_model,
     reference,
+    run_case,
 )
 
 LOSS = nn.functional.cross_entropy
@@ -37,51 +38,36 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def run_split(counts: list[int], schedule: str, micro_batches: int, rows: int, places: int) -> None:
-    model = make_model()
-    pipe = Pipeline.from_sequential(
-        model,
-        WORKERS[:places],
-        balance=counts,
-        schedule=schedule,
-        num_microbatches=micro_batches,
-        loss=LOSS,
-    )
-    inputs, labels = batch(rows)
-    loss, gradients = reference(model, inputs, labels)
-    assert pipe.step(inputs, labels) == pytest.approx(loss, rel=1e-10)
-    close(pipe.gradients(), gradients)
-    np.testing.assert_allclose(pipe.forward(inputs).data, model(inputs).data, rtol=1e-10)
-
-
-@st.composite
-def splits(draw: st.DrawFn, schedule: str) -> tuple[list[int], int, int, int]:
-    """Counts of a cut, micro-batches, rows that they need not divide, and places."""
-    places = draw(st.integers(1, 5))
-    chunks = {"interleaved": draw(st.integers(2, 3)), "zb-v": 2}.get(schedule, 1)
-    stages = min(places, BLOCKS // chunks) * chunks
-    cuts = draw(st.sets(st.integers(1, BLOCKS - 1), min_size=stages - 1, max_size=stages - 1))
-    counts = [b - a for a, b in pairwise([0, *sorted(cuts), BLOCKS])]
-    micro_batches = draw(st.integers(1, 9))
-    return counts, micro_batches, micro_batches + draw(st.integers(0, 11)), stages // chunks
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
-def test_every_split_has_the_loss_and_gradients_of_the_whole(
-    cluster: Cluster, schedule: str
-) -> None:
-    @given(split=splits(schedule))
-    @settings(max_examples=12, deadline=None)
-    def check(split: tuple[list[int], int, int, int]) -> None:
-        counts, micro_batches, rows, places = split
-        cluster.call(0, run_split, counts, schedule, micro_batches, rows, places)
+def check_cases(cluster: Cluster, schedule: str, examples: int) -> None:
+    @given(case=cases(schedule))
+    @settings(max_examples=examples, deadline=None)
+    def check(case: Case) -> None:
+        cluster.call(0, run_case, case)
 
     check()
 
 
+MANY = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=MANY)], ids=["some", "many"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_split_has_the_loss_and_gradients_of_the_whole(
+    cluster: Cluster, schedule: str, examples: int
+) -> None:
+    check_cases(cluster, schedule, examples)
+
+
+SOME_CASE = Case("1f1b", 3, [2, 3, 5], 4, 10, [(0, 9)], "never")
+
+
+def run_some_case() -> None:
+    run_case(SOME_CASE)
+
+
 def test_workers_that_are_processes() -> None:
     with Cluster(3, processes=True) as cluster:
-        cluster.call(0, run_split, [2, 3, 5], "1f1b", 4, 10, 3)
+        cluster.call(0, run_some_case)
 
 
 # -- training ------------------------------------------------------------------------------------
@@ -300,30 +286,17 @@ def test_stages_may_have_several_inputs_and_outputs(cluster: Cluster) -> None:
 # -- over a network that loses, repeats and delays messages ---------------------------------------
 
 
-def steps_over_faults(schedule: str) -> None:
-    model = make_model(6)
-    pipe = Pipeline.from_sequential(
-        model, WORKERS[:3], schedule=schedule, num_microbatches=4, loss=LOSS
-    )
-    optimizer = pipe.optimizer(optim.SGD, lr=0.1)
-    for rows in (9, 9, 7, 9):
-        loss, gradients = reference(model, *batch(rows))
-        assert pipe.step(*batch(rows)) == pytest.approx(loss, rel=1e-10)
-        close(pipe.gradients(), gradients)
-        optimizer.zero_grad()
+BAD = FaultPlan(seed=7, drop=0.02, duplicate=0.05, reorder=0.1, kill=0.01)
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        "1f1b",
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in ("gpipe", "interleaved", "zb-h1", "zb-v")
-        ),
-    ],
-)
-def test_a_bad_network_changes_nothing(schedule: str) -> None:
-    plan = FaultPlan(seed=7, drop=0.02, duplicate=0.05, reorder=0.1, kill=0.01)
-    with Cluster(3, options=rpc.RpcOptions(timeout=40.0), faults=plan) as cluster:
-        cluster.call(0, steps_over_faults, schedule)
+def test_a_bad_network_changes_nothing() -> None:
+    with Cluster(3, options=rpc.RpcOptions(timeout=40.0), faults=BAD) as cluster:
+        cluster.call(0, run_some_case)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_bad_network_changes_no_case(schedule: str) -> None:
+    with Cluster(5, options=rpc.RpcOptions(timeout=60.0), limit=1800.0, faults=BAD) as cluster:
+        check_cases(cluster, schedule, 40)

@@ -21,9 +21,7 @@ from telegrad.parallel.pipeline.mailbox import Key, Mailboxes
 from telegrad.parallel.pipeline.plan import StepReport
 from telegrad.parallel.pipeline.report import measured
 from telegrad.testing import Cluster
-from tests.parallel.pipeline.models import Block, batch, make_model
-
-NAMES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+from tests.parallel.pipeline.models import SCHEDULES, Block, batch, make_model
 
 
 def step(name: str) -> None:
@@ -50,7 +48,7 @@ def step(name: str) -> None:
     assert root.tag.endswith("svg")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_a_step_tells_its_times_and_what_it_held(name: str) -> None:
     with Cluster(3) as cluster:
         cluster.call(0, step, name)
@@ -75,7 +73,7 @@ def most_held(name: str) -> tuple[int, ...]:
 
 
 @given(
-    st.sampled_from(NAMES),
+    st.sampled_from(SCHEDULES),
     st.integers(1, 4),
     st.integers(1, 6),
     st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +17,10 @@ from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import Pop, Stash
 from telegrad.parallel.pipeline.mailbox import Key, PlaceMailbox
 from telegrad.testing import Cluster
-from tests.parallel.pipeline.models import Block, batch, close, reference
+from tests.parallel.pipeline.models import SCHEDULES, Block, batch, close, reference
 
 LOSS = nn.functional.cross_entropy
 WORKERS = [f"worker{r}" for r in range(5)]
-SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
 BLOCKS = 6
 
 
@@ -29,10 +28,6 @@ BLOCKS = 6
 def cluster() -> Iterator[Cluster]:
     with Cluster(5) as cluster:
         yield cluster
-
-
-def times(x: Any, y: Any) -> Any:
-    return x * y
 
 
 class Inner(nn.Module):
@@ -47,18 +42,6 @@ class Inner(nn.Module):
         return self.second(self.stash(self.first(x)))
 
 
-def with_skips(skips: list[tuple[int, int]]) -> nn.Sequential:
-    """Blocks with skip connections from behind block `a` to behind block `b`."""
-    layers: list[nn.Module] = []
-    for k in range(BLOCKS):
-        starts = [n for n, (a, _) in enumerate(skips) if a == k]
-        ends = [n for n, (_, b) in enumerate(skips) if b == k]
-        inside: list[nn.Module] = [Block(k), *(Stash(f"s{n}") for n in starts)]
-        inside += [Pop(f"s{n}", times) if n % 2 else Pop(f"s{n}") for n in ends]
-        layers.append(nn.Sequential(*inside))
-    return nn.Sequential(*layers)
-
-
 def same_as_whole(model: nn.Sequential, rows: int, **options: Any) -> Pipeline:
     inputs, labels = batch(rows)
     loss, gradients = reference(model, inputs, labels)
@@ -67,37 +50,6 @@ def same_as_whole(model: nn.Sequential, rows: int, **options: Any) -> Pipeline:
     close(pipe.gradients(), gradients)
     np.testing.assert_allclose(pipe.forward(inputs).data, model(inputs).data, rtol=1e-10)
     return pipe
-
-
-def run_skips(skips: list[tuple[int, int]], schedule: str, recompute: str, m: int) -> None:
-    places = 3 if schedule in ("interleaved", "zb-v") else 4
-    same_as_whole(
-        with_skips(skips),
-        m + 3,
-        workers=WORKERS[:places],
-        schedule=schedule,
-        num_microbatches=m,
-        recompute=recompute,
-    )
-
-
-SKIPS = st.lists(
-    st.tuples(st.integers(0, BLOCKS - 1), st.integers(0, BLOCKS - 1)).map(
-        lambda pair: cast("tuple[int, int]", tuple(sorted(pair)))
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_skip_connections_change_nothing(cluster: Cluster, schedule: str) -> None:
-    @given(SKIPS, st.sampled_from(["never", "always", "except_last"]), st.integers(1, 6))
-    @settings(max_examples=12, deadline=None)
-    def check(skips: list[tuple[int, int]], recompute: str, m: int) -> None:
-        cluster.call(0, run_skips, skips, schedule, recompute, m)
-
-    check()
 
 
 def past_one_stage() -> None:
