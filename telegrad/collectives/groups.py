@@ -653,7 +653,7 @@ class Groups:
 
     def on_operation(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Delivers a message of an operation to its group."""
-        message = OperationMessage.from_wire(self._agent.messages.read(envelope))
+        message, _ = OperationMessage.unpack(envelope.document)
         kind, data = envelope.kind, envelope.buffers[-1] if envelope.buffers else b""
         self._hand(
             peer, message.group, lambda group, source: group.deliver(source, kind, message, data)

@@ -7,6 +7,7 @@ has arrived, the thread that called the operation resumes it, or a thread of the
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import TypeAlias, TypeVar, final
@@ -14,18 +15,18 @@ from typing import TypeAlias, TypeVar, final
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.errors import CollectiveMismatchError
-from telegrad.rpc import Future
+from telegrad.rpc.seams import Drive, Gate
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer
 
 __all__ = [
     "EAGER_BYTES",
-    "Arrival",
     "Backend",
     "Link",
     "MakeBackend",
     "OpenBackend",
     "Steps",
+    "Wake",
     "run_here",
     "run_in_pool",
 ]
@@ -34,7 +35,59 @@ __all__ = [
 EAGER_BYTES = 256 * 2**10
 
 T = TypeVar("T")
-Steps: TypeAlias = Coroutine[Future[None], None, T]
+
+
+@final
+class Wake:
+    """An awaitable for algorithms: the wait of one runner until any thread ends it.
+
+    Args:
+        patience: Seconds after which a wait counts as long.
+        long: Hears that the wait is long; in the thread that waits.
+        drive: The work of the thread that waits meanwhile.
+    """
+
+    __slots__ = ("_done", "_drive", "_long", "_patience", "_waiting")
+
+    def __init__(self, patience: float, long: Callable[[], None], drive: Drive) -> None:
+        self._patience = patience
+        self._long = long
+        self._drive = drive
+        self._done = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def __await__(self) -> Generator[Wake, None, None]:
+        if not self._done:
+            yield self
+
+    def end(self) -> None:
+        """Ends the wait; from any thread, idempotent."""
+        self._done = True
+        while self._waiting:
+            try:
+                waiting = self._waiting.pop()
+            except IndexError:  # another thread took it
+                return
+            waiting()
+
+    def wait(self) -> None:
+        """Blocks until the wait is ended."""
+        gate = Gate()
+        self._waiting.append(gate.open)
+        if self._done or gate.wait(self._patience, drive=self._drive):
+            return
+        self._long()
+        gate.wait(math.inf, drive=self._drive)
+
+    def call_at_end(self, callback: Callable[[], None]) -> None:
+        """Calls a function once the wait is ended; a wait that holds no thread may be long."""
+        self._long()
+        self._waiting.append(callback)
+        if self._done:
+            self.end()
+
+
+Steps: TypeAlias = Coroutine[Wake, None, T]
 
 
 class Link(ABC):
@@ -229,18 +282,6 @@ OpenBackend: TypeAlias = Callable[[Link], Awaitable[Backend]]
 MakeBackend: TypeAlias = Callable[[], OpenBackend]
 
 
-@final
-class Arrival:
-    """An awaitable for algorithms: yields a future to the runner until the future is done."""
-
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
-
-    def __await__(self) -> Generator[Future[None], None, None]:
-        if not self._future.done():
-            yield self._future
-
-
 def run_here(steps: Steps[T]) -> T:
     """Runs an algorithm in this thread, which blocks while it waits."""
     try:
@@ -267,6 +308,6 @@ def run_in_pool(steps: Steps[None], submit: Callable[..., None]) -> None:
     def resume() -> None:
         with contextlib.suppress(StopIteration):
             awaited = steps.send(None)
-            awaited._call_when_done(lambda: submit(resume))
+            awaited.call_at_end(lambda: submit(resume))
 
     submit(resume)

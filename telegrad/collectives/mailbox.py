@@ -27,6 +27,7 @@ from telegrad.collectives.messages import (
     OperationId,
     OperationMessage,
     Signature,
+    pack_call,
 )
 from telegrad.errors import CollectiveMismatchError
 from telegrad.wire import Buffer
@@ -62,17 +63,35 @@ class Slot:
         calls: The calls of the ranks that were heard, as they state them.
     """
 
-    __slots__ = ("arrived", "asked", "calls", "heard", "id", "ready", "signature", "wanting")
+    __slots__ = (
+        "_packed",
+        "arrived",
+        "asked",
+        "calls",
+        "heard",
+        "id",
+        "ready",
+        "signature",
+        "wanting",
+    )
 
     def __init__(self, operation_id: OperationId, signature: Signature) -> None:
         self.id = operation_id
         self.signature = signature
+        self._packed = b""  # most operations on one host send no message
         self.arrived: dict[tuple[int, int], Buffer] = {}
         self.heard: set[int] = set()
         self.ready: set[int] = set()
         self.wanting: set[int] = set()
         self.asked = False
         self.calls: dict[int, Signature] = {}
+
+    @property
+    def call(self) -> bytes:
+        """The call that this member made, as bytes."""
+        if not self._packed:
+            self._packed = pack_call(self.signature)
+        return self._packed
 
     def take(self, source: int, step: int) -> Buffer | None:
         """Returns data that has arrived, once; None if it has not arrived."""
@@ -176,11 +195,14 @@ class Mailbox:
     def _apply(
         self, slot: Slot, source: int, kind: str, message: OperationMessage, data: Buffer
     ) -> None:
-        if not slot.signature.fits(message.signature):
-            calls = {self._rank: slot.signature, source: message.signature}
-            raise mismatch_of(self._group, slot.id, calls, self._describe)
+        called = slot.signature
+        if message.call != slot.call:
+            called = message.signature
+            if not slot.signature.fits(called):
+                calls = {self._rank: slot.signature, source: called}
+                raise mismatch_of(self._group, slot.id, calls, self._describe)
         slot.heard.add(source)
-        slot.calls[source] = message.signature
+        slot.calls[source] = called
         if kind == PUSH:
             slot.arrived[source, message.number] = data
         elif kind == READY:

@@ -1,4 +1,4 @@
-"""The messages between the members of a group, as plain wire values.
+"""The messages between the members of a group, as bytes or plain wire values.
 
 collectives.push     data of one step of an operation, behind the body as a buffer
 collectives.entered  the sender is in the operation; it may add that it has data which waits for
@@ -11,7 +11,8 @@ collectives.form     the sender forms a group with the receiver, the n-th of the
 collectives.unformed that failed, with this cause
 
 The first three name the group, the operation and the sender's call, so that the receiver can
-compare it with its own. Any message may overtake any other.
+compare it with its own. They are many, and short: bytes at fixed places, which take a fifth of the
+functions that plain values take. Any message may overtake any other.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.types import Shape
-from telegrad.wire import Buffer, decode, decode_exception, encode, encode_exception
+from telegrad.wire import decode, decode_exception, encode, encode_exception
 
 __all__ = [
     "ABORT",
@@ -51,9 +52,7 @@ __all__ = [
     "UnformedMessage",
     "dtype_label",
     "pack_call",
-    "pack_short",
     "unpack_call",
-    "unpack_short",
 ]
 
 
@@ -105,7 +104,7 @@ class Signature:
         >>> three.fits(Signature(operation="all_reduce", op="SUM", dtype="float32", shape=(4,)))
         False
         """
-        return self.compared() == other.compared()
+        return self is other or self.compared() == other.compared()
 
     def compared(self) -> tuple[object, ...]:
         """Returns what is equal on all ranks whose calls fit each other."""
@@ -223,8 +222,7 @@ ANY = -1
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class GroupKey:
+class GroupKey(NamedTuple):
     """The name of a group in messages; all its members compute the same one.
 
     Attributes:
@@ -238,8 +236,7 @@ class GroupKey:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class OperationId:
+class OperationId(NamedTuple):
     """The name of an operation of a group.
 
     Attributes:
@@ -256,15 +253,19 @@ class OperationId:
         return self.sequence if self.channel is None else 0
 
 
+# Epoch, sequence, channel, number; the lengths of the digest and of the call, which follow.
+_HEAD = struct.Struct("<qqqqqqHI")
+_OF_ALL = (-1, -1, -1)  # in place of a channel
+
+
 @final
-@dataclass(frozen=True, slots=True)
-class OperationMessage:
-    """The body of push, entered and ready.
+class OperationMessage(NamedTuple):
+    """The document of push, entered and ready.
 
     Attributes:
         group: The group.
         id: The operation.
-        signature: The sender's call.
+        call: The sender's call, as bytes.
         number: For push the step: from 0 for data, below 0 for signals, or WAKE. For entered HERE,
             DATA_WAITS or BLOCKED. For ready the bytes of point-to-point data that the sender has
             taken from the receiver so far.
@@ -272,66 +273,45 @@ class OperationMessage:
 
     group: GroupKey
     id: OperationId
-    signature: Signature
+    call: bytes
     number: int
 
-    def to_wire(self) -> list[object]:
-        """Returns the message as plain values."""
-        channel = self.id.channel
-        texts, shape, rare = self.signature.to_wire()
-        return [
-            self.group.members,
-            self.group.epoch,
-            self.id.sequence,
-            None if channel is None else list(channel),
-            texts,
-            shape,
-            self.number,
-            rare,
-        ]
+    @property
+    def signature(self) -> Signature:
+        """The sender's call."""
+        return unpack_call(self.call)
+
+    def pack(self) -> bytes:
+        """Returns the message as bytes, behind which data may follow."""
+        (members, epoch), (sequence, channel), call, number = self
+        digest = members.encode()
+        lengths = len(digest), len(call)
+        head = _HEAD.pack(epoch, sequence, *(channel or _OF_ALL), number, *lengths)
+        return b"".join((head, digest, call))
 
     @staticmethod
-    def from_wire(body: object) -> OperationMessage:
-        """Returns a message from plain values; raises DecodeError."""
-        match body:
-            case [
-                str(members),
-                int(epoch),
-                int(sequence),
-                channel,
-                texts,
-                shape,
-                int(number),
-                rare,
-            ]:
-                signature = Signature.from_wire([texts, shape, rare])
-                operation_id = OperationId(sequence, _channel(channel))
-                return OperationMessage(GroupKey(members, epoch), operation_id, signature, number)
-        raise DecodeError("not a message of a collective operation")
+    def unpack(packed: bytes | bytearray) -> tuple[OperationMessage, memoryview]:
+        """Returns a message and the data behind it; raises DecodeError for other bytes."""
+        if len(packed) < _HEAD.size:
+            raise DecodeError(
+                f"a message of an operation has at least {_HEAD.size} bytes, not {len(packed)}"
+            )
+        epoch, sequence, source, to, tag, number, digest, size = _HEAD.unpack_from(packed)
+        middle = _HEAD.size + digest
+        end = middle + size
+        group = _group_of(bytes(packed[_HEAD.size : middle]), epoch)
+        call = bytes(packed[middle:end])
+        unpack_call(call)  # so that a bad one is refused here
+        operation_id = OperationId(sequence, None if to < 0 else (source, to, tag))
+        return OperationMessage(group, operation_id, call, number), memoryview(packed)[end:]
 
 
-_SHORT = struct.Struct("<qqqI")
-
-
-def pack_short(message: OperationMessage, data: Buffer) -> bytes:
-    """Returns a push between two ranks as bytes, for a receiver that knows its sender and group."""
-    assert message.id.channel is not None
-    call = pack_call(message.signature)
-    tag = message.id.channel[2]
-    return b"".join([_SHORT.pack(message.id.sequence, tag, message.number, len(call)), call, data])
-
-
-def unpack_short(
-    packed: bytearray, group: GroupKey, source: int, to: int
-) -> tuple[OperationMessage, Buffer]:
-    """Returns a push and its data; raises DecodeError for other bytes."""
-    if len(packed) < _SHORT.size:
-        raise DecodeError(f"a short message has at least {_SHORT.size} bytes, not {len(packed)}")
-    sequence, tag, number, length = _SHORT.unpack_from(packed)
-    view = memoryview(packed)[_SHORT.size :]
-    signature = unpack_call(bytes(view[:length]))
-    operation_id = OperationId(sequence, (source, to, tag))
-    return OperationMessage(group, operation_id, signature, number), view[length:]
+@lru_cache(64)
+def _group_of(digest: bytes, epoch: int) -> GroupKey:
+    try:
+        return GroupKey(digest.decode("ascii"), epoch)
+    except UnicodeDecodeError:
+        raise DecodeError("a message of an operation names no group") from None
 
 
 @lru_cache(1024)
@@ -525,20 +505,8 @@ def _rare(value: object) -> list[list[object]]:
     raise DecodeError("two or three lists were expected")
 
 
-def _channel(value: object) -> Channel:
-    if value is None:
-        return None
-    source, destination, tag = _pairwise(value, 3)
-    return source, destination, tag
-
-
 def _pair(value: object) -> tuple[int, int]:
-    tag, count = _pairwise(value, 2)
-    return tag, count
-
-
-def _pairwise(value: object, length: int) -> tuple[int, ...]:
-    found = _integers(value)
-    if len(found) != length:
-        raise DecodeError(f"{length} integers were expected")
-    return found
+    match _integers(value):
+        case (tag, count):
+            return tag, count
+    raise DecodeError("a tag and a count were expected")

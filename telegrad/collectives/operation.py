@@ -26,7 +26,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, final
 
 from telegrad.arrays import Moment
 from telegrad.collectives.backends import Sharing
-from telegrad.collectives.link import EAGER_BYTES, Arrival, Backend, Link, Steps
+from telegrad.collectives.link import EAGER_BYTES, Backend, Link, Steps, Wake
 from telegrad.collectives.mailbox import MESSAGE_BYTES, Allowance, Slot, mismatch_of
 from telegrad.collectives.messages import (
     ABORT,
@@ -44,7 +44,6 @@ from telegrad.collectives.messages import (
     OperationId,
     OperationMessage,
     Signature,
-    pack_short,
 )
 from telegrad.collectives.nccl.backend import OnDevice
 from telegrad.collectives.reduction import Staged
@@ -56,14 +55,11 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import Future
 from telegrad.rpc.seams import (
     AgentCore,
     Driven,
     Reads,
-    comes_from,
     current_served_call,
-    new_future,
     seconds,
 )
 from telegrad.types import Rank, WorkerInfo
@@ -121,7 +117,8 @@ class Clock:
 
     def next(self) -> float:
         """Returns the seconds until an action is due."""
-        return max(min(self._tell_at, self._warn_at, self.limit) - self.elapsed, 0.0)
+        due = min(self._tell_at, self._warn_at, self.limit)
+        return max(due - time.monotonic() + self._began, 0.0)
 
     def due(self) -> Due:
         """Returns the action that is due now."""
@@ -295,9 +292,7 @@ class Operation(Meeting, Generic[T]):
         self._told_ready: set[int] = set()
         self._told_entered = False
         self._told_blocked = False
-        self._awaited: tuple[Callable[[], object], Future[None], Callable[[], list[int]]] | None = (
-            None
-        )
+        self._awaited: tuple[Callable[[], object], Wake, Callable[[], list[int]]] | None = None
         self._found: object = None
         self._cancel_timer: Callable[[], None] = _nothing
 
@@ -357,9 +352,12 @@ class Operation(Meeting, Generic[T]):
         self._sent[to] += 1
         if self._put(to, step, data):
             return
-        shared = self.group.shared(to, data)  # in this thread, as the loop may run the post
-        data = copy_of(data) if copy and shared is data else shared
         nbytes = memoryview(data).nbytes
+        if nbytes > SHORT_BYTES:
+            shared = self.group.shared(to, data)  # in this thread, as the loop may run the post
+            data = copy_of(data) if copy and shared is data else shared
+        elif copy:
+            data = bytes(data)
         with self.group.state_lock:
             at_once = to in self.slot.ready or self._may_push(to, nbytes)
             announced = to in self._outbox
@@ -430,12 +428,9 @@ class Operation(Meeting, Generic[T]):
             found = find()
             if found is not None:
                 return found
-            if self._cancel_timer is _nothing:  # most operations never wait for long
-                self._watch()
-            wake: Future[None] = new_future(None, self.call.signature.operation)
-            comes_from(wake, self.group.cross_waits)
+            wake = Wake(self._clock.next(), self._watch, self.group.cross_waits.reads.wait)
             self._awaited = find, wake, behind or self._unheard
-        await Arrival(wake)
+        await wake
         with self.group.state_lock:
             self.group.check_alive(self.slot.id, self)
             found, self._found = cast("R", self._found), None
@@ -446,8 +441,8 @@ class Operation(Meeting, Generic[T]):
         queues, nbytes = self.group.sharing.queues, memoryview(data).nbytes
         if self.slot.id.channel is None or nbytes > SHORT_BYTES or not queues.fits(to, nbytes):
             return False
-        message = OperationMessage(self.group.key, self.slot.id, self.slot.signature, step)
-        packed = pack_short(message, data)
+        message = OperationMessage(self.group.key, self.slot.id, self.slot.call, step)
+        packed = message.pack() + data
         with self.group.state_lock:
             allowed = queues.fits(to, len(packed)) and (
                 to in self.slot.ready or self._may_push(to, nbytes)
@@ -503,7 +498,7 @@ class Operation(Meeting, Generic[T]):
             self._found = find()
             if self._found is not None or self.group.is_over(self.slot.id):
                 self._awaited = None
-                actions.append(lambda: _resume(wake))
+                actions.append(wake.end)
         return actions
 
     def end(self) -> None:
@@ -544,8 +539,10 @@ class Operation(Meeting, Generic[T]):
         return [r for r in self._others() if r not in self.slot.heard]
 
     def _watch(self) -> None:
-        """Sets the timer for the next due action."""
-        self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
+        """Sets the timer for the next due action, unless there is one: few operations wait long."""
+        with self.group.state_lock:
+            if self._cancel_timer is _nothing and not self.over:
+                self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
 
     # Timers, on the loop. Well before the warning and the deadline, each rank tells the others that
     # it has entered. So the rank that warns or gives up can name the ranks that have not.
@@ -559,7 +556,7 @@ class Operation(Meeting, Generic[T]):
             if due is Due.EXPIRE and not self._stands:
                 due, self._cancel_timer = Due.NOTHING, _nothing  # its next wait ends at once
             elif due is not Due.EXPIRE:
-                self._watch()
+                self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
             blocked = self._stands and self.group.cross_waits.blocked_in() is self
             tell = due is Due.TELL and not (self._told_entered and self._told_blocked >= blocked)
             self._told_entered |= tell
@@ -607,10 +604,6 @@ class Operation(Meeting, Generic[T]):
             phase="waiting",
             elapsed=elapsed,
         )
-
-
-def _resume(wake: Future[None]) -> None:
-    wake.try_set_result(None)
 
 
 def _nothing() -> None:

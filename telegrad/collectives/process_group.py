@@ -44,7 +44,6 @@ from telegrad.collectives.messages import (
     LeftMessage,
     OperationId,
     OperationMessage,
-    unpack_short,
 )
 from telegrad.collectives.nccl.side import NcclSide
 from telegrad.collectives.operation import Call, CrossWaits, Operation, time_limit
@@ -67,7 +66,7 @@ from telegrad.rpc.seams import (
     seconds,
 )
 from telegrad.types import Rank, WorkerInfo
-from telegrad.wire import Buffer
+from telegrad.wire import Buffer, Envelope
 
 __all__ = [
     "GroupStatistics",
@@ -493,13 +492,15 @@ class ProcessGroup:
 
     def post(self, to: int, kind: str, slot: Slot, number: int, data: Buffer | None = None) -> None:
         """Sends a message of an operation to a member; the caller does not hold the lock."""
-        body = OperationMessage(self.key, slot.id, slot.signature, number).to_wire()
+        message = OperationMessage(self.key, slot.id, slot.call, number)
+        envelope = Envelope(kind, document=message.pack())
         with self.state_lock:
             self._messages_sent += 1
-            self._bytes_sent += 0 if data is None else memoryview(data).nbytes
+            if data is not None:
+                self._bytes_sent += memoryview(data).nbytes
+                envelope.buffers = (data,)
         try:
-            buffers = () if data is None else (data,)
-            self._agent.messages.post(self.members[to], kind, body, buffers=buffers)
+            self._agent.messages.post_envelope(self.members[to], envelope)
         except (WorkerLostError, UnknownWorkerError) as error:
             self.fail(error)
 
@@ -575,7 +576,7 @@ class ProcessGroup:
     def collect(self) -> None:
         """Delivers the messages for this member that lie in memory."""
         for source, packed in self.sharing.queues.take():
-            self.deliver(source, PUSH, *unpack_short(packed, self.key, source, self._rank))
+            self.deliver(source, PUSH, *OperationMessage.unpack(packed))
 
     def on_left(self, source: int, message: LeftMessage) -> None:
         """Records that a member takes part in no further operation; fails those that need it."""

@@ -115,7 +115,7 @@ def _total(buffers: Sequence[Buffer]) -> int:
     """Returns the total size of buffers in bytes."""
     total = 0
     for buffer in buffers:
-        total += len(buffer) if type(buffer) is bytes else size_of(buffer)
+        total += buffer.nbytes if type(buffer) is memoryview else len(buffer)
     return total
 
 

@@ -17,7 +17,13 @@ import pytest
 
 from telegrad import collectives, dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.collectives.messages import GroupKey
+from telegrad.collectives.messages import (
+    GroupKey,
+    OperationId,
+    OperationMessage,
+    Signature,
+    pack_call,
+)
 from telegrad.dist_autograd.ids import make_context_id, write_context_id
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, PoolExhaustedError
@@ -36,7 +42,7 @@ from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.types import WorkerInfo
-from telegrad.wire import encode, encode_exception, write_body
+from telegrad.wire import Envelope, encode, encode_exception, write_body
 from tests.faults.garbage import Spoiler, known_kinds
 
 GUIDE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -110,13 +116,17 @@ def infos() -> list[WorkerInfo]:
     return sorted(rpc.get_worker_infos(), key=lambda each: each.rank)
 
 
+def operation_of(key: GroupKey, number: int) -> bytes:
+    call = Signature(operation="all_reduce", op="SUM", dtype="float64", shape=(2,))
+    return OperationMessage(key, OperationId(number), pack_call(call), 0).pack()
+
+
 def forgeries(
     kind: str, key: GroupKey, context_id: int, rref: RRefId, fork: ForkId, pipeline: int
 ) -> Iterable[tuple[int, Any]]:
     """Yields (rank of the victim, body) of what is forged under a kind."""
     numbers = range(1, 40)
     group = [key.members, key.epoch]
-    operation = [*group, 1, None, ["all_reduce", "sum", 0, "float64", "", ""], [2], 0, None]
     lie = encode_exception(ValueError("a lie"))
     match kind:
         case "autograd.release":
@@ -143,7 +153,7 @@ def forgeries(
         case "collectives.left":
             yield from ((victim, [*group, 0, [], []]) for victim in (TRAINER, SERVER))
         case "collectives.push" | "collectives.entered" | "collectives.ready":
-            yield from ((victim, operation) for victim in (TRAINER, SERVER))
+            yield from ((victim, operation_of(key, 1)) for victim in (TRAINER, SERVER))
         case "pipeline.carry":
             yield TRAINER, [pipeline, 0, 1, "B", 0, 0, "", 0, [np.full((4, 2), 9.0, np.float32)]]
             yield SERVER, [pipeline, 1, 1, "F", 1, 0, "", 0, [np.full((4, 2), 9.0, np.float32)]]
@@ -166,6 +176,8 @@ def forge(
             forged.append(kind)
             reply = kind in {"rpc.reply", "rpc.error"}
             envelope = write_body(kind, "a lie" if reply else body, reply=reply)
+            if isinstance(body, bytes):
+                envelope.document = body
             envelope.call = body if reply else 0
             if kind == "rpc.item":
                 envelope.headers["stream"] = encode([body, 1, 8]).document
@@ -402,8 +414,8 @@ def test_messages_for_groups_that_nobody_made_have_an_end(
     def attack() -> None:
         agent, (_, server, _) = current_agent(), infos()
         for number in range(2 * MOST):
-            operation = [number, None, ["all_reduce", "sum", 0, "float64", "", ""], [2], 0, None]
-            agent.messages.post(server, "collectives.push", ["no group", 0, *operation])
+            push = operation_of(GroupKey("no group", 0), number)
+            agent.messages.post_envelope(server, Envelope("collectives.push", document=push))
         form = [2**40, 0, "no group", [1, 2], 0, [], None, "", None]
         agent.messages.post(server, "collectives.form", form)
         assert rpc.rpc_sync("worker1", abs, (-1,)) == 1

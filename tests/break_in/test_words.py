@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import collectives, pb, rpc
+from telegrad.collectives.messages import OperationId, OperationMessage, Signature, pack_call
 from telegrad.dist_autograd.messages import read_cause
 from telegrad.errors import AuthenticationError, TelegradError, WorkerLostError
 from telegrad.launch.log_relay import LogRelay, Screen
@@ -26,7 +27,7 @@ from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.transport import GrpcTransport, shared_loop_thread
 from telegrad.transport.security.handshake import Reason
-from telegrad.wire import escaped
+from telegrad.wire import Envelope, escaped
 from tests.break_in.strangers import SECONDS, listener
 
 # Clears the screen, turns the reading direction, and looks like lines of a worker and the launcher.
@@ -196,12 +197,11 @@ def test_one_that_is_no_member_does_not_fill_the_log(
 
     def attack() -> None:
         agent, members = current_agent(), sorted(rpc.get_worker_infos(), key=lambda w: w.rank)
-        operation = [1, None, ["all_reduce", "sum", 0, "float64", "", ""], [2], 0, None]
+        call = pack_call(Signature(operation="all_reduce", op="SUM", dtype="float64", shape=(2,)))
+        push = OperationMessage(groups[0].key, OperationId(1), call, 0).pack()
         for _ in range(3 * MOST_GARBAGE_TOLD):
-            key = groups[0].key
-            agent.messages.post(
-                members[0], "collectives.push", [key.members, key.epoch, *operation]
-            )
+            envelope = Envelope("collectives.push", document=push)
+            agent.messages.post_envelope(members[0], envelope)
         assert rpc.rpc_sync("worker0", abs, (-1,)) == 1
 
     def reduce() -> float:

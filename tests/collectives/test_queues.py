@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 
 from telegrad import collectives as dist
 from telegrad.collectives.link import run_here
-from telegrad.collectives.messages import (
-    ANY,
-    GroupKey,
-    OperationId,
-    OperationMessage,
-    Signature,
-    pack_short,
-    unpack_short,
-)
+from telegrad.collectives.messages import ANY
 from telegrad.collectives.shared_memory.boards import BOARD_BYTES, LISTENS, Board
 from telegrad.collectives.shared_memory.queues import (
     QUEUE_BYTES,
@@ -31,16 +23,11 @@ from telegrad.collectives.shared_memory.queues import (
     Queue,
     Queues,
 )
-from telegrad.errors import DecodeError
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import refusal
 from tests.collectives.test_point_to_point import exchange
 from tests.collectives.test_shared_memory import Schedule, Words
-
-CALL = Signature(operation="send", dtype="float64", shape=(3,))
-KEY = GroupKey("members", 0)
-
 
 # -- one queue -----------------------------------------------------------------------------------
 
@@ -63,21 +50,6 @@ def test_a_queue_keeps_order_and_bytes(steps: list[int | None]) -> None:
         assert receiver.take() == put.popleft()
     assert receiver.empty
     assert sender.fits(SHORT_BYTES)
-
-
-@given(st.integers(1, 2**62), st.integers(0, 2**62), st.integers(0, 2**62), st.binary(max_size=99))
-def test_a_short_message_is_the_same_at_its_receiver(
-    sequence: int, tag: int, step: int, data: bytes
-) -> None:
-    message = OperationMessage(KEY, OperationId(sequence, (4, 5, tag)), CALL, step)
-    packed = bytearray(pack_short(message, data))
-    assert unpack_short(packed, KEY, 4, 5) == (message, data)
-
-
-@given(st.binary(max_size=100))
-def test_other_bytes_are_no_short_message(packed: bytes) -> None:
-    with pytest.raises(DecodeError):
-        unpack_short(bytearray(packed), KEY, 0, 1)
 
 
 # -- many queues, in every order of accesses to the memory ---------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -30,6 +31,8 @@ __all__ = [
     "place_of",
     "signature_of",
 ]
+
+MOST_TAG: Final = 2**63 - 1  # messages have eight bytes for it
 
 
 def current_world() -> ProcessGroup:
@@ -84,11 +87,13 @@ def check_tag(tag: object) -> int:
 
     Raises:
         TypeError: The tag is no integer.
-        ValueError: The tag is negative.
+        ValueError: The tag is negative, or above `MOST_TAG`.
     """
     checked = check_integer("tag", tag)
     if checked < 0:
         raise ValueError(f"tag must not be negative (got {tag})")
+    if checked > MOST_TAG:
+        raise ValueError(f"tag must be at most {MOST_TAG} (got {tag})")
     return checked
 
 

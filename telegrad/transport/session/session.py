@@ -306,7 +306,7 @@ class Session:
             if deadline != math.inf:
                 envelope.time_left = deadline - now if deadline > now else 0.0
             lent: Container[int] = ()
-            big = envelope.buffers or envelope.staged
+            big = not whole or envelope.staged
             if lend is not None and big and last > self._announced_before:
                 lent = _lent(envelope, lend, frame)
             if not whole:
