@@ -300,6 +300,7 @@ class Sharing:
         self._thresholds = terms.thresholds or DEFAULT
         self.possible = bool(hosts) and self._make is None
         self._ordered = self._make is not None or terms.backend == NCCL
+        self._takes_turns = self.possible or self._ordered
         self._hosts = hosts
         self._alone = len(hosts) == 1
         self._spin = Spin(spin)
@@ -311,10 +312,6 @@ class Sharing:
     def in_place(self) -> bool:
         """True if long arrays that were made in shared memory are reduced without copies."""
         return self.possible and self._alone
-
-    @property
-    def _takes_turns(self) -> bool:
-        return self.possible or self._ordered
 
     # The group's lock is held in these three.
 
@@ -330,18 +327,20 @@ class Sharing:
 
     def leave(self, meeting: Meeting) -> list[Meeting]:
         """Removes an operation that is over; returns those whose turn it is now."""
+        if not self._queue:
+            return []
         if meeting in self._queue:
             self._queue.remove(meeting)
         return [*self._queue][: 1 if self._takes_turns else None]
 
     async def turn(self, meeting: Meeting) -> None:
         """Waits for the turn of an operation."""
-        if self._takes_turns:
-            await meeting.until(lambda: not self._takes_turns or self._queue[0] is meeting or None)
+        await meeting.until(lambda: not self._takes_turns or self._queue[0] is meeting or None)
 
     async def enter(self, meeting: Meeting) -> Backend:
         """Waits for the turn of an operation and returns its backend."""
-        await self.turn(meeting)
+        if self._takes_turns:
+            await self.turn(meeting)
         if self._make is not None:
             if self._open is None:
                 self._open = self._make()
@@ -353,7 +352,7 @@ class Sharing:
         if self._shared is None:
             boards = await share_boards(here, meeting)
             if boards is None:
-                self.possible = False
+                self.possible, self._takes_turns = False, self._ordered
                 return MessageBackend(meeting, self._thresholds)
             self._shared = Boards(here.rank, boards), Residents(here.rank)
             self.queues.open(here.rank, near, boards)

@@ -655,9 +655,12 @@ class Groups:
         """Delivers a message of an operation to its group."""
         message, _ = OperationMessage.unpack(envelope.document)
         kind, data = envelope.kind, envelope.buffers[-1] if envelope.buffers else b""
-        self._hand(
-            peer, message.group, lambda group, source: group.deliver(source, kind, message, data)
-        )
+        group = self._groups.get(message.group)  # a look at a dict needs no lock
+        source = None if group is None else group.rank_of(peer)
+        if group is not None and source is not None:
+            group.deliver(source, kind, message, data)
+        else:
+            self._hand(peer, message.group, lambda group, r: group.deliver(r, kind, message, data))
         if kind == ENTERED and message.number != DATA_WAITS:
             self._cross_waits.on_told(peer, message)
 

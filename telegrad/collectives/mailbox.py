@@ -55,7 +55,7 @@ class Slot:
     Attributes:
         id: The operation.
         signature: The call that this member made.
-        arrived: Data by sender and step, until it is taken.
+        arrived: Data by sender and step; who needs it takes it out.
         heard: The ranks that are known to have entered the operation.
         ready: The ranks to which all data may be sent.
         wanting: The ranks that hold their data back until this one tells them that it is ready.
@@ -92,10 +92,6 @@ class Slot:
         if not self._packed:
             self._packed = pack_call(self.signature)
         return self._packed
-
-    def take(self, source: int, step: int) -> Buffer | None:
-        """Returns data that has arrived, once; None if it has not arrived."""
-        return self.arrived.pop((source, step), None)
 
 
 @final

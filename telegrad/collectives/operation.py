@@ -18,8 +18,8 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, final
@@ -57,7 +57,6 @@ from telegrad.errors import (
 )
 from telegrad.rpc.seams import (
     AgentCore,
-    Driven,
     Reads,
     current_served_call,
     seconds,
@@ -265,7 +264,12 @@ class Operation(Meeting, Generic[T]):
         over: True if it has ended; the group sets it under the lock.
         unasked: The cost of received messages that this rank had not requested.
         enqueued: The moment at which a GPU will have run it; None if no GPU takes part.
+        rank: This member's rank in the group.
+        size: The number of members of the group.
     """
+
+    rank = -1  # this and the next are read often: attributes in place of properties
+    size = 0
 
     def __init__(
         self,
@@ -283,6 +287,7 @@ class Operation(Meeting, Generic[T]):
         self.unasked = 0
         self.enqueued: Moment | None = None
         self.group = group
+        self.rank, self.size = group.rank, group.size
         self._clock = Clock(limit, warn_after)
         self._outbox: dict[int, list[tuple[int, Buffer]]] = {}  # by rank, until that rank is ready
         self._sent: dict[int, int] = defaultdict(int)
@@ -328,16 +333,6 @@ class Operation(Meeting, Generic[T]):
     # The link.
 
     @property
-    def rank(self) -> int:
-        """This member's rank in the group."""
-        return self.group.rank
-
-    @property
-    def size(self) -> int:
-        """The number of members of the group."""
-        return self.group.size
-
-    @property
     def partner(self) -> int | None:
         """The other rank if only two take part; None while it is not known."""
         if self.slot.id.channel is None:
@@ -350,7 +345,7 @@ class Operation(Meeting, Generic[T]):
         """Sends small data at once, large data when the receiver is ready; never waits."""
         step = self._sent[to]
         self._sent[to] += 1
-        if self._put(to, step, data):
+        if self._looks and self._put(to, step, data):
             return
         nbytes = memoryview(data).nbytes
         if nbytes > SHORT_BYTES:
@@ -372,17 +367,21 @@ class Operation(Meeting, Generic[T]):
         """Waits for the next data from a rank."""
         step = self._received[source]
         self._received[source] += 1
-        data: Buffer = await self._hear(
-            source,
-            lambda: (source, step) in self.slot.arrived,
-            lambda: self.slot.take(source, step),
-        )
+        key = source, step
+        data: Buffer
+        find: Callable[[], Buffer | None] = partial(self.slot.arrived.pop, key, None)
+        if self._looks:
+            data = await self._hear(source, lambda: key in self.slot.arrived, find)
+        else:
+            data = await self.until(find)
         if source not in self._told_ready:
             self.unasked += memoryview(data).nbytes + MESSAGE_BYTES
         return data
 
     async def sender(self) -> int:
         """Waits until it is known which rank sends, for a receive from any rank."""
+        if not self._looks:
+            return await self.until(lambda: self.partner)
         return await self._hear(ANY, lambda: self.partner is not None, lambda: self.partner)
 
     def signal(self, to: int) -> None:
@@ -394,7 +393,7 @@ class Operation(Meeting, Generic[T]):
         """Waits for the next signal from a rank."""
         self._signals_received[source] += 1
         step = -self._signals_received[source]
-        await self.until(lambda: self.slot.take(source, step))
+        await self.until(partial(self.slot.arrived.pop, (source, step), None))
 
     def wake(self, to: int) -> None:
         """Makes a rank that waits in `until` look again."""
@@ -436,10 +435,15 @@ class Operation(Meeting, Generic[T]):
             found, self._found = cast("R", self._found), None
         return found
 
+    @property
+    def _looks(self) -> bool:
+        """True if its messages may lie in memory that two ranks share."""
+        return self.slot.id.channel is not None and self.group.sharing.possible
+
     def _put(self, to: int, step: int, data: Buffer) -> bool:
         """Puts short data of two ranks into the memory that they share; False if it must be sent."""
         queues, nbytes = self.group.sharing.queues, memoryview(data).nbytes
-        if self.slot.id.channel is None or nbytes > SHORT_BYTES or not queues.fits(to, nbytes):
+        if nbytes > SHORT_BYTES or not queues.fits(to, nbytes):
             return False
         message = OperationMessage(self.group.key, self.slot.id, self.slot.call, step)
         packed = message.pack() + data
@@ -457,9 +461,7 @@ class Operation(Meeting, Generic[T]):
     async def _hear(
         self, source: int, there: Callable[[], bool], find: Callable[[], R | None]
     ) -> R:
-        """Waits as `until` does; between two ranks it looks into the memory that they share, too."""
-        if self.slot.id.channel is None or not self.group.sharing.possible:
-            return await self.until(find)
+        """Waits as `until` does, and looks into the memory that two ranks share, too."""
         return await self.group.sharing.queues.wait(
             source,
             there,
@@ -485,11 +487,13 @@ class Operation(Meeting, Generic[T]):
     def noticed(self) -> list[Callable[[], None]]:
         """Returns the actions to run after a message has arrived or the group has failed."""
         actions: list[Callable[[], None]] = []
-        for to in self.slot.wanting - self._told_ready:
-            self._told_ready.add(to)
-            actions.append(partial(self._send_ready, to))
-        ready = self.slot.ready & self._outbox.keys()
-        actions += [partial(self._push, to, self._outbox.pop(to)) for to in ready]
+        if self.slot.wanting:
+            for to in self.slot.wanting - self._told_ready:
+                self._told_ready.add(to)
+                actions.append(partial(self._send_ready, to))
+        if self._outbox:
+            ready = self.slot.ready & self._outbox.keys()
+            actions += [partial(self._push, to, self._outbox.pop(to)) for to in ready]
         if self.slot.asked and not self._told_entered:
             self._told_entered = True
             actions.append(self.tell_call)
@@ -626,7 +630,25 @@ def _nothing() -> None:
 
 
 @final
-class CrossWaits(Driven):
+class Blocking(AbstractContextManager[None]):
+    """A block in which a thread waits; a class, as each operation enters one and generators are slow."""
+
+    def __init__(self, waits: CrossWaits, awaited: object) -> None:
+        self._waits = waits
+        self._awaited = awaited
+        self._main = threading.get_ident() == threading.main_thread().ident
+
+    def __enter__(self) -> None:
+        if self._main:
+            self._awaited = self._waits.block(self._awaited)
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            self._waits.block(self._awaited)
+
+
+@final
+class CrossWaits:
     """The operations in which this worker and others wait, as they have told each other.
 
     Args:
@@ -652,19 +674,15 @@ class CrossWaits(Driven):
             with self._waits_lock:
                 self._other_callers.add(threading.current_thread())
 
-    @contextmanager
-    def blocking(self, awaited: object) -> Iterator[None]:
+    def blocking(self, awaited: object) -> Blocking:
         """Records, while its block runs, that this thread waits for an operation, or for a group."""
-        if threading.get_ident() != threading.main_thread().ident:
-            yield
-            return
+        return Blocking(self, awaited)
+
+    def block(self, awaited: object) -> object:
+        """Records that the main thread waits; returns what it waited for before, as a handler may."""
         with self._waits_lock:
-            outer, self._blocked = self._blocked, awaited  # a signal handler may wait, too
-        try:
-            yield
-        finally:
-            with self._waits_lock:
-                self._blocked = outer
+            outer, self._blocked = self._blocked, awaited
+        return outer
 
     def blocked_in(self) -> object:
         """Returns the wait in which this worker is blocked; None if it may enter an operation."""

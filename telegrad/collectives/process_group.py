@@ -281,9 +281,17 @@ class ProcessGroup:
             )
         self._check_member(call)
         call = self._routed(call)
-        operation = self._enter(call, time_limit(timeout, self.timeout))
-        with self.cross_waits.blocking(operation):
-            value = run_here(self._run(operation))
+        reads, thread = self.cross_waits.reads, threading.get_ident()
+        # Other ranks often send just before this one waits.
+        short = call.channel is None and bool(call.eager_bytes or not call.staged)
+        try:
+            if short and not self.sharing.possible:
+                reads.hold()
+            operation = self._enter(call, time_limit(timeout, self.timeout))
+            with self.cross_waits.blocking(operation):
+                value = run_here(self._run(operation))
+        finally:
+            reads.release(thread)
         if operation.enqueued is not None:
             operation.enqueued.order()
         return value
@@ -369,7 +377,8 @@ class ProcessGroup:
             self.fail(cause, since=operation_id.since)
             with self.state_lock:
                 self.check_alive(operation_id, f"{call.signature} of {self.where}")
-        _perform(actions)
+        if actions:
+            _perform(actions)
         return operation
 
     def _finish(self, operation: Operation[Any]) -> None:
@@ -443,6 +452,8 @@ class ProcessGroup:
             )
 
     def _check_open(self, call: Call[Any], operation_id: OperationId) -> None:
+        if self._failure is None and not self._ended:
+            return
         failure = self._failure_of(operation_id)
         if failure is not None:
             what = f"{call.signature} on {self.where}"
@@ -516,6 +527,8 @@ class ProcessGroup:
 
     def is_over(self, operation_id: OperationId) -> bool:
         """Returns True if an operation cannot complete; the caller holds the lock."""
+        if self._failure is None and not self._ended:
+            return False
         return self._failure_of(operation_id) is not None
 
     def _failure_of(self, operation_id: OperationId) -> Failure | None:
@@ -534,6 +547,8 @@ class ProcessGroup:
             operation_id: The operation.
             where: The operation in words.
         """
+        if self._failure is None and not self._ended:  # as nearly always
+            return
         failure = self._failure_of(operation_id)
         if failure is not None:
             raise failure.fresh(str(where))
@@ -571,7 +586,8 @@ class ProcessGroup:
                 cause = mismatch
         if cause is not None:
             self.fail(cause, since=message.id.since)
-        _perform(actions)
+        if actions:
+            _perform(actions)
 
     def collect(self) -> None:
         """Delivers the messages for this member that lie in memory."""

@@ -288,7 +288,8 @@ class Staged:
     @property
     def flat(self) -> Array:
         """The items, of shape (array.size,)."""
-        self.stage()
+        if self._flat is None:
+            self.stage()
         assert self._flat is not None
         return self._flat
 

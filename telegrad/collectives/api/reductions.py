@@ -111,7 +111,7 @@ def all_reduce(
         [[2.0, 1.0], [2.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_reduce_piece(array, op, label), async_op, timeout)
+    return run_call(chosen, _all_reduce_piece(array, op, chosen, label), async_op, timeout)
 
 
 @overload
@@ -321,7 +321,9 @@ def reduce_scatter_single(
 # -- the calls -----------------------------------------------------------------------------------
 
 
-def _all_reduce_piece(array: object, op: object, label: str) -> JoinableCall[None]:
+def _all_reduce_piece(
+    array: object, op: object, group: ProcessGroup, label: str
+) -> JoinableCall[None]:
     checked = check_array("all_reduce", array, written=True)
     reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
@@ -334,7 +336,7 @@ def _all_reduce_piece(array: object, op: object, label: str) -> JoinableCall[Non
         in_place=True,
         join=partial(_all_reduce, combining),
         on_device=_on_device(
-            reduction, [checked], lambda backend, op: backend.all_reduce(checked, op)
+            group, reduction, [checked], lambda backend, op: backend.all_reduce(checked, op)
         ),
     )
 
@@ -380,7 +382,7 @@ def _reduce_call(
         eager_bytes=choice.eager_bytes,
         staged=[staged],
         on_device=_on_device(
-            reduction, [checked], lambda backend, op: backend.reduce(checked, op, root)
+            group, reduction, [checked], lambda backend, op: backend.reduce(checked, op, root)
         ),
     )
 
@@ -406,7 +408,7 @@ def _reduce_scatter_call(
         eager_bytes=eager_bytes_of(part.nbytes for part in parts),
         staged=staged,
         on_device=_on_device(
-            reduction, parts, lambda backend, op: backend.reduce_scatter(parts, op)
+            group, reduction, parts, lambda backend, op: backend.reduce_scatter(parts, op)
         ),
     )
 
@@ -435,7 +437,7 @@ def _reduce_scatter_single_piece(
         staged=staged,
         in_place=False,
         join=partial(_reduce_scatter_single, combining),
-        on_device=_on_device(reduction, [checked], run_on_device),
+        on_device=_on_device(group, reduction, [checked], run_on_device),
     )
 
 
@@ -461,11 +463,14 @@ def _reduce_scatter_single(
 
 
 def _on_device(
+    group: ProcessGroup,
     reduction: Reduction,
     arrays: Sequence[Array],
     run: Callable[[NcclBackend, ReduceOp], Steps[T]],
 ) -> OnDevice[T] | None:
     """Returns the way of a reduction that leaves arrays on the GPU, if NCCL has the reduction."""
-    if not isinstance(reduction, ReduceOp) or not can_reduce(reduction.value, arrays[0].dtype):
+    if group.nccl is None or not isinstance(reduction, ReduceOp):
+        return None
+    if not can_reduce(reduction.value, arrays[0].dtype):
         return None
     return OnDevice(arrays=arrays, run=lambda backend, _: run(backend, reduction))

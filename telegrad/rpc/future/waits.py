@@ -330,6 +330,12 @@ class Reads(Protocol):
     def await_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
         """Reads on the loop of the calling thread, until the returned function is called."""
 
+    def hold(self) -> None:
+        """Leaves arrived messages to the waits that the calling thread begins soon."""
+
+    def release(self, thread: int) -> None:
+        """Ends that for a thread; idempotent."""
+
 
 class Driven:
     """For the library: the source of a future that a worker's message completes.

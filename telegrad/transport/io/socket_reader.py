@@ -78,6 +78,8 @@ class SocketReader:
         self._shield = Shield()  # for the waiter, the only thread that looks at it
         self._role_lock = threading.Lock()  # guards all below
         self._role = ReaderRole()
+        self._holder = NOBODY  # the thread that has the role for a wait that it is about to begin
+        self._holds = self._holds_seen = 0  # how often there was one; at the last tick
         self._watches: dict[int, LoopWatch] = {}  # by the number of the loop
         self._polls: _Polls | None = None  # made for the first socket
         self._armed: select.epoll | None = None  # holds the sockets; None while a thread waits
@@ -103,7 +105,10 @@ class SocketReader:
             self.stop(descriptor)
 
     def tick(self) -> None:
-        """Takes the role from loops that do not come to read, and forgets loops that are closed."""
+        """Takes the role from threads and loops that do not come to read; forgets closed loops."""
+        if self._holder and self._holds == self._holds_seen:
+            self.release(self._holder)
+        self._holds_seen = self._holds
         for number, watch in tuple(self._watches.items()):
             if watch.loop.is_closed():
                 with self._role_lock:
@@ -167,11 +172,17 @@ class SocketReader:
                 self.bursts.write()
             with self._role_lock:
                 polls = self._polls
-                # A signal handler that came while this thread hands a message over cannot read.
-                inside = self._role.waiter == me and not outer.polling
-                if polls is None or self._closed or inside or not self._role.wait_begins(me):
+                if polls is None or self._closed:
                     return
-                self._arm()
+                held = self._holder == me
+                if held:
+                    self._holder = NOBODY
+                else:
+                    # A signal handler that came while this thread hands a message over cannot read.
+                    inside = self._role.waiter == me and not outer.polling
+                    if inside or not self._role.wait_begins(me):
+                        return
+                    self._arm()
                 polls.users += 1
             self._shield = shield
             # The user loop of this thread stands still meanwhile, and must not get the role back.
@@ -183,11 +194,40 @@ class SocketReader:
                 gate.wake = None
                 self._shield = outer
                 with self._role_lock:
-                    self._role.wait_ends(me)
                     polls.users -= 1
-                    if self._role.waiter:  # a handler's wait ends: the outer reply may be here
-                        polls.wake_waiter()
+                    if held and not gate.shut:
+                        self._holder = me
+                    else:
+                        self._role.wait_ends(me)
+                        if self._role.waiter:  # a handler's wait ends: the outer reply may be here
+                            polls.wake_waiter()
+                        self._arm()
+
+    def hold(self) -> None:
+        """Takes the role for waits that this thread begins soon, unless another thread waits.
+
+        What comes between those waits stays in the sockets, and wakes no other thread. The thread
+        has to call `release` after them. A tick takes back what is held too long.
+        """
+        me = threading.get_ident()
+        with self._role_lock:
+            if self._polls is None or self._closed or self._role.waiter:
+                return
+            self._holder = me  # first: `release` ends also what Ctrl-C has interrupted here
+            self._holds += 1
+            self._role.wait_begins(me)
+            self._arm()
+
+    def release(self, thread: int) -> None:
+        """Ends the hold of a thread, if it has one. Idempotent."""
+        if self._holder != thread:
+            return
+        with self._role_lock:
+            if self._holder == thread:
+                if self._role.waiter == thread:
+                    self._role.wait_ends(thread)
                     self._arm()
+                self._holder = NOBODY
 
     def _read_until(self, gate: Gate, seconds: float, most: float) -> None:
         polls, shield, ends = self._polls, self._shield, time.monotonic() + seconds

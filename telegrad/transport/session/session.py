@@ -112,6 +112,7 @@ class Session:
         self.pending = False
         self.news = self.replies_unread = self.written = 0
         self._limits = limits
+        self._small = min(INLINE_BYTES, limits.document_bytes, limits.message_bytes)
         self._unacknowledged: dict[int, _Posted] = {}
         self._announced = 0  # envelopes up to this number were written on this carrier
         self._announced_before = 0  # the same, for earlier carriers
@@ -207,11 +208,10 @@ class Session:
         Raises:
             EncodeError: The envelope or its headers are too big; nothing was posted.
         """
-        if envelope.buffers or envelope.headers or envelope.externals:
-            size, whole = self._measure(envelope)
-        elif (size := len(envelope.document) + ENVELOPE_BYTES) <= INLINE_BYTES:
-            whole = True  # nothing but a document, as in most envelopes
-        else:
+        size, whole = len(envelope.document) + ENVELOPE_BYTES, True
+        for buffer in envelope.buffers:
+            size += ENVELOPE_BYTES + (buffer.nbytes if type(buffer) is memoryview else len(buffer))
+        if envelope.headers or envelope.externals or size > self._small:  # as few are
             size, whole = self._measure(envelope)
         if envelope.number:
             envelope = replace(envelope)
