@@ -44,9 +44,9 @@ from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.rpc.rref.calls import RRefCalls
-from telegrad.rpc.rref.reference import owner_lost_error
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
+from telegrad.rpc.rref.value import owner_lost_error
 from telegrad.rpc.tick import Tick
 from telegrad.transport import Shield, Spin, longest_spin, on_own_loop
 
