@@ -306,6 +306,48 @@ def batch_norm_cases(
     yield FusedCase("batch norm, back", size, 3 * moved, back, None, theirs_back)
 
 
+def group_norm_cases(
+    xp: Any, torch: Any, shape: tuple[int, int], dtype: str
+) -> Iterator[FusedCase]:
+    """Group norm of 32 groups of 4 channels, forward and backward, in images of 16 x 16."""
+    groups, own = 32, 4
+    n = max(1, shape[0] * shape[1] // (groups * own * 256))
+    split, channels = (n, groups, own, 16, 16), groups * own
+    arrays, (tx, tg, tw, tb) = _arrays(xp, torch, dtype, split, split, *[(groups, own)] * 2)
+    x, g, weight, bias = arrays
+    kept = kernels.normalize(x, weight, bias, over="groups")
+
+    def back() -> object:
+        given = g, x, kept.mean, kept.scale, weight
+        return kernels.normalize_gradients(*given, over="groups")
+
+    theirs: Run | None = None
+    theirs_back: Run | None = None
+    if torch:
+        aten, whole = torch.ops.aten, (n, channels, 16, 16)
+        tx, tg, tw, tb = tx.reshape(whole), tg.reshape(whole), tw.reshape(-1), tb.reshape(-1)
+        sizes = n, channels, 256, groups
+        _, mean, scale = aten.native_group_norm(tx, tw, tb, *sizes, 1e-5)
+
+        def theirs() -> object:
+            return aten.native_group_norm(tx, tw, tb, *sizes, 1e-5)
+
+        def theirs_back() -> object:
+            every = [True, True, True]
+            return aten.native_group_norm_backward(tg, tx, mean, scale, tw, *sizes, every)
+
+    size, moved = _size((n, channels, 16, 16), dtype), x.nbytes
+    yield FusedCase(
+        "group norm",
+        size,
+        2 * moved,
+        lambda: kernels.normalize(x, weight, bias, over="groups"),
+        None,
+        theirs,
+    )
+    yield FusedCase("group norm, back", size, 3 * moved, back, None, theirs_back)
+
+
 def softmax_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
     """Softmax, and cross entropy with its mean, forward and backward."""
     (x, g), (tx, tg) = _arrays(xp, torch, dtype, shape, shape)
@@ -489,6 +531,7 @@ CASES = (
     gelu_cases,
     layer_norm_cases,
     batch_norm_cases,
+    group_norm_cases,
     softmax_cases,
     dropout_cases,
     attention_cases,

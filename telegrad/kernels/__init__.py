@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from telegrad.kernels.norm import joint_norm
     from telegrad.kernels.normalization import (
         Normalized,
+        Over,
         normalize,
         normalize_gradients,
     )
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Normalized",
+    "Over",
     "StepRule",
     "Windows",
     "add_rows",
@@ -92,7 +94,7 @@ _MODULES = {
     "attention": "attention_backward attention_forward causal_bias",
     "convolution": "conv2d conv2d_input conv2d_weight",
     "gaussian": "gelu gelu_slope",
-    "normalization": "Normalized normalize normalize_gradients",
+    "normalization": "Normalized Over normalize normalize_gradients",
     "philox": "dropout",
     "norm": "joint_norm",
     "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",

@@ -4,6 +4,8 @@ All computations use a view of three axes, (a, b, c), with one mean and one vari
 
     the last axes together (`over` of them)      a = 1, b counts the rows, c the items of a row
     all axes but the second (`over` None)        a counts examples, b channels, c the rest
+    all but the first two (`over` "groups")      a counts channels of a group, b the groups of all
+                                                 examples, c the rest
 
 The kernels go through the array in groups of b, to save memory. Variances are means of squared
 distances from the mean, never differences of squares. CuPy arrays are computed by
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +24,10 @@ from telegrad.arrays import computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = ["Normalized", "normalize", "normalize_gradients"]
+__all__ = ["Normalized", "Over", "normalize", "normalize_gradients"]
+
+Over = int | Literal["groups"] | None
+"""Axes that are normalised together; `normalize` says which."""
 
 _GROUP_BYTES: Final = 4 << 20
 """Bytes of one array that are processed at a time. From 64 kB to all at once, the time
@@ -51,7 +56,7 @@ def normalize(
     weight: Array | None = None,
     bias: Array | None = None,
     *,
-    over: int | None = 1,
+    over: Over = 1,
     eps: float = 1e-5,
     centred: bool = True,
 ) -> Normalized:
@@ -60,10 +65,11 @@ def normalize(
     Args:
         x: Floating-point numbers; float16 and bfloat16 are computed in float32.
         weight: The factor, in the shape of the axes that are normalised together; one number per
-            channel if `over` is None. None for ones.
+            channel if `over` is None or "groups". None for ones.
         bias: The shift, in the shape of `weight`; None for zeros.
         over: The number of last axes that are normalised together; None for all but the second
-            axis.
+            axis; "groups" for all but the first two, of an `x` of shape (n, groups, channels of a
+            group, ...) with a weight of shape (groups, channels of a group).
         eps: The number added to the variance.
         centred: True to subtract the mean. If False, `variance` is the mean square.
     """
@@ -72,13 +78,14 @@ def normalize(
     given = [part.dtype for part in (x, weight, bias) if part is not None]
     view: Any = _view(x, over)
     a, b, c = view.shape
-    y: Any = xp.empty(view.shape, np.result_type(*given))
+    y: Any = xp.empty(x.shape, np.result_type(*given))
     scale, mean, variance = (xp.empty((1, b, 1), wide) for _ in range(3))
-    made = (y, scale, mean, variance)
     if is_cupy(x):
-        _launch_forward(contiguous(view), weight, bias, made, over, eps, centred=centred)
+        made = (y, scale, mean, variance)
+        _launch_forward(x, view.shape, weight, bias, made, over, eps, centred=centred)
     else:
-        factor, shift = (_per_item(part, over) for part in (weight, bias))
+        target = _view(y, over)
+        factor, shift = (_per_item(part, view.shape, over) for part in (weight, bias))
         for group in _groups(view):
             items = view[:, group]
             mean[0, group, 0] = _total(items, wide) / (a * c) if centred else 0.0
@@ -87,10 +94,10 @@ def normalize(
             variance[0, group, 0] = squares / (a * c)
             scale[:, group] = 1.0 / np.sqrt(variance[:, group] + eps)
             centre *= scale[:, group]
-            _affine(y[:, group], centre, _part(factor, group, over), _part(shift, group, over))
+            _affine(target[:, group], centre, _part(factor, group, over), _part(shift, group, over))
     kept = _kept(x.shape, over)
     return Normalized(
-        y.reshape(x.shape),
+        y,
         scale.reshape(kept),
         mean.reshape(kept),
         variance.reshape(kept),
@@ -125,7 +132,7 @@ def normalize_gradients(
     scale: Array,
     weight: Array | None = None,
     *,
-    over: int | None = 1,
+    over: Over = 1,
     centred: bool = True,
     parameters: bool = True,
 ) -> list[Any]:
@@ -145,36 +152,37 @@ def normalize_gradients(
         The gradient of `x` in its shape and dtype, and those of weight and bias in their shape and
         the dtype of `scale`; None for these two without `parameters`.
     """
-    g, items = _view(gradient, over), _view(x, over)
-    result: Any = namespace(x).empty(items.shape, x.dtype)
-    given = g, items, mean.reshape(1, -1, 1), scale.reshape(1, -1, 1)
+    result: Any = namespace(x).empty(x.shape, x.dtype)
+    given = gradient, x, mean.reshape(1, -1, 1), scale.reshape(1, -1, 1)
     compute = _launch_backward if is_cupy(x) else _backward
     sums = compute(given, weight, result, over, centred=centred, parameters=parameters)
-    final = result.reshape(x.shape)
     if sums is None:
-        return [final, None, None]
-    shape = x.shape[1:2] if over is None else x.shape[x.ndim - over :]
-    return [final, *(each.reshape(shape) for each in sums)]
+        return [result, None, None]
+    return [result, *(each.reshape(_own_shape(x.shape, over)) for each in sums)]
 
 
 def _backward(
-    given: Any, weight: Any, result: Any, over: int | None, *, centred: bool, parameters: bool
+    given: Any, weight: Any, result: Any, over: Over, *, centred: bool, parameters: bool
 ) -> Any:
-    g, x, mean, scale = given
+    mean, scale = given[2:]
+    g, x, target = (_view(each, over) for each in (*given[:2], result))
     a, b, c = x.shape
     wide = scale.dtype
-    factor = _per_item(weight, over)
-    sums = np.zeros((2, b if over is None else c), wide) if parameters else None
+    factor = _per_item(weight, x.shape, over)
+    sums = np.zeros((2, c if _is_rows(over) else b, a if over == "groups" else 1), wide)
     for group in _groups(x):
         items: Any = x[:, group] - mean[:, group]
         items *= scale[:, group]
         upstream: Any = g[:, group].astype(wide, copy=False)
-        if sums is not None and over is None:
-            sums[0, group] = np.einsum("abc,abc->b", upstream, items)
-            sums[1, group] = _total(upstream, wide)
-        elif sums is not None:
-            sums[0] += np.einsum("abc,abc->c", upstream, items)
-            sums[1] += upstream[0].sum(0)
+        if parameters and over == "groups":
+            sums[0, group] = np.einsum("abc,abc->ba", upstream, items)
+            sums[1, group] = upstream.sum(-1).T
+        elif parameters and over is None:
+            sums[0, group, 0] = np.einsum("abc,abc->b", upstream, items)
+            sums[1, group, 0] = _total(upstream, wide)
+        elif parameters:
+            sums[0, :, 0] += np.einsum("abc,abc->c", upstream, items)
+            sums[1, :, 0] += upstream[0].sum(0)
         if factor is not None:
             upstream = upstream * _part(factor, group, over)
         along = np.einsum("abc,abc->b", upstream, items)[None, :, None] / (a * c)
@@ -182,8 +190,10 @@ def _backward(
         made = np.subtract(upstream, items, out=items)
         if centred:
             made -= (_total(upstream, wide) / (a * c))[None, :, None]
-        np.multiply(made, scale[:, group], out=result[:, group], casting="same_kind")
-    return sums
+        np.multiply(made, scale[:, group], out=target[:, group], casting="same_kind")
+    if over == "groups":
+        sums = sums.reshape(2, *result.shape[:2], a).sum(1)
+    return sums if parameters else None
 
 
 # -- on CuPy arrays ------------------------------------------------------------------------------
@@ -202,69 +212,89 @@ _PACK_BYTES: Final = 16
 
 
 def _launch_forward(
-    x: Any, weight: Any, bias: Any, made: Any, over: int | None, eps: float, *, centred: bool
+    x: Any,
+    sizes: Shape,
+    weight: Any,
+    bias: Any,
+    made: Any,
+    over: Over,
+    eps: float,
+    *,
+    centred: bool,
 ) -> None:
-    a, b, c = x.shape
     parts = [part.dtype for part in (weight, bias) if part is not None]
     dtype = np.result_type(*parts) if parts else x.dtype
+    own = _own_shape(x.shape, over)
     weight, bias = (
-        _beside(name, part, b if over is None else c, dtype)
-        for name, part in (("weight", weight), ("bias", bias))
+        _beside(name, part, own, dtype) for name, part in (("weight", weight), ("bias", bias))
     )
-    options = _options(x, dtype, made[0].dtype, made[1].dtype, over)
-    blocks = _blocks_each(x, over) if centred else 1
-    moments = namespace(x).empty((blocks, b, 2), made[1].dtype) if blocks > 1 else None
-    arrays = (x, weight, bias, *made, moments)
+    options = _options(x, sizes, dtype, made[0].dtype, made[1].dtype, over)
+    blocks = _blocks_each(x, sizes, over) if centred else 1
+    moments = namespace(x).empty((blocks, sizes[1], 2), made[1].dtype) if blocks > 1 else None
+    arrays = (contiguous(x), weight, bias, *made, moments)
     options["blocks"] = (options["blocks"], blocks)
+    numbers = (*sizes, own[0], int(centred))
     for stage in (1, 2) if blocks > 1 else (0,):
-        _FORWARD.launch(*arrays, a, b, c, int(centred), stage, float(eps), **options)
+        _FORWARD.launch(*arrays, *numbers, stage, float(eps), **options)
 
 
 def _launch_backward(
-    given: Any, weight: Any, result: Any, over: int | None, *, centred: bool, parameters: bool
+    given: Any, weight: Any, result: Any, over: Over, *, centred: bool, parameters: bool
 ) -> Any:
     g, x, mean, scale = given
-    a, b, c = x.shape
+    sizes = _view(x, over).shape
+    b, c = sizes[1:]
     wide, xp = scale.dtype, namespace(x)
     dtype = wide if weight is None else weight.dtype
-    weight = _beside("weight", weight, b if over is None else c, dtype)
-    options = _options(x, dtype, g.dtype, wide, over)
+    own = _own_shape(x.shape, over)
+    weight = _beside("weight", weight, own, dtype)
+    options = _options(x, sizes, dtype, g.dtype, wide, over)
     arrays = (contiguous(g), contiguous(x), contiguous(mean), contiguous(scale), weight, result)
-    if not parameters or over is None:
-        sums = xp.empty((2, b), wide) if parameters else None
-        blocks = _blocks_each(x, over)
+    numbers = (*sizes, own[0], int(centred))
+    if not parameters or not _is_rows(over):
+        examples = x.shape[0] if over == "groups" else 1
+        sums = xp.empty((examples, 2, math.prod(own)), wide) if parameters else None
+        blocks = _blocks_each(x, sizes, over)
         parts = xp.empty((blocks, b, 2), wide) if blocks > 1 else None
         options["blocks"] = (options["blocks"], blocks)
         for stage in (1, 2) if blocks > 1 else (0,):
-            _BACKWARD.launch(*arrays, sums, parts, a, b, c, int(centred), 0, stage, **options)
-        return sums
+            _BACKWARD.launch(*arrays, sums, parts, *numbers, 0, stage, **options)
+        return _added(sums, options) if parameters else None
     shared = 2 * c * wide.itemsize
     blocks = options["blocks"] = min(options["blocks"], _COLUMN_BLOCKS)
     is_wide = int(shared > _SHARED_BYTES)
     options["shared"] = 0 if is_wide else shared
-    parts = xp.empty((blocks, 2 * c), wide)
-    _BACKWARD.launch(*arrays, parts, None, a, b, c, int(centred), is_wide, 0, **options)
+    parts = xp.empty((blocks, 2, c), wide)
+    _BACKWARD.launch(*arrays, parts, None, *numbers, is_wide, 0, **options)
+    return _added(parts, options)
+
+
+def _added(parts: Any, options: dict[str, Any]) -> Any:
+    """Returns the sum over the first axis of parts of shape (n, 2, columns)."""
+    blocks, _, columns = parts.shape
+    if blocks == 1:
+        return parts[0]
     if blocks == 0:
-        return xp.zeros((2, c), wide)
-    sums = xp.empty((2, c), wide)
-    options |= {"blocks": blocks_for(2 * c, 32), "threads": 1024, "shared": 0}
-    _COLUMNS.launch(parts, sums, blocks, 2 * c, **options)
+        return namespace(parts).zeros((2, columns), parts.dtype)
+    sums = namespace(parts).empty((2, columns), parts.dtype)
+    options |= {"blocks": blocks_for(2 * columns, 32), "threads": 1024, "shared": 0}
+    _COLUMNS.launch(parts, sums, blocks, 2 * columns, **options)
     return sums
 
 
-def _blocks_each(x: Any, over: int | None) -> int:
-    """Returns the number of blocks that share the items of one channel; 1 for short rows."""
-    a, b, c = x.shape
-    if over is not None or not b or a * c * x.itemsize < _LONG_BYTES:
+def _blocks_each(x: Any, sizes: Shape, over: Over) -> int:
+    """Returns the number of blocks that share the items of one channel or group; 1 for short rows."""
+    a, b, c = sizes
+    if _is_rows(over) or not b or a * c * x.itemsize < _LONG_BYTES:
         return 1
     most: int = min(a, _FULL_BLOCKS // b, 64)
     return max(1, most)
 
 
 def _options(
-    x: Any, weight: DTypeLike, out: DTypeLike, real: DTypeLike, over: int | None
+    x: Any, sizes: Shape, weight: DTypeLike, out: DTypeLike, real: DTypeLike, over: Over
 ) -> dict[str, Any]:
-    a, b, c = x.shape
+    a, b, c = sizes
     warps = -(-a * c * x.itemsize // (_PACK_BYTES * 32))  # with one pack for each thread
     return {
         "blocks": blocks_for(b, 1),
@@ -273,13 +303,14 @@ def _options(
         "WEIGHT": weight,
         "OUT": out,
         "REAL": real,
-        "CHANNELS": int(over is None),
+        "FORM": 0 if _is_rows(over) else 1 if over is None else 2,
     }
 
 
-def _beside(name: str, part: Any, size: int, dtype: DTypeLike) -> Any:
+def _beside(name: str, part: Any, shape: Shape, dtype: DTypeLike) -> Any:
     if part is None:
         return None
+    size = math.prod(shape)
     if part.size != size:
         raise ValueError(f"{name} has {part.size} items, {size} needed")
     return contiguous(part.astype(dtype, copy=False))
@@ -288,29 +319,46 @@ def _beside(name: str, part: Any, size: int, dtype: DTypeLike) -> Any:
 # -- the three axes ------------------------------------------------------------------------------
 
 
-def _view(x: Any, over: int | None) -> Any:
+def _is_rows(over: Over) -> bool:
+    return isinstance(over, int)
+
+
+def _view(x: Any, over: Over) -> Any:
     shape = x.shape
     if over is None:
         return x.reshape(shape[0], shape[1], math.prod(shape[2:]))
+    if over == "groups":
+        return x.reshape(shape[0] * shape[1], shape[2], math.prod(shape[3:])).swapaxes(0, 1)
     return x.reshape(
         1, math.prod(shape[: len(shape) - over]), math.prod(shape[len(shape) - over :])
     )
 
 
-def _kept(shape: Shape, over: int | None) -> Shape:
+def _own_shape(shape: Shape, over: Over) -> Shape:
+    """Returns the shape of weight and bias."""
+    if over is None:
+        return shape[1:2]
+    return shape[1:3] if over == "groups" else shape[len(shape) - over :]
+
+
+def _kept(shape: Shape, over: Over) -> Shape:
     if over is None:
         return (1, shape[1], *[1] * (len(shape) - 2))
-    return (*shape[: len(shape) - over], *[1] * over)
+    first = 2 if over == "groups" else len(shape) - over
+    return (*shape[:first], *[1] * (len(shape) - first))
 
 
-def _per_item(part: Any, over: int | None) -> Any:
+def _per_item(part: Any, sizes: Shape, over: Over) -> Any:
+    """Returns a weight in a shape that broadcasts against the three axes."""
     if part is None:
         return None
+    if over == "groups":
+        return np.tile(part.T, sizes[1] // len(part))[:, :, None]
     return part.reshape((1, -1, 1) if over is None else (1, 1, -1))
 
 
-def _part(part: Any, group: slice, over: int | None) -> Any:
-    return part[:, group] if part is not None and over is None else part
+def _part(part: Any, group: slice, over: Over) -> Any:
+    return part[:, group] if part is not None and not _is_rows(over) else part
 
 
 def _groups(view: Any) -> Iterator[slice]:

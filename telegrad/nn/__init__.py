@@ -38,7 +38,7 @@ from telegrad.nn.loss import (
     SmoothL1Loss,
 )
 from telegrad.nn.module import Module, Parameter
-from telegrad.nn.normalization import BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm
+from telegrad.nn.normalization import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from telegrad.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from telegrad.nn.transformer import TransformerEncoderLayer
 
@@ -62,6 +62,7 @@ __all__ = [
     "Embedding",
     "Flatten",
     "GRUCell",
+    "GroupNorm",
     "Hardtanh",
     "HuberLoss",
     "Identity",

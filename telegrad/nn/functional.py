@@ -34,7 +34,7 @@ from telegrad.nn.loss import (
     nll_loss,
     smooth_l1_loss,
 )
-from telegrad.nn.normalization import batch_norm, layer_norm, rms_norm
+from telegrad.nn.normalization import batch_norm, group_norm, layer_norm, rms_norm
 
 __all__ = [
     "adaptive_avg_pool2d",
@@ -49,6 +49,7 @@ __all__ = [
     "elu",
     "embedding",
     "gelu",
+    "group_norm",
     "hardtanh",
     "huber_loss",
     "kl_div",

@@ -21,9 +21,11 @@ from telegrad.types import Array, DTypeLike
 __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
+    "GroupNorm",
     "LayerNorm",
     "RMSNorm",
     "batch_norm",
+    "group_norm",
     "layer_norm",
     "rms_norm",
 ]
@@ -97,6 +99,48 @@ def _over_last(
     return as_tensor(
         ops.layers.normalize(x, weight=weight, bias=bias, over=over, eps=eps, centred=centred)[0]
     )
+
+
+def group_norm(
+    x: Tensor | Array,
+    num_groups: int,
+    weight: Tensor | Array | None = None,
+    bias: Tensor | Array | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Returns `(x - mean) / sqrt(variance + eps) * weight + bias`, for each group of channels.
+
+    Mean and variance are those of the channels of one group of one example together. With one
+    channel in each group this is instance normalisation. Y. Wu and K. He, "Group normalization"
+    (2018).
+
+    Args:
+        x: Floating-point numbers, of shape (n, channels, ...).
+        num_groups: The number of groups; it divides the number of channels.
+        weight: The factor, of shape (channels,); None for ones.
+        bias: The shift, of shape (channels,); None for zeros.
+        eps: The number added to the variance.
+
+    Raises:
+        ValueError: The shapes do not fit, or the groups have no items.
+
+    >>> group_norm(np.array([[1.0, 3.0, 2.0, 2.0]]), 2, eps=0.5).data.round(4)
+    array([[-0.8165,  0.8165,  0.    ,  0.    ]])
+    """
+    if x.ndim < 2 or num_groups < 1 or x.shape[1] % num_groups or 0 in x.shape[1:]:
+        raise ValueError(
+            f"an input of shape (n, channels, ...) with groups of equal size is needed, not "
+            f"{x.shape} with {num_groups} groups; all lengths but n are positive"
+        )
+    groups = num_groups, x.shape[1] // num_groups
+    parts: dict[str, Any] = {}
+    for name, part in (("weight", weight), ("bias", bias)):
+        if part is not None and part.shape != x.shape[1:2]:
+            raise ValueError(f"{name} has shape {part.shape}, {x.shape[1:2]} needed")
+        parts[name] = None if part is None else ops.reshape(part, to=groups)
+    split = ops.reshape(x, to=(x.shape[0], *groups, *x.shape[2:]))
+    y = ops.layers.normalize(split, **parts, over="groups", eps=eps)[0]
+    return as_tensor(ops.reshape(y, to=x.shape))
 
 
 def batch_norm(
@@ -273,6 +317,65 @@ class RMSNorm(Module):
 
     def __repr__(self) -> str:
         return f"RMSNorm({self.normalized_shape})"
+
+
+class GroupNorm(Module):
+    """The module form of `functional.group_norm`.
+
+    Args:
+        num_groups: The number of groups.
+        num_channels: The number of channels; a multiple of `num_groups`.
+        eps: The number added to the variance.
+        affine: True to have a weight (ones at first) and a bias (zeros at first).
+        dtype: The dtype of the parameters; floating-point.
+
+    Raises:
+        ValueError: A number is not positive, the groups differ in size, or `dtype` is not
+            floating-point.
+
+    Attributes:
+        weight: The factor, of shape (num_channels,), or None.
+        bias: The shift, of shape (num_channels,), or None.
+
+    >>> y = GroupNorm(2, 4)(np.arange(8, dtype=np.float32).reshape(2, 4))
+    >>> y.data.reshape(2, 2, 2).mean(axis=-1).tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        *,
+        eps: float = 1e-5,
+        affine: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        super().__init__()
+        shape = _lengths((num_channels, num_groups))[:1]
+        if num_channels % num_groups:
+            raise ValueError(f"{num_channels} channels do not make {num_groups} equal groups")
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.weight = _parameter(shape, 1.0, dtype) if affine else None
+        self.bias = _parameter(shape, 0.0, dtype) if affine else None
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `x`, of shape (n, num_channels, ...), normalised.
+
+        Raises:
+            ValueError: The shape is different, or `functional.group_norm` raises.
+        """
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise ValueError(f"{self!r} does not take an input of shape {x.shape}")
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def __repr__(self) -> str:
+        return f"GroupNorm({self.num_groups}, {self.num_channels})"
 
 
 class _BatchNorm(Module):

@@ -23,8 +23,12 @@ LENGTHS = st.integers(1, 9) | st.sampled_from([n for n in EDGES if n])
 
 @st.composite
 def cases(draw: Any) -> tuple[Any, Any]:
-    """A shape, and how many last axes are normalised together; None for all but the second."""
-    over = draw(st.sampled_from([None, 1, 2]))
+    """A shape, and the axes that are normalised together."""
+    over = draw(st.sampled_from([None, 1, 2, "groups"]))
+    if over == "groups":
+        length = draw(st.sampled_from([(), (1,), (3, 4), (8,), (32,), (33,), (1025,)]))
+        counts = draw(st.integers(0, 3)), draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 9]))
+        return (*counts, *length), over
     shape = [draw(st.integers(0, 5)), draw(st.integers(1, 5)), draw(LENGTHS)]
     if over is None:
         shape = [draw(st.integers(1, 5)), draw(st.integers(0, 5)), draw(LENGTHS)]
@@ -35,7 +39,7 @@ def both(cupy: Any, shape: Any, over: Any, dtype: Any, layout: str, given: Any, 
     """Compares forward and backward."""
     generator = np.random.default_rng(sum(shape))
     x, g = (generator.normal(size=shape).astype(dtype) for _ in range(2))
-    size = shape[1:2] if over is None else shape[3 - over :]
+    size = {None: shape[1:2], "groups": shape[1:3]}.get(over) or shape[3 - over :]
     parts = [generator.normal(size=size).astype(dtype) if one else None for one in given]
     x_there, g_there = laid(cupy, x, layout), laid(cupy, g, layout)
     parts_there = [None if part is None else laid(cupy, part, layout) for part in parts]
@@ -81,18 +85,27 @@ def test_cupys_numbers_are_numpys(
 
 
 @pytest.mark.usefixtures("small_grid")
-@pytest.mark.parametrize("over", [1, 2, None])
+@pytest.mark.parametrize("over", [1, 2, None, "groups"])
 def test_more_rows_and_columns_than_a_grid(cupy: Any, over: Any) -> None:
     both(cupy, (3, 4, 80), over, np.float32, "plain", (True, True))
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 80), (5, 7, 33), (1, 3, 40)])
+@pytest.mark.parametrize(
+    ("shape", "over"),
+    [
+        ((3, 2, 80), None),
+        ((5, 7, 33), None),
+        ((1, 3, 40), None),
+        ((2, 2, 3, 40), "groups"),
+        ((1, 1, 70, 9), "groups"),
+    ],
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_several_blocks_for_each_channel(
-    cupy: Any, monkeypatch: pytest.MonkeyPatch, shape: Any, dtype: Any
+def test_several_blocks_for_each_channel_or_group(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, shape: Any, over: Any, dtype: Any
 ) -> None:
     monkeypatch.setattr(normalization, "_LONG_BYTES", 0)
-    both(cupy, shape, None, dtype, "plain", (True, True))
+    both(cupy, shape, over, dtype, "plain", (True, True))
 
 
 def test_more_columns_than_shared_memory_holds(cupy: Any) -> None:
@@ -132,9 +145,10 @@ def test_what_does_not_fit(cupy: Any, name: str) -> None:
     [
         (lambda x, w, b: nn.functional.layer_norm(x, (4,), w, b), False),
         (lambda x, w, b: nn.functional.rms_norm(x, (4,), w), False),
+        (lambda x, w, b: nn.functional.group_norm(x, 2, w, b), False),
         (lambda x, w, b: nn.functional.batch_norm(x, None, None, w, b, training=True), True),
     ],
-    ids=["layer", "rms", "batch"],
+    ids=["layer", "rms", "group", "batch"],
 )
 def test_one_launch_forward_and_at_most_two_back(
     stand_in_cupy: Any, layer: Any, layer_of_channels: bool

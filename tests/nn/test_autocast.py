@@ -51,6 +51,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Any, bool]] = {
     "LSTMCell": (lambda: nn.LSTMCell(6, 5, rng=rng()), X, True),
     "LayerNorm": (lambda: nn.LayerNorm(6), X, False),
     "RMSNorm": (lambda: nn.RMSNorm(6), X, False),
+    "GroupNorm": (lambda: nn.GroupNorm(3, 3), IMAGES, False),
     "BatchNorm1d": (lambda: nn.BatchNorm1d(6), X, False),
     "BatchNorm2d": (lambda: nn.BatchNorm2d(3), IMAGES, False),
     "Softmax": (lambda: nn.Softmax(), X, False),

@@ -57,7 +57,12 @@ def test_second_order(given: Any) -> None:
         return F.batch_norm(x, None, None, weight, bias, training=True)
 
     check_second_along_a_line(layer, [leaf(2, 3), *parameters])
+
+    def groups(x: Any, *rest: Any) -> Any:
+        return F.group_norm(x, 3, *filled(rest))
+
     check_second_along_a_line(batch, [leaf(3, 3, 2), *parameters])
+    check_second_along_a_line(groups, [leaf(2, 3, 4), *parameters])
 
 
 @pytest.mark.parametrize("eps", [None, 1e-3])
@@ -70,6 +75,23 @@ def test_rms_norm(eps: Any) -> None:
     check_second_along_a_line(
         lambda x, w: F.rms_norm(x, (3,), w, eps), [leaf(2, 3), leaf(3, seed=1)]
     )
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((2, 4), 2), ((3, 4, 3), 1), ((2, 6, 2, 2), 3), ((1, 3, 2), 3), ((0, 4, 3), 2)],
+)
+def test_group_norm(shape: Any, groups: int) -> None:
+    channels = shape[1]
+    x, weight, bias = normal(*shape), normal(channels, seed=1), normal(channels, seed=2)
+    rows = x.reshape(shape[0] * groups, int(np.prod(shape[1:])) // groups)
+    expected = normalized(rows, 1e-3).reshape(shape)
+    np.testing.assert_allclose(F.group_norm(x, groups, eps=1e-3).data, expected, atol=1e-13)
+    found = F.group_norm(x, groups, weight, bias, 1e-3)
+    factor, shift = (part.reshape(-1, *[1] * (x.ndim - 2)) for part in (weight, bias))
+    np.testing.assert_allclose(found.data, expected * factor + shift, atol=1e-13)
+    leaves = [Tensor(a, requires_grad=True) for a in (x, weight, bias)]
+    assert gradcheck(lambda x, w, b: F.group_norm(x, groups, w, b), leaves)
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4), (3, 2, 2, 3)])
@@ -130,6 +152,7 @@ def test_dtypes(dtype: Any) -> None:
         lambda x, w: F.batch_norm(x, None, None, w, w, training=True),
         lambda x, w: F.batch_norm(x, mean, variance, w, w),
         lambda x, w: F.rms_norm(x, (3,), w),
+        lambda x, w: F.group_norm(x, 1, w, w),
     ]
     eps = float(np.spacing(np.ones((), dtype)))
     # The squares would be too large for float16.
@@ -153,6 +176,7 @@ def test_short_numbers_are_added_up_in_float32(dtype: Any) -> None:
     for y in (
         F.layer_norm(x, (2,), None, bias),
         F.batch_norm(x, None, None, None, bias, training=True),
+        F.group_norm(x, 1, None, bias),
         F.linear(x, np.ones((2, 2), dtype), bias),
     ):
         assert [g.data.tolist() for g in grad(y.sum(), [bias])] == [[4096.0, 4096.0]]
@@ -172,6 +196,7 @@ def test_rows_are_computed_in_groups_of_any_size(monkeypatch: pytest.MonkeyPatch
         channels = leaf(4, seed=3)
         y = F.layer_norm(x, (3,), weight, bias)
         y = F.batch_norm(y, None, None, channels, channels, training=True)
+        y = F.group_norm(y, 2, channels, channels)
         (y * y * y).sum().backward()
         results.append([y, *(part.grad for part in (x, weight, bias, channels))])
     for other in results[1:]:
@@ -203,6 +228,8 @@ def test_modules() -> None:
     assert list(nn.LayerNorm(3, bias=False).state_dict()) == ["weight"]
     assert not nn.LayerNorm(3, elementwise_affine=False).state_dict()
     assert list(nn.RMSNorm(3).state_dict()) == ["weight"]
+    assert list(nn.GroupNorm(1, 3).state_dict()) == ["weight", "bias"]
+    assert not nn.GroupNorm(1, 3, affine=False).state_dict()
     assert repr(layer) == "LayerNorm((2, 3))"
     x = normal(4, 2, 3)
     np.testing.assert_allclose(layer(x).data, F.layer_norm(x, (2, 3)).data, atol=1e-15)
@@ -260,6 +287,13 @@ def test_what_they_refuse() -> None:
         (lambda: F.batch_norm(x, None, None, x[0, :2], training=True), "weight has shape"),
         (lambda: nn.BatchNorm2d(3)(x), r"BatchNorm2d\(3\) does not take an input of shape"),
         (lambda: nn.BatchNorm1d(2)(x), r"BatchNorm1d\(2\) does not take"),
+        (lambda: F.group_norm(x, 2), r"not \(2, 3\) with 2 groups"),
+        (lambda: F.group_norm(x[0], 1), r"\(n, channels, \.\.\.\)"),
+        (lambda: F.group_norm(x[:, :, None][:, :, :0], 1), "all lengths but n are positive"),
+        (lambda: F.group_norm(x, 1, x[0, :2]), r"weight has shape \(2,\), \(3,\) needed"),
+        (lambda: nn.GroupNorm(2, 3), "3 channels do not make 2 equal groups"),
+        (lambda: nn.GroupNorm(0, 3), "lengths are positive"),
+        (lambda: nn.GroupNorm(2, 4)(x), r"GroupNorm\(2, 4\) does not take"),
         (lambda: nn.LayerNorm(0), "lengths are positive"),
         (lambda: nn.LayerNorm(2, dtype=np.int64), "floating-point"),
     ]

@@ -251,14 +251,16 @@ picked               = primitive("picked", _picked, "a labels", a=lambda g, labe
 _OPTIONS: Final = {"over": 1, "eps": 1e-5, "centred": True}
 
 
-def _axes(ndim: int, over: int | None) -> tuple[int, ...]:
+def _axes(ndim: int, over: kernels.Over) -> tuple[int, ...]:
     if over is None:
         return (0, *range(2, ndim))
-    return tuple(range(ndim - over, ndim))
+    return tuple(range(2 if over == "groups" else ndim - over, ndim))
 
 
-def _beside(part: Any, ndim: int, over: int | None) -> Any:
+def _beside(part: Any, ndim: int, over: kernels.Over) -> Any:
     """Returns a weight in the shape that broadcasts against its factor."""
+    if over == "groups":
+        return reshape(part, to=(*part.shape, *[1] * (ndim - 3)))
     return reshape(part, to=(-1, *[1] * (ndim - 2))) if over is None else part
 
 
@@ -302,7 +304,10 @@ def _weight(g: Any, x: Any, scale: Any, mean: Any, weight: Any, over: Any, centr
 def _bias(g: Any, over: Any) -> Any:
     if g is None:
         return None
-    axes = _axes(g.ndim, over) if over is None else tuple(range(g.ndim - over))
+    if over == "groups":
+        axes = (0, *range(3, g.ndim))
+    else:
+        axes = _axes(g.ndim, over) if over is None else tuple(range(g.ndim - over))
     return reduce_sum(g, axis=axes, dtype=computing_dtype(g.dtype))
 
 
