@@ -452,8 +452,20 @@ def dropout_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> It
 
 
 def attention_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
-    """Causal attention of heads of 64 numbers over sequences of 512, forward and backward."""
-    tokens, width = min(512, shape[0]), 64
+    """Causal attention of heads of 64 numbers, forward and backward.
+
+    Sequences have 512 tokens, or 4096; these are computed in tiles in float32, and beside that with
+    a matrix of all weights.
+    """
+    yield from _attention_of(xp, torch, shape, dtype, 512, "attention, causal")
+    if dtype == "float32":
+        yield from _attention_of(xp, torch, shape, dtype, 4096, "attention in tiles, causal")
+
+
+def _attention_of(
+    xp: Any, torch: Any, shape: tuple[int, int], dtype: str, most: int, name: str
+) -> Iterator[FusedCase]:
+    tokens, width = min(most, shape[0]), 64
     heads = max(1, shape[1] // width)
     sizes = max(1, shape[0] // tokens), heads, tokens, width
     arrays, (tq, tk, tv, tg) = _arrays(xp, torch, dtype, *[sizes] * 4)
@@ -461,9 +473,22 @@ def attention_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> 
     size, moved = _size(sizes, dtype), q.nbytes
     result, sums = kernels.attention_forward(q, k, v, None, 0.125, causal=True)
     out = tuple(xp.empty_like(each) for each in (q, k, v))
+    composed: Run | None = None
+    composed_back: Run | None = None
 
-    def back() -> None:
-        kernels.attention_backward(g, result, sums, (q, k, v), None, 0.125, out, causal=True)
+    def back(of_weights: Any = None) -> None:
+        given = g, result, sums, (q, k, v), None, 0.125, out, of_weights
+        kernels.attention_backward(*given, causal=True)
+
+    if "tiles" in name:
+        weights = xp.zeros((*sizes[:-1], tokens), dtype)
+
+        def composed() -> object:
+            return kernels.attention_forward(q, k, v, None, 0.125, weights, causal=True)
+
+        def composed_back() -> object:
+            back(weights)
+            return None
 
     theirs: Run | None = None
     theirs_back: Run | None = None
@@ -480,14 +505,14 @@ def attention_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> 
             return torch.autograd.grad(made, (tq, tk, tv), tg, retain_graph=True)
 
     yield FusedCase(
-        "attention, causal",
+        name,
         size,
         4 * moved,
         lambda: kernels.attention_forward(q, k, v, None, 0.125, causal=True),
-        None,
+        composed,
         theirs,
     )
-    yield FusedCase("attention, causal, back", size, 8 * moved, back, None, theirs_back)
+    yield FusedCase(f"{name}, back", size, 8 * moved, back, composed_back, theirs_back)
 
 
 def recurrent_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:

@@ -7,7 +7,9 @@ backward computes the weights again: Rabe and Staats, "Self-attention does not n
 
 On CuPy arrays the products are those of cuBLAS, and `cuda/attention.cu` does in one launch all that
 is between them, forward and backward. The weights of one part of the leading axes are in memory at
-a time.
+a time. Where they would be too many, `cuda/attention.cu` does all of it in tiles and stores no
+weights: T. Dao et al., "FlashAttention: fast and memory-efficient exact attention with
+IO-awareness" (2022).
 
 A row whose keys are all masked has no weights: its result is zero.
 """
@@ -15,13 +17,14 @@ A row whose keys are all masked has no weights: its result is zero.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from telegrad.arrays import batched_product, computing_dtype, is_cupy, namespace
 from telegrad.kernels.cross_entropy import row_teams
-from telegrad.kernels.cuda import Kernel, contiguous
+from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.kernels.philox import mask_of
 from telegrad.types import Array, Shape
 
@@ -33,7 +36,9 @@ cache of 1 MB; two or four times as many took up to 1.4 times as long (4 x 8 hea
 one core)."""
 
 MOST: Final = 1 << 27
-"""Number of weights in memory at once on a GPU: two arrays of 512 MiB in float32."""
+"""Number of weights in memory at once on a GPU: two arrays of 512 MiB in float32. Of more, float32
+and float64 are computed in tiles, and shorter floats if one matrix of weights has more: products of
+short floats by tensor cores, one part after the other, are many times as fast as those of tiles."""
 
 SMALL: Final = 40.0
 """Largest score that needs no shift: exp(40) is 2e17, and a sum of 1e20 of them fits float32."""
@@ -69,7 +74,10 @@ def attention_forward(
         least float32, shape (..., queries, 1).
     """
     if is_cupy(q):
-        return _launch_forward(q, k, v, bias, weights, scale, (causal, seed, p))
+        given = causal, seed, p
+        if weights is None and _is_tiled(q, k, v):
+            return _launch_tiles(q, k, v, bias, scale, given)
+        return _launch_forward(q, k, v, bias, weights, scale, given)
     bias = _with_causal(bias, q, k, causal=causal)
     result = np.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
     logarithms = np.empty((*q.shape[:-1], 1), dtype=computing_dtype(q.dtype))
@@ -124,7 +132,11 @@ def attention_backward(
         p: The value given to `attention_forward`.
     """
     if is_cupy(g):
-        _launch_backward(g, logarithms, inputs, bias, out, of_weights, scale, (causal, seed, p))
+        given = causal, seed, p
+        if of_weights is None and _is_tiled(*inputs):
+            _launch_tile_gradients(g, result, logarithms, inputs, bias, out, scale, given)
+        else:
+            _launch_backward(g, logarithms, inputs, bias, out, of_weights, scale, given)
         return
     q, k, v = inputs
     bias = _with_causal(bias, q, k, causal=causal)
@@ -161,6 +173,11 @@ def _with_causal(bias: Any, q: Any, k: Any, *, causal: bool) -> Any:
 
 _WEIGHTS: Final = Kernel("attention", "attention_weights")
 _SLOPES: Final = Kernel("attention", "attention_slopes")
+_TILES: Final = Kernel("attention", "attention_tiles")
+_ALONG: Final = Kernel("attention", "attention_along")
+_TILE_GRADIENTS: Final = Kernel("attention", "attention_tile_gradients")
+_TILE_BYTES: Final = 256
+"""Bytes of one row of a tile, of float32 or float64."""
 
 
 def _launch_forward(
@@ -192,9 +209,9 @@ def _launch_backward(
     scale: float,
     given: tuple[Any, ...],
 ) -> None:
-    xp, dtype = namespace(g), inputs[0].dtype
+    dtype = inputs[0].dtype
     scores = (*inputs[0].shape[:-1], inputs[1].shape[-2])
-    made = [each if each.flags.c_contiguous else xp.empty(each.shape, each.dtype) for each in out]
+    made = [_contiguous_like(each) for each in out]
     added, sizes = _added(bias, scores, dtype, *given)
     g, q, k, v = (_flat(contiguous(each.astype(dtype, copy=False))) for each in (g, *inputs))
     of_q, of_k, of_v, sums = map(_flat, (*made, contiguous(logarithms)))
@@ -210,6 +227,71 @@ def _launch_backward(
         batched_product(slopes, k[part], of_q[part], factor=scale)
         batched_product(slopes.swapaxes(-1, -2), q[part], of_k[part], factor=scale)
         batched_product(products.swapaxes(-1, -2), g[part], of_v[part])
+    _copied_back(out, made)
+
+
+def _is_tiled(q: Any, k: Any, v: Any) -> bool:
+    """Tells whether the weights are too many to store them."""
+    *lead, queries, length = q.shape
+    weights: int = queries * k.shape[-2]
+    if q.dtype.itemsize >= 4:
+        weights *= math.prod(lead)
+    return weights > MOST and min(length, v.shape[-1]) > 0
+
+
+def _launch_tiles(
+    q: Any, k: Any, v: Any, bias: Any, scale: float, given: tuple[Any, ...]
+) -> tuple[Array, Array]:
+    xp = namespace(q)
+    result = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
+    logarithms = xp.empty((*q.shape[:-1], 1), computing_dtype(q.dtype))
+    sizes, how = _tiles(q, v, q.shape[-2], v.shape[-1])
+    added, others = _added(bias, (*q.shape[:-1], k.shape[-2]), q.dtype, *given)
+    arrays = (*map(contiguous, (q, k, v)), added, result, logarithms)
+    _TILES.launch(*arrays, *sizes, float(scale), *others, **how)
+    return result, logarithms
+
+
+def _launch_tile_gradients(
+    g: Any,
+    result: Any,
+    logarithms: Any,
+    inputs: Any,
+    bias: Any,
+    out: tuple[Array, Array, Array],
+    scale: float,
+    given: tuple[Any, ...],
+) -> None:
+    q, k, v = (contiguous(each) for each in inputs)
+    g, result = (contiguous(each.astype(q.dtype, copy=False)) for each in (g, result))
+    made = [_contiguous_like(each) for each in out]
+    along = namespace(g).empty(logarithms.shape, logarithms.dtype)
+    rows = int(along.size)
+    _ALONG.launch(g, result, along, rows, v.shape[-1], blocks=blocks_for(rows, 8), ITEM=q.dtype)
+    longest, widest = max(q.shape[-2], k.shape[-2]), max(q.shape[-1], v.shape[-1])
+    sizes, how = _tiles(q, v, longest, widest)
+    added, others = _added(bias, (*q.shape[:-1], k.shape[-2]), q.dtype, *given)
+    arrays = (g, q, k, v, added, contiguous(logarithms), along, *made)
+    how["blocks"] += (len(made),)
+    _TILE_GRADIENTS.launch(*arrays, *sizes, float(scale), *others, **how)
+    _copied_back(out, made)
+
+
+def _tiles(q: Any, v: Any, rows: int, columns: int) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Returns sizes of the arrays, and the launch for results of so many rows and columns."""
+    tile = _TILE_BYTES // computing_dtype(q.dtype).itemsize
+    leads = math.prod(q.shape[:-2])
+    down, across = -(-rows // tile), -(-columns // tile)
+    blocks: Any = (blocks_for(leads * down, 1), across)
+    return (leads, q.shape[-1], v.shape[-1]), {"blocks": blocks, "ITEM": q.dtype}
+
+
+def _contiguous_like(x: Any) -> Any:
+    """Returns `x` if a kernel can write to it, else an array of its shape."""
+    return x if x.flags.c_contiguous else namespace(x).empty(x.shape, x.dtype)
+
+
+def _copied_back(out: Sequence[Any], made: Sequence[Any]) -> None:
     for result, found in zip(out, made, strict=True):
         if found is not result:
             result[...] = found

@@ -79,7 +79,7 @@ def _compiler() -> str:
 
 @cache
 def _library(code: str) -> ctypes.CDLL:
-    names = re.findall(r"^KERNEL void (\w+)\(", code, re.MULTILINE)
+    names = re.findall(r"^KERNEL void (?:__\w+\(.*?\) )?(\w+)\(", code, re.MULTILINE)
     entries = [f"EMULATION_ENTRY({name})" for name in dict.fromkeys(names)]
     text = "\n".join([f'#include "{HEADER}"', code, '#line 1 "entries"', *entries, ""])
     key = hashlib.sha256("\0".join([text, HEADER.read_text(), *FLAGS]).encode()).hexdigest()[:32]

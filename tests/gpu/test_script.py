@@ -103,7 +103,7 @@ def test_fused_kernels_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> No
     rows = gpu_timing.measure_fused(xp, gpu_fused.fused_cases(xp, shape=(8, 16)), busy_bytes=64)
     names = ["gelu", "gelu tanh", "layer norm", "batch norm", "group norm", "softmax"]
     names += ["cross entropy", "dropout"]
-    names += ["attention, causal", "lstm"]
+    names += ["attention, causal", "attention in tiles, causal", "lstm"]
     others = {"embedding, back", "flatten", "joint norm"}
     others |= {f"{name} step" for name in gpu_fused.STEPS}
     assert {row["what"] for row in rows} == {*names, *(f"{name}, back" for name in names)} | others

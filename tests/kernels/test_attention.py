@@ -20,11 +20,12 @@ __all__ = ["small_grid"]
 
 LEADS = st.sampled_from([(), (2,), (2, 3), (1, 2, 2), (0, 2)])
 LENGTHS = st.sampled_from([1, 2, 7, 33, 70])
+TILED = st.sampled_from([1, 31, 32, 33, 64, 65, 130])
 
 
 @st.composite
-def cases(draw: Any) -> Any:
-    lead, queries, keys = draw(LEADS), draw(LENGTHS), draw(LENGTHS)
+def cases(draw: Any, lengths: Any = LENGTHS) -> Any:
+    lead, queries, keys = draw(LEADS), draw(lengths), draw(lengths)
     shape = (*lead, queries, keys)
     # Of a bias: its last axes, some of them of length 1.
     axes = draw(st.none() | st.integers(1, len(shape)))
@@ -35,7 +36,16 @@ def cases(draw: Any) -> Any:
 
 
 def both(
-    cupy: Any, case: Any, dtype: Any, layout: str, *, causal: bool, masked: bool, wanted: bool
+    cupy: Any,
+    case: Any,
+    dtype: Any,
+    layout: str,
+    *,
+    causal: bool,
+    masked: bool,
+    wanted: bool = False,
+    length: int = 5,
+    values: int = 3,
 ) -> None:
     lead, queries, keys, shape = case
     generator = np.random.default_rng(queries + keys)
@@ -43,11 +53,12 @@ def both(
     def drawn(*sizes: int) -> Any:
         return (0.7 * generator.normal(size=sizes)).astype(dtype)
 
-    q, k, v = (drawn(*lead, n, length) for n, length in ((queries, 5), (keys, 5), (keys, 3)))
+    shapes = (queries, length), (keys, length), (keys, values)
+    q, k, v = (drawn(*lead, *shape) for shape in shapes)
     bias = None if shape is None else drawn(*shape)
     if bias is not None and masked:
         bias[generator.random(bias.shape) < 0.4] = -np.inf
-    g, of_weights = drawn(*lead, queries, 3), drawn(*lead, queries, keys) if wanted else None
+    g, of_weights = drawn(*lead, queries, values), drawn(*lead, queries, keys) if wanted else None
     weights = np.empty((*lead, queries, keys), dtype) if wanted else None
 
     def there(array: Any) -> Any:
@@ -91,6 +102,51 @@ def test_cupys_numbers_are_numpys(
     both(cupy, case, dtype, layout, causal=causal, masked=masked, wanted=wanted)
 
 
+@few
+@given(
+    cases(TILED),
+    st.sampled_from(DTYPES),
+    layouts,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 31, 33, 64, 65]),
+    st.sampled_from([1, 32, 70]),
+)
+def test_tiles_find_the_numbers_of_numpy(
+    cupy: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    case: Any,
+    dtype: Any,
+    layout: str,
+    causal: bool,
+    masked: bool,
+    length: int,
+    values: int,
+) -> None:
+    monkeypatch.setattr(attention, "MOST", 0)
+    sizes: Any = {"length": length, "values": values}
+    both(cupy, case, dtype, layout, causal=causal, masked=masked, **sizes)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_more_tiles_than_a_grid(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "MOST", 0)
+    case = (2, 3), 70, 70, (1, 3, 1, 70)
+    both(cupy, case, np.float32, "plain", causal=True, masked=True)
+
+
+@pytest.mark.parametrize("shift", [1e4, -1e4])
+def test_tiles_with_large_scores(cupy: Any, monkeypatch: pytest.MonkeyPatch, shift: float) -> None:
+    monkeypatch.setattr(attention, "MOST", 0)
+    bias = shift + 3e3 * np.random.default_rng(0).normal(size=(1, 130))
+    q, k, v = (normal(i, 1, n, 4) for i, n in enumerate((2, 130, 130)))
+    expected = kernels.attention_forward(q, k, v, bias, 0.5)
+    q, k, v, bias = map(cupy.asarray, (q, k, v, bias))
+    found = kernels.attention_forward(q, k, v, bias, 0.5)
+    for there, here in zip(found, expected, strict=True):
+        agree(cupy, there, here, times=1e4)
+
+
 @pytest.mark.usefixtures("small_grid")
 @pytest.mark.parametrize("keys", [40, 1100])
 def test_more_rows_than_a_grid(cupy: Any, keys: int) -> None:
@@ -105,13 +161,13 @@ def test_parts_of_the_leading_axes(cupy: Any, monkeypatch: pytest.MonkeyPatch, s
     both(cupy, case, np.float32, "plain", causal=True, masked=True, wanted=True)
 
 
-@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
 @pytest.mark.parametrize("keys", [8, 5])
 @pytest.mark.parametrize("weights", [False, True])
 def test_dropped_weights_are_those_of_numpy(
-    cupy: Any, monkeypatch: pytest.MonkeyPatch, keys: int, weights: bool, parts: bool
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, keys: int, weights: bool, many: bool
 ) -> None:
-    if parts:
+    if many:  # in parts, or in tiles if no weights are wanted
         monkeypatch.setattr(attention, "MOST", 4 * 6 * keys)
     arrays = [normal(i, 2, 3, n, 4) for i, n in enumerate((6, keys, keys))]
     found = []
@@ -129,7 +185,10 @@ def test_dropped_weights_are_those_of_numpy(
         agree(cupy, there.data, here.data, times=100)
 
 
-def test_launches(stand_in_cupy: Any) -> None:
+@pytest.mark.parametrize("tiled", [False, True])
+def test_launches(stand_in_cupy: Any, monkeypatch: pytest.MonkeyPatch, tiled: bool) -> None:
+    if tiled:
+        monkeypatch.setattr(attention, "MOST", 0)
     q, k, v = (
         tensor(stand_in_cupy.asarray(normal(i, 2, 3, 5, 4, dtype=np.float32)), requires_grad=True)
         for i in range(3)
@@ -141,6 +200,28 @@ def test_launches(stand_in_cupy: Any) -> None:
     assert len(forward) <= 3, forward
     counted = [name for name in backward if name != "array"]  # but for the leaves' own copies
     assert len(counted) <= 6, counted
+    assert ("gemm" not in forward + counted) is tiled
+    if tiled:
+        assert forward == ["attention_tiles"]
+        assert counted == ["attention_along", "attention_tile_gradients"]
+
+
+def test_what_is_computed_in_tiles(stand_in_cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short floats are, only where one matrix of weights is too much; nothing is, with weights."""
+    monkeypatch.setattr(attention, "MOST", 6 * 7)
+    for dtype, keys, tiled in [
+        (np.float32, 7, True),
+        (np.float32, 3, False),
+        (np.float64, 7, True),
+        (np.float16, 7, False),
+        (np.float16, 8, True),
+    ]:
+        shapes = (2, 6, 4), (2, keys, 4), (2, keys, 4)
+        q, k, v = (stand_in_cupy.ones(shape, dtype) for shape in shapes)
+        for weights in (None, stand_in_cupy.empty((2, 6, keys), dtype)):
+            with launches() as names:
+                kernels.attention_forward(q, k, v, None, 0.5, weights)
+            assert (names == ["attention_tiles"]) is (tiled and weights is None), (dtype, keys)
 
 
 def test_launches_of_a_transformer_layer(stand_in_cupy: Any) -> None:

@@ -12,13 +12,14 @@ from tests.kernels.nvrtc import FOLDER, SOURCES, compiled, usage, variants
 # A100, H100, B200, and V100, which CUDA 13 has dropped.
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100", "sm_70"]
 MOST_REGISTERS = 80  # of 65,536 for a multiprocessor's 2,048 threads: 3 blocks of 256 at once
+TILED = {"attention_tiles", "attention_tile_gradients"}  # two blocks: tiles are in registers
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("source", SOURCES)
 def test_sources_compile_and_spill_nothing(source: str, arch: str) -> None:
     text = (FOLDER / f"{source}.cu").read_text()
-    names = set(re.findall(r"^KERNEL void (\w+)\(", text, re.MULTILINE))
+    names = set(re.findall(r"^KERNEL void (?:__\w+\(.*?\) )?(\w+)\(", text, re.MULTILINE))
     first, *others = variants(source)  # the first for all, each other one for one of three
     own = others[ARCHITECTURES.index(arch) :: 3] if arch != "sm_70" else []
     for define in [first, *own]:
@@ -27,7 +28,8 @@ def test_sources_compile_and_spill_nothing(source: str, arch: str) -> None:
         used = usage(log)
         assert names <= used.keys()
         for name, (registers, spilled) in used.items():
-            assert registers <= MOST_REGISTERS, (name, define, registers)
+            most = 128 if name in TILED else MOST_REGISTERS
+            assert registers <= most, (name, define, registers)
             assert spilled == 0, (name, define, spilled)
 
 

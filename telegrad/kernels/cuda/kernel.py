@@ -229,7 +229,7 @@ def _compiled(
     except Exception as error:  # CuPy's and those of NVRTC and the driver
         words = f"the kernel {name} of {source}.cu was not compiled: {error}"
         raise KernelError(words) from error
-    found = re.search(rf"KERNEL void {name}\((.*?)\)\s*{{", code, re.DOTALL)
+    found = re.search(rf"KERNEL void (?:__\w+\(.*?\) )?{name}\((.*?)\)\s*{{", code, re.DOTALL)
     if found is None:
         raise KernelError(f"{source}.cu declares no `KERNEL void {name}(...)`")
     each = [text.strip() for text in found[1].split(",")]
