@@ -356,8 +356,9 @@ class GoneGroups:
 # Seconds for an operation: longer than any training step and most evaluations, so a rank that needs
 # longer is taken for lost.
 TIMEOUT = 1800.0
-# An operation that waits so many seconds most likely waits for a rank that does something else.
-WARN_AFTER = 60.0
+# An operation that waits so many seconds most likely waits for a rank that does something else. A rank
+# that is late by half a minute is named, one that writes a checkpoint mostly is not.
+WARN_AFTER = 20.0
 LEAST_WAIT = 0.001  # a wait takes seconds above 0
 AFTER_GIVEN_UP = "start it again; or if that rank has died since, name it in ranks_to_exclude"
 # Longer lists of ranks are shortened in a group's name.

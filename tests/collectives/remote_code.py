@@ -241,6 +241,16 @@ def scatter(src: int, part: int, group: ProcessGroup | None) -> None:
     dist.scatter(np.ones(2), parts if dist.get_rank() == src else None, src, group)
 
 
+def receive_from(src: int, group: ProcessGroup | None) -> None:
+    """One rank sends an array to each other one."""
+    if dist.get_rank() != src:
+        dist.recv(np.ones(3), src, group=group)
+        return
+    for r in range(dist.get_world_size()):
+        if r != src:
+            dist.send(np.ones(3), r, group=group)
+
+
 NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
     "reduce to 0": lambda group: dist.reduce(np.ones(3), 0, group=group),
     "reduce much": lambda group: dist.reduce(np.ones(10 * LARGE), 0, group=group),
@@ -265,6 +275,7 @@ NAMED: dict[str, Callable[[ProcessGroup | None], object]] = {
     "broadcast much": lambda group: dist.broadcast(np.ones(10 * LARGE), 0, group),
     "broadcast_object_list 0": lambda group: dist.broadcast_object_list(["a"], 0, group),
     "broadcast_object_list 1": lambda group: dist.broadcast_object_list(["a"], 1, group),
+    "recv from 1": lambda group: receive_from(1, group),
     "PREMUL_SUM": lambda group: dist.all_reduce(np.ones(3), ReduceOp.PREMUL_SUM(2.0), group),
 }
 

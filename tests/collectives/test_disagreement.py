@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from telegrad.collectives import operation
+from telegrad.collectives.groups import TIMEOUT, WARN_AFTER
 from telegrad.testing import Cluster, leaks
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE
@@ -262,7 +265,10 @@ def test_a_wait_for_a_work_may_end_before_the_work() -> None:
 
 # Operations of all ranks, in each of which the others wait for rank 1.
 OF_ALL = [
+    "all_reduce",
+    "all_gather",
     "barrier",
+    "recv from 1",
     "broadcast 0",
     "reduce to 0",
     "gather to 0",
@@ -283,7 +289,7 @@ FORMED = ["group", "subgroups", "split", "shrunk"]
 
 @pytest.mark.parametrize("what", [*OF_ALL, *FORMED])
 def test_a_late_rank_is_named_once(caplog: pytest.LogCaptureFixture, what: str) -> None:
-    """By default it may be late by a minute; here the time is shorter."""
+    """The ranks that wait warn sooner here than by default."""
     caplog.set_level(logging.WARNING, "telegrad.collectives")
     with_more_time(lambda warn_after: check_warning(caplog, what, warn_after), 0.1, 1.0, 6.0)
 
@@ -307,5 +313,22 @@ def check_warning(caplog: pytest.LogCaptureFixture, what: str, warn_after: float
     missing = "not called by" if what in FORMED else "not entered by"
     for r in (0, 2):
         (record,) = [each for each in caplog.messages if f"on rank {r} " in each]
-        assert record.endswith(f"{missing} rank 1 ('worker1')"), record
+        assert record.removesuffix(" with tag 0").endswith(f"{missing} rank 1 ('worker1')"), record
         assert " waits for " in record
+
+
+def test_by_default_a_rank_that_is_late_by_30_s_is_named_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(operation, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = operation.Clock(TIMEOUT, WARN_AFTER)
+    warned = []
+    while (due := clock.due()) is not operation.Due.EXPIRE:
+        if due is operation.Due.NOTHING:
+            now += clock.next()
+        elif due is operation.Due.WARN:
+            warned.append(now)
+    assert len(warned) == 1
+    assert warned[0] < 30.0
+    assert now == TIMEOUT
