@@ -6,23 +6,22 @@ import argparse
 import contextlib
 import dataclasses
 import errno
-import importlib.metadata
 import importlib.util
 import json
 import math
 import os
-import platform
 import signal
 import socket
 import stat
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from telegrad.doctor.probe import versions
+from telegrad.doctor.report import Finding, findings, wrapped
 from telegrad.errors import (
     AuthenticationError,
     RendezvousError,
@@ -38,10 +37,10 @@ from telegrad.transport import (
     is_loopback_address,
     read_token_file,
     route_to,
+    token_path,
 )
 
 __all__ = [
-    "Finding",
     "HostFacts",
     "Way",
     "add_doctor",
@@ -56,26 +55,11 @@ __all__ = [
 
 # -- facts about this host: versions, addresses, token, certificates -----------------------------
 
-PACKAGES: Final = ("telegrad", "numpy", "grpcio")
+PACKAGES: Final = ("Python", "telegrad", "numpy", "grpcio")
 TLS_ADVICE: Final = "run: pip install cryptography"
-USER_TOKEN: Final = Path(".config") / "telegrad" / "token"
 SHOWN: Final = ("TELEGRAD_", "GRPC_")  # variables that change what workers do
 SECRET: Final = "TELEGRAD_TOKEN"
 OWN: Final = ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")  # telegrad sets these itself
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem with this host, or with the network between it and others.
-
-    Attributes:
-        words: The description of the problem.
-        remedy: The way to fix it.
-    """
-
-    words: str
-    remedy: str
 
 
 @final
@@ -92,14 +76,6 @@ class HostFacts:
     lines: tuple[str, ...]
     problems: tuple[Finding, ...] = ()
     notes: tuple[Finding, ...] = ()
-
-    def to_dict(self) -> dict[str, list[object]]:
-        """Returns the facts in a form that JSON can express."""
-        return {
-            "lines": list(self.lines),
-            "problems": [_plain(each) for each in self.problems],
-            "notes": [_plain(each) for each in self.notes],
-        }
 
 
 def look_at_host(environ: Mapping[str, str], *, master: str | None, name: str) -> HostFacts:
@@ -118,24 +94,22 @@ def look_at_host(environ: Mapping[str, str], *, master: str | None, name: str) -
     tls = _tls(environ, problems, notes, several=several, name=name)
     if master in (None, socket.gethostname()):
         _check_own_name(notes)
-    versions = [f"Python {platform.python_version()}"]
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions.append(f"{package} {importlib.metadata.version(package)}")
+    known = versions()
+    told = [f"{name} {known[name.lower()]}" for name in PACKAGES if name.lower() in known]
     found = ", ".join(map(str, interfaces())) or "none but loopback"
     lines = [
-        f"host {socket.gethostname()}: {', '.join(versions)}; cores: {available_cores()}",
+        f"host {socket.gethostname()}: {', '.join(told)}; cores: {available_cores()}",
         f"addresses: {found}",
         f"token: {token}",
         f"encryption: {tls}",
     ]
-    told = {
-        key: environ[key]
+    shown = [
+        f"{key}={environ[key]}"
         for key in sorted(environ)
         if key.startswith(SHOWN) and key != SECRET and key not in OWN
-    }
-    if told:
-        lines.append("environment: " + ", ".join(f"{key}={value}" for key, value in told.items()))
+    ]
+    if shown:
+        lines.append(f"environment: {', '.join(shown)}")
     return HostFacts(tuple(lines), tuple(problems), tuple(notes))
 
 
@@ -147,23 +121,14 @@ def _token(environ: Mapping[str, str], problems: list[Finding], *, several: bool
         if SECRET in environ:
             find_token(None, environ)
             return f"from {SECRET}"
-        path = _token_path(environ)
+        path = token_path(environ)
         if not path.exists():
             return f"none yet; the first job makes {path}"
         read_token_file(path)
         return f"{path} (mode {stat.S_IMODE(path.stat().st_mode):04o})"
     except (AuthenticationError, OSError) as error:
-        words, _, remedy = str(error).partition("; ")
-        problems.append(Finding(words, remedy or "name another one in TELEGRAD_TOKEN_FILE"))
+        problems.append(_finding(error, "name another one in TELEGRAD_TOKEN_FILE"))
         return "cannot be used"
-
-
-def _token_path(environ: Mapping[str, str]) -> Path:
-    named = environ.get("TELEGRAD_TOKEN_FILE")
-    if named:
-        return Path(named)
-    home = environ.get("HOME")
-    return (Path(home) if home else Path.home()) / USER_TOKEN
 
 
 def _tls(
@@ -178,14 +143,13 @@ def _tls(
     try:
         tls = find_tls(None, environ, name)
     except AuthenticationError as error:
-        words, _, remedy = str(error).partition("; ")
-        problems.append(Finding(words, remedy or "see docs/certificates.md"))
+        problems.append(_finding(error, "see docs/certificates.md"))
         return "the certificates cannot be used"
     installed = importlib.util.find_spec("cryptography") is not None
     if tls is not None:
         return f"with certificates of the job's own authority, here {tls.certificate}"
     if installed:
-        version = importlib.metadata.version("cryptography")
+        version = versions()["cryptography"]
         return f"beyond loopback, with certificates made at the start (cryptography {version})"
     found = Finding("the package cryptography, which encrypts, is not installed", TLS_ADVICE)
     (problems if several else notes).append(found)
@@ -210,13 +174,13 @@ def _check_own_name(notes: list[Finding]) -> None:
         )
 
 
-def _plain(finding: Finding) -> dict[str, str]:
-    return {"words": finding.words, "remedy": finding.remedy}
-
-
 # -- the reason for which a host cannot join: its connection to host 0, in words -----------------
 
 CONNECT_SECONDS = 3.0
+SAME: Final = (
+    "give all hosts the same token, certificates of the same authority, and the same version of "
+    "telegrad"
+)
 OPEN: Final = "open"
 UNKNOWN_NAME: Final = "unknown name"
 REFUSED: Final = "refused"
@@ -283,7 +247,7 @@ def explain(error: Exception, way: Way) -> Finding:
     meant = f" ({way.address})" if way.address and way.address != way.host else ""
     own = ", ".join(way.own) or "none but loopback"
     if isinstance(error, AuthenticationError | RendezvousError):
-        return _told(error)
+        return _finding(error, SAME)
     if way.ended == UNKNOWN_NAME:
         return Finding(
             f"host 0 was not found: {way.words}",
@@ -331,13 +295,9 @@ def explain(error: Exception, way: Way) -> Finding:
     )
 
 
-def _told(error: TelegradError) -> Finding:
-    """Splits the message from host 0, or of this host's own error, into problem and remedy."""
+def _finding(error: Exception, fallback: str) -> Finding:
+    """Splits the message of an error into problem and remedy."""
     words, _, remedy = str(error).partition("; ")
-    fallback = (
-        "give all hosts the same token, certificates of the same authority, and the same version of "
-        "telegrad"
-    )
     return Finding(words, remedy or fallback)
 
 
@@ -347,7 +307,6 @@ WORKER: Final = "telegrad.doctor.worker"
 SECONDS: Final = 60.0
 WRONG: Final = 1
 HIGHEST_PORT: Final = 65535
-WIDTH: Final = 80
 EXAMPLE = """\
 example, on one host:
   telegrad doctor
@@ -412,40 +371,25 @@ def problem_with(options: argparse.Namespace) -> str | None:
         return f"--port must begin above 0 and not end before that (got {options.port!r})"
     if options.no_listen and options.port != "0":
         return "--no-listen opens no port, so that --port has no meaning; give one or the other"
-    if options.json is not None and not os.access(Path(options.json).absolute().parent, os.W_OK):
-        return f"--json cannot be written: no directory for {options.json!r} that you may write to"
     return None
 
 
-def doctor(options: argparse.Namespace) -> int:
+def doctor(options: argparse.Namespace, run_options: RunOptions) -> int:
     """Runs the command with options that were checked; returns its exit code."""
     try:
-        return _doctor(options)
+        return _doctor(options, dataclasses.replace(run_options, gather=options.timeout))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
 
-def _doctor(options: argparse.Namespace) -> int:
-    several = options.nnodes > 1
-    node = options.node_rank or 0
-    run_options = RunOptions(
-        command=(),
-        script="doctor",
-        workers=options.nproc_per_node or (1 if several else 2),
-        nodes=options.nnodes,
-        node=node,
-        host=options.master_addr or "127.0.0.1",
-        port=(options.master_port or 0) if several else 0,
-        bind=options.bind if several else None,
-        gather=options.timeout,
-        verb="doctor",
-    )
+def _doctor(options: argparse.Namespace, run_options: RunOptions) -> int:
+    several = run_options.nodes > 1
     host = look_at_host(
         os.environ, master=run_options.host if several else None, name=run_options.name
     )
-    _say(_host_text(host))
+    _say("\n".join(line for each in host.lines for line in wrapped(each, "")))
     if host.problems and several:
-        _say(_findings("problem", host.problems, "to mend it"))
+        _say(findings("problem", host.problems))
         _write(options.json, host, None, host.problems)
         return WRONG
     with tempfile.TemporaryDirectory(prefix="telegrad-doctor-") as directory:
@@ -481,11 +425,10 @@ def _examine(
         )
     if report is not None:
         _say(report["text"])
-    notes = host.notes
-    if notes:
-        _say(_findings("note on this host", notes, "if it matters"))
+    if host.notes:
+        _say(findings("note", host.notes, " on this host"))
     if problems:
-        _say(_findings("problem on this host", problems, "to mend it"))
+        _say(findings("problem", problems, " on this host"))
     _write(options.json, host, report, problems)
     wrong = bool(problems) or report is None or not report["ok"] or code != 0
     return WRONG if wrong else 0
@@ -530,10 +473,11 @@ def explained(
                 f"{options.port}/tcp",
             )
         ]
-    words, _, remedy = str(error).partition("; ")
-    if "--bind" not in remedy and "bind=" in remedy:
-        remedy = remedy.replace("RpcOptions(bind='0.0.0.0')", "--bind 0.0.0.0")
-    return [Finding(words, remedy or "see docs/network.md")]
+    found = _finding(error, "see docs/network.md")
+    if "--bind" not in found.remedy:
+        remedy = found.remedy.replace("RpcOptions(bind='0.0.0.0')", "--bind 0.0.0.0")
+        found = dataclasses.replace(found, remedy=remedy)
+    return [found]
 
 
 def _read(file: Path) -> dict[str, Any] | None:
@@ -551,29 +495,14 @@ def _write(
     if path is None:
         return
     plain = {key: value for key, value in (report or {}).items() if key != "text"}
-    found = [{"words": each.words, "remedy": each.remedy} for each in problems]
-    ok = bool(report and report["ok"] and not found)
-    whole = {"ok": ok, "host": socket.gethostname(), "here": host.to_dict(), "failures": found}
-    Path(path).write_text(json.dumps({**whole, "report": plain or None}, indent=2) + "\n")
-
-
-def _host_text(host: HostFacts) -> str:
-    return "\n".join("\n".join(textwrap.wrap(line, WIDTH, **_WHOLE)) for line in host.lines)
-
-
-def _findings(what: str, found: Sequence[Finding], lead: str) -> str:
-    lines = [f"{len(found)} {what if len(found) == 1 else what.replace(' ', 's ', 1)}"]
-    for i, each in enumerate(found, 1):
-        lines += textwrap.wrap(f"  {i}. {each.words}", WIDTH, **_WHOLE)
-        lines += textwrap.wrap(f"     {lead}: {each.remedy}", WIDTH, **_WHOLE)
-    return "\n".join(lines)
-
-
-_WHOLE: Final[dict[str, Any]] = {
-    "subsequent_indent": "     ",
-    "break_long_words": False,
-    "break_on_hyphens": False,
-}
+    whole = {
+        "ok": bool(report and report["ok"] and not problems),
+        "host": socket.gethostname(),
+        "here": dataclasses.asdict(host),
+        "failures": [dataclasses.asdict(each) for each in problems],
+        "report": plain or None,
+    }
+    Path(path).write_text(json.dumps(whole, indent=2) + "\n")
 
 
 def _say(text: str) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.doctor.facts import (
@@ -23,7 +24,7 @@ from telegrad.doctor.facts import (
     DoctorWorker,
     Reach,
     Speed,
-    all_pairs,
+    of_plain,
     pair_of,
     rounds,
 )
@@ -60,8 +61,7 @@ def examine(timeout: float | None = None) -> DoctorReport:
     `RpcOptions.callables` does not apply, and no worker is given up because of it: a pair that
     cannot communicate is a row of the report. Call it on one worker at a time, while the job is
     idle: it measures the bandwidth that the job leaves. One pair takes about 0.1 s on a quick
-        network; pairs
-    without a host in common are measured at the same time (docs/doctor.md).
+    network; pairs without a host in common are measured at the same time (docs/doctor.md).
 
     Args:
         timeout: Seconds for everything, approximately; None for `RpcOptions.timeout`. Whatever was
@@ -129,7 +129,7 @@ class _Examination:
         reaches = self._reaches(infos, asked, own)
         hosts = {each.info: each.host_id or each.name for each in workers}
         speeds: dict[tuple[WorkerInfo, WorkerInfo], Speed] = {}
-        for each in rounds(all_pairs(infos), hosts.__getitem__):
+        for each in rounds(combinations(infos, 2), hosts.__getitem__):
             measured = self._together(lambda pair: self._measured(pair, asked, reaches), each)
             speeds.update(zip(each, measured, strict=True))
         pairs = _pairs(workers, reaches, speeds)
@@ -155,7 +155,7 @@ class _Examination:
     def _described(self, worker: WorkerInfo) -> DoctorWorker:
         try:
             plain = self._ask(worker, {"ask": "facts"}, self._dial_seconds)
-            return replace(DoctorWorker.of_plain(plain), info=worker)
+            return replace(of_plain(DoctorWorker, plain), info=worker, silence="")
         except _UNANSWERED as error:
             return DoctorWorker(info=worker, silence=_words(error))
 
@@ -189,7 +189,7 @@ class _Examination:
         body = {"ask": "reach", "peers": others, "limit": self._dial_seconds}
         try:
             plain = self._ask(worker, body, self._dial_seconds)
-            return [Reach.of_plain(each) for each in plain]
+            return [of_plain(Reach, each) for each in plain]
         except _UNANSWERED as error:
             return [Reach(words=f"{worker.name!r} did not say: {_words(error)}")] * len(others)
 
@@ -214,7 +214,7 @@ class _Examination:
                     "limit": self._pair_seconds,
                 }
                 try:
-                    speed = Speed.of_plain(self._ask(by, body, self._pair_seconds))
+                    speed = of_plain(Speed, self._ask(by, body, self._pair_seconds))
                 except _UNANSWERED as error:
                     return Speed(words=f"{by.name!r} did not say: {_words(error)}")
                 return speed if by == one else speed.turned

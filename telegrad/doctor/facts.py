@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeVar, final
 
 from telegrad.transport import is_loopback_address, split_host
@@ -16,10 +16,10 @@ __all__ = [
     "DoctorWorker",
     "Reach",
     "Speed",
-    "all_pairs",
     "host_in",
     "is_loopback_endpoint",
     "is_own_endpoint",
+    "of_plain",
     "pair_of",
     "port_in",
     "rounds",
@@ -28,6 +28,7 @@ __all__ = [
 
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P", bound=tuple[Any, Any])
+F = TypeVar("F", "Address", "DoctorWorker", "Reach", "Speed")
 
 NOT_TRIED: Final = "not tried"
 REACHED: Final = "reached"
@@ -104,38 +105,7 @@ class DoctorWorker:
         """Returns the description for `of_plain`: dicts, lists, texts and numbers."""
         plain = asdict(self)
         plain["info"] = [self.info.name, self.info.rank, self.info.incarnation]
-        plain["endpoints"] = list(self.endpoints)
-        plain["addresses"] = [asdict(each) for each in self.addresses]
-        return plain
-
-    @classmethod
-    def of_plain(cls, plain: Mapping[str, Any]) -> DoctorWorker:
-        """Reads the description from another worker.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: The data is not a description.
-        """
-        name, rank, incarnation = plain["info"]
-        return cls(
-            info=WorkerInfo(str(name), int(rank), int(incarnation)),
-            host=str(plain["host"]),
-            host_id=str(plain["host_id"]),
-            endpoints=tuple(map(str, plain["endpoints"])),
-            listens=bool(plain["listens"]),
-            addresses=tuple(
-                Address(
-                    str(each["address"]),
-                    str(each["interface"]),
-                    int(each["mtu"]),
-                    int(each["megabits"]),
-                )
-                for each in plain["addresses"]
-            ),
-            versions={str(key): str(value) for key, value in plain["versions"].items()},
-            cores=int(plain["cores"]),
-            insecure=bool(plain["insecure"]),
-            coordinator=str(plain["coordinator"]),
-        )
+        return {key: list(each) if isinstance(each, tuple) else each for key, each in plain.items()}
 
 
 @final
@@ -176,26 +146,6 @@ class Reach:
         """True if a dial was tried and failed."""
         return self.ended not in (REACHED, NOT_TRIED)
 
-    @classmethod
-    def of_plain(cls, plain: Mapping[str, Any]) -> Reach:
-        """Reads the output of `dataclasses.asdict` from another worker.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: The data is something else.
-        """
-        names = plain["certificate"]
-        return cls(
-            str(plain["ended"]),
-            str(plain["words"]),
-            tuple(map(str, plain["endpoints"])),
-            str(plain["transport"]),
-            bool(plain["opened"]),
-            str(plain["endpoint"]),
-            None if names is None else tuple(map(str, names)),
-            str(plain["loss"]),
-            str(plain["kept"]),
-        )
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -233,18 +183,32 @@ class Speed:
         """The same measurements as seen by the other worker."""
         return Speed(self.round_trip, self.back, self.there, self.words)
 
-    @classmethod
-    def of_plain(cls, plain: Mapping[str, Any]) -> Speed:
-        """Reads the output of `dataclasses.asdict` from another worker.
 
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: The data is something else.
-        """
-        trip, there, back = (
-            None if plain[name] is None else float(plain[name])
-            for name in ("round_trip", "there", "back")
-        )
-        return cls(trip, there, back, str(plain["words"]))
+# Reads a field of a dataclass from the value that another worker sent, by the field's annotation.
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "WorkerInfo": lambda sent: WorkerInfo(str(sent[0]), int(sent[1]), int(sent[2])),
+    "float | None": lambda sent: None if sent is None else float(sent),
+    "tuple[str, ...]": lambda sent: tuple(map(str, sent)),
+    "tuple[str, ...] | None": lambda sent: None if sent is None else tuple(map(str, sent)),
+    "tuple[Address, ...]": lambda sent: tuple(of_plain(Address, each) for each in sent),
+    "Mapping[str, str]": lambda sent: {str(key): str(value) for key, value in sent.items()},
+}
+
+
+def of_plain(cls: type[F], plain: Mapping[str, Any]) -> F:
+    """Reads facts from another worker: the output of `to_plain` or `dataclasses.asdict` there.
+
+    >>> of_plain(Speed, {"round_trip": 1, "there": None, "back": 2.0, "words": ""})
+    Speed(round_trip=1.0, there=None, back=2.0, words='')
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: The data is something else.
+    """
+    read = {each.name: _READERS[str(each.type)](plain[each.name]) for each in fields(cls)}
+    return cls(**read)
 
 
 @final
@@ -320,15 +284,6 @@ def rounds(pairs: Iterable[P], host_of: Callable[[Any], H]) -> list[list[P]]:
         made[place].append(pair)
         taken[place] |= hosts
     return made
-
-
-def all_pairs(names: Sequence[H]) -> list[tuple[H, H]]:
-    """Returns each pair once, in the order of the names.
-
-    >>> all_pairs("abc")
-    [('a', 'b'), ('a', 'c'), ('b', 'c')]
-    """
-    return [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
 
 
 # -- one pair in words: its transport, the reason for that, and its problem; pure ----------------

@@ -49,7 +49,7 @@ from telegrad.wire import Envelope
 if TYPE_CHECKING:
     from telegrad.rpc.seams import AgentCore
 
-__all__ = ["ASK", "DoctorProbe", "in_words"]
+__all__ = ["ASK", "DoctorProbe", "in_words", "versions"]
 
 ASK = "rpc.doctor"
 ECHO = "rpc.doctor.echo"
@@ -121,7 +121,7 @@ class DoctorProbe:
             endpoints=own_endpoints(agent.exchange),
             listens=agent.options.listen,
             addresses=found,
-            versions=_versions(),
+            versions=versions(),
             cores=len(os.sched_getaffinity(0)),
             insecure=agent.options.insecure,
             coordinator=_coordinator(agent),
@@ -295,7 +295,8 @@ def _host_id() -> str:
         return socket.gethostname()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that workers should have in common."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

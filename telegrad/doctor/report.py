@@ -11,10 +11,24 @@ from telegrad.doctor.facts import DoctorPair, DoctorWorker
 from telegrad.doctor.judgement import DoctorProblem
 from telegrad.wire import escaped
 
-__all__ = ["DoctorReport"]
+__all__ = ["DoctorReport", "Finding", "findings", "wrapped"]
 
 WIDTH = 80  # characters of a line of words
 MOST_PAIRS = 40  # that are listed; if there are more, only those with problems
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem with this host, or with the network between it and others.
+
+    Attributes:
+        words: The description of the problem.
+        remedy: The way to fix it.
+    """
+
+    words: str
+    remedy: str
 
 
 @final
@@ -88,7 +102,9 @@ class DoctorReport:
                 _matrix("bandwidth in MB/s, from the row to the column", self.workers, self._rate),
                 _pairs(self.pairs),
             ]
-        parts += [_findings("problem", self.problems), _findings("note", self.notes)]
+        parts.append(findings("problem", self.problems) if self.problems else "nothing is wrong")
+        if self.notes:
+            parts.append(findings("note", self.notes))
         text = "\n\n".join(part for part in parts if part)
         return escaped(text, lines=True, most=len(text))
 
@@ -162,7 +178,7 @@ def _pairs(pairs: Sequence[DoctorPair]) -> str:
 def _pair(pair: DoctorPair) -> Iterator[str]:
     name = f"{pair.one} and {pair.other}"
     if pair.transport:
-        yield from _wrapped(
+        yield from wrapped(
             f"{name}: {pair.transport} to {pair.endpoint}, opened by {pair.opened_by}; {pair.why}"
         )
         names = {
@@ -173,24 +189,28 @@ def _pair(pair: DoctorPair) -> Iterator[str]:
         if proved:
             yield f"    in the certificates: {'; '.join(proved)}"
         if pair.words:
-            yield from _wrapped(pair.words, "    ")
+            yield from wrapped(pair.words, "    ")
     else:
-        yield from _wrapped(f"{name}: {pair.words or 'no session'}")
+        yield from wrapped(f"{name}: {pair.words or 'no session'}")
 
 
-def _findings(what: str, found: Sequence[DoctorProblem]) -> str:
-    if not found:
-        return "nothing is wrong" if what == "problem" else ""
-    lines = [_count(len(found), what)]
+def findings(what: str, found: Sequence[DoctorProblem | Finding], where: str = "") -> str:
+    """Returns problems, or notes, as a numbered list.
+
+    >>> print(findings("problem", [Finding("it is far away", "go there")], " on this host"))
+    1 problem on this host
+      1. it is far away
+         to mend it: go there
+    """
+    lead = "to mend it" if what == "problem" else "if it matters"
+    lines = [_count(len(found), what) + where]
     for i, each in enumerate(found, 1):
-        lines += _wrapped(f"{i}. {each.words}")
-        lines += _wrapped(
-            f"{'to mend it' if what == 'problem' else 'if it matters'}: {each.remedy}", "     "
-        )
+        lines += wrapped(f"{i}. {each.words}")
+        lines += wrapped(f"{lead}: {each.remedy}", "     ")
     return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str = "  ") -> list[str]:
+def wrapped(text: str, indent: str = "  ") -> list[str]:
     """Wraps text; commands and addresses are not broken."""
     return textwrap.wrap(
         text,

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else BAD_USAGE
     if options.command == "doctor":
-        return int(_doctor().doctor(options))
+        return int(_doctor().doctor(options, _options(options, "doctor", ())))
     if options.command == "tune":
         return tune(options, _options(options, "tune", command_of(options)))
     what = ["-m", options.script] if options.module else [options.script]
@@ -133,8 +133,6 @@ def _add_nodes(parser: argparse.ArgumentParser) -> None:
 
 def _problem_with(options: argparse.Namespace) -> str | None:
     """Returns the problem with the options of `run` in words; None if there is none."""
-    if options.nproc_per_node < 1:
-        return f"--nproc-per-node must be at least 1 (got {options.nproc_per_node})"
     problem = _problem_with_nodes(options)
     if problem is not None:
         return problem
@@ -150,21 +148,30 @@ def _problem_with(options: argparse.Namespace) -> str | None:
 
 def _problem_with_doctor(options: argparse.Namespace) -> str | None:
     """Returns the problem with the options of `doctor` in words; None if there is none."""
-    workers = options.nproc_per_node
-    if workers is not None and workers < 1:
-        return f"--nproc-per-node must be at least 1 (got {workers})"
-    return _problem_with_nodes(options) or _doctor().problem_with(options)
+    problem = _problem_with_nodes(options) or _doctor().problem_with(options)
+    return problem or _problem_with_file("--json", options.json)
 
 
 def _problem_with_tune(options: argparse.Namespace) -> str | None:
     """Returns the problem with the options of `tune` in words; None if there is none."""
-    return _problem_with_nodes(options) or problem_with_tune(options)
+    problem = _problem_with_nodes(options) or problem_with_tune(options)
+    return problem or _problem_with_file("--output", options.output)
+
+
+def _problem_with_file(flag: str, file: str | None) -> str | None:
+    if file is not None and not os.access(Path(file).absolute().parent, os.W_OK):
+        return f"{flag} cannot be written: no directory for {file!r} that you may write to"
+    return None
 
 
 def _problem_with_nodes(options: argparse.Namespace) -> str | None:
     nodes = options.nnodes = 1 if options.nnodes is None else options.nnodes
     if nodes < 1:
         return f"--nnodes must be at least 1 (got {nodes})"
+    if options.nproc_per_node is None:  # of `doctor` and `tune`, which need two workers
+        options.nproc_per_node = 2 if nodes == 1 else 1
+    if options.nproc_per_node < 1:
+        return f"--nproc-per-node must be at least 1 (got {options.nproc_per_node})"
     needed = ("node_rank", "master_addr", "master_port")
     missing = [name for name in needed if getattr(options, name) is None]
     if nodes > 1 and missing:

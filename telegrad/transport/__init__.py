@@ -43,6 +43,7 @@ from telegrad.transport.security.credentials import (
     find_token,
     make_token,
     read_token_file,
+    token_path,
     write_token_file,
 )
 from telegrad.transport.security.handshake import Identity
@@ -128,5 +129,6 @@ __all__ = [
     "shared_loop_thread",
     "split_advertised",
     "split_host",
+    "token_path",
     "write_token_file",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import signal
@@ -203,10 +204,7 @@ def test_what_cannot_be_is_refused_with_2(
 
 @pytest.mark.parametrize("port", ["0", "29501", "29501-29599"])
 def test_ports_that_can_be(port: str) -> None:
-    assert (
-        problem_with(argparse.Namespace(timeout=60.0, port=port, no_listen=False, json=None))
-        is None
-    )
+    assert problem_with(argparse.Namespace(timeout=60.0, port=port, no_listen=False)) is None
 
 
 # This host -----------------------------------------------------------------------------------
@@ -243,7 +241,7 @@ def test_a_token_is_never_shown(home: dict[str, str]) -> None:
     environ = home | {"TELEGRAD_TOKEN": "a secret of enough length", "TELEGRAD_JOB": "mine"}
     facts = look_at_host(environ, master=None, name="coordinator")
     assert "environment: TELEGRAD_JOB=mine" in facts.lines
-    assert "a secret" not in json.dumps(facts.to_dict())
+    assert "a secret" not in json.dumps(dataclasses.asdict(facts))
 
 
 def test_certificates_that_are_named_in_part_are_wrong(home: dict[str, str]) -> None:

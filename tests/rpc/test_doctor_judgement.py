@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ from telegrad.doctor.facts import (
     DoctorWorker,
     Reach,
     Speed,
-    all_pairs,
+    of_plain,
     pair_of,
     rounds,
 )
@@ -404,18 +405,18 @@ def test_a_report_goes_through_json() -> None:
 
 def test_what_workers_tell_each_other_survives_the_way() -> None:
     told = worker(3, "b")
-    assert DoctorWorker.of_plain(json.loads(json.dumps(told.to_plain()))) == told
+    assert of_plain(DoctorWorker, json.loads(json.dumps(told.to_plain()))) == told
     reach = dataclasses.replace(reached(told), certificate=("w3", "w3.example"))
-    assert Reach.of_plain(json.loads(json.dumps(dataclasses.asdict(reach)))) == reach
+    assert of_plain(Reach, json.loads(json.dumps(dataclasses.asdict(reach)))) == reach
     speed = Speed(0.1, None, 2.0, "late")
-    assert Speed.of_plain(json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
+    assert of_plain(Speed, json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
     assert speed.turned == Speed(0.1, 2.0, None, "late")
 
 
 @pytest.mark.parametrize("hosts", ["aaaa", "abcd", "aabb", "aabbccc"])
 def test_a_round_measures_each_pair_once_and_no_host_beside_itself(hosts: str) -> None:
     names = [f"{host}{i}" for i, host in enumerate(hosts)]
-    pairs = all_pairs(names)
+    pairs = list(itertools.combinations(names, 2))
     found = rounds(pairs, lambda name: name[0])
     assert sorted(pair for each in found for pair in each) == sorted(pairs)
     for each in found:

@@ -12,7 +12,7 @@ from pathlib import Path
 from telegrad.errors import AuthenticationError
 from telegrad.transport.security.own_file import UnfitFileError, read_secret
 
-__all__ = ["find_token", "make_token", "read_token_file", "write_token_file"]
+__all__ = ["find_token", "make_token", "read_token_file", "token_path", "write_token_file"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +50,8 @@ def find_token(explicit: str | bytes | None, environ: Mapping[str, str]) -> byte
         return _checked(text, "RpcOptions.token")
     if "TELEGRAD_TOKEN" in environ:
         return _checked(environ["TELEGRAD_TOKEN"].encode(), "TELEGRAD_TOKEN")
-    if environ.get("TELEGRAD_TOKEN_FILE"):
-        return read_token_file(Path(environ["TELEGRAD_TOKEN_FILE"]))
-    home = environ.get("HOME")
-    path = (Path(home) if home else Path.home()) / USER_TOKEN_FILE
-    if not path.exists():
+    path = token_path(environ)
+    if not environ.get("TELEGRAD_TOKEN_FILE") and not path.exists():
         try:
             _make_user_token(path)
         except OSError as error:
@@ -64,6 +61,17 @@ def find_token(explicit: str | bytes | None, environ: Mapping[str, str]) -> byte
                 "print(secrets.token_hex())' > job.token), then: export TELEGRAD_TOKEN_FILE=$PWD/job.token"
             ) from error
     return read_token_file(path)
+
+
+def token_path(environ: Mapping[str, str]) -> Path:
+    """Returns the file of the token: the one that is named, else the user's own.
+
+    >>> token_path({"HOME": "/home/ann"}), token_path({"TELEGRAD_TOKEN_FILE": "job.token"})
+    (PosixPath('/home/ann/.config/telegrad/token'), PosixPath('job.token'))
+    """
+    if environ.get("TELEGRAD_TOKEN_FILE"):
+        return Path(environ["TELEGRAD_TOKEN_FILE"])
+    return Path(environ.get("HOME") or Path.home()) / USER_TOKEN_FILE
 
 
 def write_token_file(path: str | os.PathLike[str], token: bytes | None = None) -> bytes:
