@@ -20,6 +20,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, final
 from telegrad.autograd.differentiate import flatten
 from telegrad.autograd.generator import repeatable
 from telegrad.autograd.graph.autocast import casting_dtype, casting_in
+from telegrad.autograd.graph.call_node import CallNode, Segment, refuse_changed
 from telegrad.autograd.graph.grad_mode import (
     Watcher,
     enable_grad,
@@ -28,7 +29,6 @@ from telegrad.autograd.graph.grad_mode import (
     watchers,
 )
 from telegrad.autograd.graph.node import Edge, Node, Value
-from telegrad.autograd.graph.operation import SavingNode, Segment, refuse_changed
 from telegrad.autograd.tensor.tensor import Tensor, attach, edge_of
 from telegrad.errors import AutogradError
 
@@ -80,7 +80,7 @@ class _Segment(Watcher, Segment):
         self._function: Callable[..., Any] | None = function
         self._arguments = [_Argument(x) if isinstance(x, Tensor) else x for x in leaves]
         # Weak references, because the nodes keep the segment alive.
-        self._nodes: list[weakref.ref[SavingNode]] = []
+        self._nodes: list[weakref.ref[CallNode]] = []
         self._doubled: list[tuple[str, tuple[Any, ...]]] = []
         self._state: Any = None
         self._casting = casting_dtype()
@@ -91,7 +91,7 @@ class _Segment(Watcher, Segment):
         """Drops the values that `node` saved, except those that leaves keep alive anyway."""
         # Once the segment is complete, a task that copied this context may still record nodes. They
         # do not belong to this segment.
-        if isinstance(node, SavingNode) and not self._complete:
+        if isinstance(node, CallNode) and not self._complete:
             self._nodes.append(weakref.ref(node))
             self._doubled.append((node.name, node.saved_leaves()))
             node.drop_saved(self)
@@ -129,7 +129,7 @@ class _Segment(Watcher, Segment):
             self._function = None
             self._arguments, self._nodes, self._doubled = [], [], []
 
-    def replace(self, nodes: Mapping[Node | None, SavingNode]) -> None:
+    def replace(self, nodes: Mapping[Node | None, CallNode]) -> None:
         """Replaces nodes of this segment: keys are the present nodes, values the new ones."""
         self._nodes = [
             weakref.ref(nodes[node]) if (node := each()) in nodes else each for each in self._nodes
@@ -142,7 +142,7 @@ class _Segment(Watcher, Segment):
             _refuse_difference(found, expected)
         for (_, now), (name, before) in zip(doubles.nodes, self._doubled, strict=True):
             _check_leaves(name, before, now)
-        places: dict[Node | None, SavingNode] = {}
+        places: dict[Node | None, CallNode] = {}
         inner: set[Segment] = set()
         for held, (double, _) in zip(self._nodes, doubles.nodes, strict=True):
             node = held()
@@ -160,11 +160,11 @@ class _Doubles(Watcher):
     """A watcher that keeps the nodes of the second run."""
 
     def __init__(self) -> None:
-        self.nodes: list[tuple[SavingNode, tuple[Any, ...]]] = []
+        self.nodes: list[tuple[CallNode, tuple[Any, ...]]] = []
 
     def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Keeps `node`."""
-        if isinstance(node, SavingNode):
+        if isinstance(node, CallNode):
             self.nodes.append((node, node.saved_leaves()))
 
 

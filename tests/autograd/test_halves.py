@@ -109,17 +109,17 @@ def test_both_halves_are_the_whole(kinds: list[int], needed: bool) -> None:
 
 
 def test_the_first_half_runs_no_rule_of_a_weight(monkeypatch: Any) -> None:
-    from telegrad.autograd.graph.operation import OperationNode  # noqa: PLC0415
+    from telegrad.autograd.graph.call_node import CallNode  # noqa: PLC0415
 
     ran: Counter[str] = Counter()
-    whole = OperationNode.backward
+    whole = CallNode.backward
 
     def counted(self: Any, gradients: Any, rules: Any = None) -> Any:
         used = self._plan.rules if rules is None else rules
         ran[self.name] += len(list(used))
         return whole(self, gradients, rules)
 
-    monkeypatch.setattr(OperationNode, "backward", counted)
+    monkeypatch.setattr(CallNode, "backward", counted)
     model = nn.Sequential(linear(4), nn.Tanh(), linear(4))
     x = Tensor(RNG.normal(size=(3, 4)), requires_grad=True)
     y = model(x)

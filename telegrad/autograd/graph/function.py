@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, final
 
 import numpy as np
 
 from telegrad.arrays import as_array, current_place, is_inexact
+from telegrad.autograd.graph.call_node import CallNode
 from telegrad.autograd.graph.grad_mode import ENABLED, GradMode, Watched
 from telegrad.autograd.graph.node import Value
-from telegrad.autograd.graph.operation import SavedValue, SavingNode
-from telegrad.autograd.graph.plan import fit
+from telegrad.autograd.graph.plan import Plan
 from telegrad.autograd.tensor.tensor import Gradients, Tensor, attach, edge_of
 from telegrad.errors import AutogradError
 
 __all__ = ["Function", "FunctionContext"]
+
+_NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @final
@@ -120,7 +124,7 @@ class Function(ABC):
             returned = cls.forward(ctx, *plain)
         several = isinstance(returned, tuple)
         outputs = _output_values(returned if several else (returned,), values)
-        node = _FunctionNode(cls, ctx, args, values, outputs) if any(needs) else None
+        node = _node(cls, ctx, args, values, outputs) if any(needs) else None
         if node is not None and isinstance(mode, Watched):
             mode.recorded(node, plain, [value.array for value in outputs])
         constant = {id(x) for x in ctx._constant}
@@ -145,92 +149,85 @@ def _output_values(returned: Sequence[Any], inputs: Sequence[Value | None]) -> l
     return values
 
 
-@final
-class _FunctionNode(SavingNode):
-    """One recorded call of a user's `Function`."""
+def _node(
+    function: type[Function],
+    ctx: FunctionContext,
+    args: Sequence[Any],
+    values: Sequence[Value | None],
+    outputs: Sequence[Value],
+) -> CallNode:
+    """Returns the node of one call: a plan with one rule, which finds the gradients of all inputs.
 
-    __slots__ = ("_ctx", "_function", "_inputs")
+    A saved value that is neither input nor output stands in a list of its own.
+    """
+    node = CallNode([edge_of(x) if isinstance(x, Tensor) else None for x in args])
+    node.num_outputs = len(outputs)
+    saved: list[Any] = []
+    places: list[int] = []
+    for x in ctx._to_save:
+        place, value = _place_of(x, values, outputs)
+        saved.append([x] if value is None else (value, value.version))
+        places.append(place)
+    ctx._to_save = ()
+    first = ctx.needs_input_grad.index(True)
+    rule = partial(_gradients, function, ctx, first)
+    # Positional, as this runs for each call: its name, `several`, what is saved, and the one rule.
+    every: Any = range(len(saved))
+    rules = ((first, rule, every, None, tuple),)
+    node._plan = Plan(function.__name__, True, places, (), rules, _NO_OPTIONS, False)
+    node._saved = saved
+    node._inputs = [None if v is None else (v.array.shape, v.array.dtype) for v in values]
+    node._options = _NO_OPTIONS
+    node._conjugated = False
+    if outputs and (stream := current_place(outputs[0].array)) is not None:
+        node._made_on = (stream,)
+    return node
 
-    def __init__(
-        self,
-        function: type[Function],
-        ctx: FunctionContext,
-        args: Sequence[Any],
-        values: Sequence[Value | None],
-        outputs: Sequence[Value],
-    ) -> None:
-        super().__init__(
-            [edge_of(x) if isinstance(x, Tensor) else None for x in args], num_outputs=len(outputs)
+
+def _place_of(
+    x: Any, values: Sequence[Value | None], outputs: Sequence[Value]
+) -> tuple[int, Value | None]:
+    """Returns the place of a saved value, as in a plan, and its Value; None if it is neither."""
+    for i, value in enumerate(values):
+        if value is not None and value.array is x:
+            return i, value
+    for k, output in enumerate(outputs):
+        if output.array is x:
+            return -1 - k, output
+    return -1, None
+
+
+def _gradients(
+    function: type[Function], first: FunctionContext, i: int, gradients: Gradients, *saved: Any
+) -> list[Any]:
+    """Runs the user's rule, and returns the gradients of input `i` and of those that follow.
+
+    Raises:
+        AutogradError: The rule returned too many or too few gradients.
+    """
+    # Each run has its own context, as two threads may run a node at once.
+    ctx = FunctionContext(first.needs_input_grad)
+    ctx.__dict__.update(first.__dict__)
+    ctx._unpacked = tuple(x[0] if type(x) is list else x for x in saved)
+    returned = function.backward(ctx, *gradients)
+    results = returned if isinstance(returned, tuple) else (returned,)
+    count = len(first.needs_input_grad)
+    if len(results) != count:
+        raise AutogradError(
+            f"backward of {function.__name__} returned {len(results)} gradients for "
+            f"{count} arguments; return one per argument, None where there is none"
         )
-        self._function = function
-        self._ctx = ctx
-        self._inputs = [None if v is None else (v.array.shape, v.array.dtype) for v in values]
-        self._saved = [self._save(x, values, outputs) for x in ctx._to_save]
-        ctx._to_save = ()
-        if outputs and (place := current_place(outputs[0].array)) is not None:
-            self._made_on = (place,)
+    recorded = any(isinstance(g, Tensor) for g in gradients)
+    return [
+        _as_recorded(x, recorded=recorded) if needed else None
+        for x, needed in zip(results[i:], first.needs_input_grad[i:], strict=True)
+    ]
 
-    def _save(
-        self, x: Any, values: Sequence[Value | None], outputs: Sequence[Value]
-    ) -> tuple[Any, int | None]:
-        for i, value in enumerate(values):
-            if value is not None and value.array is x:
-                return SavedValue(value, self.edges[i]), None
-        for output, held in enumerate(outputs):
-            if held.array is x:
-                return SavedValue(held, None), output
-        return x, None
 
-    @property
-    def name(self) -> str:
-        """The name of the user's class."""
-        return self._function.__name__
-
-    def backward(self, gradients: Gradients) -> Gradients:
-        """Runs the user's rule.
-
-        Raises:
-            AutogradError: The rule returned too many or too few gradients, or a wrong shape.
-        """
-        saved = self._saved
-        if saved is None:
-            saved = self.restore_saved()
-        recorded = any(isinstance(g, Tensor) for g in gradients)
-        ctx = self._context([self._unpack(*item, recorded=recorded) for item in saved])
-        returned = self._function.backward(ctx, *gradients)
-        results = returned if isinstance(returned, tuple) else (returned,)
-        if len(results) != len(self.edges):
-            raise AutogradError(
-                f"backward of {self.name} returned {len(results)} gradients for "
-                f"{len(self.edges)} arguments; return one per argument, None where there is none"
-            )
-        return tuple(self._fit(i, x, recorded=recorded) for i, x in enumerate(results))
-
-    def _context(self, unpacked: list[Any]) -> FunctionContext:
-        # Each run has its own context, as two threads may run this node at once.
-        ctx = FunctionContext(self._ctx.needs_input_grad)
-        ctx.__dict__.update(self._ctx.__dict__)
-        ctx._unpacked = tuple(unpacked)
-        return ctx
-
-    def _unpack(self, value: Any, output: int | None, *, recorded: bool) -> Any:
-        if not isinstance(value, SavedValue):
-            return value
-        edge = None if output is None else (self, output)
-        return value.unpack(self.name, recorded=recorded, own=edge)
-
-    def _fit(self, i: int, x: Any, *, recorded: bool) -> Any:
-        meta = self._inputs[i]
-        if self.edges[i] is None or meta is None or x is None:
-            return None
-        if isinstance(x, Tensor):
-            x = x if recorded else x.data
-        else:
-            x = Tensor(np.asarray(x) if np.isscalar(x) else x) if recorded else as_array(x)
-        return fit(x, *meta)
-
-    def saved_leaves(self) -> tuple[Any, ...]:
-        """Returns one entry per saved value: the value if a leaf holds it, else None."""
-        return tuple(
-            [x.of_leaf() if isinstance(x, SavedValue) else None for x, _ in self._saved or ()]
-        )
+def _as_recorded(x: Any, *, recorded: bool) -> Any:
+    """Returns a gradient as a Tensor if the backward is recorded, else as an array."""
+    if x is None:
+        return None
+    if isinstance(x, Tensor):
+        return x if recorded else x.data
+    return Tensor(np.asarray(x) if np.isscalar(x) else x) if recorded else as_array(x)

@@ -125,13 +125,11 @@ class Node(ABC):
         edges: One edge per input, to the output that produced it; None if it needs no gradient.
         num_outputs: The number of outputs, and so of gradients that `backward` gets.
         is_end: True if a graph task handles the node itself and does not call `backward`.
-        splits: True if `backward_of` runs the rules of some inputs alone.
     """
 
     __slots__ = ("__weakref__", "_hooks", "_made_on", "edges", "num_outputs")
     is_end: ClassVar[bool] = False
     _made_on: tuple[Place, ...]  # the streams that made its outputs; unset for NumPy arrays
-    splits: ClassVar[bool] = False
 
     def __init__(self, edges: Iterable[Edge | None] = (), *, num_outputs: int = 1) -> None:
         self.edges: tuple[Edge | None, ...] = tuple(edges)
@@ -142,6 +140,11 @@ class Node(ABC):
     def name(self) -> str:
         """The node's name in messages."""
         return type(self).__name__
+
+    @property
+    def splits(self) -> bool:
+        """True if `backward_of` runs the rules of some inputs alone."""
+        return False
 
     @abstractmethod
     def backward(self, gradients: _Gradients) -> _Gradients:

@@ -27,10 +27,8 @@ direction in which the loss rises most (PyTorch's convention; JAX's is its conju
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -46,292 +44,15 @@ from telegrad.arrays import (
     takes_ufuncs,
 )
 from telegrad.autograd.graph.autocast import CASTING, PRECISION
+from telegrad.autograd.graph.call_node import CallNode
 from telegrad.autograd.graph.grad_mode import ENABLED
-from telegrad.autograd.graph.node import Edge, Node, Value
-from telegrad.autograd.graph.parameters import positional_names, signature_of
-from telegrad.autograd.graph.plan import Plan, compile_rule, fit
-from telegrad.autograd.tensor.tensor import AccumulateGrad, Gradients, Tensor, attach
+from telegrad.autograd.graph.node import Edge, Value
+from telegrad.autograd.graph.parameters import Parameters
+from telegrad.autograd.graph.plan import Plan, compile_rule, make_plan
+from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 
-if TYPE_CHECKING:
-    from typing import Self
-
-    from telegrad.autograd.graph.plan import Need, RuleOfInput
-    from telegrad.types import Shape
-
-__all__ = [
-    "Operation",
-    "OperationNode",
-    "SavedValue",
-    "SavingNode",
-    "Segment",
-    "is_leaf",
-    "refuse_changed",
-]
-
-
-# -- `SavingNode`: a node with saved values ------------------------------------------------------
-
-
-class Segment(ABC):
-    """A part of the forward that `recompute` computes again in the backward."""
-
-    @abstractmethod
-    def compute(self) -> None:
-        """Gives its nodes the values that they saved in the forward; only once."""
-
-    @abstractmethod
-    def replace(self, nodes: Mapping[Node | None, SavingNode]) -> None:
-        """Replaces its nodes: the keys of `nodes` are the present ones, the values the new ones."""
-
-
-class SavingNode(Node):
-    """A node that keeps the values its rule needs until it is released.
-
-    `recompute` drops saved values at once; a segment computes them again.
-    """
-
-    __slots__ = ("_saved", "_segment")
-
-    _saved: list[Any] | None
-    _segment: Segment  # unset in all nodes but those of checkpoints
-
-    def release(self) -> None:
-        """Frees the saved values, if there are any."""
-        if self._saved:
-            self._saved = None
-
-    @abstractmethod
-    def saved_leaves(self) -> tuple[Any, ...]:
-        """Returns one entry per saved value: the value of a leaf, else None.
-
-        A segment that computes again must find the values of leaves unchanged.
-        """
-
-    @property
-    def segment(self) -> Segment | None:
-        """The segment that computes the saved values again; None if the node kept them."""
-        return getattr(self, "_segment", None)
-
-    def drop_saved(self, segment: Segment) -> None:
-        """Drops the saved values; `segment` computes them again."""
-        self._saved = None
-        self._segment = segment
-
-    def take_saved(self, other: Self) -> None:
-        """Takes over the saved values of `other`, the same operation computed again."""
-        self._saved = other._saved
-        segment = other.segment
-        if segment is not None:
-            self._segment = segment
-
-    def restore_saved(self) -> list[Any]:
-        """Returns the saved values after the segment has computed them again.
-
-        Raises:
-            AutogradError: The values were freed: there is no segment, or it has computed before.
-        """
-        segment = self.segment
-        if segment is not None:
-            segment.compute()
-        if self._saved is None:
-            raise AutogradError(
-                f"what {self.name!r} saved for its gradient was freed by an earlier backward; "
-                "pass retain_graph=True to that one, or compute the forward again"
-            )
-        return self._saved
-
-
-def is_leaf(edge: Edge | None) -> bool:
-    """Returns True if `edge` leads to a leaf."""
-    return edge is not None and isinstance(edge[0], AccumulateGrad)
-
-
-# -- `SavedValue`: a saved array with its version ------------------------------------------------
-
-
-@final
-class SavedValue:
-    """A saved array with its version, which shows a later change in place."""
-
-    __slots__ = ("_edge", "_value", "_version")
-
-    def __init__(self, value: Value, edge: Edge | None) -> None:
-        self._value = value
-        self._version = value.version
-        self._edge = edge
-
-    def unpack(self, operation: str, *, recorded: bool, own: Edge | None = None) -> Any:
-        """Returns the array, or if `recorded` a Tensor at its place in the graph.
-
-        Args:
-            operation: The name of the operation that saved it, for the message.
-            recorded: True if operations on the result shall be recorded.
-            own: The edge of the value if it is an output of the node that saved it. The node does
-                not store this edge, which would be a reference cycle.
-
-        Raises:
-            AutogradError: The array was changed in place.
-        """
-        value = self._value
-        if value.version != self._version:
-            what = "a value" if own is None else "the result"
-            refuse_changed(value, self._version, operation, what)
-        if not recorded:
-            return value.array
-        edge = self._edge if own is None else own
-        if edge is None:
-            return attach(value.array, None, memory=value)
-        return attach(value.array, *edge, memory=value)
-
-    def of_leaf(self) -> tuple[Value, int] | None:
-        """Returns the value and the saved version if a leaf holds the value, else None."""
-        return (self._value, self._version) if is_leaf(self._edge) else None
-
-
-def refuse_changed(value: Value, version: int, operation: str, what: str) -> NoReturn:
-    """Raises an error: `what`, which `operation` saved at `version`, was changed in place.
-
-    Raises:
-        AutogradError: Always.
-    """
-    raise AutogradError(
-        f"{what} of shape {value.array.shape} that {operation!r} saved for its gradient "
-        f"was changed in place since (version {value.version}, saved at {version}); "
-        "write t = t + x instead of t += x, or assign t.data"
-    )
-
-
-# -- `OperationNode`: one recorded call of an `Operation` ----------------------------------------
-
-
-@final
-class OperationNode(SavingNode):
-    """One recorded call of an `Operation`, which creates the node and sets its attributes.
-
-    `_saved` is in the plan's order. An entry is a Value with its version for a Tensor; any other
-    argument stands there as it was given.
-
-    Attributes:
-        _operation: The operation that was called.
-        _plan: The values to save and the rules to run.
-        _inputs: Shape and dtype of each input that a rule is for, at the input's index.
-        _options: The options of the call, as given.
-        _conjugated: True if the rules compute with conjugates.
-    """
-
-    __slots__ = ("_conjugated", "_inputs", "_operation", "_options", "_plan")
-
-    _operation: Operation
-    _plan: Plan
-    _inputs: list[tuple[Shape, np.dtype[Any]]]
-    _options: Mapping[str, Any]
-    _conjugated: bool
-    splits: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        """The operation's name."""
-        return self._operation.name
-
-    def backward(
-        self, gradients: Gradients, rules: Iterable[RuleOfInput] | None = None
-    ) -> Gradients:
-        """Runs the rule of each input that needs a gradient, or some of these rules."""
-        saved = self._saved
-        if saved is None:
-            saved = self.restore_saved()
-        if self._operation.several:
-            gradient: Any = gradients
-            recorded = any(isinstance(g, Tensor) for g in gradients)
-        else:
-            gradient = gradients[0]
-            recorded = type(gradient) is not np.ndarray and isinstance(gradient, Tensor)
-        if self._conjugated:
-            gradient = _conjugate(gradient)
-        unpacked: list[Any] = []
-        for entry in saved:
-            if type(entry) is tuple:
-                value, version = entry
-                if (value.counter or value).changes != version:
-                    refuse_changed(value, version, self.name, self._what(len(unpacked)))
-                entry = self._recorded(len(unpacked), value) if recorded else value.array
-            unpacked.append(entry)
-        results: list[Any] = [None] * len(self.edges)
-        inputs: list[Any] = self._inputs
-        for i, rule, needs, only, pick in self._plan.rules if rules is None else rules:
-            if results[i] is not None:
-                continue
-            shape, dtype = inputs[i]
-            if only is not None:
-                result = rule(gradient, unpacked[only])
-            elif not needs:
-                result = rule(gradient)
-            elif pick is not None:
-                result = rule(gradient, *pick(unpacked))
-            else:
-                result = rule(gradient, *self._found(needs, i, shape, unpacked))
-            if result is None:
-                continue
-            if type(result) is list:
-                for k, each in enumerate(result[: len(results) - i], start=i):
-                    if each is not None and inputs[k] is not None:
-                        shape, dtype = inputs[k]
-                        each = _conjugate(each) if self._conjugated else each
-                        results[k] = fit(each, shape, dtype, self.edges[k])
-                continue
-            if self._conjugated:
-                result = _conjugate(result)
-            if type(result) is not np.ndarray or result.shape != shape or result.dtype is not dtype:
-                result = fit(result, shape, dtype, self.edges[i])
-            results[i] = result
-        return tuple(results)
-
-    def backward_of(self, gradients: Gradients, wanted: Sequence[int]) -> Gradients:
-        """Runs the rules of some of these inputs."""
-        return self.backward(gradients, [rule for rule in self._plan.rules if rule[0] in wanted])
-
-    def _recorded(self, k: int, value: Any) -> Tensor:
-        place = self._plan.saved[k]
-        edge = self.edges[place] if place >= 0 else (self, -1 - place)
-        if edge is None or not is_inexact(value.array.dtype):
-            return attach(value.array, None, memory=value)
-        return attach(value.array, *edge, memory=value)
-
-    def _found(
-        self, needs: tuple[Need, ...], i: int, shape: Shape, unpacked: list[Any]
-    ) -> list[Any]:
-        found: list[Any] = []
-        for need in needs:
-            if isinstance(need, int):
-                found.append(unpacked[need])
-            elif need == "shape":
-                found.append(shape)
-            elif need in self._options:
-                found.append(self._options[need])
-            else:
-                found.append(i if need == "i" else self._operation.options.get(need))
-        return found
-
-    def _what(self, k: int) -> str:
-        plan = self._plan
-        return f"the {'argument' if plan.saved[k] >= 0 else 'result'} {plan.saved_names[k]!r}"
-
-    def saved_leaves(self) -> tuple[Any, ...]:
-        """Returns one item per saved entry: the entry if a leaf holds it, else None."""
-        return tuple([
-            entry if place >= 0 and is_leaf(self.edges[place]) else None
-            for place, entry in zip(self._plan.saved, self._saved or (), strict=False)
-        ])  # fmt: skip
-
-
-def _conjugate(gradient: Any) -> Any:
-    if type(gradient) is tuple:
-        return tuple([None if g is None else np.conjugate(g) for g in gradient])
-    return np.conjugate(gradient)
-
-
-# -- `Operation` ---------------------------------------------------------------------------------
+__all__ = ["Operation"]
 
 SEVERAL: Final = "*"
 _AS_THEY_ARE: Final = frozenset({float, int, np.ndarray, np.float32, np.float64, type(None)})
@@ -340,7 +61,7 @@ _NO_TENSORS: Final = _AS_THEY_ARE | {bool, tuple, str}
 """Types of arguments and options that are no Tensors."""
 _new = Tensor.__new__
 _new_value = Value.__new__
-_new_node = OperationNode.__new__
+_new_node = CallNode.__new__
 
 
 @final
@@ -392,41 +113,38 @@ class Operation:
         self.name = self.__name__ = self.__qualname__ = name
         self.__doc__ = forward.__doc__
         self._short = PRECISION.get(name)  # None: `autocast` does not change its dtype
-        self.options = dict(options or {})
-        self._variadic = arguments.startswith("*")
-        self._arguments = tuple(arguments.lstrip("*").split())
-        self._count = -1 if self._variadic else len(self._arguments)
-        self._optional = tuple(arrays.split())
+        self._kernels = dict(kernels or {})
+        self.forward = self._kernels.pop("numpy", forward)
+        self._parameters = Parameters(name, self.forward, arguments, arrays, options)
+        self._arguments = self._parameters.arrays
         self.several = bool(outputs)
         self._outputs = tuple(outputs.replace(SEVERAL, "").split()) if outputs else ("y",)
         self._view = view
-        self._kernels = dict(kernels or {})
-        self.forward = self._kernels.pop("numpy", forward)
-        self._holomorphic = complex_rule == "holomorphic"
-        self._complex = complex_rule is not None
-        names = [*self._arguments, *self._optional, *self.options, *self._outputs]
+        self._complex_rule = complex_rule
+        names = [*self.array_names, *self.options, *self._outputs]
         known = {*names, "shape", "i", "shapes"}
         if len(known) < len(names) + 3:
             raise ValueError(f"{name!r} has two meanings for one name")
         self.rules = {argument: compile_rule(rule, known) for argument, rule in rules.items()}
-        if not rules.keys() <= {*self._arguments, *self._optional}:
+        if not rules.keys() <= {*self.array_names}:
             raise ValueError(f"{name!r} has rules for unknown arguments: {sorted(rules)}")
-        self._plans: dict[tuple[str, ...], dict[int, Plan]] = {}
-        self._usual: dict[int, Plan] = {}  # the plans of calls with all arguments and no options
+        # By the bit set of inputs that need a gradient, and by names unless they are the usual ones.
+        self._plans: dict[int | tuple[tuple[str, ...], int], Plan] = {}
 
-    @cached_property
+    @property
     def __signature__(self) -> Any:
         """The signature of `forward`."""
-        return signature_of(self.forward)
+        return self._parameters.signature
 
     @property
     def array_names(self) -> tuple[str, ...]:
         """The names of arguments and options that are arrays."""
-        return (*self._arguments, *self._optional)
+        return (*self._arguments, *self._parameters.optional)
 
-    @cached_property
-    def _positional(self) -> tuple[str, ...]:
-        return positional_names(self.forward)
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The defaults of the options that are no arrays."""
+        return self._parameters.options
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Computes, and records if grad mode is on and a Tensor needs a gradient.
@@ -439,18 +157,15 @@ class Operation:
         """
         if self._short is not None and (casting := CASTING.get()) is not None:
             inputs, keywords = casting.of_call(inputs, keywords, short=self._short)
-        names = self._arguments
-        plans = self._usual
-        if keywords or len(inputs) != self._count:
+        names, parameters = self._arguments, self._parameters
+        if keywords or len(inputs) != parameters.count:
             array_options = _has_tensor(keywords.values())
             tensor_first = inputs and isinstance(inputs[0], Tensor)  # the usual case
             if not array_options and not tensor_first and not _has_tensor(inputs):
                 return self._compute(inputs, names, keywords)
-            usual = len(inputs) == self._count and keywords.keys() <= self.options.keys()
-            if array_options or not usual:
-                inputs, names, keywords = self._bind(inputs, keywords)
-                # Plans for any number of parts are not kept: the table would grow without end.
-                plans = {} if self._variadic else self._plans.setdefault(names, {})
+            known = parameters.options.keys()
+            if array_options or len(inputs) != parameters.count or not keywords.keys() <= known:
+                inputs, names, keywords = parameters.bind(inputs, keywords)
         values: list[Any] = [*inputs]
         arrays: list[Any] = [*inputs]
         edges: list[Edge | None] = [None] * len(inputs)
@@ -493,7 +208,7 @@ class Operation:
         if not tensors:
             return result
         if self.several:
-            return self._attach_several(result, names, plans, mask, values, edges, keywords)
+            return self._attach_several(result, names, mask, values, edges, keywords)
         if type(result) is not np.ndarray:
             if not is_array(result):
                 result = np.asarray(result)
@@ -507,7 +222,7 @@ class Operation:
             held, is_view = _of_memory(values[0], result)
         edge = None
         if mask and (mode := ENABLED.get()):
-            node = self._record(names, plans, mask, values, edges, (held,), keywords)
+            node = self._record(names, mask, values, edges, (held,), keywords)
             if node is not None:
                 edge = (node, 0)
                 if mode is not True:
@@ -548,7 +263,7 @@ class Operation:
         if self._kernels:
             forward = self._kernels.get(namespace(*arrays).__name__, forward)
         leading = arrays
-        if len(names) > len(self._arguments) and not self._variadic:
+        if len(names) > len(self._arguments) and not self._parameters.variadic:
             first = len(self._arguments)
             keywords = {**keywords, **dict(zip(names[first:], arrays[first:], strict=True))}
             leading = arrays[:first]
@@ -559,63 +274,10 @@ class Operation:
             check_supported(self.forward, error, *arrays)
             raise
 
-    def _bind(
-        self, inputs: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, Any]]:
-        """Sorts the arguments of a call, as NumPy would, into arrays, their names, and options."""
-        if self._variadic:
-            self._check_options(keywords)
-            return inputs, self._arguments * len(inputs), keywords
-        count = self._count
-        if len(inputs) > count:
-            names = self._positional[count:]
-            given = inputs[count:]
-            if len(given) > len(names):
-                raise self._wrong_number(inputs)
-            keywords = {**dict(zip(names, given, strict=False)), **keywords}
-            inputs = inputs[:count]
-        missing = self._arguments[len(inputs) :]
-        if not all(name in keywords for name in missing):
-            raise self._wrong_number(inputs)
-        optional = tuple([name for name in self._optional if keywords.get(name) is not None])
-        arrays = (*inputs, *(keywords[name] for name in (*missing, *optional)))
-        taken = {*missing, *self._optional}
-        options = {name: x for name, x in keywords.items() if name not in taken}
-        return arrays, (*self._arguments, *optional), self._check_options(options)
-
-    def _wrong_number(self, inputs: tuple[Any, ...]) -> TypeError:
-        return TypeError(f"{self.name} takes {self._count} arguments, {len(inputs)} were given")
-
-    def _check_options(self, given: dict[str, Any]) -> dict[str, Any]:
-        options = {}
-        for name, x in given.items():
-            if isinstance(x, Tensor):
-                if x.requires_grad and ENABLED.get():
-                    raise self._no_gradient(name)
-                x = x.data
-            if name in self.options:
-                options[name] = x
-            elif not self._is_default(name, x):
-                raise TypeError(f"{self.name} of tensors does not take {name}")
-        return options
-
-    def _is_default(self, name: str, x: Any) -> bool:
-        signature = self.__signature__
-        parameter = None if signature is None else signature.parameters.get(name)
-        return (
-            parameter is not None and type(x) in (bool, str, type(None)) and x == parameter.default
-        )
-
-    def _no_gradient(self, *names: str) -> AutogradError:
-        return AutogradError(
-            f"{self.name} has no gradient with respect to {', '.join(names)}; pass t.detach()"
-        )
-
     def _attach_several(
         self,
         results: Any,
         names: tuple[str, ...],
-        plans: dict[int, Plan],
         mask: int,
         values: list[Any],
         edges: list[Edge | None],
@@ -628,7 +290,7 @@ class Operation:
         node = None
         if mask and (mode := ENABLED.get()):
             outputs = tuple([value for value, _ in held])
-            node = self._record(names, plans, mask, values, edges, outputs, keywords)
+            node = self._record(names, mask, values, edges, outputs, keywords)
             if node is not None and mode is not True:
                 given = [x.array if type(x) is Value else x for x in values]
                 mode.recorded(node, given, arrays)
@@ -645,16 +307,18 @@ class Operation:
     def _record(
         self,
         names: tuple[str, ...],
-        plans: dict[int, Plan],
         mask: int,
         values: list[Any],
         edges: list[Edge | None],
         outputs: tuple[Value, ...],
         keywords: dict[str, Any],
-    ) -> OperationNode | None:
-        plan = plans.get(mask)
+    ) -> CallNode | None:
+        key = mask if names is self._arguments else (names, mask)
+        plan = self._plans.get(key)
         if plan is None:
-            plan = plans[mask] = self._plan(names, mask)
+            plan = self._plan(names, mask)
+            if not self._parameters.variadic:  # else the table would grow without end
+                self._plans[key] = plan
         first = outputs[0].array
         dtype = first.dtype
         conjugated = False
@@ -676,7 +340,7 @@ class Operation:
                 return None  # integers and truth values: the derivative is zero wherever it exists
             dtypes = [kind[1] for kind in inputs if kind is not None]
             conjugated = self._conjugates([*dtypes, *(value.array.dtype for value in outputs)])
-        if self._variadic:
+        if self._parameters.variadic:
             shapes = [v.array.shape if type(v) is Value else np.shape(v) for v in values]
             keywords = {**keywords, "shapes": shapes}
         saved: list[Any] = []
@@ -686,11 +350,10 @@ class Operation:
                 saved.append((value, (value.counter or value).changes))
             else:
                 saved.append(value)
-        node = _new_node(OperationNode)  # calling a class with `__init__` takes twice as long
+        node = _new_node(CallNode)  # calling a class with `__init__` takes twice as long
         node.edges = tuple(edges)
         node.num_outputs = len(outputs)
         node._hooks = None
-        node._operation = self
         node._plan = plan
         node._saved = saved
         node._inputs = inputs
@@ -703,17 +366,18 @@ class Operation:
     def _plan(self, names: tuple[str, ...], mask: int) -> Plan:
         missing = [x for i, x in enumerate(names) if mask >> i & 1 and x not in self.rules]
         if missing:
-            raise self._no_gradient(*missing)
-        return Plan(names, self._outputs, self.rules, mask)
+            raise self._parameters.no_gradient(*missing)
+        how: Any = {"several": self.several, "options": self.options}
+        return make_plan(self.name, names, self._outputs, self.rules, mask, **how)
 
     def _conjugates(self, dtypes: list[np.dtype[Any]]) -> bool:
         found = [dtype for dtype in dtypes if dtype.kind == "c"]
-        if found and not self._complex:
+        if found and self._complex_rule is None:
             raise AutogradError(
                 f"{self.name} of a tensor that needs a gradient gave {found[-1]}, and its rule is "
                 "of real numbers; pass t.detach()"
             )
-        return bool(found) and self._holomorphic
+        return bool(found) and self._complex_rule == "holomorphic"
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"

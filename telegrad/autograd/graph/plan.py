@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,7 @@ __all__ = [
     "RuleOfInput",
     "compile_rule",
     "fit",
+    "make_plan",
     "sum_over_broadcast",
 ]
 
@@ -76,45 +77,68 @@ def compile_rule(function: Callable[..., Any], known: set[str]) -> Rule:
     return Rule(function, needs)
 
 
-@final
-class Plan:
+class Plan(NamedTuple):
     """The values to save and the rules to run.
 
+    Attributes:
+        name: The name of the operation, for messages.
+        several: True if the first argument of the rules is a tuple, with one gradient per output.
+        saved: The saved values: inputs by their index, output k as -1 - k.
+        saved_names: Their names in messages; empty if they have none.
+        rules: The rules to run, in the order of their inputs.
+        options: The defaults of the options that rules name.
+        splits: True if each rule is for its own input alone.
+    """
+
+    name: str
+    several: bool
+    saved: Sequence[int]
+    saved_names: Sequence[str]
+    rules: tuple[RuleOfInput, ...]
+    options: Mapping[str, Any]
+    splits: bool = True
+
+
+def make_plan(
+    name: str,
+    names: Sequence[str],
+    outputs: Sequence[str],
+    rules: Mapping[str, Rule],
+    mask: int,
+    *,
+    several: bool,
+    options: Mapping[str, Any],
+) -> Plan:
+    """Returns the plan of an operation for one choice of inputs that need a gradient.
+
     Args:
+        name: The name of the operation.
         names: The name of each input.
         outputs: The name of each output.
         rules: The rule of each differentiable argument, by name.
         mask: A bit set: bit i is set if input i needs a gradient. Each such input has a rule.
-
-    Attributes:
-        saved: The saved values: inputs by their index, output k as -1 - k.
-        saved_names: Their names in messages.
-        rules: One rule per input that needs a gradient.
+        several: As in the plan.
+        options: As in the plan.
     """
-
-    __slots__ = ("rules", "saved", "saved_names")
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        outputs: Sequence[str],
-        rules: Mapping[str, Rule],
-        mask: int,
-    ) -> None:
-        differentiated = [i for i in range(len(names)) if mask >> i & 1]
-        places = {name: i for i, name in enumerate(names)}
-        places |= {name: -1 - k for k, name in enumerate(outputs)}
-        needed = {need for i in differentiated for need in rules[names[i]].needs}
-        kept = [name for name in places if name in needed]
-        numbers = {name: number for number, name in enumerate(kept)}
-        self.saved = tuple(places[name] for name in kept)
-        self.saved_names = tuple(kept)
-        self.rules: tuple[RuleOfInput, ...] = tuple(
+    differentiated = [i for i in range(len(names)) if mask >> i & 1]
+    places = {name: i for i, name in enumerate(names)}
+    places |= {name: -1 - k for k, name in enumerate(outputs)}
+    needed = {need for i in differentiated for need in rules[names[i]].needs}
+    kept = [name for name in places if name in needed]
+    numbers = {name: number for number, name in enumerate(kept)}
+    return Plan(
+        name,
+        several=several,
+        saved=tuple(places[name] for name in kept),
+        saved_names=tuple(kept),
+        rules=tuple(
             (i, rule.function, needs, *_places(needs))
             for i in differentiated
             for rule in [rules[names[i]]]
             for needs in [tuple(numbers.get(need, need) for need in rule.needs)]
-        )
+        ),
+        options=options,
+    )
 
 
 def _places(needs: tuple[Need, ...]) -> tuple[int | None, Pick | None]:

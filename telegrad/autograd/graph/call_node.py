@@ -1,0 +1,229 @@
+"""The node of one recorded call: it keeps what the rules of the call need, and runs them.
+
+`Operation` and `Function` create these nodes. A node refers to a `Plan`, which names the saved
+values and the rules.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Self, final
+
+import numpy as np
+
+from telegrad.arrays import is_inexact
+from telegrad.autograd.graph.node import Edge, Node, Value
+from telegrad.autograd.graph.plan import Need, Plan, RuleOfInput, fit
+from telegrad.autograd.tensor.tensor import AccumulateGrad, Gradients, Tensor, attach
+from telegrad.errors import AutogradError
+from telegrad.types import Shape
+
+__all__ = ["CallNode", "Segment", "refuse_changed"]
+
+
+class Segment(ABC):
+    """A part of the forward that `recompute` computes again in the backward."""
+
+    @abstractmethod
+    def compute(self) -> None:
+        """Gives its nodes the values that they saved in the forward; only once."""
+
+    @abstractmethod
+    def replace(self, nodes: Mapping[Node | None, CallNode]) -> None:
+        """Replaces its nodes: the keys of `nodes` are the present ones, the values the new ones."""
+
+
+@final
+class CallNode(Node):
+    """One recorded call, of an `Operation` or of a user's `Function`, which set the attributes.
+
+    `recompute` drops saved values at once; a segment computes them again.
+
+    Attributes:
+        _plan: The values to save and the rules to run.
+        _saved: The saved values, in the plan's order; None once they are freed. An entry is a Value
+            with its version for a Tensor; any other argument stands there as it was given.
+        _inputs: Shape and dtype of each input that a rule is for, at the input's index.
+        _options: The options of the call, as given.
+        _conjugated: True if the rules compute with conjugates.
+        _segment: Unset in all nodes but those of `recompute`.
+    """
+
+    __slots__ = ("_conjugated", "_inputs", "_options", "_plan", "_saved", "_segment")
+
+    _plan: Plan
+    _saved: list[Any] | None
+    _inputs: list[tuple[Shape, np.dtype[Any]] | None]
+    _options: Mapping[str, Any]
+    _conjugated: bool
+    _segment: Segment
+
+    @property
+    def name(self) -> str:
+        """The name of the operation, or of the user's class."""
+        return self._plan.name
+
+    @property
+    def splits(self) -> bool:
+        """True if `backward_of` runs the rules of some inputs alone."""
+        return self._plan.splits
+
+    def backward(
+        self, gradients: Gradients, rules: Iterable[RuleOfInput] | None = None
+    ) -> Gradients:
+        """Runs the rule of each input that needs a gradient, or some of these rules."""
+        plan, saved = self._plan, self._saved
+        if saved is None:
+            saved = self.restore_saved()
+        if plan.several:
+            gradient: Any = gradients
+            recorded = any(isinstance(g, Tensor) for g in gradients)
+        else:
+            gradient = gradients[0]
+            recorded = type(gradient) is not np.ndarray and isinstance(gradient, Tensor)
+        if self._conjugated:
+            gradient = _conjugate(gradient)
+        unpacked: list[Any] = []
+        for entry in saved:
+            if type(entry) is tuple:
+                value, version = entry
+                if (value.counter or value).changes != version:
+                    refuse_changed(value, version, self.name, self._what(len(unpacked)))
+                entry = self._recorded(len(unpacked), value) if recorded else value.array
+            unpacked.append(entry)
+        results: list[Any] = [None] * len(self.edges)
+        inputs: list[Any] = self._inputs
+        for i, rule, needs, only, pick in plan.rules if rules is None else rules:
+            if results[i] is not None:
+                continue
+            shape, dtype = inputs[i]
+            if only is not None:
+                result = rule(gradient, unpacked[only])
+            elif not needs:
+                result = rule(gradient)
+            elif pick is not None:
+                result = rule(gradient, *pick(unpacked))
+            else:
+                result = rule(gradient, *self._found(needs, i, shape, unpacked))
+            if result is None:
+                continue
+            if type(result) is list:
+                for k, each in enumerate(result[: len(results) - i], start=i):
+                    if each is not None and inputs[k] is not None:
+                        shape, dtype = inputs[k]
+                        each = _conjugate(each) if self._conjugated else each
+                        results[k] = fit(each, shape, dtype, self.edges[k])
+                continue
+            if self._conjugated:
+                result = _conjugate(result)
+            if type(result) is not np.ndarray or result.shape != shape or result.dtype is not dtype:
+                result = fit(result, shape, dtype, self.edges[i])
+            results[i] = result
+        return tuple(results)
+
+    def backward_of(self, gradients: Gradients, wanted: Sequence[int]) -> Gradients:
+        """Runs the rules of some of these inputs."""
+        return self.backward(gradients, [rule for rule in self._plan.rules if rule[0] in wanted])
+
+    def _recorded(self, k: int, value: Any) -> Tensor:
+        place = self._plan.saved[k]
+        edge = self.edges[place] if place >= 0 else (self, -1 - place)
+        if edge is None or not is_inexact(value.array.dtype):
+            return attach(value.array, None, memory=value)
+        return attach(value.array, *edge, memory=value)
+
+    def _found(
+        self, needs: tuple[Need, ...], i: int, shape: Shape, unpacked: list[Any]
+    ) -> list[Any]:
+        found: list[Any] = []
+        for need in needs:
+            if isinstance(need, int):
+                found.append(unpacked[need])
+            elif need == "shape":
+                found.append(shape)
+            elif need in self._options:
+                found.append(self._options[need])
+            else:
+                found.append(i if need == "i" else self._plan.options.get(need))
+        return found
+
+    def _what(self, k: int) -> str:
+        plan = self._plan
+        argument = plan.saved[k] >= 0
+        if not plan.saved_names:
+            return "a value" if argument else "the result"
+        return f"the {'argument' if argument else 'result'} {plan.saved_names[k]!r}"
+
+    # The saved values, and their end.
+
+    def release(self) -> None:
+        """Frees the saved values, if there are any."""
+        if self._saved:
+            self._saved = None
+
+    def saved_leaves(self) -> tuple[Any, ...]:
+        """Returns one item per saved entry: the entry if a leaf holds it, else None.
+
+        A segment that computes again must find the values of leaves unchanged.
+        """
+        return tuple([
+            entry if place >= 0 and _is_leaf(self.edges[place]) else None
+            for place, entry in zip(self._plan.saved, self._saved or (), strict=False)
+        ])  # fmt: skip
+
+    @property
+    def segment(self) -> Segment | None:
+        """The segment that computes the saved values again; None if the node kept them."""
+        return getattr(self, "_segment", None)
+
+    def drop_saved(self, segment: Segment) -> None:
+        """Drops the saved values; `segment` computes them again."""
+        self._saved = None
+        self._segment = segment
+
+    def take_saved(self, other: Self) -> None:
+        """Takes over the saved values of `other`, the same operation computed again."""
+        self._saved = other._saved
+        segment = other.segment
+        if segment is not None:
+            self._segment = segment
+
+    def restore_saved(self) -> list[Any]:
+        """Returns the saved values after the segment has computed them again.
+
+        Raises:
+            AutogradError: The values were freed: there is no segment, or it has computed before.
+        """
+        segment = self.segment
+        if segment is not None:
+            segment.compute()
+        if self._saved is None:
+            raise AutogradError(
+                f"what {self.name!r} saved for its gradient was freed by an earlier backward; "
+                "pass retain_graph=True to that one, or compute the forward again"
+            )
+        return self._saved
+
+
+def _is_leaf(edge: Edge | None) -> bool:
+    return edge is not None and isinstance(edge[0], AccumulateGrad)
+
+
+def refuse_changed(value: Value, version: int, operation: str, what: str) -> NoReturn:
+    """Raises an error: `what`, which `operation` saved at `version`, was changed in place.
+
+    Raises:
+        AutogradError: Always.
+    """
+    raise AutogradError(
+        f"{what} of shape {value.array.shape} that {operation!r} saved for its gradient "
+        f"was changed in place since (version {value.version}, saved at {version}); "
+        "write t = t + x instead of t += x, or assign t.data"
+    )
+
+
+def _conjugate(gradient: Any) -> Any:
+    if type(gradient) is tuple:
+        return tuple([None if g is None else np.conjugate(g) for g in gradient])
+    return np.conjugate(gradient)
