@@ -223,8 +223,8 @@ class Container:
                 "use it inside its `with dist_autograd.context()` block"
             )
         return (
-            f"worker {self.agent.info.name!r} knows no autograd context {context_id}; it hears of one by "
-            "the first call made to it inside `with dist_autograd.context()`"
+            f"worker {self.agent.info.name!r} knows no autograd context {context_id}; it hears of "
+            "one by the first call made to it inside `with dist_autograd.context()`"
         )
 
     def new_message(self) -> int:

@@ -205,7 +205,8 @@ def _warn(message: Message) -> None:
     words = (
         f"a Tensor that needs a gradient is {what} {message.call.function} but was sent to "
         f"{message.peer.name!r} outside of an autograd context: it arrives as one that needs "
-        "none; call inside `with dist_autograd.context()`, or send tensor.detach(), or use no_grad()"
+        "none; call inside `with dist_autograd.context()`, or send tensor.detach(), or use "
+        "no_grad()"
     )
     served = message.call.served
     function = None if served is None else inspect.unwrap(served)

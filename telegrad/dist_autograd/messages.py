@@ -243,7 +243,7 @@ def _words(value: object) -> str:
 
 
 def read_cause(body: object) -> BaseException:
-    """Returns the exception that `describe_cause` described; a RemoteError if it is unknown here."""
+    """Returns the exception that `describe_cause` described; a RemoteError if unknown here."""
     if not isinstance(body, dict):
         return RemoteError("the backward pass was aborted, and nothing readable says why")
     if body.get("error") is not None:

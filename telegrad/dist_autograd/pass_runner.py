@@ -100,8 +100,8 @@ class PassContext(Protocol):
 
 # -- functions of recorded passes ----------------------------------------------------------------
 #
-# Under `create_graph` a gradient is a Tensor with a place in the graph of the worker that computed it.
-# The message that takes it to another worker is recorded like any other: its sender has a send
+# Under `create_graph` a gradient is a Tensor with a place in the graph of the worker that computed
+# it. The message that takes it to another worker is recorded like any other: its sender has a send
 # function above the gradients, its receiver a recv function below them, for cuts of later passes.
 # The cut of the pass that sends the message was fixed before. It has neither function, or no path
 # leads on from them.
@@ -166,7 +166,7 @@ def record_received(
 
 
 def _home_of(message: PassMessage) -> Place | None:
-    """Returns the stream in which this thread has read a message's gradients, if they are on a GPU."""
+    """Returns the stream in which this thread has read gradients of a message, if on a GPU."""
     for _, slots in message.gradients:
         for gradient in slots:
             if gradient is not None and type(gradient) is not np.ndarray:
@@ -617,6 +617,6 @@ def _mismatch(sink: RecvFunction, context_id: int) -> AutogradError | ContextMis
     return ContextMismatchError(
         f"backward in autograd context {context_id} reached a value that was received from "
         f"{sink.peer.name!r} in context {sink.context_id}; receive it inside the context that "
-        "backward runs in, or detach() it; a function that serves calls of several contexts at once "
-        "computes for each call by itself, or under no_grad()"
+        "backward runs in, or detach() it; a function that serves calls of several contexts at "
+        "once computes for each call by itself, or under no_grad()"
     )

@@ -4,8 +4,9 @@
     float32   softmax, losses, normalisation, exponentials, logarithms, powers, sums and products
     as it is  all others: they compute in the dtype of their inputs, promoted as NumPy does
 
-The casts are recorded like any `astype`, so a gradient comes back in the dtype of its parameter, and
-the backward uses the dtypes of the forward. Micikevicius et al., "Mixed precision training" (2018).
+The casts are recorded like any `astype`, so a gradient comes back in the dtype of its parameter,
+and the backward uses the dtypes of the forward. Micikevicius et al., "Mixed precision training"
+(2018).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _SHORT: Final = """conv2d dot einsum inner linear matmul matvec tensordot vecmat
     attention recurrence"""
 _WIDE: Final = """affine arccos arcsin binary_cross_entropy binary_cross_entropy_with_logits cosh
     cross_entropy cumprod cumsum exp exp2 expm1 float_power log log10 log1p log2 log_softmax
-    matrix_norm mean_cross_entropy norm normalize power prod reciprocal sinh softmax softplus sum tan vector_norm
-    loss"""
+    matrix_norm mean_cross_entropy norm normalize power prod reciprocal sinh softmax softplus sum
+    tan vector_norm loss"""
 
 PRECISION: Final[Mapping[str, bool]] = {
     **dict.fromkeys(_SHORT.split(), True),

@@ -9,8 +9,9 @@ the counts reach zero whichever edges carry gradients:
                                              nothing is freed, D passes none on
                                       sink   gets `sink(node, None)`: it can tell the other side
 
-On GPUs a task runs in the streams that made its roots and sources, in whatever thread it runs; if these
-are on the host, in the streams of the next nodes. Events order the streams (`telegrad.arrays.streams`).
+On GPUs a task runs in the streams that made its roots and sources, in whatever thread it runs; if
+these are on the host, in the streams of the next nodes. Events order the streams
+(`telegrad.arrays.streams`).
 
 Counts, buffers and results belong to the task, so several tasks may run through the same nodes.
 Ready nodes are kept as a stack, so gradients of leaves are ready as early as possible.

@@ -16,8 +16,8 @@ names what it needs:
 A call saves only values that rules name, and only rules of arguments that need a gradient count. A
 saved value is the array that the Tensor held at that time. A rule may return more axes or another
 dtype than its argument has (broadcasting, promotion): the node sums and casts. A rule may return
-None for no gradient, or a list with the gradients of its argument and of those that follow it, where
-one computation finds several.
+None for no gradient, or a list with the gradients of its argument and of those that follow it,
+where one computation finds several.
 
 With several outputs `g` is a tuple with one gradient per output, None for an output without one.
 
@@ -128,7 +128,7 @@ class Operation:
         self.rules = {argument: compile_rule(rule, known) for argument, rule in rules.items()}
         if not rules.keys() <= {*self.array_names}:
             raise ValueError(f"{name!r} has rules for unknown arguments: {sorted(rules)}")
-        # By the bit set of inputs that need a gradient, and by names unless they are the usual ones.
+        # By the bit set of inputs that need a gradient, and by their names if not the usual ones.
         self._plans: dict[int | tuple[tuple[str, ...], int], Plan] = {}
 
     @property

@@ -142,12 +142,17 @@ triu: Operation
 _AXES: Final = {"offset": 0, "axis1": 0, "axis2": 1}
 
 # fmt: off
-diagonal    = numpy_function(np.diagonal, "a", view=True, options=_AXES, complex_rule="own",
-                             a=lambda g, shape, offset, axis1, axis2: on_diagonal(g, into=shape, offset=offset, axis1=axis1, axis2=axis2))
-on_diagonal = primitive("on_diagonal", _on_diagonal, "a", options={"into": (), **_AXES}, complex_rule="own",
-                        a=lambda g, offset, axis1, axis2: diagonal(g, offset=offset, axis1=axis1, axis2=axis2))
-tril        = numpy_function(np.tril, "m", options={"k": 0}, complex_rule="own", m=lambda g, k: tril(g, k=k))
-triu        = numpy_function(np.triu, "m", options={"k": 0}, complex_rule="own", m=lambda g, k: triu(g, k=k))
+diagonal    = numpy_function(
+    np.diagonal, "a", view=True, options=_AXES, complex_rule="own",
+    a=lambda g, shape, offset, axis1, axis2:
+        on_diagonal(g, into=shape, offset=offset, axis1=axis1, axis2=axis2))
+on_diagonal = primitive(
+    "on_diagonal", _on_diagonal, "a", options={"into": (), **_AXES}, complex_rule="own",
+    a=lambda g, offset, axis1, axis2: diagonal(g, offset=offset, axis1=axis1, axis2=axis2))
+tril        = numpy_function(np.tril, "m", options={"k": 0}, complex_rule="own",
+                             m=lambda g, k: tril(g, k=k))
+triu        = numpy_function(np.triu, "m", options={"k": 0}, complex_rule="own",
+                             m=lambda g, k: triu(g, k=k))
 # fmt: on
 
 
@@ -329,8 +334,10 @@ folded: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
-windows = primitive("sliding_window_view", _windows, "x", stands_for=(sliding_window_view,), view=True, complex_rule=_H, kernels={"cupy": windows_twin},
-                    options={"window_shape": None, "axis": None}, x=lambda g, shape, axis: folded(g, into=shape, axis=axis))
+windows = primitive("sliding_window_view", _windows, "x", stands_for=(sliding_window_view,),
+                    view=True, complex_rule=_H, kernels={"cupy": windows_twin},
+                    options={"window_shape": None, "axis": None},
+                    x=lambda g, shape, axis: folded(g, into=shape, axis=axis))
 folded  = primitive("folded", _folded, "a", complex_rule=_H, options={"into": (), "axis": None},
                     a=lambda g, shape, into, axis: windows(g, shape[len(into):], axis))
 # fmt: on

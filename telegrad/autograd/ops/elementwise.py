@@ -80,10 +80,11 @@ conjugate: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
-sign       = numpy_function(np.sign,       "x", complex_rule="own", kernels={"cupy": _sign}, x=_of_sign)
+sign       = numpy_function(np.sign, "x", complex_rule="own", kernels={"cupy": _sign}, x=_of_sign)
 negative   = numpy_function(np.negative,   "x", complex_rule=_H, x=lambda g: -g)
 positive   = numpy_function(np.positive,   "x", complex_rule=_H, x=lambda g: g)
-copy       = numpy_function(np.copy,       "a", complex_rule=_H, options={"order": "K", "subok": False}, a=lambda g: g)
+copy       = numpy_function(np.copy, "a", complex_rule=_H, options={"order": "K", "subok": False},
+                            a=lambda g: g)
 absolute   = numpy_function(np.absolute,   "x", complex_rule="own", x=lambda g, x: g * sign(x))
 square     = numpy_function(np.square,     "x", complex_rule=_H, x=lambda g, x: g * (2 * x))
 sqrt       = numpy_function(np.sqrt,       "x", complex_rule=_H, x=lambda g, y: g * 0.5 / y)
@@ -151,17 +152,32 @@ def _share(g: Any, a: Any, b: Any) -> Any:
 where: Operation  # declared here, because rules above its definition name it
 
 # fmt: off
-add          = numpy_function(np.add,          "x1 x2", complex_rule=_H, x1=lambda g: g,          x2=lambda g: g)
-subtract     = numpy_function(np.subtract,     "x1 x2", complex_rule=_H, x1=lambda g: g,          x2=lambda g: -g)
-multiply     = numpy_function(np.multiply,     "x1 x2", complex_rule=_H, x1=lambda g, x2: g * x2, x2=lambda g, x1: g * x1)
-divide       = numpy_function(np.divide,       "x1 x2", complex_rule=_H, x1=lambda g, x2: g / x2, x2=lambda g, y, x2: -g * y / x2)
-power        = numpy_function(np.power,        "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: g * base_slope(x1, x2),
-                                                                         x2=lambda g, y, x1: g * exponent_slope(y, x1))
-maximum      = numpy_function(np.maximum,      "x1 x2", x1=lambda g, x1, x2: _share(g, x1, x2), x2=lambda g, x1, x2: _share(g, x2, x1))
-minimum      = numpy_function(np.minimum,      "x1 x2", x1=lambda g, x1, x2: _share(g, x2, x1), x2=lambda g, x1, x2: _share(g, x1, x2))
-where        = primitive("where", _where, "condition a b", complex_rule=_H, a=lambda g, condition: where(condition, g, 0.0),
-                                                                            b=lambda g, condition: where(condition, 0.0, g))
-clip         = primitive("clip",  _clip,  "a", options={"low": None, "high": None}, a=lambda g, a, low, high: where(_inside(a, low, high), g, 0.0))
+add          = numpy_function(np.add, "x1 x2", complex_rule=_H,
+                              x1=lambda g: g,
+                              x2=lambda g: g)
+subtract     = numpy_function(np.subtract, "x1 x2", complex_rule=_H,
+                              x1=lambda g: g,
+                              x2=lambda g: -g)
+multiply     = numpy_function(np.multiply, "x1 x2", complex_rule=_H,
+                              x1=lambda g, x2: g * x2,
+                              x2=lambda g, x1: g * x1)
+divide       = numpy_function(np.divide, "x1 x2", complex_rule=_H,
+                              x1=lambda g, x2: g / x2,
+                              x2=lambda g, y, x2: -g * y / x2)
+power        = numpy_function(np.power, "x1 x2", complex_rule=_H,
+                              x1=lambda g, x1, x2: g * base_slope(x1, x2),
+                              x2=lambda g, y, x1: g * exponent_slope(y, x1))
+maximum      = numpy_function(np.maximum, "x1 x2",
+                              x1=lambda g, x1, x2: _share(g, x1, x2),
+                              x2=lambda g, x1, x2: _share(g, x2, x1))
+minimum      = numpy_function(np.minimum, "x1 x2",
+                              x1=lambda g, x1, x2: _share(g, x2, x1),
+                              x2=lambda g, x1, x2: _share(g, x1, x2))
+where        = primitive("where", _where, "condition a b", complex_rule=_H,
+                         a=lambda g, condition: where(condition, g, 0.0),
+                         b=lambda g, condition: where(condition, 0.0, g))
+clip         = primitive("clip", _clip, "a", options={"low": None, "high": None},
+                         a=lambda g, a, low, high: where(_inside(a, low, high), g, 0.0))
 # fmt: on
 
 

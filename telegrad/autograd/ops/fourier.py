@@ -78,16 +78,33 @@ _MANY: Final = {"s": None, "axes": None, "norm": None}
 _H: Final = "holomorphic"
 
 # fmt: off
-fft       = numpy_function(np.fft.fft,       "a", options=_ONE,  complex_rule=_H,    a=lambda g, shape, axis, norm: _fitted(np.fft.fft(g, axis=axis, norm=norm), shape))
-ifft      = numpy_function(np.fft.ifft,      "a", options=_ONE,  complex_rule=_H,    a=lambda g, shape, axis, norm: _fitted(np.fft.ifft(g, axis=axis, norm=norm), shape))
+fft       = numpy_function(
+    np.fft.fft, "a", options=_ONE, complex_rule=_H,
+    a=lambda g, shape, axis, norm: _fitted(np.fft.fft(g, axis=axis, norm=norm), shape))
+ifft      = numpy_function(
+    np.fft.ifft, "a", options=_ONE, complex_rule=_H,
+    a=lambda g, shape, axis, norm: _fitted(np.fft.ifft(g, axis=axis, norm=norm), shape))
 rfft      = numpy_function(np.fft.rfft,      "a", options=_ONE,  complex_rule="own", a=_of_rfft)
 irfft     = numpy_function(np.fft.irfft,     "a", options=_ONE,  complex_rule="own", a=_of_irfft)
-fft2      = numpy_function(np.fft.fft2,      "a", options=_TWO,  complex_rule=_H, kernels={"cupy": fourier_twin("fft2", (-2, -1))},    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
-ifft2     = numpy_function(np.fft.ifft2,     "a", options=_TWO,  complex_rule=_H, kernels={"cupy": fourier_twin("ifft2", (-2, -1))},    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
-fftn      = numpy_function(np.fft.fftn,      "a", options=_MANY, complex_rule=_H, kernels={"cupy": fourier_twin("fftn", None)},    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
-ifftn     = numpy_function(np.fft.ifftn,     "a", options=_MANY, complex_rule=_H, kernels={"cupy": fourier_twin("ifftn", None)},    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
-fftshift  = numpy_function(np.fft.fftshift,  "x", options={"axes": None}, complex_rule=_H, x=lambda g, axes: np.fft.ifftshift(g, axes))
-ifftshift = numpy_function(np.fft.ifftshift, "x", options={"axes": None}, complex_rule=_H, x=lambda g, axes: np.fft.fftshift(g, axes))
+fft2      = numpy_function(
+    np.fft.fft2, "a", options=_TWO, complex_rule=_H,
+    kernels={"cupy": fourier_twin("fft2", (-2, -1))},
+    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
+ifft2     = numpy_function(
+    np.fft.ifft2, "a", options=_TWO, complex_rule=_H,
+    kernels={"cupy": fourier_twin("ifft2", (-2, -1))},
+    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
+fftn      = numpy_function(
+    np.fft.fftn, "a", options=_MANY, complex_rule=_H, kernels={"cupy": fourier_twin("fftn", None)},
+    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
+ifftn     = numpy_function(
+    np.fft.ifftn, "a", options=_MANY, complex_rule=_H,
+    kernels={"cupy": fourier_twin("ifftn", None)},
+    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
+fftshift  = numpy_function(np.fft.fftshift, "x", options={"axes": None}, complex_rule=_H,
+                           x=lambda g, axes: np.fft.ifftshift(g, axes))
+ifftshift = numpy_function(np.fft.ifftshift, "x", options={"axes": None}, complex_rule=_H,
+                           x=lambda g, axes: np.fft.fftshift(g, axes))
 # fmt: on
 
 

@@ -242,12 +242,16 @@ def _split_there(function: Any) -> dict[str, Any]:
 
 
 # fmt: off
-array_split = numpy_function(np.array_split, "ary", outputs="*", view=True, options=_INTO, complex_rule="own", kernels=_split_there(np.array_split),
-                             ary=lambda g, shape, indices_or_sections, axis: _joined(g, shape, indices_or_sections, axis))
-split       = numpy_function(np.split,       "ary", outputs="*", view=True, options=_INTO, complex_rule="own", kernels=_split_there(np.split),
-                             ary=lambda g, shape, indices_or_sections, axis: _joined(g, shape, indices_or_sections, axis))
-unstack     = numpy_function(np.unstack,     "x",   outputs="*", view=True, options={"axis": 0}, complex_rule="own", kernels={"cupy": _rows},
-                             x=_stacked)
+array_split = numpy_function(
+    np.array_split, "ary", outputs="*", view=True, options=_INTO, complex_rule="own",
+    kernels=_split_there(np.array_split),
+    ary=lambda g, shape, indices_or_sections, axis: _joined(g, shape, indices_or_sections, axis))
+split       = numpy_function(
+    np.split, "ary", outputs="*", view=True, options=_INTO, complex_rule="own",
+    kernels=_split_there(np.split),
+    ary=lambda g, shape, indices_or_sections, axis: _joined(g, shape, indices_or_sections, axis))
+unstack     = numpy_function(np.unstack, "x", outputs="*", view=True, options={"axis": 0},
+                             complex_rule="own", kernels={"cupy": _rows}, x=_stacked)
 # fmt: on
 
 

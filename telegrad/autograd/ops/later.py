@@ -1,4 +1,4 @@
-"""The files of operations that operators and methods of Tensors do not need, loaded when first used.
+"""The files of operations that operators and methods do not need, loaded when first used.
 
 A NumPy function without an entry loads them when it gets a Tensor, so `import telegrad` does not
 pay for them. `special` waits for `scipy.special`.

@@ -117,16 +117,23 @@ dropout: Operation
 _FORM: Final = {"approximate": "none"}
 
 # fmt: off
-leaky_relu   = primitive("leaky_relu",   _leaky_relu,   "a", options={"slope": 0.01}, a=lambda g, a, slope: where(a > 0, g, g * slope))
-elu          = primitive("elu",          _elu,          "a", options={"alpha": 1.0, "scale": 1.0},
-                         a=lambda g, y, alpha, scale: where(y > 0, g * scale, g * (y + alpha * scale)))
-hardtanh     = primitive("hardtanh",     _hardtanh,     "a", options={"low": -1.0, "high": 1.0}, a=lambda g, a, low, high: g * ((a > low) & (a < high)))
+leaky_relu   = primitive("leaky_relu", _leaky_relu, "a", options={"slope": 0.01},
+                         a=lambda g, a, slope: where(a > 0, g, g * slope))
+elu          = primitive(
+    "elu", _elu, "a", options={"alpha": 1.0, "scale": 1.0},
+    a=lambda g, y, alpha, scale: where(y > 0, g * scale, g * (y + alpha * scale)))
+hardtanh     = primitive("hardtanh", _hardtanh, "a", options={"low": -1.0, "high": 1.0},
+                         a=lambda g, a, low, high: g * ((a > low) & (a < high)))
 softplus     = primitive("softplus",     _softplus,     "a", a=lambda g, a: g * sigmoid(a))
-silu         = primitive("silu",         _silu,         "a", a=lambda g, a: g * _silu_slope(sigmoid(a), a))
-gelu         = primitive("gelu",         kernels.gelu,  "x", options=_FORM, x=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate))
-gelu_slope   = primitive("gelu_slope",   _gelu_slope,   "b x", options=_FORM, b=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate),
-                                                                              x=lambda g, b, x, approximate: g * b * _bend(x, approximate))
-dropout      = primitive("dropout", kernels.dropout, "x", options={"key": 0, "p": 0.5}, x=lambda g, key, p: dropout(g, key=key, p=p))
+silu         = primitive("silu", _silu, "a",
+                         a=lambda g, a: g * _silu_slope(sigmoid(a), a))
+gelu         = primitive("gelu", kernels.gelu, "x", options=_FORM,
+                         x=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate))
+gelu_slope   = primitive("gelu_slope", _gelu_slope, "b x", options=_FORM,
+                         b=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate),
+                         x=lambda g, b, x, approximate: g * b * _bend(x, approximate))
+dropout      = primitive("dropout", kernels.dropout, "x", options={"key": 0, "p": 0.5},
+                         x=lambda g, key, p: dropout(g, key=key, p=p))
 # fmt: on
 
 
@@ -232,14 +239,17 @@ def _returned(g: Any, labels: Any, classes: int) -> Any:
 
 
 # fmt: off
-binary_cross_entropy = primitive("binary_cross_entropy", _binary_cross_entropy, "p t",
-                                 p=lambda g, p, t: g * (p - t) / maximum(p * (1 - p), _least(_LEAST_VARIANCE, p)),
-                                 t=lambda g, p: -g * _log_odds(p))
+binary_cross_entropy = primitive(
+    "binary_cross_entropy", _binary_cross_entropy, "p t",
+    p=lambda g, p, t: g * (p - t) / maximum(p * (1 - p), _least(_LEAST_VARIANCE, p)),
+    t=lambda g, p: -g * _log_odds(p))
 cross_entropy_of_logits = primitive("binary_cross_entropy_with_logits", _of_logits, "x t",
                                     x=lambda g, x, t: g * (sigmoid(x) - t), t=lambda g, x: -g * x)
-huber                = primitive("huber",  _huber,  "z", options={"delta": 1.0}, z=lambda g, z, delta: g * clip(z, low=-delta, high=delta))
+huber                = primitive("huber", _huber, "z", options={"delta": 1.0},
+                                 z=lambda g, z, delta: g * clip(z, low=-delta, high=delta))
 # The values `a[..., label]` along the last axis.
-picked               = primitive("picked", _picked, "a labels", a=lambda g, labels, shape: _returned(g, labels, shape[-1]))
+picked               = primitive("picked", _picked, "a labels",
+                                 a=lambda g, labels, shape: _returned(g, labels, shape[-1]))
 # fmt: on
 
 
@@ -318,10 +328,14 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
 
 
 # fmt: off
-normalize = primitive("normalize", kernels.normalize, "x", arrays="weight bias", outputs="y scale mean variance", options=_OPTIONS,
-                      x=lambda g, x, scale, mean, weight, over, centred: _input(g, x, scale, mean, weight, over, centred),
-                      weight=lambda g, x, scale, mean, weight, over, centred: _weight(g, x, scale, mean, weight, over, centred),
-                      bias=lambda g, over: _bias(g[0], over))
+normalize = primitive(
+    "normalize", kernels.normalize, "x", arrays="weight bias", outputs="y scale mean variance",
+    options=_OPTIONS,
+    x=lambda g, x, scale, mean, weight, over, centred:
+        _input(g, x, scale, mean, weight, over, centred),
+    weight=lambda g, x, scale, mean, weight, over, centred:
+        _weight(g, x, scale, mean, weight, over, centred),
+    bias=lambda g, over: _bias(g[0], over))
 # `x * weight + bias` with one number per channel, the second axis.
 affine    = primitive("affine", _affine, "x weight bias",
                       x=lambda g, x, weight: g * _beside(weight, x.ndim, None),
@@ -361,8 +375,10 @@ def _of_rows(g: Any, indices: Array, shape: Shape, padding_idx: int | None, spar
 
 # fmt: off
 _choose: Operation = primitive(
-    "embedding", _rows_of, "weight", complex_rule="own", options={"indices": (), "padding_idx": None, "sparse": False},
-    weight=lambda g, shape, indices, padding_idx, sparse: _of_rows(g, indices, shape, padding_idx, sparse))
+    "embedding", _rows_of, "weight", complex_rule="own",
+    options={"indices": (), "padding_idx": None, "sparse": False},
+    weight=lambda g, shape, indices, padding_idx, sparse:
+        _of_rows(g, indices, shape, padding_idx, sparse))
 # fmt: on
 
 
@@ -440,16 +456,23 @@ spread_places: Operation
 spread_means: Operation
 
 # fmt: off
-max_pool2d    = primitive("max_pool2d",    kernels.max_pool2d,  "x", outputs="largest places", options=_LAID,
-                          x=lambda g, places, windows, shape: spread_places(g[0], places, windows=windows, shape_of=shape))
+max_pool2d    = primitive(
+    "max_pool2d", kernels.max_pool2d, "x", outputs="largest places", options=_LAID,
+    x=lambda g, places, windows, shape:
+        spread_places(g[0], places, windows=windows, shape_of=shape))
 spread_places = primitive("spread_places", _spread_places,      "b places", options=_SHAPED,
                           b=lambda g, places, windows: pick_places(g, places, windows=windows))
-pick_places   = primitive("pick_places",   kernels.pick_places, "x places", options=_LAID,
-                          x=lambda g, places, windows, shape: spread_places(g, places, windows=windows, shape_of=shape))
-mean_pool2d   = primitive("mean_pool2d",   kernels.mean_pool2d, "x", options=_COUNTED,
-                          x=lambda g, windows, count_padding, shape: spread_means(g, windows=windows, count_padding=count_padding, shape_of=shape))
-spread_means  = primitive("spread_means",  _spread_means,       "b", options=_BOTH,
-                          b=lambda g, windows, count_padding: mean_pool2d(g, windows=windows, count_padding=count_padding))
+pick_places   = primitive(
+    "pick_places", kernels.pick_places, "x places", options=_LAID,
+    x=lambda g, places, windows, shape: spread_places(g, places, windows=windows, shape_of=shape))
+mean_pool2d   = primitive(
+    "mean_pool2d", kernels.mean_pool2d, "x", options=_COUNTED,
+    x=lambda g, windows, count_padding, shape:
+        spread_means(g, windows=windows, count_padding=count_padding, shape_of=shape))
+spread_means  = primitive(
+    "spread_means", _spread_means, "b", options=_BOTH,
+    b=lambda g, windows, count_padding:
+        mean_pool2d(g, windows=windows, count_padding=count_padding))
 # fmt: on
 
 
@@ -473,16 +496,23 @@ conv2d_input: Operation  # declared here, because the rules name each other
 conv2d_weight: Operation
 
 # fmt: off
-conv2d        = primitive("conv2d",        kernels.conv2d, "x weight", arrays="bias", options=_CONV_LAID,
-                          x=lambda g, weight, windows, groups, shape: conv2d_input(g, weight, windows=windows, groups=groups, shape_of=shape),
-                          weight=lambda g, x, windows, groups, shape: conv2d_weight(g, x, windows=windows, groups=groups, shape_of=shape),
-                          bias=lambda g: reduce_sum(g, axis=(0, 2, 3)))
-conv2d_input  = primitive("conv2d_input",  _conv_input,         "b weight", options=_CONV_SHAPED,
-                          b=lambda g, weight, windows, groups: conv2d(g, weight, windows=windows, groups=groups),
-                          weight=lambda g, b, windows, groups, shape: conv2d_weight(b, g, windows=windows, groups=groups, shape_of=shape))
-conv2d_weight = primitive("conv2d_weight", _conv_weight,        "b x",      options=_CONV_SHAPED,
-                          b=lambda g, x, windows, groups: conv2d(x, g, windows=windows, groups=groups),
-                          x=lambda g, b, windows, groups, shape: conv2d_input(b, g, windows=windows, groups=groups, shape_of=shape))
+conv2d        = primitive(
+    "conv2d", kernels.conv2d, "x weight", arrays="bias", options=_CONV_LAID,
+    x=lambda g, weight, windows, groups, shape:
+        conv2d_input(g, weight, windows=windows, groups=groups, shape_of=shape),
+    weight=lambda g, x, windows, groups, shape:
+        conv2d_weight(g, x, windows=windows, groups=groups, shape_of=shape),
+    bias=lambda g: reduce_sum(g, axis=(0, 2, 3)))
+conv2d_input  = primitive(
+    "conv2d_input", _conv_input, "b weight", options=_CONV_SHAPED,
+    b=lambda g, weight, windows, groups: conv2d(g, weight, windows=windows, groups=groups),
+    weight=lambda g, b, windows, groups, shape:
+        conv2d_weight(b, g, windows=windows, groups=groups, shape_of=shape))
+conv2d_weight = primitive(
+    "conv2d_weight", _conv_weight, "b x", options=_CONV_SHAPED,
+    b=lambda g, x, windows, groups: conv2d(x, g, windows=windows, groups=groups),
+    x=lambda g, b, windows, groups, shape:
+        conv2d_input(b, g, windows=windows, groups=groups, shape_of=shape))
 # fmt: on
 
 

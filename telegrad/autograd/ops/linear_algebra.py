@@ -3,10 +3,11 @@
 Each rule below first describes the change of the factors, and the code computes its adjoint. M is
 the change of A in the basis of the factors. F divides by the differences of the values of A:
 
-    A = V diag(w) V^H      M = V^H dA V      dw = diag(M)     dV = V (F o M)            F = 1 / (wj - wi)
-    A = V diag(w) V^-1     M = V^-1 dA V     dw = diag(M)     dV = V (F o M), normalised
-    A = U diag(s) V^H      M = U^H dA V      ds = re diag(M)  dU = U (F o (M s + s M^H)), F = 1 / (sj^2 - si^2)
-    A = Q R                M = Q^H dA R^-1   dR = up(M + M^H) R                         up: diagonal halved
+    A = V diag(w) V^H    M = V^H dA V     dw = diag(M)     dV = V (F o M)   F = 1 / (wj - wi)
+    A = V diag(w) V^-1   M = V^-1 dA V    dw = diag(M)     dV = V (F o M), normalised
+    A = U diag(s) V^H    M = U^H dA V     ds = re diag(M)  dU = U (F o (M s + s M^H))
+                                                           F = 1 / (sj^2 - si^2)
+    A = Q R              M = Q^H dA R^-1  dR = up(M + M^H) R      up: diagonal halved
 
 Vectors are determined up to a factor of length 1; the vectors of equal values are determined up to
 a rotation. The rules return the change without that freedom, which is right for losses that do not
@@ -245,11 +246,16 @@ def _of_qr(g: Any, a: Any, q: Any, r: Any) -> Any:
 
 
 # fmt: off
-eigh  = numpy_function(np.linalg.eigh,  "a", outputs="values vectors", options={"UPLO": "L"}, complex_rule=_OWN, a=_of_eigh)
+eigh  = numpy_function(np.linalg.eigh, "a", outputs="values vectors", options={"UPLO": "L"},
+                       complex_rule=_OWN, a=_of_eigh)
 eig   = numpy_function(np.linalg.eig,   "a", outputs="values vectors", complex_rule=_OWN, a=_of_eig)
-svd   = primitive("svd",  np.linalg.svd,  "a", outputs="u s vh", options={"full_matrices": True, "hermitian": False}, complex_rule=_OWN,
-                  a=lambda g, u, s, vh, hermitian: _of_hermitian(g, u, s, vh) if hermitian else _of_svd(g, u, s, vh))
-qr    = primitive("qr",   np.linalg.qr,   "a", outputs="q r", options={"mode": "reduced"}, complex_rule=_OWN, a=_of_qr)
+svd   = primitive(
+    "svd", np.linalg.svd, "a", outputs="u s vh",
+    options={"full_matrices": True, "hermitian": False}, complex_rule=_OWN,
+    a=lambda g, u, s, vh, hermitian:
+        _of_hermitian(g, u, s, vh) if hermitian else _of_svd(g, u, s, vh))
+qr    = primitive("qr", np.linalg.qr, "a", outputs="q r", options={"mode": "reduced"},
+                  complex_rule=_OWN, a=_of_qr)
 # fmt: on
 
 
@@ -455,12 +461,18 @@ _H: Final = "holomorphic"
 
 # fmt: off
 inv        = numpy_function(np.linalg.inv,      "a",   complex_rule=_H, a=_of_inverse)
-solve      = numpy_function(np.linalg.solve,    "a b", kernels={"cupy": _solve_there}, complex_rule=_H, a=_of_matrix, b=lambda g, a, shape: _of_right_side(g, a, len(shape) == 1))
+solve      = numpy_function(np.linalg.solve, "a b", kernels={"cupy": _solve_there}, complex_rule=_H,
+                            a=_of_matrix,
+                            b=lambda g, a, shape: _of_right_side(g, a, len(shape) == 1))
 det        = numpy_function(np.linalg.det,      "a",   complex_rule=_H, a=_of_determinant)
-slogdet    = numpy_function(np.linalg.slogdet,  "a",   complex_rule="own", outputs="sign logabsdet", a=_of_sign_and_logarithm)
-cholesky   = numpy_function(np.linalg.cholesky, "a",   kernels={"cupy": _cholesky_there}, complex_rule="own", options={"upper": False}, a=_of_factor)
-lower_half = primitive("lower_half", _lower_half, "a", complex_rule="own", a=lambda g: lower_half(g))
-slope      = primitive("cofactors_slope", _cofactors_slope, "g a", complex_rule=_H, g=lambda g, a: slope(g, a))
+slogdet    = numpy_function(np.linalg.slogdet, "a", complex_rule="own", outputs="sign logabsdet",
+                            a=_of_sign_and_logarithm)
+cholesky   = numpy_function(np.linalg.cholesky, "a", kernels={"cupy": _cholesky_there},
+                            complex_rule="own", options={"upper": False}, a=_of_factor)
+lower_half = primitive("lower_half", _lower_half, "a", complex_rule="own",
+                       a=lambda g: lower_half(g))
+slope      = primitive("cofactors_slope", _cofactors_slope, "g a", complex_rule=_H,
+                       g=lambda g, a: slope(g, a))
 cofactors  = primitive("cofactors", _cofactors, "a",   complex_rule=_H, a=lambda g, a: slope(g, a))
 # fmt: on
 
@@ -569,8 +581,12 @@ def _of_target(g: Any, a: Any, b: Any, x: Any, rcond: Any) -> Any:
 
 
 # fmt: off
-pinv  = numpy_function(np.linalg.pinv, "a", options={"rcond": None, "hermitian": False, "rtol": None}, complex_rule=_OWN, a=lambda g, a, y, hermitian: _of_hermitian_pinv(g, a, y) if hermitian else _of_pinv(g, a, y))
-lstsq = numpy_function(np.linalg.lstsq, "a b", outputs="x residuals rank s", options={"rcond": None}, complex_rule=_OWN, kernels={"cupy": _lstsq},
+pinv  = numpy_function(
+    np.linalg.pinv, "a", options={"rcond": None, "hermitian": False, "rtol": None},
+    complex_rule=_OWN,
+    a=lambda g, a, y, hermitian: _of_hermitian_pinv(g, a, y) if hermitian else _of_pinv(g, a, y))
+lstsq = numpy_function(np.linalg.lstsq, "a b", outputs="x residuals rank s",
+                       options={"rcond": None}, complex_rule=_OWN, kernels={"cupy": _lstsq},
                        a=_of_system, b=_of_target)
 # fmt: on
 
@@ -645,7 +661,12 @@ def _of_norm(g: Any, y: Any, x: Any, order: Any, axis: Any) -> Any:
 # CuPy before version 14 has neither of these two functions.
 
 
-def _vector_norm_there(x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:  # noqa: A002
+def _vector_norm_there(
+    x: Any,
+    axis: Any = None,
+    keepdims: bool = False,
+    ord: Any = 2,  # noqa: A002  NumPy's name
+) -> Any:
     axes = axes_of(axis, x.ndim)
     rest = tuple([k for k in range(x.ndim) if k not in axes])
     size = math.prod([x.shape[k] for k in axes])
@@ -661,9 +682,17 @@ def _matrix_norm_there(x: Any, keepdims: bool = False, ord: Any = "fro") -> Any:
 _ANY: Final = {"ord": None, "axis": None, "keepdims": False}
 
 # fmt: off
-norm        = numpy_function(np.linalg.norm,        "x", complex_rule="own", options=_ANY, x=lambda g, y, x, ord, axis: _of_norm(g, y, x, ord, axis))  # noqa: A006  NumPy's name
-vector_norm = numpy_function(np.linalg.vector_norm, "x", kernels={"cupy": _vector_norm_there}, complex_rule="own", options={**_ANY, "ord": 2}, x=lambda g, y, x, ord, axis: _of_vector(g, y, x, ord, axes_of(axis, x.ndim)))  # noqa: A006  NumPy's name
-matrix_norm = numpy_function(np.linalg.matrix_norm, "x", kernels={"cupy": _matrix_norm_there}, complex_rule="own", options={"ord": "fro", "keepdims": False}, x=lambda g, y, x, ord: _of_matrix_norm(g, y, x, ord, (x.ndim - 2, x.ndim - 1)))  # noqa: A006  NumPy's name
+norm        = numpy_function(
+    np.linalg.norm, "x", complex_rule="own", options=_ANY,
+    x=lambda g, y, x, ord, axis: _of_norm(g, y, x, ord, axis))  # noqa: A006
+vector_norm = numpy_function(
+    np.linalg.vector_norm, "x", kernels={"cupy": _vector_norm_there}, complex_rule="own",
+    options={**_ANY, "ord": 2},
+    x=lambda g, y, x, ord, axis: _of_vector(g, y, x, ord, axes_of(axis, x.ndim)))  # noqa: A006
+matrix_norm = numpy_function(
+    np.linalg.matrix_norm, "x", kernels={"cupy": _matrix_norm_there}, complex_rule="own",
+    options={"ord": "fro", "keepdims": False},
+    x=lambda g, y, x, ord: _of_matrix_norm(g, y, x, ord, (x.ndim - 2, x.ndim - 1)))  # noqa: A006
 # fmt: on
 
 constants(np.linalg.matrix_rank)

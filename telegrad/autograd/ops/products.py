@@ -135,10 +135,14 @@ def contraction(subscripts: str) -> Operation:
     Args:
         subscripts: The labels, such as `ij,jk->ik`; each at most once in an operand.
     """
-    # fmt: off
-    return primitive("einsum", _kernel(subscripts), "a b", complex_rule="holomorphic", a=lambda g, b, shape: toward(g, b, shape, subscripts, 0),
-                                                                                       b=lambda g, a, shape: toward(g, a, shape, subscripts, 1))
-    # fmt: on
+    return primitive(
+        "einsum",
+        _kernel(subscripts),
+        "a b",
+        complex_rule="holomorphic",
+        a=lambda g, b, shape: toward(g, b, shape, subscripts, 0),
+        b=lambda g, a, shape: toward(g, a, shape, subscripts, 1),
+    )
 
 
 @lru_cache(_REMEMBERED_PLANS)
@@ -233,8 +237,10 @@ place: Operation  # declared here, because the rule of collapse names it
 _BY: Final = {"subscripts": ""}
 
 # fmt: off
-collapse = primitive("einsum",   _collapse, "a", options=_BY, view=True, complex_rule="own", a=lambda g, shape, subscripts: place(g, subscripts=subscripts, into=shape))
-place    = primitive("diagonal", _place,    "a", options={**_BY, "into": ()}, complex_rule="own", a=lambda g, subscripts: collapse(g, subscripts=subscripts))
+collapse = primitive("einsum", _collapse, "a", options=_BY, view=True, complex_rule="own",
+                     a=lambda g, shape, subscripts: place(g, subscripts=subscripts, into=shape))
+place    = primitive("diagonal", _place, "a", options={**_BY, "into": ()}, complex_rule="own",
+                     a=lambda g, subscripts: collapse(g, subscripts=subscripts))
 # fmt: on
 
 
@@ -336,18 +342,37 @@ _H: Final = "holomorphic"
 _UFUNC: Final = {"dtype": None, "casting": "same_kind", "order": "K", "subok": True}
 
 # fmt: off
-dot       = numpy_function(np.dot,       "a b",   complex_rule=_H, a=lambda g, b, shape: _left(g, b, shape, _of_dot), b=lambda g, a, shape: _right(g, a, shape, _of_dot))
-inner     = numpy_function(np.inner,     "a b",   complex_rule=_H, a=lambda g, b, shape: _left(g, b, shape, _of_inner), b=lambda g, a, shape: _right(g, a, shape, _of_inner))
-outer     = numpy_function(np.outer,     "a b",   complex_rule=_H, a=lambda g, b, shape: (g @ np.ravel(b)).reshape(shape), b=lambda g, a, shape: (np.ravel(a) @ g).reshape(shape))
-tensordot = numpy_function(np.tensordot, "a b",   complex_rule=_H, options={"axes": 2},
-                           a=lambda g, b, shape, axes: _left(g, b, shape, _of_tensordot, _axes_of_tensordot(len(shape), axes)),
-                           b=lambda g, a, shape, axes: _right(g, a, shape, _of_tensordot, _axes_of_tensordot(a.ndim, axes)))
-matvec    = numpy_function(np.matvec,    "x1 x2", kernels=_there(_of_matvec), complex_rule=_H, x1=lambda g, x2, shape: _left(g, x2, shape, _of_matvec), x2=lambda g, x1, shape: _right(g, x1, shape, _of_matvec))
-vecmat    = numpy_function(np.vecmat,    "x1 x2", kernels=_there(_of_vecmat, conjugate=True), complex_rule="own", x1=lambda g, x2, shape: _left(_conjugate(g), x2, shape, _of_vecmat), x2=lambda g, x1, shape: _right(g, x1, shape, _of_vecmat))
-vecdot    = numpy_function(np.vecdot,    "x1 x2", kernels=_there(_of_vectors, conjugate=True), complex_rule="own", options={**_UFUNC, "axis": -1},
-                           x1=lambda g, x2, shape, axis: _left(_conjugate(g), x2, shape, _of_vectors, axis), x2=lambda g, x1, shape, axis: _right(g, x1, shape, _of_vectors, axis))
+dot       = numpy_function(np.dot, "a b", complex_rule=_H,
+                           a=lambda g, b, shape: _left(g, b, shape, _of_dot),
+                           b=lambda g, a, shape: _right(g, a, shape, _of_dot))
+inner     = numpy_function(np.inner, "a b", complex_rule=_H,
+                           a=lambda g, b, shape: _left(g, b, shape, _of_inner),
+                           b=lambda g, a, shape: _right(g, a, shape, _of_inner))
+outer     = numpy_function(np.outer, "a b", complex_rule=_H,
+                           a=lambda g, b, shape: (g @ np.ravel(b)).reshape(shape),
+                           b=lambda g, a, shape: (np.ravel(a) @ g).reshape(shape))
+tensordot = numpy_function(
+    np.tensordot, "a b", complex_rule=_H, options={"axes": 2},
+    a=lambda g, b, shape, axes:
+        _left(g, b, shape, _of_tensordot, _axes_of_tensordot(len(shape), axes)),
+    b=lambda g, a, shape, axes:
+        _right(g, a, shape, _of_tensordot, _axes_of_tensordot(a.ndim, axes)))
+matvec    = numpy_function(np.matvec, "x1 x2", kernels=_there(_of_matvec), complex_rule=_H,
+                           x1=lambda g, x2, shape: _left(g, x2, shape, _of_matvec),
+                           x2=lambda g, x1, shape: _right(g, x1, shape, _of_matvec))
+vecmat    = numpy_function(np.vecmat, "x1 x2", kernels=_there(_of_vecmat, conjugate=True),
+                           complex_rule="own",
+                           x1=lambda g, x2, shape: _left(_conjugate(g), x2, shape, _of_vecmat),
+                           x2=lambda g, x1, shape: _right(g, x1, shape, _of_vecmat))
+vecdot    = numpy_function(
+    np.vecdot, "x1 x2", kernels=_there(_of_vectors, conjugate=True), complex_rule="own",
+    options={**_UFUNC, "axis": -1},
+    x1=lambda g, x2, shape, axis: _left(_conjugate(g), x2, shape, _of_vectors, axis),
+    x2=lambda g, x1, shape, axis: _right(g, x1, shape, _of_vectors, axis))
 # The cross product of vectors of three items in the last axis.
-cross     = primitive("cross", np.cross, "a b",   complex_rule=_H, a=lambda g, b: cross(b, g), b=lambda g, a: cross(g, a))
+cross     = primitive("cross", np.cross, "a b", complex_rule=_H,
+                      a=lambda g, b: cross(b, g),
+                      b=lambda g, a: cross(g, a))
 # fmt: on
 
 
@@ -782,6 +807,7 @@ def _polyfit(
 product: Operation  # declared here, because its rule names it
 
 # fmt: off
-product = primitive("sparse_product", sparse_product, "dense", stands_for=(sparse_product,), complex_rule="holomorphic", options={"matrix": None},
+product = primitive("sparse_product", sparse_product, "dense", stands_for=(sparse_product,),
+                    complex_rule="holomorphic", options={"matrix": None},
                     dense=lambda g, matrix: product(g, matrix=matrix.T))
 # fmt: on

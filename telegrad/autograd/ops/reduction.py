@@ -59,12 +59,15 @@ _BOUNDED: Final = {**_OVER, "initial": None}
 _H: Final = "holomorphic"
 
 # fmt: off
-reduce_sum = numpy_function(np.sum,  "a", arrays="where", kernels={"cupy": reduction_twin("sum")}, options={**_TYPED, "initial": 0}, complex_rule=_H,
+reduce_sum = numpy_function(np.sum, "a", arrays="where", kernels={"cupy": reduction_twin("sum")},
+                            options={**_TYPED, "initial": 0}, complex_rule=_H,
                             a=lambda g, shape, axis, where: masked(spread(g, shape, axis), where))
-mean       = numpy_function(np.mean, "a", arrays="where", kernels={"cupy": reduction_twin("mean")}, options=_TYPED, complex_rule=_H,
-                            a=_average)
-reduce_max = numpy_function(np.max,  "a", arrays="where", kernels={"cupy": reduction_twin("max")}, options=_BOUNDED, a=to_winners)
-reduce_min = numpy_function(np.min,  "a", arrays="where", kernels={"cupy": reduction_twin("min")}, options=_BOUNDED, a=to_winners)
+mean       = numpy_function(np.mean, "a", arrays="where", kernels={"cupy": reduction_twin("mean")},
+                            options=_TYPED, complex_rule=_H, a=_average)
+reduce_max = numpy_function(np.max, "a", arrays="where", kernels={"cupy": reduction_twin("max")},
+                            options=_BOUNDED, a=to_winners)
+reduce_min = numpy_function(np.min, "a", arrays="where", kernels={"cupy": reduction_twin("min")},
+                            options=_BOUNDED, a=to_winners)
 # fmt: on
 
 
@@ -161,12 +164,21 @@ _LOSS: Final = {"mean": False, "checked": False, "ignored": None}
 # fmt: off
 softmax       = primitive("softmax",     kernels.softmax,     "a", a=_turn)
 log_softmax   = primitive("log_softmax", kernels.log_softmax, "a", a=_turn_logarithm)
-cross_entropy = primitive("cross_entropy", _cross_entropy, "a labels", arrays="found", options=_LOSS,
-                          a=lambda g, a, labels, mean, ignored: cross_entropy_gradient(g / math.prod(a.shape[:-1]) if mean else g, a, labels, **({} if ignored is None else {"ignored": ignored})))
-mean_cross_entropy = primitive("mean_cross_entropy", kernels.mean_cross_entropy, "a labels", arrays="found", outputs="y factor", options={"ignored": None},
-                          a=lambda g, a, labels, factor, ignored: cross_entropy_gradient(g[0], a, labels, factor=_plain(factor), ignored=ignored))
+cross_entropy = primitive(
+    "cross_entropy", _cross_entropy, "a labels", arrays="found", options=_LOSS,
+    a=lambda g, a, labels, mean, ignored:
+        cross_entropy_gradient(g / math.prod(a.shape[:-1]) if mean else g, a, labels,
+            **({} if ignored is None else {"ignored": ignored})))
+mean_cross_entropy = primitive(
+    "mean_cross_entropy", kernels.mean_cross_entropy, "a labels", arrays="found",
+    outputs="y factor", options={"ignored": None},
+    a=lambda g, a, labels, factor, ignored:
+        cross_entropy_gradient(g[0], a, labels, factor=_plain(factor), ignored=ignored))
 cross_entropy_gradient = primitive(
-    "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels", arrays="factor", options={"ignored": None},
-    b=lambda g, a, labels, factor, ignored: _counted(reduce_sum(g * _distance(a, labels), axis=-1), a, labels, factor, ignored),
-    a=lambda g, b, a, labels, factor, ignored: _turn(g * _counted(b, a, labels, factor, ignored)[..., None], softmax(a)))
+    "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels", arrays="factor",
+    options={"ignored": None},
+    b=lambda g, a, labels, factor, ignored:
+        _counted(reduce_sum(g * _distance(a, labels), axis=-1), a, labels, factor, ignored),
+    a=lambda g, b, a, labels, factor, ignored:
+        _turn(g * _counted(b, a, labels, factor, ignored)[..., None], softmax(a)))
 # fmt: on

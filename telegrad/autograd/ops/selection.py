@@ -103,11 +103,11 @@ def _chosen(a: Any, indices: Any, *, axis: int) -> Array:
 chosen: Operation  # declared here, because mypy needs the lines below in one block
 
 # fmt: off
-take_along_axis = numpy_function(np.take_along_axis, "arr indices", options={"axis": -1}, complex_rule="own",
-                                 arr=_of_taken)
+take_along_axis = numpy_function(np.take_along_axis, "arr indices", options={"axis": -1},
+                                 complex_rule="own", arr=_of_taken)
 # `take_along_axis` for indices that name no item twice.
-chosen          = primitive("chosen", _chosen, "a indices", options={"axis": -1}, complex_rule="own",
-                            a=_of_chosen)
+chosen          = primitive("chosen", _chosen, "a indices", options={"axis": -1},
+                            complex_rule="own", a=_of_chosen)
 # fmt: on
 
 

@@ -53,8 +53,8 @@ def attention(
         q: Queries, shape (..., queries, length).
         k: Keys, shape (..., keys, length), with the same leading axes.
         v: Values, shape (..., keys, value length), with the same leading axes.
-        bias: An array or Tensor that broadcasts to (..., queries, keys), -inf where masked; None for
-            none. A Tensor may need a gradient.
+        bias: An array or Tensor that broadcasts to (..., queries, keys), -inf where masked; None
+            for none. A Tensor may need a gradient.
         scale: The factor of the scores.
         weights: True to return the softmax, too.
         causal: True to let each query read only keys up to its own number.

@@ -227,22 +227,29 @@ move: Operation
 broadcast_to: Operation
 
 # fmt: off
-sum_to       = primitive("sum_to",       sum_over_broadcast, "a", stands_for=(sum_over_broadcast,), options={"to": ()}, complex_rule="own",
+sum_to       = primitive("sum_to", sum_over_broadcast, "a", stands_for=(sum_over_broadcast,),
+                         options={"to": ()}, complex_rule="own",
                          a=lambda g, shape: broadcast_to(g, to=shape))
-broadcast_to = primitive("broadcast_to", _broadcast_to, "a", view=True, options={"to": ()}, complex_rule="own", a=lambda g: g)
-astype       = primitive("astype",       _astype,       "a", options={"dtype": None}, complex_rule="own", a=lambda g: g)
-reshape     = primitive("reshape",     _reshape,     "a", view=True, complex_rule="own", options={"to": ()},
+broadcast_to = primitive("broadcast_to", _broadcast_to, "a", view=True, options={"to": ()},
+                         complex_rule="own",
+                         a=lambda g: g)
+astype       = primitive("astype", _astype, "a", options={"dtype": None}, complex_rule="own",
+                         a=lambda g: g)
+reshape     = primitive("reshape", _reshape, "a", view=True, complex_rule="own", options={"to": ()},
                         a=lambda g, shape: reshape(g, to=shape))
-transpose   = primitive("transpose",   _transpose,   "a", view=True, complex_rule="own", options={"axes": None},
+transpose   = primitive("transpose", _transpose, "a", view=True, complex_rule="own",
+                        options={"axes": None},
                         a=lambda g, axes: transpose(g, axes=_inverse(axes)))
-swapaxes    = primitive("swapaxes",    _swapaxes,    "a", view=True, complex_rule="own", options={"axis1": 0, "axis2": 0},
+swapaxes    = primitive("swapaxes", _swapaxes, "a", view=True, complex_rule="own",
+                        options={"axis1": 0, "axis2": 0},
                         a=lambda g, axis1, axis2: swapaxes(g, axis1=axis1, axis2=axis2))
-concatenate = primitive("concatenate", _concatenate, "*parts", complex_rule="own", options={"axis": 0},
-                        parts=_part)
-stack       = primitive("stack",       _stack,       "*parts", complex_rule="own", options={"axis": 0},
+concatenate = primitive("concatenate", _concatenate, "*parts", complex_rule="own",
+                        options={"axis": 0}, parts=_part)
+stack       = primitive("stack", _stack, "*parts", complex_rule="own", options={"axis": 0},
                         parts=lambda g, i, axis: getitem(g, index=along(axis % g.ndim, i)))
-move        = primitive("to",          _move,        "a", complex_rule="own", options={"device": CPU, "source": CPU},
-                        a=lambda g, device, source: move(g, device=source, source=device))
+move        = primitive(
+    "to", _move, "a", complex_rule="own", options={"device": CPU, "source": CPU},
+    a=lambda g, device, source: move(g, device=source, source=device))
 # fmt: on
 
 

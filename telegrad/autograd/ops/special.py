@@ -111,13 +111,17 @@ j1: Operation
 y1: Operation
 
 # fmt: off
-erf       = _ufunc("erf",       "x", complex_rule=_H, x=lambda g, x: g * (2 / _ROOT_PI * exp(-x * x)))
-erfc      = _ufunc("erfc",      "x", complex_rule=_H, x=lambda g, x: g * (-2 / _ROOT_PI * exp(-x * x)))
-erfcx     = _ufunc("erfcx",     "x", complex_rule=_H, x=lambda g, x, y: g * (2 * x * y - 2 / _ROOT_PI))
+erf       = _ufunc("erf", "x", complex_rule=_H,
+                   x=lambda g, x: g * (2 / _ROOT_PI * exp(-x * x)))
+erfc      = _ufunc("erfc", "x", complex_rule=_H,
+                   x=lambda g, x: g * (-2 / _ROOT_PI * exp(-x * x)))
+erfcx     = _ufunc("erfcx", "x", complex_rule=_H,
+                   x=lambda g, x, y: g * (2 * x * y - 2 / _ROOT_PI))
 erfinv    = _ufunc("erfinv",    "x", x=lambda g, y: g * (_ROOT_PI / 2 * exp(y * y)))
 erfcinv   = _ufunc("erfcinv",   "x", x=lambda g, y: g * (-_ROOT_PI / 2 * exp(y * y)))
 dawsn     = _ufunc("dawsn",     "x", complex_rule=_H, x=lambda g, x, y: g * (1 - 2 * x * y))
-ndtr      = _ufunc("ndtr",      "x", complex_rule=_H, x=lambda g, x: g * exp(-x * x / 2) / _ROOT_2PI)
+ndtr      = _ufunc("ndtr", "x", complex_rule=_H,
+                   x=lambda g, x: g * exp(-x * x / 2) / _ROOT_2PI)
 log_ndtr  = _ufunc("log_ndtr",  "x", complex_rule=_H, x=lambda g, x, y: g * _log_ndtr_slope(x, y))
 ndtri     = _ufunc("ndtri",     "x", x=lambda g, y: g * (_ROOT_2PI * exp(y * y / 2)))
 
@@ -136,23 +140,41 @@ gammaln   = _ufunc("gammaln",   "x", x=lambda g, x: g * digamma(x))
 loggamma  = _ufunc("loggamma",  "x", complex_rule=_H, x=lambda g, x: g * digamma(x))
 gamma     = _ufunc("gamma",     "x", complex_rule=_H, x=lambda g, x, y: g * (y * digamma(x)))
 digamma   = _ufunc("digamma",   "x", x=lambda g, x: g * polygamma(1, x))
-polygamma = _primitive("polygamma", special.polygamma, "n x", stands_for=(special.polygamma,), kernels={"cupy": _polygamma_there}, x=lambda g, n, x: g * polygamma(n + 1, x))
-beta      = _ufunc("beta",      "x1 x2", x1=lambda g, y, x1, x2: g * y * (digamma(x1) - digamma(x1 + x2)), x2=lambda g, y, x1, x2: g * y * (digamma(x2) - digamma(x1 + x2)))
-betaln    = _ufunc("betaln",    "x1 x2", x1=lambda g, x1, x2: g * (digamma(x1) - digamma(x1 + x2)), x2=lambda g, x1, x2: g * (digamma(x2) - digamma(x1 + x2)))
+polygamma = _primitive("polygamma", special.polygamma, "n x", stands_for=(special.polygamma,),
+                       kernels={"cupy": _polygamma_there},
+                       x=lambda g, n, x: g * polygamma(n + 1, x))
+beta      = _ufunc("beta", "x1 x2",
+                   x1=lambda g, y, x1, x2: g * y * (digamma(x1) - digamma(x1 + x2)),
+                   x2=lambda g, y, x1, x2: g * y * (digamma(x2) - digamma(x1 + x2)))
+betaln    = _ufunc("betaln", "x1 x2",
+                   x1=lambda g, x1, x2: g * (digamma(x1) - digamma(x1 + x2)),
+                   x2=lambda g, x1, x2: g * (digamma(x2) - digamma(x1 + x2)))
 # There is no rule for the order, because that derivative has no closed form.
-gammainc  = _ufunc("gammainc",  "x1 x2", x2=lambda g, x1, x2: g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
-gammaincc = _ufunc("gammaincc", "x1 x2", x2=lambda g, x1, x2: -g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
+gammainc  = _ufunc("gammainc", "x1 x2",
+                   x2=lambda g, x1, x2: g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
+gammaincc = _ufunc("gammaincc", "x1 x2",
+                   x2=lambda g, x1, x2: -g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
 
-xlogy     = _ufunc("xlogy",     "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: xlogy(g, _unless((x1 == 0) & (x2 == 0), x2, 1.0)), x2=lambda g, x1, x2: g * (x1 / _unless((x1 == 0) & (x2 == 0), x2, 1.0)))
-xlog1py   = _ufunc("xlog1py",   "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: xlog1py(g, _unless((x1 == 0) & (x2 == -1), x2, 0.0)), x2=lambda g, x1, x2: g * (x1 / (1 + _unless((x1 == 0) & (x2 == -1), x2, 0.0))))
+xlogy     = _ufunc("xlogy", "x1 x2", complex_rule=_H,
+                   x1=lambda g, x1, x2: xlogy(g, _unless((x1 == 0) & (x2 == 0), x2, 1.0)),
+                   x2=lambda g, x1, x2: g * (x1 / _unless((x1 == 0) & (x2 == 0), x2, 1.0)))
+xlog1py   = _ufunc("xlog1py", "x1 x2", complex_rule=_H,
+                   x1=lambda g, x1, x2: xlog1py(g, _unless((x1 == 0) & (x2 == -1), x2, 0.0)),
+                   x2=lambda g, x1, x2: g * (x1 / (1 + _unless((x1 == 0) & (x2 == -1), x2, 0.0))))
 entr      = _ufunc("entr",      "x",     x=lambda g, x: -g * (log(x) + 1))
-rel_entr  = _ufunc("rel_entr",  "x1 x2", x1=lambda g, x1, x2: g * (log(x1 / x2) + 1), x2=lambda g, x1, x2: -g * _share(x1, x2))
-kl_div    = _ufunc("kl_div",    "x1 x2", x1=lambda g, x1, x2: g * log(x1 / x2), x2=lambda g, x1, x2: g * (1 - _share(x1, x2)))
+rel_entr  = _ufunc("rel_entr", "x1 x2",
+                   x1=lambda g, x1, x2: g * (log(x1 / x2) + 1),
+                   x2=lambda g, x1, x2: -g * _share(x1, x2))
+kl_div    = _ufunc("kl_div", "x1 x2",
+                   x1=lambda g, x1, x2: g * log(x1 / x2),
+                   x2=lambda g, x1, x2: g * (1 - _share(x1, x2)))
 
 i0        = _ufunc("i0",  "x", x=lambda g, x: g * i1(x))
 i1        = _ufunc("i1",  "x", x=lambda g, x, y: g * (i0(x) - _over_x(y, x)))
 i0e       = _ufunc("i0e", "x", x=lambda g, x, y: g * (i1e(x) - sign(x) * y))
-i1e       = _ufunc("i1e", "x", x=lambda g, x, y: g * (i0e(x) - _over_x(y, x, factor=exp(-abs(x))) - sign(x) * y))
+i1e       = _ufunc(
+    "i1e", "x",
+    x=lambda g, x, y: g * (i0e(x) - _over_x(y, x, factor=exp(-abs(x))) - sign(x) * y))
 k0        = _ufunc("k0",  "x", x=lambda g, x: -g * k1(x))
 k1        = _ufunc("k1",  "x", x=lambda g, x, y: -g * (k0(x) + y / x))
 k0e       = _ufunc("k0e", "x", x=lambda g, x, y: g * (y - k1e(x)))
@@ -204,9 +226,8 @@ signed_logsumexp = primitive(
     "logsumexp", _signed, "a", arrays="b", options={"axis": None, "keepdims": False}, outputs="y s",
     a=_of_a,
     b=_shares)
-logsumexp = primitive(
-    "logsumexp", _of_finite, "a", options={"axis": None, "keepdims": False}, kernels={"cupy": special_function("logsumexp")},
-    a=_by_shares)
+logsumexp = primitive("logsumexp", _of_finite, "a", options={"axis": None, "keepdims": False},
+                      kernels={"cupy": special_function("logsumexp")}, a=_by_shares)
 # fmt: on
 
 

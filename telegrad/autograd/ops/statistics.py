@@ -122,10 +122,13 @@ _ALONG: Final = {"axis": None, "dtype": None}
 _H: Final = "holomorphic"
 
 # fmt: off
-cumsum     = numpy_function(np.cumsum,  "a", options=_ALONG, complex_rule=_H, a=lambda g, shape, axis: _along(_of_sums, g, axis, shape))
-cumprod    = numpy_function(np.cumprod, "a", options=_ALONG, complex_rule=_H, a=lambda g, a, y, axis: _along(_of_products, g, axis, a.shape, a, y))
-recurrence = primitive("recurrence", _recurrence, "a b", complex_rule=_H, a=lambda g, a, y: _upstream(g, a) * _later(y, 0.0),
-                                                                          b=_upstream)
+cumsum     = numpy_function(np.cumsum, "a", options=_ALONG, complex_rule=_H,
+                            a=lambda g, shape, axis: _along(_of_sums, g, axis, shape))
+cumprod    = numpy_function(np.cumprod, "a", options=_ALONG, complex_rule=_H,
+                            a=lambda g, a, y, axis: _along(_of_products, g, axis, a.shape, a, y))
+recurrence = primitive("recurrence", _recurrence, "a b", complex_rule=_H,
+                       a=lambda g, a, y: _upstream(g, a) * _later(y, 0.0),
+                       b=_upstream)
 # fmt: on
 
 
@@ -219,11 +222,16 @@ _BOUNDED: Final = {**_OVER, "initial": None}
 _SPREAD: Final = {**_TYPED, "ddof": 0, "correction": None}
 
 # fmt: off
-prod       = numpy_function(np.prod, "a", arrays="where", kernels={"cupy": reduction_twin("prod")}, options={**_TYPED, "initial": 1}, complex_rule=_H, a=_of_product)
-var        = numpy_function(np.var,  "a", arrays="where", kernels={"cupy": reduction_twin("var")}, options=_SPREAD, complex_rule="own", a=_of_variance)
-std        = numpy_function(np.std,  "a", arrays="where", kernels={"cupy": reduction_twin("std")}, options=_SPREAD, complex_rule="own", a=_of_deviation)
-amax       = numpy_function(np.amax, "a", arrays="where", kernels={"cupy": reduction_twin("max")}, options=_BOUNDED, a=to_winners)
-amin       = numpy_function(np.amin, "a", arrays="where", kernels={"cupy": reduction_twin("min")}, options=_BOUNDED, a=to_winners)
+prod       = numpy_function(np.prod, "a", arrays="where", kernels={"cupy": reduction_twin("prod")},
+                            options={**_TYPED, "initial": 1}, complex_rule=_H, a=_of_product)
+var        = numpy_function(np.var, "a", arrays="where", kernels={"cupy": reduction_twin("var")},
+                            options=_SPREAD, complex_rule="own", a=_of_variance)
+std        = numpy_function(np.std, "a", arrays="where", kernels={"cupy": reduction_twin("std")},
+                            options=_SPREAD, complex_rule="own", a=_of_deviation)
+amax       = numpy_function(np.amax, "a", arrays="where", kernels={"cupy": reduction_twin("max")},
+                            options=_BOUNDED, a=to_winners)
+amin       = numpy_function(np.amin, "a", arrays="where", kernels={"cupy": reduction_twin("min")},
+                            options=_BOUNDED, a=to_winners)
 # fmt: on
 
 
@@ -306,8 +314,10 @@ _enter_spread(np.nanstd, np.std)
 _NAN_OVER: Final = {"axis": None, "keepdims": False, "initial": None}
 
 # fmt: off
-nanmax = numpy_function(np.nanmax, "a", arrays="where", kernels={"cupy": reduction_twin("nanmax")}, options=_NAN_OVER, a=to_winners)
-nanmin = numpy_function(np.nanmin, "a", arrays="where", kernels={"cupy": reduction_twin("nanmin")}, options=_NAN_OVER, a=to_winners)
+nanmax = numpy_function(np.nanmax, "a", arrays="where", kernels={"cupy": reduction_twin("nanmax")},
+                        options=_NAN_OVER, a=to_winners)
+nanmin = numpy_function(np.nanmin, "a", arrays="where", kernels={"cupy": reduction_twin("nanmin")},
+                        options=_NAN_OVER, a=to_winners)
 # fmt: on
 
 
@@ -432,7 +442,8 @@ def _sums(weights: Any, x: Any, *, minlength: int = 0) -> Array:
 bin_sums: Operation  # declared here, because mypy needs the lines below in one block
 
 # fmt: off
-bin_sums = primitive("bincount", _sums, "weights x", options={"minlength": 0}, weights=lambda g, x: getitem(g, index=x))
+bin_sums = primitive("bincount", _sums, "weights x", options={"minlength": 0},
+                     weights=lambda g, x: getitem(g, index=x))
 # fmt: on
 
 
@@ -464,8 +475,8 @@ def _of_bins(g: Any, hist: Any, a: Any, bin_edges: Any, weights: Any, density: A
 _BINS: Final = {"bins": 10, "range": None, "density": None}
 
 # fmt: off
-histogram = numpy_function(np.histogram, "a", arrays="weights", outputs="hist bin_edges", options=_BINS,
-                           weights=_of_bins)
+histogram = numpy_function(np.histogram, "a", arrays="weights", outputs="hist bin_edges",
+                           options=_BINS, weights=_of_bins)
 # fmt: on
 
 
@@ -738,5 +749,6 @@ def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
 
 # fmt: off
 # The correction depends on jumps only, so it is constant between jumps.
-unwrap = numpy_function(np.unwrap, "p", options={"discont": None, "axis": -1, "period": 2 * np.pi}, p=lambda g: g)
+unwrap = numpy_function(np.unwrap, "p", options={"discont": None, "axis": -1, "period": 2 * np.pi},
+                        p=lambda g: g)
 # fmt: on

@@ -42,19 +42,22 @@ log2       = numpy_function(np.log2,       "x", complex_rule=_H, x=lambda g, x: 
 log10      = numpy_function(np.log10,      "x", complex_rule=_H, x=lambda g, x: g / (_LN10 * x))
 tan        = numpy_function(np.tan,        "x", complex_rule=_H, x=lambda g, y: g * (1 + y * y))
 arcsin     = numpy_function(np.arcsin,     "x", complex_rule=_H, x=lambda g, x: g / sqrt(1 - x * x))
-arccos     = numpy_function(np.arccos,     "x", complex_rule=_H, x=lambda g, x: -g / sqrt(1 - x * x))
+arccos     = numpy_function(np.arccos, "x", complex_rule=_H,
+                            x=lambda g, x: -g / sqrt(1 - x * x))
 arctan     = numpy_function(np.arctan,     "x", complex_rule=_H, x=lambda g, x: g / (1 + x * x))
 sinh       = numpy_function(np.sinh,       "x", complex_rule=_H, x=lambda g, x: g * cosh(x))
 cosh       = numpy_function(np.cosh,       "x", complex_rule=_H, x=lambda g, x: g * sinh(x))
 arcsinh    = numpy_function(np.arcsinh,    "x", complex_rule=_H, x=lambda g, x: g / sqrt(x * x + 1))
-arccosh    = numpy_function(np.arccosh,    "x", complex_rule=_H, x=lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))
+arccosh    = numpy_function(np.arccosh, "x", complex_rule=_H,
+                            x=lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))
 arctanh    = numpy_function(np.arctanh,    "x", complex_rule=_H, x=lambda g, x: g / (1 - x * x))
 degrees    = numpy_function(np.degrees,    "x", x=lambda g: g * _RADIAN)
 rad2deg    = numpy_function(np.rad2deg,    "x", x=lambda g: g * _RADIAN)
 radians    = numpy_function(np.radians,    "x", x=lambda g: g / _RADIAN)
 deg2rad    = numpy_function(np.deg2rad,    "x", x=lambda g: g / _RADIAN)
 sinc       = numpy_function(np.sinc,       "x", complex_rule=_H, x=lambda g, x: g * _sinc_slope(x))
-imag       = numpy_function(np.imag,       "val", view=True, complex_rule="own", val=lambda g, val: g * (1j if val.dtype.kind == "c" else 0.0))
+imag       = numpy_function(np.imag, "val", view=True, complex_rule="own",
+                            val=lambda g, val: g * (1j if val.dtype.kind == "c" else 0.0))
 # fmt: on
 
 
@@ -87,24 +90,47 @@ def _lead(x: Any, other: Any, y: Any) -> Any:
 
 
 # fmt: off
-float_power  = numpy_function(np.float_power,  "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: g * base_slope(x1, x2),
-                                                                         x2=lambda g, y, x1: g * exponent_slope(y, x1))
-remainder    = numpy_function(np.remainder,    "x1 x2", x1=lambda g: g, x2=lambda g, x1, x2: -g * np.floor_divide(x1, x2))
-fmod         = numpy_function(np.fmod,         "x1 x2", x1=lambda g: g, x2=lambda g, x1, x2: -g * np.trunc(x1 / x2))
-fmax         = numpy_function(np.fmax,         "x1 x2", x1=lambda g, x1, x2: _present(g, x1, x2, x1 > x2), x2=lambda g, x1, x2: _present(g, x2, x1, x2 > x1))
-fmin         = numpy_function(np.fmin,         "x1 x2", x1=lambda g, x1, x2: _present(g, x1, x2, x1 < x2), x2=lambda g, x1, x2: _present(g, x2, x1, x2 < x1))
-hypot        = numpy_function(np.hypot,        "x1 x2", x1=lambda g, y, x1: g * _over(x1, y), x2=lambda g, y, x2: g * _over(x2, y))
-arctan2      = numpy_function(np.arctan2,      "x1 x2", x1=lambda g, x1, x2: g * _turned(x2, x1, x2),
-                                                        x2=lambda g, x1, x2: -g * _turned(x1, x1, x2))
-logaddexp    = numpy_function(np.logaddexp,    "x1 x2", x1=lambda g, y, x1, x2: g * sigmoid(_lead(x1, x2, y)),        x2=lambda g, y, x1, x2: g * sigmoid(_lead(x2, x1, y)))
-logaddexp2   = numpy_function(np.logaddexp2,   "x1 x2", x1=lambda g, y, x1, x2: g * sigmoid(_LN2 * _lead(x1, x2, y)), x2=lambda g, y, x1, x2: g * sigmoid(_LN2 * _lead(x2, x1, y)))
-copysign     = numpy_function(np.copysign,     "x1 x2", x1=lambda g, y, x1: g * (np.sign(y) * np.sign(x1)), x2=lambda g: g * 0)
-heaviside    = numpy_function(np.heaviside,    "x1 x2", x1=lambda g: g * 0, x2=lambda g, x1: where(x1 == 0, g, 0.0))
+float_power  = numpy_function(np.float_power, "x1 x2", complex_rule=_H,
+                              x1=lambda g, x1, x2: g * base_slope(x1, x2),
+                              x2=lambda g, y, x1: g * exponent_slope(y, x1))
+remainder    = numpy_function(np.remainder, "x1 x2",
+                              x1=lambda g: g,
+                              x2=lambda g, x1, x2: -g * np.floor_divide(x1, x2))
+fmod         = numpy_function(np.fmod, "x1 x2",
+                              x1=lambda g: g,
+                              x2=lambda g, x1, x2: -g * np.trunc(x1 / x2))
+fmax         = numpy_function(np.fmax, "x1 x2",
+                              x1=lambda g, x1, x2: _present(g, x1, x2, x1 > x2),
+                              x2=lambda g, x1, x2: _present(g, x2, x1, x2 > x1))
+fmin         = numpy_function(np.fmin, "x1 x2",
+                              x1=lambda g, x1, x2: _present(g, x1, x2, x1 < x2),
+                              x2=lambda g, x1, x2: _present(g, x2, x1, x2 < x1))
+hypot        = numpy_function(np.hypot, "x1 x2",
+                              x1=lambda g, y, x1: g * _over(x1, y),
+                              x2=lambda g, y, x2: g * _over(x2, y))
+arctan2      = numpy_function(np.arctan2, "x1 x2",
+                              x1=lambda g, x1, x2: g * _turned(x2, x1, x2),
+                              x2=lambda g, x1, x2: -g * _turned(x1, x1, x2))
+logaddexp    = numpy_function(np.logaddexp, "x1 x2",
+                              x1=lambda g, y, x1, x2: g * sigmoid(_lead(x1, x2, y)),
+                              x2=lambda g, y, x1, x2: g * sigmoid(_lead(x2, x1, y)))
+logaddexp2   = numpy_function(np.logaddexp2, "x1 x2",
+                              x1=lambda g, y, x1, x2: g * sigmoid(_LN2 * _lead(x1, x2, y)),
+                              x2=lambda g, y, x1, x2: g * sigmoid(_LN2 * _lead(x2, x1, y)))
+copysign     = numpy_function(np.copysign, "x1 x2",
+                              x1=lambda g, y, x1: g * (np.sign(y) * np.sign(x1)),
+                              x2=lambda g: g * 0)
+heaviside    = numpy_function(np.heaviside, "x1 x2",
+                              x1=lambda g: g * 0,
+                              x2=lambda g, x1: where(x1 == 0, g, 0.0))
 ldexp        = numpy_function(np.ldexp,        "x1 x2", x1=lambda g, x2: np.ldexp(g, x2))
 modf         = numpy_function(np.modf,         "x", outputs="fraction whole", x=lambda g: g[0])
-frexp        = numpy_function(np.frexp,        "x", outputs="mantissa exponent", x=lambda g, exponent: None if g[0] is None else np.ldexp(g[0], -exponent))
-divmod_      = numpy_function(np.divmod,       "x1 x2", outputs="quotient remainder", x1=lambda g: g[1],
-                                                        x2=lambda g, quotient: None if g[1] is None else -g[1] * quotient)
+frexp        = numpy_function(
+    np.frexp, "x", outputs="mantissa exponent",
+    x=lambda g, exponent: None if g[0] is None else np.ldexp(g[0], -exponent))
+divmod_      = numpy_function(np.divmod, "x1 x2", outputs="quotient remainder",
+                              x1=lambda g: g[1],
+                              x2=lambda g, quotient: None if g[1] is None else -g[1] * quotient)
 # fmt: on
 
 
@@ -180,7 +206,8 @@ def _slope(x: Any, *, order: int = 1) -> Array:
 slope: Operation  # declared here, because its rule names it
 
 # fmt: off
-slope = primitive("i0_slope", _slope, "x", options={"order": 1}, x=lambda g, x, order: g * slope(x, order=order + 1))
+slope = primitive("i0_slope", _slope, "x", options={"order": 1},
+                  x=lambda g, x, order: g * slope(x, order=order + 1))
 i0    = numpy_function(np.i0, "x", x=lambda g, x: g * slope(x, order=1))
 # fmt: on
 
@@ -258,6 +285,7 @@ def _finite(g: Any, x: Any) -> Any:
 
 
 # fmt: off
-nan_to_num = numpy_function(np.nan_to_num, "x", options={"nan": 0.0, "posinf": None, "neginf": None}, complex_rule="own",
-                            x=_finite)
+nan_to_num = numpy_function(np.nan_to_num, "x",
+                            options={"nan": 0.0, "posinf": None, "neginf": None},
+                            complex_rule="own", x=_finite)
 # fmt: on

@@ -378,7 +378,8 @@ class ArrayMethods(Reductions[TensorT]):
         held: Any = self
         if order != "K" or not subok:
             raise ValueError("astype of tensors takes neither order nor subok")
-        if casting != "unsafe" and not np.can_cast(held.dtype, dtype, casting):  # type: ignore[arg-type]
+        how: Any = casting
+        if how != "unsafe" and not np.can_cast(held.dtype, dtype, how):
             raise TypeError(
                 f"cannot cast {held.dtype} to {np.dtype(dtype)} by the rule {casting!r}"
             )
