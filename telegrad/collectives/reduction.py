@@ -16,6 +16,7 @@ from telegrad.arrays import (
     is_array,
     is_cupy,
     joined_flat,
+    namespace,
     to_device,
     to_host,
     views_of,
@@ -62,33 +63,48 @@ class PremulSum:
             raise TypeError(f"factor must be a number or an array of numbers, not {factor!r}")
 
     def times(self, array: Array) -> Array:
-        """Returns a new array: `array` times the factor, in the dtype of `array`.
+        """Returns a new array: `array` times the factor, in the dtype and on the device of `array`.
 
         Raises:
-            ValueError: The factor has no exact value in an integer dtype, is complex and the array
-                is not, or has a shape that does not fit.
+            ValueError: As for `exact`.
 
         >>> PremulSum(2).times(np.array([1, 2], np.int8))
         array([2, 4], dtype=int8)
         """
-        kind, dtype = array.dtype.kind, array.dtype
-        if self.factor.dtype.kind == "c" and kind != "c":
+        factor = self.exact(array.dtype, array.shape)
+        xp = namespace(array)
+        with np.errstate(all="ignore"):
+            product: Any = xp.multiply(array, xp.asarray(factor))
+        result: Array = xp.asarray(product).astype(array.dtype, copy=False)
+        return result
+
+    def exact(self, dtype: np.dtype[Any], shape: Shape) -> Array:
+        """Returns the factor in the dtype of arrays.
+
+        Args:
+            dtype: The dtype of the arrays.
+            shape: Their shape.
+
+        Raises:
+            ValueError: The factor has no exact value in an integer dtype, is complex and the arrays
+                are not, or has a shape that does not fit.
+        """
+        if self.factor.dtype.kind == "c" and dtype.kind != "c":
             raise ValueError(f"a complex factor needs complex arrays, not those of dtype {dtype}")
         with np.errstate(all="ignore"):
-            factor = self.factor.astype(dtype)
-            if kind in "iu" and not np.array_equal(factor, self.factor):
-                raise ValueError(
-                    f"PREMUL_SUM of {dtype} would have to be rounded, since the factor has no exact "
-                    "value in that dtype; reduce array.astype(np.float64)"
-                )
-            try:
-                factor = np.broadcast_to(factor, array.shape)
-            except ValueError:
-                raise ValueError(
-                    f"PREMUL_SUM's factor of shape {factor.shape} does not fit an array of shape "
-                    f"{array.shape}"
-                ) from None
-            return np.asarray(np.multiply(array, factor)).astype(dtype, copy=False)
+            factor: Array = self.factor.astype(dtype)
+        if dtype.kind in "iu" and not np.array_equal(factor, self.factor):
+            raise ValueError(
+                f"PREMUL_SUM of {dtype} would have to be rounded, since the factor has no exact "
+                "value in that dtype; reduce array.astype(np.float64)"
+            )
+        try:
+            np.broadcast_to(factor, shape)
+        except ValueError:
+            raise ValueError(
+                f"PREMUL_SUM's factor of shape {factor.shape} does not fit an array of shape {shape}"
+            ) from None
+        return factor
 
 
 def _is_number(dtype: np.dtype[Any], kinds: str) -> bool:
@@ -194,11 +210,15 @@ def check_reducible(op: object, dtype: np.dtype[Any]) -> Reduction:
 
 
 def prepare(op: Reduction, staged: Sequence[Staged]) -> ReduceOp:
-    """Multiplies arrays by the factor of PREMUL_SUM; returns the operation that combines them."""
+    """Has arrays multiplied by the factor of PREMUL_SUM; returns the operation that combines them.
+
+    Raises:
+        ValueError: The factor does not fit; see `PremulSum.exact`.
+    """
     if isinstance(op, ReduceOp):
         return op
     for each in staged:
-        each.replace(op.times(each.shaped))
+        each.multiply(op)
     return ReduceOp.SUM
 
 
@@ -275,6 +295,7 @@ class Staged:
     def __init__(self, array: Array) -> None:
         self.array = array
         self._flat: Array | None = None
+        self._factor: PremulSum | None = None
         if not is_cupy(array):
             self.stage()
 
@@ -284,6 +305,20 @@ class Staged:
             host = to_host(self.array)
             self._shared = host is self.array and bool(host.flags.c_contiguous)
             self._flat = np.ascontiguousarray(host).reshape(-1)
+            if self._factor is not None:
+                self._replace(self._factor.times(host))
+
+    def multiply(self, factor: PremulSum) -> None:
+        """Multiplies the values, not those of the user's array; those on a GPU when staged.
+
+        Raises:
+            ValueError: The factor does not fit.
+        """
+        if self._flat is None:
+            factor.exact(self.array.dtype, self.array.shape)
+            self._factor = factor
+        else:
+            self._replace(factor.times(self.shaped))
 
     @property
     def flat(self) -> Array:
@@ -298,8 +333,7 @@ class Staged:
         """`flat` in the shape of the user's array."""
         return self.flat.reshape(self.array.shape)
 
-    def replace(self, array: Array) -> None:
-        """Replaces the values by those of a new array of the same shape and dtype."""
+    def _replace(self, array: Array) -> None:
         self._shared = False
         self._flat = np.ascontiguousarray(array).reshape(-1)
 

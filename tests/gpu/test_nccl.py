@@ -252,6 +252,52 @@ def test_a_block_of_operations(gpus: Gpus) -> None:
     gpus.run(all_in_one)
 
 
+def factors(xp: Any, dtype: Any) -> None:
+    """Factors are numbers and arrays, other ones at each rank."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    all_of = np.stack([values(i, (4 * n, 3), dtype) for i in range(n)])
+    column = np.arange(4 * n)[:, None]
+    for make in (xp.asarray, lambda array: strided(xp, array)):
+        for factor in (2, column):
+            total: Any = sum(each * (factor + i) for i, each in enumerate(all_of))
+            op = ReduceOp.PREMUL_SUM(factor + r)
+            array, mine = make(all_of[r]), make(all_of[r])
+            dist.all_reduce(array, op)
+            near(array, total.astype(dtype))
+            dist.reduce(mine, n - 1, op)
+            near(mine, (total if r == n - 1 else all_of[r]).astype(dtype))
+            part = dist.reduce_scatter_single(make(all_of[r]), op)
+            near(part, total[4 * r : 4 * r + 4].astype(dtype))
+            sizes = [1] * (n - 1) + [3 * n + 1]
+            part = dist.reduce_scatter_single(make(all_of[r]), op, split_sizes=sizes)
+            near(part, total[r : r + sizes[r]].astype(dtype))
+        twice = ReduceOp.PREMUL_SUM(2)
+        part = dist.reduce_scatter([make(each) for each in np.split(all_of[r], n)], twice)
+        near(part, 2 * all_of.sum(0)[4 * r : 4 * r + 4])
+        with dist.coalesced():
+            dist.all_reduce(array := make(all_of[r]), twice)
+            dist.all_reduce(other := make(all_of[r]))
+        near(array, 2 * all_of.sum(0))
+        near(other, all_of.sum(0))
+
+
+@pytest.mark.usefixtures("not_by_the_host")
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.complex64])
+def test_sums_of_products(gpus: Gpus, dtype: Any) -> None:
+    gpus.run(factors, dtype)
+
+
+def factor_that_does_not_fit(xp: Any) -> None:
+    with pytest.raises(ValueError, match="no exact value"):
+        dist.all_reduce(xp.ones(2, np.int32), ReduceOp.PREMUL_SUM(0.5))
+    with pytest.raises(ValueError, match=r"factor of shape \(3,\) does not fit"):
+        dist.all_reduce(xp.ones(2), ReduceOp.PREMUL_SUM(np.ones(3)))
+
+
+def test_factors_that_do_not_fit(gpus: Gpus) -> None:
+    gpus.run(factor_that_does_not_fit)
+
+
 def in_groups(xp: Any) -> None:
     n, r = dist.get_world_size(), dist.get_rank()
     mine, _ = dist.new_subgroups(1)
@@ -281,9 +327,6 @@ def other_kinds(xp: Any) -> None:
     short = xp.asarray(np.full(2, r + 1, np.int16))
     dist.all_reduce(short)
     same([short], [np.full(2, n * (n + 1) // 2, np.int16)])
-    scaled = xp.full((2,), 1.0)
-    dist.all_reduce(scaled, ReduceOp.PREMUL_SUM(r + 1.0))
-    same([scaled], [np.full(2, n * (n + 1) / 2)])
     there = np.full(2, 1.0)
     dist.all_reduce(there)
     assert there.tolist() == [n, n]

@@ -422,7 +422,7 @@ def _reduce_scatter_single_piece(
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
 
-    def run_on_device(backend: NcclBackend, op: ReduceOp) -> Steps[Array]:
+    def run_on_device(backend: NcclBackend, op: Reduction) -> Steps[Array]:
         return backend.reduce_scatter(cut_rows(checked, lengths), op, checked)
 
     return JoinableCall(
@@ -466,11 +466,10 @@ def _on_device(
     group: ProcessGroup,
     reduction: Reduction,
     arrays: Sequence[Array],
-    run: Callable[[NcclBackend, ReduceOp], Steps[T]],
+    run: Callable[[NcclBackend, Reduction], Steps[T]],
 ) -> OnDevice[T] | None:
     """Returns the way of a reduction that leaves arrays on the GPU, if NCCL has the reduction."""
-    if group.nccl is None or not isinstance(reduction, ReduceOp):
-        return None
-    if not can_reduce(reduction.value, arrays[0].dtype):
+    name = reduction.value if isinstance(reduction, ReduceOp) else ReduceOp.SUM.value
+    if group.nccl is None or not can_reduce(name, arrays[0].dtype):
         return None
     return OnDevice(arrays=arrays, run=lambda backend, _: run(backend, reduction))

@@ -15,7 +15,7 @@ from telegrad.arrays import Communicator, Moment, empty_beside
 from telegrad.collectives.algorithms import direct, dissemination
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature
-from telegrad.collectives.reduction import ReduceOp
+from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction
 from telegrad.types import Array, DTypeLike, Shape
 
 __all__ = ["CallOf", "NcclBackend", "OnDevice"]
@@ -68,19 +68,19 @@ class NcclBackend(Backend):
         with self._in_place(flat) as own:
             self._communicator.broadcast(own, root)
 
-    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
+    async def all_reduce(self, flat: Array, op: Reduction) -> None:
         """Replaces `flat` by the reduction over all ranks, combined in NCCL's order."""
-        with self._in_place(flat) as own:
-            self._communicator.all_reduce(own, op.value)
+        with self._in_place(flat, op) as own:
+            self._communicator.all_reduce(own, _name_of(op))
 
-    async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
+    async def reduce(self, flat: Array, op: Reduction, root: int) -> None:
         """Replaces `flat` at rank `root` by the reduction over all ranks."""
         if self._link.rank == root:
-            with self._in_place(flat) as own:
-                self._communicator.reduce(own, op.value, root)
+            with self._in_place(flat, op) as own:
+                self._communicator.reduce(own, _name_of(op), root)
         else:
             with self._communicator.after(self._called):
-                self._communicator.reduce(_flat(flat), op.value, root)
+                self._communicator.reduce(_flat(_times(flat, op)), _name_of(op), root)
 
     async def all_gather(
         self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
@@ -141,17 +141,22 @@ class NcclBackend(Backend):
         return joined
 
     async def reduce_scatter(
-        self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
+        self, parts: Sequence[Array], op: Reduction, whole: Array | None = None
     ) -> Array:
         """Returns the reduction of the parts that all ranks have for this one, in NCCL's order."""
         own = parts[self._link.rank]
         out = self._new(own.shape, own.dtype)
         with self._with_outputs():
             into = out.reshape(-1)
+            if whole is not None and isinstance(op, PremulSum):
+                whole = op.times(whole)
+                parts = _cut(whole, [part.shape for part in parts])
+            elif whole is None:
+                parts = [_times(part, op) for part in parts]
             if whole is not None and len({part.shape for part in parts}) == 1:
-                self._communicator.reduce_scatter(_flat(whole), into, op.value)
+                self._communicator.reduce_scatter(_flat(whole), into, _name_of(op))
             else:
-                self._communicator.reduce_parts(list(map(_flat, parts)), into, op.value)
+                self._communicator.reduce_parts(list(map(_flat, parts)), into, _name_of(op))
         return out
 
     @property
@@ -191,13 +196,27 @@ class NcclBackend(Backend):
             yield
 
     @contextmanager
-    def _in_place(self, array: Array) -> Iterator[Array]:
-        """Yields the items as one contiguous axis; afterwards, they are those of the array."""
+    def _in_place(self, array: Array, op: Reduction = ReduceOp.SUM) -> Iterator[Array]:
+        """Yields the items as one contiguous axis; afterwards, they are those of the array.
+
+        Those of PREMUL_SUM are multiplied before.
+        """
         with self._communicator.after(self._called):
+            if isinstance(op, PremulSum):
+                array[...] = op.times(array)
             flat = _flat(array)
             yield flat
             if not _contiguous(array):
                 array[...] = flat.reshape(array.shape)
+
+
+def _name_of(op: Reduction) -> str:
+    """Returns the operation that combines the arrays."""
+    return op.value if isinstance(op, ReduceOp) else ReduceOp.SUM.value
+
+
+def _times(array: Array, op: Reduction) -> Array:
+    return op.times(array) if isinstance(op, PremulSum) else array
 
 
 def _contiguous(array: Array) -> bool:
