@@ -9,7 +9,7 @@ result lacks. p counts windows; ckk counts channels and places in a window.
     conv2d_input     columns[n, ckk, p] = weight[o, ckk] * gradient[n, o, p], added into the input
 
 The columns are made for as many images at a time as fit into 2 MB, so the memory beside input and
-output is small. The three functions are the derivatives of one trilinear form: each is linear in
+output is small. For CuPy arrays, one launch makes the columns, and one adds them into the input. The three functions are the derivatives of one trilinear form: each is linear in
 both of its arguments.
 """
 
@@ -19,8 +19,10 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from telegrad.arrays import is_cupy, namespace
-from telegrad.kernels.windows import Windows
+import numpy as np
+
+from telegrad.arrays import batched_product, is_cupy, namespace
+from telegrad.kernels.windows import Windows, launch_windows, on_kernels
 from telegrad.types import Array, Shape
 
 __all__ = ["conv2d", "conv2d_input", "conv2d_weight"]
@@ -59,7 +61,7 @@ def conv2d(
     shift = None if bias is None else bias.reshape(groups, filters // groups, 1)
     for some, columns in _columns(x, windows, groups):
         part = made[some]
-        xp.matmul(matrix, columns, out=part)
+        _product(matrix, columns, part)
         if shift is not None:
             xp.add(part, shift, out=part)
     result: Array = made.reshape(n, filters, down, across)
@@ -80,9 +82,15 @@ def conv2d_weight(
     """
     xp = namespace(gradient, x)
     matrices = gradient.reshape(len(x), groups, shape[0] // groups, math.prod(gradient.shape[2:]))
-    total: Any = xp.zeros((groups, shape[0] // groups, math.prod(shape[1:])), gradient.dtype)
+    total: Any = None
     for some, columns in _columns(x, windows, groups, math.prod(shape)):
-        total += (matrices[some] @ columns.swapaxes(-1, -2)).sum(0)
+        part = _product(matrices[some], columns.swapaxes(-1, -2)).sum(0)
+        if total is None:
+            total = part.astype(gradient.dtype, copy=False)
+        else:
+            total += part
+    if total is None:
+        return xp.zeros(shape, gradient.dtype)  # type: ignore[no-any-return]
     result: Array = total.reshape(shape)
     return result
 
@@ -105,13 +113,19 @@ def conv2d_input(
     filters = len(weight) // groups
     matrix = weight.reshape(groups, filters, -1).swapaxes(-1, -2)
     matrices = gradient.reshape(n, groups, filters, down * across)
-    result: Any = xp.zeros(shape, xp.result_type(gradient, weight))
+    dtype = xp.result_type(gradient, weight)
+    launched = on_kernels(gradient, weight)
+    result: Any = xp.empty(shape, dtype) if launched else xp.zeros(shape, dtype)
     if not result.size:
         return result  # type: ignore[no-any-return]
-    parts = [*windows.parts(shape)]
+    parts = () if launched else [*windows.parts(shape)]
     columns_of_one = channels * math.prod(windows.size) * down * across
     for some in _batches(n, columns_of_one * result.itemsize, on_gpu=is_cupy(result)):
-        columns = matrix @ matrices[some]
+        columns = _product(matrix, matrices[some])
+        if launched:
+            target = result[some]
+            launch_windows("scatter_windows", windows, shape, columns, target, over=target)
+            continue
         spread = columns.reshape(-1, channels, math.prod(windows.size), down, across)
         target = result[some]
         for part in parts:
@@ -130,23 +144,39 @@ def _columns(
     n, channels = x.shape[:2]
     down, across = windows.counts(x.shape)
     ckk = channels // groups * math.prod(windows.size)
-    padded: Any = windows.pad(x)
+    launched = on_kernels(x) and windows.size != (1, 1)
+    padded: Any = x if launched else windows.pad(x)
     if windows.size == windows.stride == (1, 1):
         yield slice(n), padded.reshape(n, groups, ckk, down * across)
         return
     xp = namespace(x)
     inner = windows._replace(padding=((0, 0), (0, 0)))
-    parts = [*inner.parts(padded.shape)]
+    parts = () if launched else [*inner.parts(padded.shape)]
     buffer: Any = None
     size = groups * ckk * down * across + other
     for some in _batches(n, size * x.itemsize, on_gpu=is_cupy(x)):
         count = some.stop - some.start
         if buffer is None:
-            buffer = xp.empty((count, channels, len(parts), down, across), x.dtype)
+            places = math.prod(windows.size)
+            buffer = xp.empty((count, channels, places, down, across), x.dtype)
         columns = buffer[:count]
+        if launched:
+            launch_windows("gather_windows", windows, x.shape, x[some], columns, over=columns)
         for part in parts:
             columns[:, :, part.place] = padded[some][part.inside]
         yield some, columns.reshape(count, groups, ckk, down * across)
+
+
+def _product(a: Any, b: Any, out: Any = None) -> Any:
+    """Returns `a @ b`, or writes it to `out`; of CuPy arrays in one launch, without copies."""
+    xp = namespace(a, b)
+    if xp is np:
+        return np.matmul(a, b, out=out)
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if math.prod(lead[1:]) > 1 and a.ndim != b.ndim:  # groups: the filters would be copied
+        return xp.matmul(a, b, out=out)
+    a, b = (xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+    return batched_product(a, b, out)
 
 
 def _batches(n: int, size: int, *, on_gpu: bool) -> Iterator[slice]:

@@ -2,6 +2,7 @@
 
 Each place in a window is one strided part of the array (`Windows.parts`). A window of k items
 therefore costs k passes over arrays of the size of the result, and no copy of the windows is made.
+The largest items of CuPy arrays, and their gradient, take one launch each.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from telegrad.arrays import namespace
-from telegrad.kernels.windows import Windows
+from telegrad.kernels.windows import Windows, launch_windows, on_kernels
 from telegrad.types import Array, Shape
 
 __all__ = ["max_pool2d", "mean_pool2d", "pick_places", "spread_means", "spread_places"]
@@ -31,11 +32,16 @@ def max_pool2d(x: Array, *, windows: Windows) -> tuple[Array, Array]:
         unsigned integer that counts the items of a window row by row.
     """
     xp = namespace(x)
+    shape = (*x.shape[:-2], *windows.counts(x.shape))
+    kind = np.min_scalar_type(windows.size[0] * windows.size[1])
+    if on_kernels(x):
+        best, where = xp.empty(shape, x.dtype), xp.empty(shape, kind)
+        launch_windows("max_windows", windows, x.shape, x, best, where, over=best, PLACE=kind)
+        return best, where
     padded: Any = windows.pad(x, fill=-np.inf)
     inner = windows._replace(padding=((0, 0), (0, 0)))
-    shape = (*x.shape[:-2], *windows.counts(x.shape))
     largest: Any = None
-    places: Any = xp.zeros(shape, np.min_scalar_type(windows.size[0] * windows.size[1]))
+    places: Any = xp.zeros(shape, kind)
     for part in inner.parts(padded.shape):
         items = padded[part.inside]
         if largest is None:
@@ -52,6 +58,11 @@ def max_pool2d(x: Array, *, windows: Windows) -> tuple[Array, Array]:
 def spread_places(gradient: Array, places: Array, *, windows: Windows, shape: Shape) -> Array:
     """Returns zeros of `shape` plus each gradient at the place of its window."""
     xp = namespace(gradient)
+    if on_kernels(gradient):
+        spread: Array = xp.empty(shape, gradient.dtype)
+        arrays = gradient, places, spread
+        launch_windows("spread_windows", windows, shape, *arrays, over=spread, PLACE=places.dtype)
+        return spread
     result: Any = xp.zeros(shape, gradient.dtype)
     for part in windows.parts(shape):
         won = places[part.windows] == part.place

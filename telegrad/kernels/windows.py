@@ -1,14 +1,21 @@
-"""`Windows`: the positions of the windows of a convolution or pooling over the last two axes."""
+"""`Windows`: the positions of the windows of a convolution or pooling over the last two axes.
+
+For CuPy arrays of floats, `cuda/windows.cu` does in one launch what NumPy does place by place.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from telegrad.arrays import namespace
-from telegrad.types import Array
+from telegrad.arrays import is_cupy, namespace
+from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
+from telegrad.types import Array, Shape
 
-__all__ = ["Part", "Windows"]
+__all__ = ["Part", "Windows", "launch_windows", "on_kernels"]
+
+_DTYPES: Final = ("float32", "float64", "float16", "bfloat16")
 
 
 class Part(NamedTuple):
@@ -114,3 +121,38 @@ class Windows(NamedTuple):
             return None
         inside = slice(start + first * stride, start + (end - 1) * stride + 1, stride)
         return inside, slice(first, end)
+
+
+def on_kernels(*arrays: Array) -> bool:
+    """Returns True if `cuda/windows.cu` takes these arrays: of CuPy, of one dtype of floats."""
+    kinds = {array.dtype.name for array in arrays}
+    return is_cupy(arrays[0]) and len(kinds) == 1 and not kinds.isdisjoint(_DTYPES)
+
+
+def launch_windows(
+    name: str, windows: Windows, shape: Shape, *arrays: Array, over: Array, **define: Any
+) -> None:
+    """Launches a kernel of `cuda/windows.cu`.
+
+    Args:
+        name: The kernel.
+        windows: The windows.
+        shape: The shape of the array without padding; it ends with rows and columns.
+        arrays: The arrays of the kernel, in its order.
+        over: That of the arrays which has one item for each thread.
+        define: Macros besides ITEM.
+    """
+    padding = windows.padding[0][0], windows.padding[1][0]
+    places = *shape[-2:], *windows.counts(shape), *windows.size
+    size = math.prod(over.shape)
+    Kernel("windows", name).launch(
+        *map(contiguous, arrays),
+        size,
+        *places,
+        *windows.stride,
+        *padding,
+        *windows.dilation,
+        blocks=blocks_for(size, 256),
+        ITEM=arrays[0].dtype,
+        **define,
+    )
