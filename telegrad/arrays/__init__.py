@@ -9,6 +9,7 @@ from telegrad.arrays.backend import (
     is_floating,
     is_inexact,
     namespace,
+    owns_memory,
     takes_ufuncs,
 )
 from telegrad.arrays.device import (
@@ -95,6 +96,7 @@ __all__ = [
     "namespace",
     "new_unique_id",
     "octets_from_gpu",
+    "owns_memory",
     "raise_reported",
     "reduction_twin",
     "report_ends",

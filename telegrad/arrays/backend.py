@@ -23,6 +23,7 @@ __all__ = [
     "is_floating",
     "is_inexact",
     "namespace",
+    "owns_memory",
     "takes_ufuncs",
 ]
 
@@ -33,6 +34,11 @@ def is_cupy(value: object) -> TypeGuard[Array]:
     """Tells whether `value` is a CuPy array."""
     cupy = _LOADED.get("cupy")
     return cupy is not None and isinstance(value, cupy.ndarray)
+
+
+def owns_memory(array: Any) -> bool:
+    """Returns True if the memory of a CuPy array comes from CuPy's pool: no other library lends it."""
+    return type(array.data.mem).__name__ == "PooledMemory"
 
 
 def has_cupy() -> bool:

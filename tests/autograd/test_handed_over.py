@@ -194,3 +194,53 @@ def test_what_others_may_have_is_added_to_in_an_array_of_its_own(make: Any) -> N
     assert total.data is not second()
     assert total.tolist() == [[2.0] * 3] * 2
     assert all((array == 1.0).all() for array in HELD)
+
+
+# -- on a GPU --------------------------------------------------------------------------------------
+
+
+class Lent:
+    """Memory of another library on the GPU, as it says."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+
+def gradient_on_gpu(xp: Any, make: Callable[[], Any]) -> Tensor:
+    x = tensor(xp.zeros((2, 3)), requires_grad=True)
+    Made.apply(x, make).backward()
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda xp: xp.ones((2, 3)),
+        lambda xp: xp.ones((3, 2)).T,
+        lambda xp: xp.ones(6).reshape(2, 3),
+    ],
+)
+def test_an_array_on_a_gpu_that_nobody_else_has_is_kept(cupy: Any, make: Any) -> None:
+    found = gradient_on_gpu(cupy, lambda: make(cupy))
+    assert MADE[0]() is (found.data if found.data.base is None else found.data.base)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda xp: kept(xp.ones((2, 3))),
+        lambda xp: kept(xp.ones((2, 3)))[:],
+        lambda xp: kept(xp.ones((3, 2)).T),
+        lambda xp: xp.ones((4, 3))[:2],  # it would keep more memory than it shows
+        lambda xp: xp.asarray(Lent(kept(xp.ones((2, 3))))),
+    ],
+)
+def test_an_array_on_a_gpu_that_something_else_has_is_copied(cupy: Any, make: Any) -> None:
+    found = gradient_on_gpu(cupy, lambda: make(cupy))
+    for array in HELD:
+        array[...] = 7
+    assert found.data.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert found.data.nbytes == 48
+    assert HELD or MADE[0]() is None

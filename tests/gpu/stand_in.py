@@ -40,10 +40,14 @@ __all__ = ["Ufunc", "call_on_host", "ndarray", "stand_in"]
 SCALARS = (bool, int, float, complex, np.generic)
 
 
+class PooledMemory:
+    """Memory of CuPy's pool."""
+
+
 class ndarray:
     """An array of CuPy's kind over host memory."""
 
-    __slots__ = ("__weakref__", "array", "memory", "number")
+    __slots__ = ("__weakref__", "array", "lender", "memory", "number", "owner")
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
 
@@ -54,6 +58,8 @@ class ndarray:
         if memptr is None and not view:
             take_memory()
         self.number: int = current_device()
+        self.owner: ndarray | None = None
+        self.lender: Any = PooledMemory() if memptr is None else memptr.mem
         self.memory = Memory()
         if memptr is None:
             self.array = np.asarray(host)
@@ -65,7 +71,8 @@ class ndarray:
 
     def _view(self, host: Any) -> ndarray:
         view = ndarray(host, view=True)
-        view.number, view.memory = self.number, self.memory
+        view.number, view.memory, view.lender = self.number, self.memory, self.lender
+        view.owner = self if self.owner is None else self.owner  # as CuPy's, of all views
         return view
 
     @property
@@ -128,7 +135,7 @@ class ndarray:
     @property
     def data(self) -> types.SimpleNamespace:
         pointer = published(self.array, self.number, self.memory)
-        return types.SimpleNamespace(ptr=pointer, device_id=self.number)
+        return types.SimpleNamespace(ptr=pointer, device_id=self.number, mem=self.lender)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -146,7 +153,7 @@ class ndarray:
 
     @property
     def base(self) -> Any:
-        return self.array.base
+        return self.array.base if self.owner is None else self.owner
 
     @property
     def T(self) -> ndarray:
@@ -653,7 +660,9 @@ def _asarray(a: Any, dtype: Any = None) -> ndarray:
     if isinstance(a, ndarray) and (dtype is None or a.dtype == dtype):
         return a
     if hasattr(a, "__cuda_array_interface__"):
-        return _asarray(ndarray(_host(a)), dtype)
+        made = ndarray(_host(a))
+        made.lender = a  # memory of another library
+        return _asarray(made, dtype)
     return _array(a, dtype)  # never the host's memory
 
 

@@ -27,7 +27,16 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import Place, Streams, current_place, has_cupy, is_array, namespace
+from telegrad.arrays import (
+    Place,
+    Streams,
+    current_place,
+    has_cupy,
+    is_array,
+    is_cupy,
+    namespace,
+    owns_memory,
+)
 from telegrad.autograd.graph.autocast import CASTING
 from telegrad.autograd.graph.grad_mode import ENABLED, set_mode
 from telegrad.autograd.graph.node import Edge, Node, Sink
@@ -442,21 +451,25 @@ def _own_of_leaf(tensor: Tensor, held: list[Any]) -> Gradient:
 
 
 def is_sole(held: list[Any]) -> bool:
-    """Returns True if only `held` refers to the NumPy array `held[0]`, which is all of its memory.
+    """Returns True if only `held` refers to the array `held[0]`, which is all of its memory.
 
-    The answer is False for arrays of other libraries: they have no such counts, so a loan of their
-    memory cannot be seen.
+    Views of an array hold it, of NumPy's and CuPy's. The answer is False for memory that another
+    library lends, as its loans cannot be seen, and for other arrays.
     """
-    if type(held[0]) is not np.ndarray or getrefcount(held[0]) != _SOLE:
+    if getrefcount(held[0]) != _SOLE:
+        return False
+    if type(held[0]) is np.ndarray:
+        if not held[0].flags.writeable:
+            return False
+    elif not is_cupy(held[0]) or not owns_memory(held[0]):
         return False
     if held[0].base is None:
-        return bool(held[0].flags.writeable)
+        return True
     return (
-        type(held[0].base) is np.ndarray
+        type(held[0].base) is type(held[0])
         and getrefcount(held[0].base) == _SOLE
         and held[0].base.base is None
         and held[0].base.nbytes == held[0].nbytes
-        and bool(held[0].flags.writeable)
     )
 
 
