@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -35,9 +36,10 @@ from telegrad.autograd import (
 from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root
 from telegrad.dist_autograd.seams import PassGradients
 from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
+from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Key
 from telegrad.parallel.pipeline.micro_batches import described
-from telegrad.parallel.pipeline.plan import LocalPlace, StepOrder, StepReport
+from telegrad.parallel.pipeline.plan import LocalPlace, PlacePlan, StepOrder, StepReport, Tie
 from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.parallel.pipeline.skips import Skips, through
 from telegrad.types import Array
@@ -52,11 +54,17 @@ PHASES = {
     BACKWARD: "backward",
     INPUTS: "backward for inputs",
     WEIGHTS: "backward for weights",
-    TIES: "exchange of tied weights",
+    TIES: "exchange of shared parameters",
 }
 
 Results: TypeAlias = "list[tuple[Key, list[Any]]]"
 """The values that an action hands over, and the keys under which other stages look for them."""
+
+
+Awaited: TypeAlias = "dict[Tensor, Callable[[Tensor], None]]"
+"""Parameters, and what is called with each of them once it has its next gradient."""
+
+BUCKET_BYTES = 4 * 2**20  # 34 ms at 1 Gbit/s, and some 0.2 ms for a message
 
 
 @dataclass(slots=True)
@@ -115,18 +123,26 @@ class _StageSkips(Skips):
 
 @final
 class _Target(GradientTarget):
-    """The target of one backward: gradients of parameters go to those of the step, inputs' stay."""
+    """The target of one backward: gradients of parameters go to those of the step, inputs' stay.
 
-    def __init__(self, step: PassGradients, inputs: Sequence[Tensor]) -> None:
+    Args:
+        step: The gradients of the step.
+        inputs: The leaves whose gradients stay here.
+        awaited: The parameters whose next gradient is told to somebody.
+    """
+
+    def __init__(self, step: PassGradients, inputs: Sequence[Tensor], awaited: Awaited) -> None:
         super().__init__()
-        self._step = step
+        self._step, self._awaited = step, awaited
         self.inputs: dict[Tensor, Gradient | None] = dict.fromkeys(inputs)
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
         if tensor in self.inputs:
             self.inputs[tensor] = gradient
-        else:
-            self._step(tensor, gradient)
+            return
+        self._step(tensor, gradient)
+        if self._awaited and (complete := self._awaited.pop(tensor, None)) is not None:
+            complete(tensor)
 
     def get(self, tensor: Tensor) -> Tensor | None:
         """Returns the gradient of a parameter in this step so far."""
@@ -135,6 +151,101 @@ class _Target(GradientTarget):
     def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
         """Replaces the gradient of a parameter in this step."""
         self._step.replace(tensor, gradient)
+
+
+@final
+class _SharedGradients:
+    """The gradients of parameters that belong to another place, on their way there by buckets.
+
+        last backward    leaf 3   leaf 2   leaf 1   leaf 0     end of the row
+        buckets            └───┬────┘        └───┬────┘              │
+        messages               0 ══════════      └─────────────────▶ 1 ══════════
+
+    A bucket is sent as soon as the last backward of its stages has computed all of it, while that
+    goes on with the other leaves. The last bucket is sent at the end, with what came to leaves after
+    theirs was sent: gradients are sums, and the owner adds up all that it gets.
+
+    Args:
+        run: The step.
+        tie: The parameters.
+    """
+
+    def __init__(self, run: StepRun, tie: Tie) -> None:
+        self._run, self._tie = run, tie
+        place = run.place
+        self._parameters = [place.parameter(stage, name) for _, _, stage, name in tie.parameters]
+        self._buckets = _buckets(self._parameters)
+        self._missing = [{self._parameters[k] for k in each} for each in self._buckets]
+        self._sent: set[int] = set()
+
+    def watch(self, stage: int, awaited: Awaited) -> None:
+        """Waits for the gradients of a stage, whose last backward begins."""
+        for b, members in enumerate(self._buckets[:-1]):
+            for k in members:
+                if self._tie.parameters[k][2] == stage:
+                    awaited[self._parameters[k]] = partial(self._complete, b)
+
+    def send_rest(self) -> None:
+        """Sends all that was not sent yet."""
+        for b, members in enumerate(self._buckets[:-1]):
+            if b not in self._sent:
+                self._send(b, members)
+        self._send(len(self._buckets) - 1, range(len(self._parameters)))
+
+    def _complete(self, b: int, parameter: Tensor) -> None:
+        self._missing[b].discard(parameter)
+        if not self._missing[b]:
+            self._send(b, self._buckets[b])
+
+    def _send(self, b: int, members: Sequence[int]) -> None:
+        gradients, values = self._run.gradients, []
+        for k in members:
+            found = gradients.get(self._parameters[k])
+            values.append(None if found is None else _dense(found))
+            gradients.replace(self._parameters[k], None)
+        self._sent.add(b)
+        key = Key(TIES, self._tie.parameters[0][0], self._tie.copy, str(b))
+        self._run.carry(self._tie.owner, key, values)
+
+
+@final
+class _Sharing:
+    """All gradients that this place hands to owners in one step.
+
+    Args:
+        run: The step.
+        plan: The plan of the place; None if there are no gradients.
+
+    Attributes:
+        awaited: The parameters whose next gradient completes a bucket, or part of one.
+    """
+
+    def __init__(self, run: StepRun, plan: PlacePlan | None) -> None:
+        self.awaited: Awaited = {}
+        self._parts: list[_SharedGradients] = []
+        self._ends: dict[int, tuple[str, int]] = {}  # the last backward of each stage
+        if plan is None:
+            return
+        self._parts = [_SharedGradients(run, each) for each in plan.ties if each.copy == plan.place]
+        if self._parts:
+            backwards = [each for each in plan.row if each[0] in (BACKWARD, WEIGHTS)]
+            self._ends = {stage: (kind, i) for kind, stage, i in backwards}
+
+    def begin(self, kind: str, stage: int, i: int) -> None:
+        """Notes that an action begins."""
+        if self._ends and self._ends[stage] == (kind, i):
+            for part in self._parts:
+                part.watch(stage, self.awaited)
+
+    def send_rest(self) -> None:
+        """Sends all that was not sent yet."""
+        for part in self._parts:
+            part.send_rest()
+
+    def clear(self) -> None:
+        """Lets go of the step, to which the parts lead back."""
+        self.awaited.clear()
+        self._parts.clear()
 
 
 @final
@@ -147,13 +258,15 @@ class StepRun:
         gradients: Gets the gradients of the parameters, in a training step.
 
     Attributes:
+        place: The place.
+        gradients: The gradients of the parameters so far.
         has_skips: True if there are skip connections in the pipeline.
     """
 
     def __init__(self, place: LocalPlace, order: StepOrder, gradients: PassGradients) -> None:
-        self._place, self._last = place, place.last
+        self.place, self._last = place, place.last
         self._order = order
-        self._gradients = gradients
+        self.gradients = gradients
         self.has_skips = bool(place.plan.skips)
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._now = (TIES, min(place.stages), -1)
@@ -166,6 +279,7 @@ class StepRun:
         self._held: dict[int, int] = {}
         self._losses: dict[int, float] = {}
         self._outputs: dict[int, list[Array]] = {}
+        self._sharing = _Sharing(self, place.plan if order.train else None)
 
     def run(self) -> StepReport:
         """Runs all actions of the row, or all forwards of it.
@@ -177,18 +291,21 @@ class StepRun:
         try:
             with enable_grad() if train else no_grad():
                 self._exchange_values()
-                for kind, stage, i in self._place.plan.row:
+                for kind, stage, i in self.place.plan.row:
                     if not train and (kind != FORWARD or i >= count):
                         continue
                     self._now, self._doing, self._source = (kind, stage, i), "was to begin", stage
-                    self._place.mailbox.check()
+                    self.place.mailbox.check()
                     self._doing = ""
+                    self._sharing.begin(kind, stage, i)
                     self._act(kind, stage, i)
                 if train:
                     self._exchange_gradients()
         except BaseException as error:  # around the user's modules
             self._kept.clear()
             raise self._failure(error) from error
+        finally:
+            self._sharing.clear()
         times = np.asarray(self._times)
         return StepReport(True, self._losses, self._outputs, self._held, times)
 
@@ -204,7 +321,7 @@ class StepRun:
             self.hand(key, values)
 
     def _forward(self, stage: int, i: int) -> Results:
-        order, place = self._order, self._place
+        order, place = self._order, self.place
         if stage == 0:
             inputs = [Tensor(each.part(i)) for each in order.inputs]
         else:
@@ -228,7 +345,7 @@ class StepRun:
         return results
 
     def _call(self, stage: int, i: int, inputs: list[Tensor]) -> Any:
-        module, mode = self._place.stages[stage], self._place.plan.recompute
+        module, mode = self.place.stages[stage], self.place.plan.recompute
         last = i == len(self._order.shares) - 1
         if self._order.train and (mode == "always" or (mode == "except_last" and not last)):
             return recompute(module, *inputs)
@@ -236,7 +353,7 @@ class StepRun:
 
     def _finish(self, i: int, kept: _Kept) -> None:
         """Computes the loss of a micro-batch, or keeps its outputs."""
-        order, function = self._order, self._place.plan.loss
+        order, function = self._order, self.place.plan.loss
         if not order.train:
             self._outputs[i] = [x.data for x in kept.outputs]
             return
@@ -259,7 +376,7 @@ class StepRun:
     def _backward(self, stage: int, i: int) -> Results:
         roots, kept = self._roots(stage, i)
         self._drop(stage, i)
-        target = _Target(self._gradients, kept.leaves())
+        target = _Target(self.gradients, kept.leaves(), self._sharing.awaited)
         if roots:
             with _skips(self, stage, i, kept, again=True):
                 GraphTask(roots, accumulate=target).run()
@@ -277,7 +394,7 @@ class StepRun:
     def _backward_of_weights(self, stage: int, i: int) -> Results:
         kept = self._drop(stage, i)
         assert kept.halved is not None
-        target = _Target(self._gradients, ())
+        target = _Target(self.gradients, (), self._sharing.awaited)
         with _skips(self, stage, i, kept, again=True):
             kept.halved.run_weights(target)
         self._finish_pass(target)
@@ -321,12 +438,12 @@ class StepRun:
 
     def _exchange_values(self) -> None:
         """Hands the values of owned parameters to their copies, and takes those of copies here."""
-        place, plan = self._place, self._place.plan
+        place, plan = self.place, self.place.plan
         for tie in plan.ties:
             if tie.owner == plan.place:
                 values = [place.parameter(stage, name).data for stage, name, _, _ in tie.parameters]
                 key = Key(TIES, tie.parameters[0][2], tie.owner)
-                self._carry(tie.copy, key, values)
+                self.carry(tie.copy, key, values)
         for tie in plan.ties:
             if tie.copy == plan.place:
                 owner, _, copy, _ = tie.parameters[0]
@@ -336,31 +453,27 @@ class StepRun:
 
     def _exchange_gradients(self) -> None:
         """Hands the gradients of copies to the owners of their parameters, which add them up."""
-        place, plan, gradients = self._place, self._place.plan, self._gradients
+        place, plan, gradients = self.place, self.place.plan, self.gradients
         self._now = (TIES, min(place.stages), -1)
+        self._sharing.send_rest()
         for tie in plan.ties:
-            if tie.copy == plan.place:
-                values = []
-                for _, _, stage, name in tie.parameters:
-                    parameter = place.parameter(stage, name)
-                    found = gradients.get(parameter)
-                    values.append(None if found is None else _dense(found))
-                    gradients.replace(parameter, None)
-                key = Key(TIES, tie.parameters[0][0], tie.copy)
-                self._carry(tie.owner, key, values)
-        for tie in plan.ties:
-            if tie.owner == plan.place:
-                owner, _, copy, _ = tie.parameters[0]
-                values = self.take(Key(TIES, owner, tie.copy), copy)
-                for (stage, name, _, _), value in zip(tie.parameters, values, strict=True):
+            if tie.owner != plan.place:
+                continue
+            owner, _, copy, _ = tie.parameters[0]
+            own = [place.parameter(stage, name) for stage, name, _, _ in tie.parameters]
+            buckets = _buckets(own)
+            for b, members in enumerate(buckets):
+                some = own if b == len(buckets) - 1 else [own[k] for k in members]
+                values = self.take(Key(TIES, owner, tie.copy, str(b)), copy)
+                for parameter, value in zip(some, values, strict=True):
                     if value is not None:
-                        gradients(place.parameter(stage, name), value)
+                        gradients(parameter, value)
 
     # -- what surrounds them ---------------------------------------------------------------------
 
     def skip(self, name: str) -> tuple[int, int]:
         """Returns the stages between which a skip connection goes."""
-        return self._place.plan.skips[name]
+        return self.place.plan.skips[name]
 
     def leaf(self, array: Any) -> Tensor:
         """Returns an array that came from another stage as a leaf of this stage's graph."""
@@ -369,18 +482,19 @@ class StepRun:
     def take(self, key: Key, source: int) -> list[Any]:
         """Waits for the values that another stage hands over."""
         self._source, self._doing = source, "waited for"
-        values: list[Any] = self._place.mailbox.take(key)
+        values: list[Any] = self.place.mailbox.take(key)
         self._doing = ""
         self._began = time.monotonic()
         return values
 
     def hand(self, key: Key, values: list[Any]) -> None:
         """Hands values to the stage that the key names."""
-        self._carry(self._place.place_of(key.stage, key.micro_batch), key, values)
+        self.carry(self.place.place_of(key.stage, key.micro_batch), key, values)
 
-    def _carry(self, place: int, key: Key, values: list[Any]) -> None:
+    def carry(self, place: int, key: Key, values: list[Any]) -> None:
+        """Hands values to a place."""
         self._source, self._doing = key.stage, "had done"
-        here = self._place
+        here = self.place
         here.mailboxes.carry(here.peers[place], self._order.step, key, values, here.mailbox)
         self._doing = ""
 
@@ -388,7 +502,7 @@ class StepRun:
         self._kept[stage, i] = kept
         held = self._holds[stage] = self._holds.get(stage, 0) + 1
         self._held[stage] = max(held, self._held.get(stage, 0))
-        most = self._place.plan.most_held[stage]
+        most = self.place.plan.most_held[stage]
         if held > most:
             raise AssertionError(
                 f"stage {stage} holds the activations of {held} micro-batches, and its schedule "
@@ -401,7 +515,7 @@ class StepRun:
 
     def _check_inputs(self, stage: int, i: int, inputs: list[Tensor]) -> None:
         """Raises an error that names both stages if `forward` cannot be called with the inputs."""
-        place = self._place
+        place = self.place
         module = place.stages[stage]
         try:
             inspect.signature(module.forward).bind(*inputs)
@@ -417,7 +531,7 @@ class StepRun:
     def _failure(self, error: BaseException) -> BaseException:
         """Returns the error of this step, with the stage, the micro-batch and the phase."""
         kind, stage, i = self._now
-        place, source, phase = self._place, self._source, PHASES[kind]
+        place, source, phase = self.place, self._source, PHASES[kind]
         work = phase if i < 0 else f"{phase} of micro-batch {i}"
         if not self._doing:
             words = f"{place.name(stage, i)} failed in the {work}: {_words(error)}"
@@ -441,13 +555,13 @@ class StepRun:
         return self._error(words, source, i, phase)
 
     def _lives(self, stage: int, worker: str) -> bool:
-        plan = self._place.plan
+        plan = self.place.plan
         return worker in [plan.workers[place].name for place in plan.places[stage]]
 
     def _error(
         self, words: str, stage: int, micro_batch: int, phase: str, worker: str = ""
     ) -> PipelineError:
-        worker = worker or self._place.worker_of(stage, micro_batch).name
+        worker = worker or self.place.worker_of(stage, micro_batch).name
         return PipelineError(
             words, stage=stage, worker=worker, micro_batch=micro_batch, phase=phase
         )
@@ -477,6 +591,12 @@ def _tensors(outputs: Any, place: LocalPlace, stage: int, i: int) -> list[Tensor
                 f"there is a {type(each).__name__} in its output"
             )
     return found
+
+
+def _buckets(parameters: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    """Returns the numbers of the parameters of each bucket, the last parameters first."""
+    slots = [Slot(each.shape, each.dtype) for each in parameters]
+    return [each.members for each in assign_buckets(slots, BUCKET_BYTES)]
 
 
 def _dense(gradient: Any) -> Any:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad import nn, optim
-from telegrad.autograd import Tensor
+from telegrad.autograd import Function, Tensor
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import Pipeline
-from telegrad.parallel.pipeline import Pop, Stash
-from telegrad.parallel.pipeline.mailbox import Key, PlaceMailbox
+from telegrad.parallel.pipeline import Pop, Stash, step_run
+from telegrad.parallel.pipeline.mailbox import Key, Mailboxes, PlaceMailbox
 from telegrad.testing import Cluster
 from tests.parallel.pipeline.models import SCHEDULES, Block, batch, close, reference
 
@@ -138,12 +138,19 @@ def test_tied_weights_are_one_parameter(cluster: Cluster, schedule: str) -> None
 # -- stages of several workers -------------------------------------------------------------------
 
 
-def train_shared(groups: list[int], schedule: str, m: int) -> None:
+def train_shared(groups: list[int], schedule: str, m: int, recompute: str = "never") -> None:
     names = iter(WORKERS)
     workers = [[next(names) for _ in range(size)] for size in groups]
     model = nn.Sequential(*(Block(k) for k in range(BLOCKS)))
     own = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    pipe = same_as_whole(model, m + 4, workers=workers, schedule=schedule, num_microbatches=m)
+    pipe = same_as_whole(
+        model,
+        m + 4,
+        workers=workers,
+        schedule=schedule,
+        num_microbatches=m,
+        recompute=recompute,
+    )
     optimizer = pipe.optimizer(optim.SGD, lr=0.1, momentum=0.9)
     for _ in range(3):
         inputs, labels = batch(m + 4)
@@ -167,6 +174,78 @@ def test_workers_that_share_a_stage_train_one_model(cluster: Cluster, schedule: 
         cluster.call(0, train_shared, groups, schedule, m)
 
     check()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_workers_that_share_a_stage_hand_gradients_over_in_buckets(
+    cluster: Cluster, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_run, "BUCKET_BYTES", 200)  # a bias, or a weight alone
+
+    @given(
+        st.sampled_from([[2, 2], [3], [2, 1, 2]]),
+        st.integers(1, 5),
+        st.sampled_from(["never", "always", "except_last"]),
+    )
+    @settings(max_examples=4, deadline=None)
+    def check(groups: list[int], m: int, recompute: str) -> None:
+        cluster.call(0, train_shared, groups, schedule, m, recompute)
+
+    check()
+
+
+events: list[str] = []
+
+
+class Noted(Function):
+    """Notes its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, name: str) -> Any:
+        ctx.name = name
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        events.append(ctx.name)
+        return g, None
+
+
+class Two(nn.Module):
+    """Two blocks, and a note when the backward is between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Block(0), Block(1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.second(Noted.apply(self.first(x), "between"))
+
+
+def overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipeline([(["worker0", "worker1"], Two)], num_microbatches=4, loss=LOSS)
+    events.clear()
+    carry = Mailboxes.carry
+
+    def watched(self: Mailboxes, to: Any, step: int, key: Key, values: Any, *rest: Any) -> None:
+        if key.name:
+            events.append(f"{len(values)} gradients")
+        carry(self, to, step, key, values, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Mailboxes, "carry", watched)
+        pipe.step(*batch(8))
+    # Worker 1 runs two of the four micro-batches; worker 0 may be anywhere.
+    sent = events.index("2 gradients")
+    assert "between" in events[sent:]
+    assert events[-1] == "4 gradients"
+
+
+def test_gradients_travel_while_the_last_backward_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_run, "BUCKET_BYTES", 8 * 42)  # a block
+    cluster.call(0, overlap, monkeypatch)
 
 
 def wrong_groups() -> None:
