@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # A message of at most this size is sent without a request, which would take about as long.
-EAGER_BYTES = 256 * 2**10
+EAGER_BYTES = 512 * 2**10
 
 T = TypeVar("T")
 

@@ -504,7 +504,7 @@ class ProcessGroup:
     def post(self, to: int, kind: str, slot: Slot, number: int, data: Buffer | None = None) -> None:
         """Sends a message of an operation to a member; the caller does not hold the lock."""
         message = OperationMessage(self.key, slot.id, slot.call, number)
-        envelope = Envelope(kind, document=message.pack())
+        envelope = Envelope(kind, document=message.pack(), in_order=True)
         with self.state_lock:
             self._messages_sent += 1
             if data is not None:

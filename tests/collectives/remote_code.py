@@ -22,7 +22,7 @@ from telegrad.rpc.seams import current_agent
 from telegrad.types import Array
 
 # One step above what goes without asking, in float64.
-LARGE = 40_001
+LARGE = 80_001
 
 
 # The operations that floating-point numbers have.

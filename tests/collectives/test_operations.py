@@ -418,7 +418,7 @@ def counted() -> tuple[Any, ...]:
     remote_code.begin()
     group = dist.world_group()
     seen = []
-    for size in (100, 120_000):
+    for size in (100, 240_000):
         before = group.statistics()
         dist.all_reduce(np.ones(size))
         after = group.statistics()
@@ -441,8 +441,8 @@ def test_what_is_counted_and_shown() -> None:
     with Cluster(3) as cluster:
         for r, (small, large, work, group, chained, in_flight) in enumerate(cluster.run(counted)):
             assert small == (2, 2 * 800, 1)
-            # 4 blocks of 320,000 bytes; `entered` to one neighbour and `ready` to the other before
-            assert large == (6, 4 * 320_000, 2)
+            # 4 blocks of 640,000 bytes; `entered` to one neighbour and `ready` to the other before
+            assert large == (6, 4 * 640_000, 2)
             assert work.startswith(
                 "<Work all_reduce(op=SUM, dtype=float64, shape=(3,)) for 'step 3'"
             )

@@ -151,6 +151,39 @@ def test_big_ones_take_turns() -> None:
     assert order == [1, 2, 3, 1, 3, *[1] * 62]
 
 
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=6))
+def test_what_goes_in_order_has_one_turn(sent: list[tuple[int, bool]]) -> None:
+    a, b = connected()
+    for n, in_order in sent:
+        buffers = [bytes(n * PIECE_BYTES)]
+        a.post(Envelope("test.message", buffers=buffers, in_order=in_order))
+    carry(a, b)
+    turns = [[number] * n for number, (n, in_order) in enumerate(sent, 1) if not in_order]
+    together = [(number, n) for number, (n, in_order) in enumerate(sent, 1) if in_order]
+    if together:
+        place = sum(not in_order for _, in_order in sent[: together[0][0] - 1])
+        turns.insert(place, [number for number, n in together for _ in range(n)])
+    expected = [turn[k] for k in range(20) for turn in turns if k < len(turn)]
+    assert [piece.number for piece in pieces_of(a)] == expected
+
+
+def test_what_has_a_receipt_leaves_what_goes_behind_it() -> None:
+    a, b = connected()
+    for _ in range(2):
+        a.post(Envelope("test.message", buffers=[bytes(2 * PIECE_BYTES)], in_order=True))
+    carry(a, b)
+    first = [piece for piece in pieces_of(a) if piece.number == 1]
+    for end in (a, b):
+        end.connection_lost()
+        end.connection_made(0)
+    for piece in first:  # copies that were under way when it broke
+        take(b, piece)
+    carry(a, b)
+    carry(b, a)
+    assert [piece.number for piece in pieces_of(a)] == [2, 2]
+    assert not is_waiting(a)
+
+
 def test_pieces_are_no_bigger_than_a_lane_wants_them() -> None:
     """And what is left of one is next in its envelope's turn."""
     a, b = connected()

@@ -21,37 +21,52 @@ from telegrad.collectives.link import Link
 from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, from_bytes
 from telegrad.types import Array
 
-__all__ = ["all_reduce", "cut_blocks"]
+__all__ = ["all_reduce", "cut_blocks", "segments"]
+
+# A long block goes in several messages: one is reduced while the next comes, and memory that the
+# allocator has used before takes no page faults.
+SEGMENT_BYTES = 4 * 2**20
 
 
 async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     """Replaces `flat` by the reduction over all ranks.
 
-    Steps: 2 (n - 1). Each rank sends 2 (n - 1) messages, one in each step and all to the next rank:
-    about 2 (n - 1) / n B bytes for an array of B bytes. Exactly: all blocks but the (r + 1)-th, and
-    all but the (r + 2)-th, where blocks differ by one item at most. Only the first message is a
-    copy; received data is reduced in place and handed on. The results are bitwise equal, because
+    Steps: 2 (n - 1). Each rank sends 2 (n - 1) messages, one in each step and all to the next rank;
+    of blocks above 4 MiB one for each 4 MiB. They have about 2 (n - 1) / n B bytes for an array of
+    B bytes. Exactly: all blocks but the (r + 1)-th, and all but the (r + 2)-th, where blocks differ
+    by one item at most. Only the first block is a copy; received data is reduced in place and handed on. The results are bitwise equal, because
     each block is finished on one rank. `flat` is not written before every rank has come.
     """
     n, r = link.size, link.rank
     left, right = (r - 1) % n, (r + 1) % n
-    blocks = cut_blocks(flat, n)
-    link.send(right, as_bytes(blocks[r]), copy=True)
+    m = segments(flat.nbytes // n)
+    blocks = [cut_blocks(block, m) for block in cut_blocks(flat, n)]
+    for own in blocks[r]:
+        link.send(right, as_bytes(own), copy=True)
     for k in range(n - 1):
-        own = blocks[(r - k - 1) % n]
-        partial = from_bytes(await link.receive(left), flat.dtype, own.shape)
-        combine(op, partial, own)
-        if k == n - 2:
-            finish(op, partial, n)
-        link.send(right, as_bytes(partial))
-        if k == n - 2:
-            own[...] = partial
+        for own in blocks[(r - k - 1) % n]:
+            partial = from_bytes(await link.receive(left), flat.dtype, own.shape)
+            combine(op, partial, own)
+            if k == n - 2:
+                finish(op, partial, n)
+            link.send(right, as_bytes(partial))
+            if k == n - 2:
+                own[...] = partial
     for k in range(n - 1):
-        own = blocks[(r - k) % n]
-        whole = from_bytes(await link.receive(left), flat.dtype, own.shape)
-        if k < n - 2:
-            link.send(right, as_bytes(whole))
-        own[...] = whole
+        for own in blocks[(r - k) % n]:
+            whole = from_bytes(await link.receive(left), flat.dtype, own.shape)
+            if k < n - 2:
+                link.send(right, as_bytes(whole))
+            own[...] = whole
+
+
+def segments(nbytes: int) -> int:
+    """Returns the number of messages in which a block of so many bytes goes.
+
+    >>> [segments(nbytes) for nbytes in (0, 2**22, 2**22 + 1, 2**25)]
+    [1, 1, 2, 8]
+    """
+    return max(1, -(-nbytes // SEGMENT_BYTES))
 
 
 def cut_blocks(flat: Array, n: int) -> list[Array]:

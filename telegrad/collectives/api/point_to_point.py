@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from telegrad.collectives.algorithms.ring import cut_blocks, segments
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, signature_of
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.api.work import Work
@@ -288,7 +289,8 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
     staged = Staged(checked)
 
     async def run(link: Link) -> None:
-        link.send(to, as_bytes(staged.flat), copy=True)
+        for part in cut_blocks(staged.flat, segments(staged.flat.nbytes)):
+            link.send(to, as_bytes(part), copy=True)
 
     return Call(
         signature=signature_of("send", checked, "", shape=checked.shape),
@@ -306,8 +308,8 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
 
     async def run(link: Link) -> Rank:
         sender = await link.sender() if source == ANY else source
-        data = await link.receive(sender)
-        staged.flat[...] = from_bytes(data, checked.dtype, staged.flat.shape)
+        for part in cut_blocks(staged.flat, segments(staged.flat.nbytes)):
+            part[...] = from_bytes(await link.receive(sender), checked.dtype, part.shape)
         staged.write_back()
         return group.ranks[sender]
 

@@ -291,7 +291,10 @@ class Lanes(Channel):
 
     def wake(self) -> None:
         """Hears that there are pieces to send."""
-        self._means.loop.call(self._wake)
+        if not (lanes := self._in_own_threads()):
+            self._means.loop.call(self._wake)
+        for lane in lanes:
+            lane.wake()
 
     def memory(self) -> Memory:
         """Returns the memory of results, which lanes send from where they lie."""
@@ -300,9 +303,17 @@ class Lanes(Channel):
     def heard(self, frame: Frame) -> None:
         """Hears if the peer announced big parts, and the number of chunks that it took."""
         if frame.awaited:
-            self._means.loop.call(self._announced)
+            if not (lanes := self._in_own_threads()):
+                self._means.loop.call(self._announced)
+            for lane in lanes:
+                lane.announced()
         if frame.heartbeat is not None:
             self._means.loop.call(self._heard_chunks, frame.heartbeat.chunks)
+
+    def _in_own_threads(self) -> list[SocketLane]:
+        """Returns the lanes, if there are any and all of them may be woken without the loop."""
+        lanes = [lane for lane in self._lanes if isinstance(lane, SocketLane)]
+        return lanes if len(lanes) == len(self._lanes) else []
 
     # On the loop.
 

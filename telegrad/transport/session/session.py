@@ -19,7 +19,7 @@ S6. A goodbye is written when every big envelope before it is covered by a recei
 
 S2 gives at least once, S4 and S5 at most once. Pieces travel on lanes, beside the frames: in any
 order, and perhaps before the envelope that announces them; then the claim has to wait. Several
-big envelopes take turns, piece by piece.
+big envelopes take turns, piece by piece; those that are to go in order have one turn together.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class Session:
         self._announced = 0  # envelopes up to this number were written on this carrier
         self._announced_before = 0  # the same, for earlier carriers
         self.cutting: deque[deque[Piece]] = deque()
+        self._in_order: deque[Piece] = deque()  # one of these, or empty
         self._big: set[int] = set()  # numbers that were cut into pieces and have no receipt yet
         self._last_posted = 0
         self._acknowledged = 0
@@ -245,6 +246,7 @@ class Session:
             self._announced = self._last_posted
             self._big.clear()
             self.cutting.clear()
+            self._in_order = deque()
         self._goodbye = Goodbye(reason)
         self._look()
 
@@ -261,6 +263,7 @@ class Session:
         self._announced_before = max(self._announced, self._announced_before)
         self._announced = self._acknowledged
         self.cutting.clear()
+        self._in_order = deque()
         self._goodbye_written = False
         self._look()
 
@@ -268,12 +271,14 @@ class Session:
         """Stops writing until there is a carrier again; big parts will be cut into pieces again."""
         self._connected = False
         self.cutting.clear()
+        self._in_order = deque()
 
     def abandon(self) -> None:
         """Drops everything that was posted or is half received; the peer is lost."""
         self._connected = False
         self._unacknowledged.clear()
         self.cutting.clear()
+        self._in_order = deque()
         self._big.clear()
         self._assemblies.clear()
         self._parts_awaited = 0
@@ -407,9 +412,16 @@ class Session:
         return complete
 
     def _cut(self, envelope: Envelope, lent: Container[int]) -> None:
-        if pieces := deque(cut(envelope, lent)):
+        if not (pieces := deque(cut(envelope, lent))):
+            return
+        self._big.add(envelope.number)
+        if not envelope.in_order:
             self.cutting.append(pieces)
-            self._big.add(envelope.number)
+        elif self._in_order:
+            self._in_order += pieces
+        else:
+            self._in_order = pieces
+            self.cutting.append(pieces)
 
     def _drop(self, envelope: Envelope, *, awaited: bool) -> None:
         """Drops an envelope that came again on a new carrier."""
@@ -460,8 +472,15 @@ class Session:
         if number > self._announced or self._big:
             self._announced = max(number, self._announced)  # it may not be on this carrier yet
             self._big = {big for big in self._big if big > number}
-            self.cutting = deque(left for left in self.cutting if left[0].number > number)
+            self._forget_pieces(number)
             self._look()
+
+    def _forget_pieces(self, number: int) -> None:
+        """Drops the pieces of envelopes up to a number, which need not be sent any more."""
+        for pieces in self.cutting:
+            while pieces and pieces[0].number <= number:
+                pieces.popleft()
+        self.cutting = deque(filter(None, self.cutting))
 
 
 def _lent(envelope: Envelope, lend: Lend, frame: Frame) -> Container[int]:
