@@ -27,7 +27,9 @@ from telegrad.collectives.messages import (
     OperationId,
     OperationMessage,
     Signature,
+    calls_fit,
     pack_call,
+    unpack_call,
 )
 from telegrad.errors import CollectiveMismatchError
 from telegrad.wire import Buffer
@@ -132,7 +134,7 @@ class Mailbox:
 
     def next(self, channel: Channel) -> OperationId:
         """Returns the id of the operation that this member enters next in a channel."""
-        return OperationId(self.entered(channel) + 1, channel)
+        return OperationId(self._entered.get(channel, 0) + 1, channel)
 
     def entered(self, channel: Channel) -> int:
         """Returns the number of operations of a channel that this member has entered."""
@@ -191,14 +193,11 @@ class Mailbox:
     def _apply(
         self, slot: Slot, source: int, kind: str, message: OperationMessage, data: Buffer
     ) -> None:
-        called = slot.signature
-        if message.call != slot.call:
-            called = message.signature
-            if not slot.signature.fits(called):
-                calls = {self._rank: slot.signature, source: called}
-                raise mismatch_of(self._group, slot.id, calls, self._describe)
+        if message.call != slot.call and not calls_fit(message.call, slot.call):
+            calls = {self._rank: slot.signature, source: message.signature}
+            raise mismatch_of(self._group, slot.id, calls, self._describe)
         slot.heard.add(source)
-        slot.calls[source] = called
+        slot.calls[source] = unpack_call(message.call)
         if kind == PUSH:
             slot.arrived[source, message.number] = data
         elif kind == READY:

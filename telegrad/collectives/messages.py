@@ -50,6 +50,7 @@ __all__ = [
     "OperationMessage",
     "Signature",
     "UnformedMessage",
+    "calls_fit",
     "dtype_label",
     "pack_call",
     "unpack_call",
@@ -324,6 +325,12 @@ def pack_call(signature: Signature) -> bytes:
 def unpack_call(packed: bytes) -> Signature:
     """Returns a call from bytes; raises DecodeError for others."""
     return Signature.from_wire(decode(packed))
+
+
+@lru_cache(1024)
+def calls_fit(one: bytes, other: bytes) -> bool:
+    """Returns True if two ranks with these calls take part in one operation."""
+    return unpack_call(one).fits(unpack_call(other))
 
 
 @final

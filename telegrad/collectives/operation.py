@@ -19,10 +19,10 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast, final
+from typing import Any, Generic, Protocol, TypeVar, final
 
 from telegrad.arrays import Moment
 from telegrad.collectives.backends import Sharing
@@ -432,8 +432,9 @@ class Operation(Meeting, Generic[T]):
         await wake
         with self.group.state_lock:
             self.group.check_alive(self.slot.id, self)
-            found, self._found = cast("R", self._found), None
-        return found
+            value: Any = self._found
+            self._found = None
+        return value  # type: ignore[no-any-return]  # what `find` returned
 
     @property
     def _looks(self) -> bool:
@@ -629,22 +630,22 @@ def _nothing() -> None:
 # If other threads call operations too, one of them may still enter: then the deadline decides.
 
 
+_NOT_MAIN: AbstractContextManager[None] = nullcontext()
+
+
 @final
-class Blocking(AbstractContextManager[None]):
-    """A block in which a thread waits; a class, as each operation enters one and generators are slow."""
+class _Blocking(AbstractContextManager[None]):
+    """A block in which the main thread waits; no generator, as each operation enters one."""
 
     def __init__(self, waits: CrossWaits, awaited: object) -> None:
         self._waits = waits
         self._awaited = awaited
-        self._main = threading.get_ident() == threading.main_thread().ident
 
     def __enter__(self) -> None:
-        if self._main:
-            self._awaited = self._waits.block(self._awaited)
+        self._awaited = self._waits.block(self._awaited)
 
     def __exit__(self, *_: object) -> None:
-        if self._main:
-            self._waits.block(self._awaited)
+        self._waits.block(self._awaited)
 
 
 @final
@@ -663,6 +664,7 @@ class CrossWaits:
         self.reads: Reads = agent.exchange.reader
         self._agent = agent
         self._find_group = find_group
+        self._main = threading.main_thread().ident
         self._waits_lock = threading.Lock()  # guards all attributes below
         self._blocked: object = None
         self._other_callers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -670,13 +672,13 @@ class CrossWaits:
 
     def note_caller(self) -> None:
         """Records that this thread calls operations."""
-        if threading.get_ident() != threading.main_thread().ident:
+        if threading.get_ident() != self._main:
             with self._waits_lock:
                 self._other_callers.add(threading.current_thread())
 
-    def blocking(self, awaited: object) -> Blocking:
+    def blocking(self, awaited: object) -> AbstractContextManager[None]:
         """Records, while its block runs, that this thread waits for an operation, or for a group."""
-        return Blocking(self, awaited)
+        return _Blocking(self, awaited) if threading.get_ident() == self._main else _NOT_MAIN
 
     def block(self, awaited: object) -> object:
         """Records that the main thread waits; returns what it waited for before, as a handler may."""

@@ -186,6 +186,7 @@ class ProcessGroup:
         self._agent = agent
         self._places = {member: r for r, member in enumerate(members)}
         self._rank = self._places.get(agent.info, -1)
+        self._ranks = tuple(member.rank for member in members)
         self._mailbox = Mailbox(name, self._rank, self.describe)
         self.state_lock = threading.Lock()  # guards all attributes below and the operations
         self._operations: dict[Slot, Operation[Any]] = {}
@@ -208,7 +209,7 @@ class ProcessGroup:
     @property
     def ranks(self) -> tuple[Rank, ...]:
         """The members' ranks in the job, in the order of their ranks in the group."""
-        return tuple(member.rank for member in self.members)
+        return self._ranks
 
     @property
     def rank(self) -> Rank:
@@ -372,7 +373,8 @@ class ProcessGroup:
                     self._turns.append(operation)
                 if call.in_turn:
                     self.sharing.queue(operation)
-                actions = self._take_turns() + operation.noticed()
+                actions = self._take_turns() if self._turns else []
+                actions += operation.noticed()
         if cause is not None:
             self.fail(cause, since=operation_id.since)
             with self.state_lock:
@@ -390,15 +392,15 @@ class ProcessGroup:
                 self._turns.remove(operation)
             elif operation.slot.id.channel is None:
                 self._eager_bytes -= operation.call.eager_bytes
-            elif operation.partner is not None:
+            elif operation.unasked and operation.partner is not None:
                 self.allowance.note_taken(operation.partner, operation.unasked)
             operation.end()
-            actions = self._take_turns()
-            if operation.call.in_turn:
-                next_ones = self.sharing.leave(operation)
+            actions = self._take_turns() if self._turns else []
+            if operation.call.in_turn and (next_ones := self.sharing.leave(operation)):
                 for each in self._operations.values():
                     actions += each.noticed() if each in next_ones else ()
-        _perform(actions)
+        if actions:
+            _perform(actions)
 
     def _known(self, channel: Channel) -> Channel:
         """Returns the channel of a receive from any rank, if one has sent; others as they are."""
@@ -445,7 +447,7 @@ class ProcessGroup:
                 f"{self.where} belongs to process {self._agent.life.pid}, from which this process "
                 f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method"
             )
-        if self.rank < 0:
+        if self._rank < 0:
             raise ValueError(
                 f"{call.signature.operation} was called on worker {self._agent.info.name!r}, which is "
                 f"no member of group {self._name!r} (ranks: {list(self.ranks)})"

@@ -264,7 +264,7 @@ def check_array(verb: str, array: object, *, written: bool) -> Array:
         TypeError: `array` is no array, or has items of an unusable dtype.
         ValueError: The array is read-only and would be written.
     """
-    if not is_array(array):
+    if type(array) is not np.ndarray and not is_array(array):
         raise TypeError(
             f"{verb} takes a NumPy or CuPy array, not {type(array).__name__}; of a Tensor pass "
             "tensor.data, of numbers np.array(numbers); a RowSparse is summed by "
@@ -274,7 +274,8 @@ def check_array(verb: str, array: object, *, written: bool) -> Array:
         raise TypeError(f"{verb} does not take a masked array; pass array.data, or the filled one")
     if array.dtype.hasobject:
         raise TypeError(f"{verb} takes arrays of plain items, not of dtype {array.dtype}")
-    if written and not is_cupy(array) and not array.flags.writeable:
+    plain = type(array) is np.ndarray or not is_cupy(array)
+    if written and plain and not array.flags.writeable:
         raise ValueError(f"{verb} writes into its array, and this one is read-only; pass a copy")
     return array
 
@@ -296,13 +297,13 @@ class Staged:
         self.array = array
         self._flat: Array | None = None
         self._factor: PremulSum | None = None
-        if not is_cupy(array):
+        if type(array) is np.ndarray or not is_cupy(array):
             self.stage()
 
     def stage(self) -> None:
         """Makes `flat`, unless it is there; of an array on a GPU in the current stream."""
         if self._flat is None:
-            host = to_host(self.array)
+            host = self.array if type(self.array) is np.ndarray else to_host(self.array)
             self._shared = host is self.array and bool(host.flags.c_contiguous)
             self._flat = np.ascontiguousarray(host).reshape(-1)
             if self._factor is not None:

@@ -34,8 +34,9 @@ async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     Steps: 2 (n - 1). Each rank sends 2 (n - 1) messages, one in each step and all to the next rank;
     of blocks above 4 MiB one for each 4 MiB. They have about 2 (n - 1) / n B bytes for an array of
     B bytes. Exactly: all blocks but the (r + 1)-th, and all but the (r + 2)-th, where blocks differ
-    by one item at most. Only the first block is a copy; received data is reduced in place and handed on. The results are bitwise equal, because
-    each block is finished on one rank. `flat` is not written before every rank has come.
+    by one item at most. Only the first block is a copy; received data is reduced in place and handed
+    on. The results are bitwise equal, because each block is finished on one rank. `flat` is not
+    written before every rank has come.
     """
     n, r = link.size, link.rank
     left, right = (r - 1) % n, (r + 1) % n
@@ -66,7 +67,7 @@ def segments(nbytes: int) -> int:
     >>> [segments(nbytes) for nbytes in (0, 2**22, 2**22 + 1, 2**25)]
     [1, 1, 2, 8]
     """
-    return max(1, -(-nbytes // SEGMENT_BYTES))
+    return -(-nbytes // SEGMENT_BYTES) or 1
 
 
 def cut_blocks(flat: Array, n: int) -> list[Array]:
@@ -76,6 +77,8 @@ def cut_blocks(flat: Array, n: int) -> list[Array]:
     >>> [block.tolist() for block in cut_blocks(np.arange(7), 3)]
     [[0, 1, 2], [3, 4], [5, 6]]
     """
+    if n == 1:
+        return [flat]
     small, larger = divmod(flat.size, n)
     bounds = [b * small + min(b, larger) for b in range(n + 1)]
     return [flat[start:end] for start, end in pairwise(bounds)]

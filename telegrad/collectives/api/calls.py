@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -63,7 +64,7 @@ def place_of(what: str, rank: object, group: ProcessGroup) -> int:
         TypeError: The rank is no integer.
         ValueError: The rank is not a member of the group.
     """
-    if isinstance(rank, bool) or not isinstance(rank, numbers.Integral):
+    if type(rank) is not int and (isinstance(rank, bool) or not isinstance(rank, numbers.Integral)):
         raise TypeError(f"{what} must be a rank of the job, not {rank!r}")
     try:
         return group.ranks.index(int(rank))
@@ -99,6 +100,8 @@ def check_tag(tag: object) -> int:
 
 def check_integer(what: str, value: object) -> int:
     """Returns an integer of Python for any integer; raises TypeError for all else, bools too."""
+    if type(value) is int:
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{what} must be an integer, not {value!r}")
     return int(value)
@@ -223,13 +226,28 @@ def signature_of(
     """
     if not isinstance(label, str):
         raise TypeError(f"label must be a str, not {label!r}")
+    labelled = dtype_label(array.dtype)
+    return _signature(operation, op, root, labelled, shape, tuple(parts), tuple(wanted), label)
+
+
+@lru_cache(1024)  # of a program that does the same again and again
+def _signature(
+    operation: str,
+    op: str,
+    root: int,
+    dtype: str,
+    shape: Shape | None,
+    parts: tuple[Shape, ...],
+    wanted: tuple[Shape, ...],
+    label: str,
+) -> Signature:
     return Signature(
         operation=operation,
         op=op,
         root=root,
-        dtype=dtype_label(array.dtype),
+        dtype=dtype,
         shape=shape,
-        parts=tuple(parts),
-        wanted=tuple(wanted),
+        parts=parts,
+        wanted=wanted,
         label=label,
     )

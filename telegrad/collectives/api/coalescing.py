@@ -355,7 +355,10 @@ _blocks: ContextVar[tuple[Coalesced, ...]] = ContextVar("telegrad_coalesced", de
 
 def _block_of(group: ProcessGroup) -> Coalesced | None:
     """Returns the block that collects calls on a group here; a task may outlive it."""
-    return next((each for each in _blocks.get() if each.collects(group)), None)
+    for each in _blocks.get():
+        if each.collects(group):
+            return each
+    return None
 
 
 # Steps that NumPy may take to compare the items of two arrays whose bounds overlap. After more of

@@ -289,7 +289,8 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
     staged = Staged(checked)
 
     async def run(link: Link) -> None:
-        for part in cut_blocks(staged.flat, segments(staged.flat.nbytes)):
+        flat = staged.flat
+        for part in cut_blocks(flat, segments(flat.nbytes)):
             link.send(to, as_bytes(part), copy=True)
 
     return Call(
@@ -308,7 +309,8 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
 
     async def run(link: Link) -> Rank:
         sender = await link.sender() if source == ANY else source
-        for part in cut_blocks(staged.flat, segments(staged.flat.nbytes)):
+        flat = staged.flat
+        for part in cut_blocks(flat, segments(flat.nbytes)):
             part[...] = from_bytes(await link.receive(sender), checked.dtype, part.shape)
         staged.write_back()
         return group.ranks[sender]
@@ -316,6 +318,6 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
     return Call(
         signature=signature_of("recv", checked, "", shape=checked.shape),
         run=run,
-        expected_bytes=staged.flat.nbytes,
+        expected_bytes=checked.nbytes,
         channel=(source, group.rank, check_tag(tag)),
     )
