@@ -18,12 +18,15 @@ from tests.collectives import remote_code
 
 NAMES = {
     dist: """AllreduceOptions Backend.register_backend BackendConfig DebugLevel DistBackendError DistError
-        DistNetworkError DistStoreError breakpoint get_backend get_debug_level get_pg_count is_available
+        DistNetworkError DistStoreError GroupMember breakpoint get_backend get_backend_config
+        get_debug_level get_default_backend_for_device get_pg_count group is_available
         is_backend_available is_gloo_available is_nccl_available is_torchelastic_launched record_comm
-        set_debug_level supports_complex _StoreCollectives _abort_process_group _set_pg_timeout
+        reduce_op rendezvous set_debug_level supports_complex _ControlCollectives _StoreCollectives
+        _abort_process_group _add_ephemeral_timeout_for_all_pgs _dump_fr_trace _set_pg_timeout
         _time_estimator ProcessGroup.merge_remote_group ProcessGroup.set_timeout
-        ProcessGroup.shutdown""",
-    rendezvous: "Store.has_extended_api Store.set_timeout Store.barrier HashStore",
+        ProcessGroup.shutdown Work.block_current_stream Work.boxed Work.synchronize""",
+    rendezvous: """Store.has_extended_api Store.set_timeout Store.barrier HashStore
+        PrefixStore.underlying_store rendezvous register_rendezvous_handler""",
 }
 
 
@@ -67,6 +70,21 @@ def with_arguments_of_torch() -> None:
             "timeout must be a number of seconds",
         ),
         (lambda: verbs.barrier(timeout=timedelta(1)), "timeout must be a number of seconds"),
+        (
+            lambda: verbs.P2POp(dist.isend, array, group_peer=1 - r),
+            "unexpected keyword.*'group_peer'",
+        ),
+        (lambda: verbs.new_group([0, 1], sort_ranks=False), "unexpected keyword.*'sort_ranks'"),
+        (
+            lambda: verbs.new_group([0, 1], use_local_synchronization=True),
+            "unexpected keyword.*'use_local_synchronization'",
+        ),
+        (lambda: verbs.new_group([0, 1], group_desc="a"), "unexpected keyword.*'group_desc'"),
+        (lambda: verbs.shrink_group(shrink_flags=0), "unexpected keyword.*'shrink_flags'"),
+        (
+            lambda: verbs.send_object_list([1], 1 - r, use_batch=True),
+            "unexpected keyword.*'use_batch'",
+        ),
     ]
     for call, words in refused:
         with pytest.raises(TypeError, match=words):
