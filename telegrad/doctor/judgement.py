@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -34,10 +34,7 @@ FASTER_INTERFACE = 4.0
 SLOW_LINK = 12.5e6
 MOST_NAMED = 4  # pairs, in one sentence
 
-NAME_IT = (
-    "name it by --master-addr (from which the others follow), RpcOptions(bind=...) or "
-    "RpcOptions(advertise=...); if it is the right one, "
-)
+NAMED_BY = "--master-addr, RpcOptions(bind=...) or RpcOptions(advertise=...)"
 LOOK = "look at cable, switch and what else uses the link"
 
 _ByName: TypeAlias = Mapping[str, DoctorWorker]
@@ -166,7 +163,7 @@ def _unreached_problem(ended: str, rows: Sequence[_Row], *, same_host: bool) -> 
     _, listener, first, _ = rows[0]
     ends = list(dict.fromkeys(end for _, _, reach, _ in rows for end in reach.endpoints))
     ways = _listed([f"{a.name} to {b.name}" for a, b, _, _ in rows])
-    names = tuple(dict.fromkeys(name for a, b, _, _ in rows for name in (a.name, b.name)))
+    names = tuple(dict.fromkeys(each.name for row in rows for each in row[:2]))
     diallers = list({_host(a): a for a, _, _, _ in rows}.values())
     place = f"from {_listed([_host_words(each) for each in diallers])} to {_host_words(listener)}"
     if ended == "turned away":
@@ -205,7 +202,7 @@ def _remedy(
         return (
             f"{_host_words(first)} has no route to {_listed(chosen)}; its addresses are "
             f"{_addresses(first)}, those of {host} {_addresses(listener)}: choose one that both "
-            "networks know, by --master-addr, RpcOptions(bind=...) or RpcOptions(advertise=...)"
+            f"networks know, by {NAMED_BY}"
         )
     sources = [next((each.address for each in a.addresses), "ADDRESS") for a in diallers]
     source = sources[0] if len(sources) == 1 else "any"
@@ -283,7 +280,7 @@ def _suspect(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[DoctorProb
         worker = next(each for each in known.values() if _host(each) == host)
         yield DoctorProblem(
             "slow link",
-            tuple(dict.fromkeys(name for pair, _, _ in mine for name in (pair.one, pair.other))),
+            _names(pair for pair, _, _ in mine),
             f"{_host_words(worker)} moves {_rate(max(rate for _, rate, _ in mine))} at best with any "
             f"other host, the others {_rate(mine[0][2])} between them",
             _another(worker),
@@ -304,7 +301,7 @@ def _another(*workers: DoctorWorker) -> str:
     has = ", ".join(f"{_host_words(each)} has {_addresses(each)}" for each in workers)
     if all(len(each.addresses) < 2 for each in workers):
         return f"there is no other address to choose ({has}): {LOOK}"
-    return f"choose another address: {has}; {NAME_IT}{LOOK}"
+    return f"choose another address: {has}; name it by {NAMED_BY}; if it is the right one, {LOOK}"
 
 
 def _all_slow(known: _ByName, pairs: Sequence[DoctorPair], slow: Sequence[DoctorPair]) -> list[str]:
@@ -336,14 +333,14 @@ def _versions(workers: Sequence[DoctorWorker], package: str) -> Iterator[DoctorP
 
 def _outbound(pairs: Sequence[DoctorPair], known: _ByName) -> Iterator[DoctorProblem]:
     """Finds pairs of workers that both do not listen, and so cannot call each other."""
-    cut = [(pair.one, pair.other) for pair in pairs if _neither_listens(known, pair)]
+    cut = [pair for pair in pairs if _neither_listens(known, pair)]
     if not cut:
         return
     through = [name for name, each in known.items() if each.listens and not each.silence]
-    named = _listed([f"{one} and {other}" for one, other in cut])
+    named = _listed([f"{pair.one} and {pair.other}" for pair in cut])
     yield DoctorProblem(
         "outbound only",
-        tuple(dict.fromkeys(name for pair in cut for name in pair)),
+        _names(cut),
         f"{named} cannot call each other, since neither listens (listen=False)",
         "if they have to, let one of the two listen, or have a worker that does make the call"
         + (f" ({_listed(through)})" if through else ""),
@@ -360,9 +357,7 @@ def _slow(known: _ByName, pairs: Sequence[DoctorPair], told: set[str]) -> Iterat
             (pair.one, pair.other),
             f"between {_host_words(a)} and {_host_words(b)} move {_rate(rate)} over {pair.endpoint}, "
             "less than 100 Mbit/s",
-            f"if a faster network joins them, choose it: {_host_words(a)} has {_addresses(a)}, "
-            f"{_host_words(b)} {_addresses(b)}; name it by --master-addr, RpcOptions(bind=...) or "
-            "RpcOptions(advertise=...)",
+            _another(a, b),
         )
 
 
@@ -384,22 +379,21 @@ def _interfaces(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[DoctorP
                 (worker.name,),
                 f"{_host_words(worker)} is reached at {chosen}, and has a faster interface: "
                 f"{_addresses(worker, faster)}",
-                "if that network joins the hosts, name its address by --master-addr, "
-                "RpcOptions(bind=...) or RpcOptions(advertise=...)",
+                f"if that network joins the hosts, name its address by {NAMED_BY}",
             )
 
 
 def _packet_sizes(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[DoctorProblem]:
     seen: set[frozenset[str]] = set()
     for pair in pairs:
-        ends = [_address_of(known[name], end) for name, end in _ends(known, pair)]
-        hosts = frozenset((known[pair.one].host_id, known[pair.other].host_id))
+        a, b = known[pair.one], known[pair.other]
+        ends = [_address_of(each, next(iter(each.endpoints), "")) for each in (a, b)]
+        hosts = frozenset((a.host_id, b.host_id))
         if pair.same_host or hosts in seen or None in ends:
             continue
         mtus = {end.mtu for end in ends if end is not None and end.mtu}
         if len(mtus) > 1:
             seen.add(hosts)
-            a, b = known[pair.one], known[pair.other]
             yield DoctorProblem(
                 "packet sizes",
                 (a.name, b.name),
@@ -428,7 +422,7 @@ def _detours(
         encrypted = " and is encrypted" if first.transport in ("grpcs", "tcps") else ""
         yield DoctorProblem(
             "detour",
-            tuple(dict.fromkeys(name for pair in rows for name in (pair.one, pair.other))),
+            _names(rows),
             f"all workers are on one host, and what they send goes to {first.endpoint}{encrypted}",
             "name the coordinator by 127.0.0.1 and leave bind and advertise out; where no TCP port "
             "is wanted, RpcOptions(bind='unix')",
@@ -461,13 +455,9 @@ def _links(
     return links
 
 
-def _ends(known: _ByName, pair: DoctorPair) -> list[tuple[str, str]]:
-    """Returns for both workers the endpoint that represents their network."""
-    found = []
-    for name in (pair.one, pair.other):
-        own = known[name].endpoints
-        found.append((name, own[0] if own else ""))
-    return found
+def _names(pairs: Iterable[DoctorPair]) -> tuple[str, ...]:
+    """Returns the workers of pairs, once each."""
+    return tuple(dict.fromkeys(name for pair in pairs for name in (pair.one, pair.other)))
 
 
 def _hosts(known: _ByName, pair: DoctorPair) -> tuple[str, str]:
