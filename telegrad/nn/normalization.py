@@ -222,8 +222,8 @@ def _approach(running: Tensor | None, found: Any, momentum: float, factor: float
     values: Any = found.data if isinstance(found, Tensor) else found
 
     def nearer(array: Any) -> Any:
-        step = (values.reshape(array.shape) * factor - array) * momentum
-        return (array + step).astype(array.dtype, copy=False)
+        there = values.reshape(array.shape) * (factor * momentum)  # three launches on a GPU
+        return (array * (1 - momentum) + there).astype(array.dtype, copy=False)
 
     replace_data(running, nearer)
 
