@@ -50,7 +50,8 @@ __all__ = [
 HANDLE = struct.Struct("=qqqq32s")  # process, descriptor, size, serial number; 64 bytes
 FREED = 0xDD
 _SERIALS = itertools.count(1)
-_LOCK = threading.Lock()
+# Reentrant, as a collection of garbage frees memory wherever it happens, in blocks of this lock too.
+_LOCK = threading.RLock()
 
 
 class CudaError(RuntimeError):
@@ -242,7 +243,10 @@ def host_register(pointer: int, size: int, flags: int) -> None:
     if os.environ.get("STAND_IN_PIN") == "refused":
         raise CudaError("cudaErrorNotSupported: operation not supported")
     with _LOCK:
-        if any(pointer < start + n and start < pointer + size for start, n in _REGISTERED.items()):
+        if any(
+            pointer < start + n and start < pointer + size
+            for start, n in _REGISTERED.copy().items()
+        ):
             raise CudaError("cudaErrorHostMemoryAlreadyRegistered: part or all of the memory")
         _REGISTERED[pointer] = size
 
@@ -303,7 +307,7 @@ def is_pinned(pointer: int, size: int) -> bool:
     """Whether these bytes are of pinned memory."""
     with _LOCK:
         known = [(start, len(each)) for start, each in _PINNED.items()]
-        known.extend(_REGISTERED.items())
+        known.extend(_REGISTERED.copy().items())
     return any(start <= pointer and pointer + size <= start + n for start, n in known)
 
 
