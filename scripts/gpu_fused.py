@@ -120,6 +120,35 @@ def gelu_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Itera
         )
 
 
+def gated_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
+    """A unit gated by a sigmoid, forward and backward."""
+    whole = shape[0], 2 * shape[1]
+    (x, g), (tx, tg) = _arrays(xp, torch, dtype, whole, shape)
+    size, moved = _size(whole, dtype), g.nbytes
+    first, second = x[:, : shape[1]], x[:, shape[1] :]
+
+    def composed_back() -> object:
+        share = 1 / (1 + xp.exp(-second))
+        return xp.concatenate((g * share, g * first * share * (1 - share)), -1)
+
+    yield FusedCase(
+        "glu",
+        size,
+        3 * moved,
+        lambda: kernels.gated(x),
+        lambda: first / (1 + xp.exp(-second)),
+        (lambda: torch.nn.functional.glu(tx)) if torch else None,
+    )
+    yield FusedCase(
+        "glu, back",
+        size,
+        5 * moved,
+        lambda: kernels.gated_gradient(g, x),
+        composed_back,
+        (lambda: torch.ops.aten.glu_backward(tg, tx, -1)) if torch else None,
+    )
+
+
 def layer_norm_cases(
     xp: Any, torch: Any, shape: tuple[int, int], dtype: str
 ) -> Iterator[FusedCase]:
@@ -554,6 +583,7 @@ def recurrent_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> 
 
 CASES = (
     gelu_cases,
+    gated_cases,
     layer_norm_cases,
     batch_norm_cases,
     group_norm_cases,

@@ -24,7 +24,7 @@ from telegrad.kernels.flatten import flatten, scaled, unflatten
 if TYPE_CHECKING:
     from telegrad.kernels.attention import attention_backward, attention_forward, causal_bias
     from telegrad.kernels.convolution import conv2d, conv2d_input, conv2d_weight
-    from telegrad.kernels.gaussian import gelu, gelu_slope
+    from telegrad.kernels.gaussian import GATES, gated, gated_gradient, gelu, gelu_slope
     from telegrad.kernels.norm import joint_norm
     from telegrad.kernels.normalization import (
         Normalized,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from telegrad.kernels.windows import Windows
 
 __all__ = [
+    "GATES",
     "Normalized",
     "Over",
     "StepRule",
@@ -63,6 +64,8 @@ __all__ = [
     "cross_entropy_gradient",
     "dropout",
     "flatten",
+    "gated",
+    "gated_gradient",
     "gelu",
     "gelu_slope",
     "joint_norm",
@@ -93,7 +96,7 @@ __all__ = [
 _MODULES = {
     "attention": "attention_backward attention_forward causal_bias",
     "convolution": "conv2d conv2d_input conv2d_weight",
-    "gaussian": "gelu gelu_slope",
+    "gaussian": "GATES gated gated_gradient gelu gelu_slope",
     "normalization": "Normalized Over normalize normalize_gradients",
     "philox": "dropout",
     "norm": "joint_norm",

@@ -1,4 +1,4 @@
-"""The Gaussian error linear unit of D. Hendrycks and K. Gimpel (2016), `x * Phi(x)`, and its slope.
+"""The Gaussian error linear unit of D. Hendrycks and K. Gimpel (2016), `x * Phi(x)`, and gated units.
 
 Phi is the distribution function of the standard normal distribution. NumPy has neither Phi nor an
 error function, so this file follows J. L. Schonfelder, "Chebyshev expansions for the error and
@@ -9,6 +9,9 @@ size also far left of 0.
 
 The functions go through the array in pieces that stay in the cache. Some thirty passes over a piece
 then cost as much as three passes over the memory. CuPy arrays are computed by `cuda/gelu.cu`.
+
+A gated unit multiplies one half of an array by a function of the other half: N. Shazeer, "GLU
+variants improve transformer" (2020).
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ from telegrad.arrays import computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = ["gelu", "gelu_slope"]
+__all__ = ["GATES", "gated", "gated_gradient", "gelu", "gelu_slope"]
+
+GATES: Final = ("gelu", "gelu_tanh", "silu", "sigmoid")
+"""The functions of gates; `cuda/gelu.cu` has them in this order."""
 
 # Coefficients of the powers of t, from power 0 on, for float64 and for float32.
 _LONG: Final = (
@@ -50,6 +56,8 @@ _CUBE: Final = 0.044715
 _FORWARD: Final = Kernel("gelu", "gelu_forward")
 _BACKWARD: Final = Kernel("gelu", "gelu_backward")
 _SLOPE: Final = Kernel("gelu", "gelu_slope")
+_GATED: Final = Kernel("gelu", "gated_forward")
+_GATED_BACK: Final = Kernel("gelu", "gated_backward")
 
 
 def gelu(x: Array, *, approximate: str = "none") -> Array:
@@ -92,8 +100,81 @@ def _launched(kernel: Kernel, approximate: str, x: Any, *others: Any) -> Array:
         inputs.append(contiguous(other).astype(x.dtype, copy=False))
     blocks = blocks_for(x.size, 16 * 256 // x.itemsize)
     form = int(approximate == "tanh")
-    kernel.launch(*inputs, result, x.size, blocks=blocks, ITEM=x.dtype, TANH=form)
+    kernel.launch(*inputs, result, x.size, blocks=blocks, ITEM=x.dtype, FORM=form)
     return result
+
+
+def gated(x: Array, *, dim: int = -1, gate: str = "sigmoid") -> Array:
+    """Returns the first half of `x` along an axis, times a function of the second half.
+
+    Args:
+        x: Floating-point numbers; float16 and bfloat16 are computed in float32.
+        dim: The axis; its length is even.
+        gate: One of GATES: "sigmoid", "silu" for `b * sigmoid(b)`, "gelu", or "gelu_tanh".
+
+    >>> gated(np.array([1.0, 2.0, 0.0, 0.0]))
+    array([0.5, 1. ])
+    """
+    first, second = _halves(x, dim)
+    if is_cupy(x):
+        result: Any = namespace(x).empty(first.shape, x.dtype)
+        _launch_gates(_GATED, x, dim, gate, (), result)
+        return result  # type: ignore[no-any-return]
+    value, _ = _gate(second, gate)
+    made: Array = (value * first).astype(x.dtype, copy=False)
+    return made
+
+
+def gated_gradient(gradient: Array, x: Array, *, dim: int = -1, gate: str = "sigmoid") -> Array:
+    """Returns the gradient of the argument of `gated`.
+
+    Args:
+        gradient: The gradient of the result.
+        x: The argument of `gated`.
+        dim: The value given to `gated`.
+        gate: The value given to `gated`.
+    """
+    first, second = _halves(x, dim)
+    if gradient.shape != first.shape:
+        raise ValueError(f"the gradient has shape {gradient.shape}, {first.shape} needed")
+    result: Any = namespace(x).empty(x.shape, x.dtype)
+    if is_cupy(x):
+        upstream = contiguous(gradient.astype(x.dtype, copy=False))
+        _launch_gates(_GATED_BACK, x, dim, gate, (upstream,), result)
+        return result  # type: ignore[no-any-return]
+    value, slope = _gate(second, gate)
+    of_first, of_second = _halves(result, dim)
+    np.multiply(value, gradient, out=of_first, casting="same_kind")
+    slope *= gradient
+    np.multiply(slope, first, out=of_second, casting="same_kind")
+    return result  # type: ignore[no-any-return]
+
+
+def _halves(x: Any, dim: int) -> tuple[Any, Any]:
+    axis, half = dim % x.ndim, x.shape[dim] // 2
+    before = (slice(None),) * axis
+    return x[(*before, slice(None, half))], x[(*before, slice(half, None))]
+
+
+def _gate(x: Any, gate: str) -> tuple[Any, Any]:
+    """Returns the function of a gate and its slope, of at least float32."""
+    wide = x.astype(computing_dtype(x.dtype), copy=False)
+    if gate in ("gelu", "gelu_tanh"):
+        form = "tanh" if gate == "gelu_tanh" else "none"
+        return gelu(wide, approximate=form), gelu_slope(wide, approximate=form)
+    small = np.exp(-np.abs(wide))  # never overflows
+    share = np.where(wide < 0, small, 1.0) / (1 + small)
+    rise = small / (1 + small) ** 2
+    return (share * wide, share + wide * rise) if gate == "silu" else (share, rise)
+
+
+def _launch_gates(
+    kernel: Kernel, x: Any, dim: int, gate: str, others: tuple[Any, ...], result: Any
+) -> None:
+    inner = math.prod(x.shape[dim % x.ndim :]) // 2
+    blocks = blocks_for(x.size // 2, 16 * 256 // x.itemsize)
+    how: dict[str, Any] = {"blocks": blocks, "ITEM": x.dtype, "FORM": GATES.index(gate)}
+    kernel.launch(*others, contiguous(x), result, x.size // 2, inner, **how)
 
 
 def _in_pieces(function: Any, x: Any) -> Array:

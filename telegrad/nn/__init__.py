@@ -5,6 +5,7 @@ from telegrad.nn import functional, init, utils
 from telegrad.nn.activation import (
     ELU,
     GELU,
+    GLU,
     SELU,
     Hardtanh,
     LeakyReLU,
@@ -45,6 +46,7 @@ from telegrad.nn.transformer import TransformerEncoderLayer
 __all__ = [
     "ELU",
     "GELU",
+    "GLU",
     "GRU",
     "LSTM",
     "RNN",

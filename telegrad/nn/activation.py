@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from telegrad.autograd import Tensor, as_tensor, ops
+from telegrad.kernels import GATES
 from telegrad.nn.module import Module
 from telegrad.types import Array
 
 __all__ = [
     "ELU",
     "GELU",
+    "GLU",
     "SELU",
     "Hardtanh",
     "LeakyReLU",
@@ -30,6 +32,7 @@ __all__ = [
     "Tanh",
     "elu",
     "gelu",
+    "glu",
     "hardtanh",
     "leaky_relu",
     "log_softmax",
@@ -132,6 +135,31 @@ def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is 'none' or 'tanh', not {approximate!r}")
     return as_tensor(ops.layers.gelu(x, approximate=approximate))
+
+
+def glu(x: Tensor | Array, dim: int = -1, gate: str = "sigmoid") -> Tensor:
+    """Returns `a * gate(b)`, where `a` and `b` are the first and the second half of `x`.
+
+    Y. Dauphin et al., "Language modeling with gated convolutional networks" (2017); N. Shazeer,
+    "GLU variants improve transformer" (2020).
+
+    Args:
+        x: Floating-point numbers.
+        dim: The axis that is halved; its length is even.
+        gate: "sigmoid"; "gelu" or "gelu_tanh" for GEGLU; "silu" for SwiGLU.
+
+    Raises:
+        ValueError: `x` has no such axis, its length is odd, or `gate` is another word.
+
+    >>> import numpy as np
+    >>> glu(np.array([1.0, 2.0, 0.0, 0.0]))
+    tensor([0.5, 1. ])
+    """
+    if gate not in GATES:
+        raise ValueError(f"gate is one of {', '.join(GATES)}; not {gate!r}")
+    if not -x.ndim <= dim < x.ndim or x.shape[dim] % 2:
+        raise ValueError(f"an axis of even length is needed, not axis {dim} of shape {x.shape}")
+    return as_tensor(ops.layers.gated(x, dim=dim, gate=gate))
 
 
 def silu(x: Tensor | Array) -> Tensor:
@@ -428,6 +456,27 @@ class GELU(Module):
 
     def __repr__(self) -> str:
         return f"GELU({self.approximate!r})"
+
+
+class GLU(Module):
+    """The module form of `functional.glu`.
+
+    >>> import numpy as np
+    >>> GLU()(np.array([1.0, 2.0, 0.0, 0.0]))
+    tensor([0.5, 1. ])
+    """
+
+    def __init__(self, dim: int = -1, gate: str = "sigmoid") -> None:
+        super().__init__()
+        self.dim = dim
+        self.gate = gate
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `glu(x, dim, gate)`."""
+        return glu(x, self.dim, self.gate)
+
+    def __repr__(self) -> str:
+        return f"GLU({self.dim}, {self.gate!r})"
 
 
 class Softplus(Module):

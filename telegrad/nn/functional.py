@@ -3,6 +3,7 @@
 from telegrad.nn.activation import (
     elu,
     gelu,
+    glu,
     hardtanh,
     leaky_relu,
     log_softmax,
@@ -49,6 +50,7 @@ __all__ = [
     "elu",
     "embedding",
     "gelu",
+    "glu",
     "group_norm",
     "hardtanh",
     "huber_loss",

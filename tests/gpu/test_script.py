@@ -101,7 +101,7 @@ def test_fused_kernels_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("WARM_UP", "SECONDS", "FEWEST"):
         monkeypatch.setattr(gpu_timing, name, int(name == "FEWEST"))
     rows = gpu_timing.measure_fused(xp, gpu_fused.fused_cases(xp, shape=(8, 16)), busy_bytes=64)
-    names = ["gelu", "gelu tanh", "layer norm", "batch norm", "group norm", "softmax"]
+    names = ["gelu", "gelu tanh", "glu", "layer norm", "batch norm", "group norm", "softmax"]
     names += ["cross entropy", "dropout"]
     names += ["attention, causal", "attention in tiles, causal", "lstm"]
     others = {"embedding, back", "flatten", "joint norm"}

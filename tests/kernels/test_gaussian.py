@@ -43,6 +43,51 @@ def test_cupys_numbers_are_numpys(
     agree(cupy, there, x)
 
 
+@few
+@given(
+    st.lists(st.integers(0, 5), max_size=2),
+    st.sampled_from([1, 2, 4, 16, 33, 1025]),
+    st.lists(st.integers(1, 9), max_size=1),
+    st.sampled_from(DTYPES),
+    st.sampled_from(["gelu", "gelu_tanh", "silu", "sigmoid"]),
+    layouts,
+    layouts,
+)
+def test_gates_find_the_numbers_of_numpy(
+    cupy: Any, before: Any, half: int, after: Any, dtype: Any, gate: str, layout: str, other: str
+) -> None:
+    generator = np.random.default_rng(half)
+    x = (2 * generator.normal(size=(*before, 2 * half, *after))).astype(dtype)
+    g = generator.normal(size=(*before, half, *after)).astype(dtype)
+    how: Any = {"dim": len(before), "gate": gate}
+    there = laid(cupy, x, layout)
+    agree(cupy, kernels.gated(there, **how), kernels.gated(x, **how), times=10)
+    found = kernels.gated_gradient(laid(cupy, g, other), there, **how)
+    agree(cupy, found, kernels.gated_gradient(g, x, **how), times=10)
+
+
+@pytest.mark.usefixtures("small_grid")
+@pytest.mark.parametrize("half", [1024, 1023])
+def test_more_halves_than_a_grid(cupy: Any, half: int) -> None:
+    x = np.random.default_rng(0).normal(size=(7, 2 * half)).astype(np.float32)
+    g = x[:, :half]
+    agree(cupy, kernels.gated(cupy.asarray(x)), kernels.gated(x))
+    found = kernels.gated_gradient(cupy.asarray(g), cupy.asarray(x))
+    agree(cupy, found, kernels.gated_gradient(g, x), times=10)
+
+
+@pytest.mark.parametrize("gate", ["gelu", "silu", "sigmoid"])
+def test_one_launch_each_way_of_a_gate(stand_in_cupy: Any, gate: str) -> None:
+    gradient = stand_in_cupy.ones((3, 5), dtype=np.float32)
+    x = tensor(stand_in_cupy.ones((3, 10), dtype=np.float32), requires_grad=True)
+    with launches() as forward:
+        y = nn.functional.glu(x, gate=gate)
+    with launches() as backward:
+        y.backward(gradient)
+    assert forward == ["gated_forward"]
+    assert backward == ["gated_backward"]
+
+
 def _twin(function: Any, form: str, dtype: Any, *values: Any) -> Any:
     return function(*values, approximate=form).astype(dtype)
 
@@ -81,5 +126,7 @@ def test_what_does_not_fit(cupy: Any) -> None:
     x = cupy.ones(3, dtype=np.float32)
     with pytest.raises(ValueError, match=r"gradient has shape \(2,\), \(3,\) needed"):
         kernels.gelu_slope(x, x[:2])
+    with pytest.raises(ValueError, match=r"gradient has shape \(3,\), \(1,\) needed"):
+        kernels.gated_gradient(x, x[:2])
     with pytest.raises(ValueError, match="gradient of gelu_backward is in host memory"):
         kernels.gelu_slope(x, np.ones(3, np.float32))

@@ -35,7 +35,7 @@ def test_sources_compile_and_spill_nothing(source: str, arch: str) -> None:
 
 def test_errors_name_the_file_and_the_line() -> None:
     broken = (
-        code_of("gelu", ITEM="float", TANH=0).replace("return erfc", "").replace("value(x)", "x.y")
+        code_of("gelu", ITEM="float", FORM=0).replace("return erfc", "").replace("value(x)", "x.y")
     )
     done, log = compiled(broken, "sm_90")
     assert not done

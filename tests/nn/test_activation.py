@@ -123,6 +123,39 @@ def test_slopes_at_kinks() -> None:
         assert x.grad.item() == slope, function
 
 
+GATES: dict[str, Callable[..., Any]] = {
+    "sigmoid": F.sigmoid,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, "tanh"),
+}
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize(("shape", "dim"), [((4,), -1), ((3, 2), 1), ((2, 4, 3), 1), ((2, 3), 0)])
+def test_gates(gate: str, shape: Any, dim: int) -> None:
+    x = Tensor(2 * np.random.default_rng(0).normal(size=shape), requires_grad=True)
+    first, second = np.split(x.data, 2, axis=dim)
+    for found in (F.glu(x, dim, gate), nn.GLU(dim, gate)(x)):
+        np.testing.assert_allclose(found.data, first * GATES[gate](second).data, rtol=1e-12)
+    assert gradcheck(lambda x: F.glu(x, dim, gate), [x])
+    assert gradgradcheck(lambda x: F.glu(x, dim, gate), [x])
+
+
+def test_gates_refuse_what_has_no_halves() -> None:
+    x = np.ones((2, 3))
+    refused: dict[str, Callable[[], object]] = {
+        "not axis -1 of shape": lambda: F.glu(x),
+        "not axis 2 of shape": lambda: F.glu(x, 2),
+        "gate is one of gelu, gelu_tanh, silu, sigmoid; not 'relu'": lambda: F.glu(x, 0, "relu"),
+    }
+    for words, call in refused.items():
+        with pytest.raises(ValueError, match=words):
+            call()
+    np.testing.assert_array_equal(F.glu(np.array([2.0, 1.0, 1e4, -1e4])).data, [2, 0])
+    assert repr(nn.GLU(0, "silu")) == "GLU(0, 'silu')"
+
+
 def test_gelu_is_right_to_the_last_digits_also_in_the_tail() -> None:
     x = np.linspace(-12, 12, 48001)
     exact = np.array([item * math.erfc(-item / math.sqrt(2)) / 2 for item in x.tolist()])

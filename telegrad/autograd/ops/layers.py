@@ -19,7 +19,7 @@ from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.grad_mode import enable_grad
 from telegrad.autograd.ops.elementwise import clip, exp, log, maximum, sigmoid, tanh, where
 from telegrad.autograd.ops.reduction import reduce_sum
-from telegrad.autograd.ops.shape import reshape, scatter
+from telegrad.autograd.ops.shape import concatenate, reshape, scatter
 from telegrad.autograd.tensor.row_sparse import RowSparse
 from telegrad.autograd.tensor.tensor import Tensor, steady
 from telegrad.types import Array, Shape
@@ -34,6 +34,7 @@ __all__ = [
     "dropout",
     "elu",
     "embedding",
+    "gated",
     "gelu",
     "hardtanh",
     "huber",
@@ -112,6 +113,24 @@ def _gelu_slope(b: Any, x: Any, *, approximate: str = "none") -> Array:
     return kernels.gelu_slope(x, b, approximate=approximate)
 
 
+def _of_gated(g: Any, x: Any, dim: int, gate: str) -> Any:
+    if not any(isinstance(each, Tensor) for each in (g, x)):
+        return kernels.gated_gradient(g, x, dim=dim, gate=gate)
+    axis, half = dim % x.ndim, x.shape[dim] // 2
+    before = (slice(None),) * axis
+    first, second = x[(*before, slice(None, half))], x[(*before, slice(half, None))]
+    if gate in ("gelu", "gelu_tanh"):
+        form = "tanh" if gate == "gelu_tanh" else "none"
+        value = gelu(second, approximate=form)
+        of_second = gelu_slope(g * first, second, approximate=form)
+    else:
+        share = sigmoid(second)
+        value = share * second if gate == "silu" else share
+        slope = _silu_slope(share, second) if gate == "silu" else share * (1 - share)
+        of_second = g * first * slope
+    return concatenate(g * value, of_second, axis=axis)
+
+
 gelu_slope: Operation  # declared here, because rules above their definitions name them
 dropout: Operation
 _FORM: Final = {"approximate": "none"}
@@ -132,6 +151,9 @@ gelu         = primitive("gelu", kernels.gelu, "x", options=_FORM,
 gelu_slope   = primitive("gelu_slope", _gelu_slope, "b x", options=_FORM,
                          b=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate),
                          x=lambda g, b, x, approximate: g * b * _bend(x, approximate))
+# The first half along an axis times a function of the second half.
+gated        = primitive("glu", kernels.gated, "x", options={"dim": -1, "gate": "sigmoid"},
+                         x=lambda g, x, dim, gate: _of_gated(g, x, dim, gate))
 dropout      = primitive("dropout", kernels.dropout, "x", options={"key": 0, "p": 0.5},
                          x=lambda g, key, p: dropout(g, key=key, p=p))
 # fmt: on

@@ -1,8 +1,9 @@
-// GELU, `x Phi(x)`, its tanh form, and their slopes. Twin: telegrad/kernels/gaussian.py.
+// GELU, `x Phi(x)`, its tanh form, their slopes, and halves of an array that gate the other halves.
+// Twin: telegrad/kernels/gaussian.py.
 //
-// ITEM: the type of all arrays. TANH: 1 for the tanh form.
+// ITEM: the type of all arrays. FORM: 0 GELU, 1 its tanh form, 2 `x sigmoid(x)`, 3 `sigmoid(x)`.
 //
-// compile: ITEM=float|double|Half|Bfloat TANH=0|1
+// compile: ITEM=float|double|Half|Bfloat FORM=0|1|2|3
 
 typedef Wide<ITEM> Real;
 
@@ -31,10 +32,23 @@ struct Gate {
     }
 };
 
-__device__ inline Real value(Real x) { return x * (TANH ? Gate(x).value : Normal<ITEM>::below(x)); }
+// exp only takes numbers that are not positive, and never overflows.
+__device__ inline Real sigmoid(Real x) {
+    const Real small = exp(x < 0 ? x : -x);
+    return (x < 0 ? small : Real(1)) / (1 + small);
+}
+
+__device__ inline Real value(Real x) {
+    if (FORM >= 2) return sigmoid(x) * (FORM == 2 ? x : Real(1));
+    return x * (FORM == 1 ? Gate(x).value : Normal<ITEM>::below(x));
+}
 
 __device__ inline Real slope(Real x) {
-    if (TANH) {
+    if (FORM >= 2) {
+        const Real share = sigmoid(x), rise = share * sigmoid(-x);
+        return FORM == 2 ? share + x * rise : rise;
+    }
+    if (FORM == 1) {
         Gate gate(x);
         Real rise = Real(1.5957691216057308) * (1 + Real(3 * 0.044715) * x * x);
         return gate.value + x * gate.slope * rise;
@@ -54,4 +68,59 @@ KERNEL void gelu_backward(const ITEM* x, const ITEM* gradient, ITEM* result, Ind
 
 KERNEL void gelu_slope(const ITEM* x, ITEM* result, Index n) {
     map([](Real x) { return slope(x); }, n, result, x);
+}
+
+// -- gates: x has the axes (outer, 2, inner), and the second half of each row gates the first ----------
+
+// Calls function(width, i, place) for the items of the gated array, `width` of them at once: items i and
+// following, whose halves lie at `place` and `place + inner`.
+template <int M, class Function>
+__device__ inline void each_of_halves(Index n, Index inner, Function function) {
+    const Index step = (Index)gridDim.x * blockDim.x * M;
+    Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * M;
+    Index row = i / inner, k = i % inner;
+    const Index of_row = step / inner, of_k = step % inner;
+    for (; i < n; i += step) {
+        function(Items<M>(), i, row * 2 * inner + k);
+        k += of_k;
+        row += of_row + (k >= inner);
+        k -= k >= inner ? inner : 0;
+    }
+}
+template <class Function>
+__device__ inline void each_of_halves(bool packed, Index n, Index inner, Function function) {
+    constexpr int N = 16 / sizeof(ITEM);
+    if (packed && inner % N == 0)
+        each_of_halves<N>(n, inner, function);
+    else
+        each_of_halves<1>(n, inner, function);
+}
+
+KERNEL void gated_forward(const ITEM* x, ITEM* y, Index n, Index inner) {
+    constexpr int N = 16 / sizeof(ITEM);
+    each_of_halves(aligned<N>(x) && aligned<N>(y), n, inner, [&](auto width, Index i, Index place) {
+        constexpr int M = width.size;
+        auto items = load<Real, M>(x + place), gates = load<Real, M>(x + place + inner);
+#pragma unroll
+        for (int j = 0; j < M; ++j) items.at[j] *= value(gates.at[j]);
+        store<M>(y + i, items);
+    });
+}
+
+KERNEL void gated_backward(const ITEM* gradient, const ITEM* x, ITEM* result, Index n, Index inner) {
+    constexpr int N = 16 / sizeof(ITEM);
+    const bool packed = aligned<N>(gradient) && aligned<N>(x) && aligned<N>(result);
+    each_of_halves(packed, n, inner, [&](auto width, Index i, Index place) {
+        constexpr int M = width.size;
+        auto items = load<Real, M>(x + place), gates = load<Real, M>(x + place + inner);
+        const auto g = load<Real, M>(gradient + i);
+#pragma unroll
+        for (int j = 0; j < M; ++j) {
+            const Real item = items.at[j], gate = gates.at[j];
+            items.at[j] = g.at[j] * value(gate);
+            gates.at[j] = g.at[j] * item * slope(gate);
+        }
+        store<M>(result + place, items);
+        store<M>(result + place + inner, gates);
+    });
 }
