@@ -15,22 +15,32 @@ MOST_REGISTERS = 80  # of 65,536 for a multiprocessor's 2,048 threads: 3 blocks 
 TILED = {"attention_tiles", "attention_tile_gradients"}  # two blocks: tiles are in registers
 
 
+def check(source: str, define: dict[str, str], arch: str) -> None:
+    text = (FOLDER / f"{source}.cu").read_text()
+    names = set(re.findall(r"^KERNEL void (?:__\w+\(.*?\) )?(\w+)\(", text, re.MULTILINE))
+    done, log = compiled(code_of(source, **define), arch)
+    assert done, log
+    used = usage(log)
+    assert names <= used.keys()
+    for name, (registers, spilled) in used.items():
+        most = 128 if name in TILED else MOST_REGISTERS
+        assert registers <= most, (name, define, registers)
+        assert spilled == 0, (name, define, spilled)
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("source", SOURCES)
 def test_sources_compile_and_spill_nothing(source: str, arch: str) -> None:
-    text = (FOLDER / f"{source}.cu").read_text()
-    names = set(re.findall(r"^KERNEL void (?:__\w+\(.*?\) )?(\w+)\(", text, re.MULTILINE))
-    first, *others = variants(source)  # the first for all, each other one for one of three
-    own = others[ARCHITECTURES.index(arch) :: 3] if arch != "sm_70" else []
-    for define in [first, *own]:
-        done, log = compiled(code_of(source, **define), arch)
-        assert done, log
-        used = usage(log)
-        assert names <= used.keys()
-        for name, (registers, spilled) in used.items():
-            most = 128 if name in TILED else MOST_REGISTERS
-            assert registers <= most, (name, define, registers)
-            assert spilled == 0, (name, define, spilled)
+    every = list(variants(source))  # each architecture has another one, of another dtype
+    check(source, every[ARCHITECTURES.index(arch) * len(every) // len(ARCHITECTURES)], arch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arch", ARCHITECTURES[:3])
+@pytest.mark.parametrize("source", SOURCES)
+def test_all_variants_compile_and_spill_nothing(source: str, arch: str) -> None:
+    for define in variants(source):
+        check(source, define, arch)
 
 
 def test_errors_name_the_file_and_the_line() -> None:
