@@ -142,7 +142,7 @@ def float16_compress_hook(state: ProcessGroup | None, bucket: GradientBucket) ->
         ...     cluster.run(step)
         [0.0999755859375, 0.0999755859375]
     """
-    return _averaged_in(np.dtype(np.float16), state, bucket, on_host=False)
+    return _averaged_in(np.dtype(np.float16), state, bucket)
 
 
 def bfloat16_compress_hook(state: ProcessGroup | None, bucket: GradientBucket) -> Future[Array]:
@@ -181,20 +181,19 @@ def bfloat16_compress_hook(state: ProcessGroup | None, bucket: GradientBucket) -
             "bfloat16_compress_hook needs the package ml_dtypes: pip install ml_dtypes, or use "
             "float16_compress_hook"
         ) from error
-    return _averaged_in(np.dtype(ml_dtypes.bfloat16), state, bucket, on_host=True)
+    return _averaged_in(np.dtype(ml_dtypes.bfloat16), state, bucket)
 
 
 def _averaged_in(
-    dtype: np.dtype[Any], state: ProcessGroup | None, bucket: GradientBucket, *, on_host: bool
+    dtype: np.dtype[Any], state: ProcessGroup | None, bucket: GradientBucket
 ) -> Future[Array]:
-    """Averages in `dtype`; `on_host` for one that CuPy does not have."""
+    """Averages in `dtype`, on the bucket's device where arrays of `dtype` can be there."""
     full = bucket.buffer.dtype
     if full.kind != "f" or full.itemsize <= dtype.itemsize:
         return allreduce_hook(state, bucket)
     group = bucket.process_group if state is None else state
     with np.errstate(over="ignore", under="ignore"):
-        whole = to_host(bucket.buffer) if on_host else bucket.buffer
-        small = flatten([whole], scale=1 / group.size, dtype=dtype)
+        small = flatten([_source(bucket.buffer, dtype)], scale=1 / group.size, dtype=dtype)
     place = current_place(bucket.buffer)
     work = all_reduce(small, ReduceOp.SUM, group, async_op=True, label=bucket.label)
 
@@ -208,3 +207,12 @@ def _averaged_in(
         return bucket.buffer
 
     return work.then(average)
+
+
+def _source(buffer: Array, dtype: np.dtype[Any]) -> Array:
+    """Returns the buffer; a copy on the host if its CuPy has no arrays of `dtype`."""
+    try:
+        namespace(buffer).empty(0, dtype=dtype)
+    except (TypeError, ValueError):  # bfloat16 before CuPy 14
+        return to_host(buffer)
+    return buffer

@@ -10,9 +10,15 @@ import pytest
 
 from telegrad import arrays, nn, optim
 from telegrad import collectives as dist
-from telegrad.parallel import DistributedDataParallel
+from telegrad.parallel import (
+    DistributedDataParallel,
+    GradientBucket,
+    bfloat16_compress_hook,
+    float16_compress_hook,
+)
 from telegrad.testing import Cluster
 from tests.gpu.comparison import close, host, normal, on_gpu
+from tests.gpu.launches import launches
 
 N, BATCH = 2, 12
 IMAGES = normal(0, BATCH, 6)
@@ -96,3 +102,37 @@ def unused_on_one_rank() -> None:
 
 def test_a_layer_that_one_rank_alone_uses(cluster: Cluster) -> None:
     cluster.run(unused_on_one_rank)
+
+
+def average(hook: Any) -> Any:
+    group = dist.init_process_group()
+    buffer = arrays.to_device(np.array([1.0, -2.5, 1e6], np.float32), "cuda")
+    found = hook(None, GradientBucket(0, buffer, (), True, group, "a bucket")).wait()
+    assert found is buffer
+    return host(found)
+
+
+@pytest.mark.parametrize("hook", [float16_compress_hook, bfloat16_compress_hook])
+def test_buckets_are_cast_on_the_gpu(stand_in_alone: Any, hook: Any) -> None:
+    with Cluster(1) as cluster, launches() as names:
+        (found,) = cluster.run(average, hook)
+    assert names.count("flatten") == 2, names
+    assert not set(names) & {"astype", "multiply", "true_divide"}, names
+    expected = [1, -2.5, np.inf if hook is float16_compress_hook else 999424]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_cupy_without_bfloat16_casts_on_the_host(
+    stand_in_alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = stand_in_alone.empty
+
+    def refusing(shape: Any, dtype: Any = float, **options: Any) -> Any:
+        if np.dtype(dtype).name == "bfloat16":
+            raise TypeError("no dtype of CuPy 13")
+        return empty(shape, dtype, **options)
+
+    monkeypatch.setattr(stand_in_alone, "empty", refusing)
+    with Cluster(1) as cluster:
+        (found,) = cluster.run(average, bfloat16_compress_hook)
+    np.testing.assert_array_equal(found, [1, -2.5, 999424])
