@@ -29,6 +29,7 @@ LOSS = nn.functional.cross_entropy
 CROSSING_ROWS, CROSSING_COLUMNS = 128, 128  # of float32: 64 KiB
 CROSSING_MICRO_BATCHES = 32
 SLEEP = 0.05
+IDEAL_STEPS = 2  # the shorter one counts: other work of the machine only adds to a step
 PLACES, COUNTS = (2, 4, 8), (4, 8, 32)
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
 
@@ -204,9 +205,12 @@ def measure_ideal(places: int) -> dict[str, Any]:
         stages: list[Any] = [(worker, Sleeper) for worker in order[:-1]]
         pipe = Pipeline([*stages, (order[-1], LastSleeper)], schedule=name, num_microbatches=count)
         inputs = np.ones((count, 1), np.float32)
-        pipe.step(inputs)
-        report = pipe.report()
-        found[f"{name} P={places} M={count}"] = {"p50": report.length / report.ideal_length}
+        ratios = []
+        for _ in range(IDEAL_STEPS):
+            pipe.step(inputs)
+            report = pipe.report()
+            ratios.append(report.length / report.ideal_length)
+        found[f"{name} P={places} M={count}"] = {"p50": min(ratios)}
     return found
 
 

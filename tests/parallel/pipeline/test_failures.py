@@ -6,7 +6,8 @@ import contextvars
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -29,7 +30,15 @@ from telegrad.parallel.pipeline.runner import StageRunner
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import held_references, wait_until_gone
-from tests.parallel.pipeline.models import SCHEDULES, Block, batch, close, losses, reference
+from tests.parallel.pipeline.models import (
+    SCHEDULES,
+    Block,
+    batch,
+    close,
+    losses,
+    make_model,
+    reference,
+)
 
 LOSS = nn.functional.cross_entropy
 M = 4
@@ -390,6 +399,44 @@ def test_copies_at_neighbours_lose_no_step(schedule: str, stage: int) -> None:
     options = rpc.RpcOptions(lost_after=2.0, timeout=30.0)
     with Cluster(4, options=options) as cluster:
         cluster.call(0, lose_with_copies, cluster, schedule, ("backward", stage, 1))
+
+
+def lose_a_copy(cluster: Cluster, rank: int, *, keep_copies: bool) -> None:
+    """Two workers share each of two stages, and these share a weight."""
+    model = make_model(4)
+    first, last = cast("list[Block]", [model[0], model[3]])
+    last.linear.weight = first.linear.weight
+    own = optim.Adam(model.parameters(), lr=0.01)
+    workers = [["worker0", "worker1"], ["worker2", "worker3"]]
+    pipe = Pipeline.from_sequential(
+        model, workers, num_microbatches=M, loss=LOSS, keep_copies=keep_copies
+    )
+    optimizer = pipe.optimizer(optim.Adam, lr=0.01)
+
+    def train() -> None:
+        for _ in range(2):
+            loss, _ = reference(model, *batch(9))
+            own.step()
+            assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
+            optimizer.step()
+
+    train()
+    if not keep_copies:
+        pipe.state_dict()
+    cluster.kill(rank)
+    with pytest.raises(PipelineError, match="is lost") as caught:
+        pipe.step(*batch(9))
+    assert (caught.value.stage, caught.value.worker) == (rank // 2, f"worker{rank}")
+    pipe.replace(caught.value.stage, "worker0")
+    train()
+    close(pipe.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("keep_copies", [False, True], ids=["state", "copies"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_worker_that_shares_a_stage_is_replaced(rank: int, keep_copies: bool) -> None:
+    with Cluster(4, options=rpc.RpcOptions(lost_after=2.0, timeout=30.0)) as cluster:
+        cluster.call(0, partial(lose_a_copy, cluster, rank, keep_copies=keep_copies))
 
 
 def check_losses(schedule: str, places: st.SearchStrategy[Where], examples: int) -> None:
