@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
 from telegrad.collectives.seams import Groups
 from telegrad.rpc.seams import current_agent
+from telegrad.testing.leaks import wait_until_gone
 from telegrad.types import Array
 
 # One step above what goes without asking, in float64.
@@ -614,6 +616,21 @@ def mapped_memory() -> int:
     gc.collect()
     with open("/proc/self/maps") as maps:
         return sum("memfd:telegrad" in line for line in maps)
+
+
+def killed_in_memory() -> str:
+    """Rank 1 is killed in the middle of an operation in memory; the others give all memory back."""
+    r, array = begin(), shared_empty(10 * LARGE)
+    dist.all_reduce(array)
+    assert mapped_memory()
+    work = dist.all_reduce(array, async_op=True)
+    if r == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    words = refusal(work.wait)
+    dist.destroy_process_group()
+    del array, work
+    wait_until_gone("shared memory", lambda: ["a stretch"] * mapped_memory(), within=20.0)
+    return words
 
 
 def reduce_in_place(size: int, times: int) -> int:

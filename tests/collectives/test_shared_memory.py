@@ -732,6 +732,15 @@ def test_memory_is_freed_with_its_group() -> None:
         assert max(cluster.run(remote_code.mapped_memory)) <= 2 * 2
 
 
+def test_memory_is_freed_whatever_kills_a_rank() -> None:
+    with Cluster(3, processes=True) as cluster, ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(cluster.call, r, remote_code.killed_in_memory) for r in range(3)]
+        for r in (0, 2):
+            assert running[r].result().startswith("WorkerLostError: worker 'worker1'")
+        assert running[1].exception() is not None
+        cluster.kill(1)
+
+
 def test_the_error_of_an_operation_that_waits_for_its_turn_says_so() -> None:
     with Cluster(2, processes=True) as cluster:
         cluster.run(remote_code.counted_in_memory, 3)
