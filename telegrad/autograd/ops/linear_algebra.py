@@ -1,4 +1,4 @@
-"""Eigenvalues, singular values, QR, inverses, least squares and norms, with gradient rules.
+"""Eigenvalues, singular values, QR, inverses, least squares, norms and sparse products.
 
 Each rule below first describes the change of the factors, and the code computes its adjoint. M is
 the change of A in the basis of the factors. F divides by the differences of the values of A:
@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import namespace
+from telegrad.arrays import namespace, sparse_product
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
 from telegrad.autograd.ops.elementwise import absolute, sign, where
 from telegrad.autograd.ops.elementwise import where as choose
@@ -696,3 +696,14 @@ matrix_norm = numpy_function(
 # fmt: on
 
 constants(np.linalg.matrix_rank)
+
+
+# -- products with sparse matrices, which are constants without a gradient -----------------------
+
+product: Operation  # declared here, because its rule names it
+
+# fmt: off
+product = primitive("sparse_product", sparse_product, "dense", stands_for=(sparse_product,),
+                    complex_rule="holomorphic", options={"matrix": None},
+                    dense=lambda g, matrix: product(g, matrix=matrix.T))
+# fmt: on

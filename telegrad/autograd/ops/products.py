@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from telegrad.arrays import array_beside, is_array, namespace, sparse_product
+from telegrad.arrays import array_beside, is_array, namespace
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.ops.joining import alike
@@ -135,14 +135,11 @@ def contraction(subscripts: str) -> Operation:
     Args:
         subscripts: The labels, such as `ij,jk->ik`; each at most once in an operand.
     """
-    return primitive(
-        "einsum",
-        _kernel(subscripts),
-        "a b",
-        complex_rule="holomorphic",
-        a=lambda g, b, shape: toward(g, b, shape, subscripts, 0),
-        b=lambda g, a, shape: toward(g, a, shape, subscripts, 1),
-    )
+    # fmt: off
+    return primitive("einsum", _kernel(subscripts), "a b", complex_rule="holomorphic",
+                     a=lambda g, b, shape: toward(g, b, shape, subscripts, 0),
+                     b=lambda g, a, shape: toward(g, a, shape, subscripts, 1))
+    # fmt: on
 
 
 @lru_cache(_REMEMBERED_PLANS)
@@ -371,8 +368,7 @@ vecdot    = numpy_function(
     x2=lambda g, x1, shape, axis: _right(g, x1, shape, _of_vectors, axis))
 # The cross product of vectors of three items in the last axis.
 cross     = primitive("cross", np.cross, "a b", complex_rule=_H,
-                      a=lambda g, b: cross(b, g),
-                      b=lambda g, a: cross(g, a))
+                      a=lambda g, b: cross(b, g), b=lambda g, a: cross(g, a))
 # fmt: on
 
 
@@ -800,14 +796,3 @@ def _polyfit(
     if rank.item() != int(deg) + 1:
         warn_user("polyfit may be poorly conditioned", np.exceptions.RankWarning)
     return found
-
-
-# -- products with sparse matrices, which are constants without a gradient -----------------------
-
-product: Operation  # declared here, because its rule names it
-
-# fmt: off
-product = primitive("sparse_product", sparse_product, "dense", stands_for=(sparse_product,),
-                    complex_rule="holomorphic", options={"matrix": None},
-                    dense=lambda g, matrix: product(g, matrix=matrix.T))
-# fmt: on
