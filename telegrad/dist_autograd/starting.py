@@ -4,115 +4,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import get_ident
 from typing import Any, final
 
 from telegrad.autograd import Edge, Tensor
 from telegrad.dist_autograd.container import Container
-from telegrad.dist_autograd.desk import Desk, Work
+from telegrad.dist_autograd.desk import OwnPart
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.roots import find_roots
 from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, WorkerLostError
-from telegrad.rpc import Future, RRef
+from telegrad.rpc import RRef
 from telegrad.rpc.seams import (
     AgentCore,
-    Driven,
-    Shield,
     current_served_call,
-    new_future,
     on_own_loop,
     owner_lost_error,
     seconds,
 )
 
 __all__ = [
-    "LEAST_SECONDS",
-    "OwnPart",
     "refuse_on_loop",
     "run_pass",
 ]
-
-
-# -- work of the thread that calls backward, while it waits --------------------------------------
-#
-# If the transport allows it, the waiting thread itself reads what comes, and handles the messages
-# of its pass. Otherwise it would sleep, and each message would wake another thread: a step of two
-# calls, backward and SGD took 1.1 times as long, which is more than the benchmark's gate leaves.
-
-LEAST_SECONDS = 1e-6  # above 0, so that the wait itself raises the timeout
-
-
-@final
-class OwnPart(Driven):
-    """The work of one thread that waits for the end of one pass.
-
-    Args:
-        agent: This worker's agent.
-        runner: This worker's part of the pass.
-        desk: The dispatcher that gives this thread the messages that it has received.
-    """
-
-    def __init__(self, agent: AgentCore, runner: PassRunner, desk: Desk) -> None:
-        self._agent = agent
-        self._runner = runner
-        self._desk = desk
-        self._taken: deque[Work] = deque()
-        # The future that this thread waits for; the next message completes it.
-        self._news: Future[Any] | None = None
-        self.reads = agent.exchange.reader
-
-    def take(self, work: Work) -> None:
-        """Queues a message that this thread has just received; called in this thread."""
-        self._taken.append(work)
-        self._wake()
-
-    def run(self, start: Callable[[], None], limit: float) -> None:
-        """Starts the pass, and blocks until it has ended everywhere.
-
-        Args:
-            start: Function that starts the pass.
-            limit: Seconds that this thread waits; the time that it computes is not bounded.
-
-        Raises:
-            CallTimeoutError: The pass has not ended by then.
-            CallCancelledError: The call that this thread serves was cancelled.
-        """
-        ended, ends = self._runner.ended, time.monotonic() + limit
-        ended._call_when_done(self._wake)
-        waiting, me = self._desk.waiting, get_ident()
-        self._do(start)
-        while not ended.done():
-            news = self._news = new_future(self._agent.pool.submit, "the end of a pass")
-            news._stands_for(self, _nothing)
-            if ended.done():  # it ended before `_news` was set
-                return
-            waiting[me] = self
-            try:
-                news.wait(max(ends - time.monotonic(), LEAST_SECONDS))
-            finally:
-                del waiting[me]
-                if self._taken:
-                    self._do(partial(self._desk.work_through, self._taken, self._runner))
-
-    def _do(self, work: Callable[[], None]) -> None:
-        with Shield():  # Ctrl-C in between would send only a part of the messages
-            self._agent.pool.new_context().run(work)
-
-    def _wake(self) -> None:
-        if self._news is not None:
-            self._news.try_set_result(None)
-
-
-def _nothing() -> None:
-    pass
-
-
-# -- passes --------------------------------------------------------------------------------------
 
 
 def run_pass(
