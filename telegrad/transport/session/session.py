@@ -117,7 +117,6 @@ class Session:
         self._announced = 0  # envelopes up to this number were written on this carrier
         self._announced_before = 0  # the same, for earlier carriers
         self.cutting: deque[deque[Piece]] = deque()
-        self._in_order: deque[Piece] = deque()  # one of these, or empty
         self._big: set[int] = set()  # numbers that were cut into pieces and have no receipt yet
         self._last_posted = 0
         self._acknowledged = 0
@@ -246,7 +245,6 @@ class Session:
             self._announced = self._last_posted
             self._big.clear()
             self.cutting.clear()
-            self._in_order = deque()
         self._goodbye = Goodbye(reason)
         self._look()
 
@@ -263,7 +261,6 @@ class Session:
         self._announced_before = max(self._announced, self._announced_before)
         self._announced = self._acknowledged
         self.cutting.clear()
-        self._in_order = deque()
         self._goodbye_written = False
         self._look()
 
@@ -271,14 +268,12 @@ class Session:
         """Stops writing until there is a carrier again; big parts will be cut into pieces again."""
         self._connected = False
         self.cutting.clear()
-        self._in_order = deque()
 
     def abandon(self) -> None:
         """Drops everything that was posted or is half received; the peer is lost."""
         self._connected = False
         self._unacknowledged.clear()
         self.cutting.clear()
-        self._in_order = deque()
         self._big.clear()
         self._assemblies.clear()
         self._parts_awaited = 0
@@ -415,13 +410,12 @@ class Session:
         if not (pieces := deque(cut(envelope, lent))):
             return
         self._big.add(envelope.number)
-        if not envelope.in_order:
-            self.cutting.append(pieces)
-        elif self._in_order:
-            self._in_order += pieces
-        else:
-            self._in_order = pieces
-            self.cutting.append(pieces)
+        if envelope.in_order:
+            for before in self.cutting:
+                if self._unacknowledged[before[-1].number][0].in_order:
+                    before += pieces
+                    return
+        self.cutting.append(pieces)
 
     def _drop(self, envelope: Envelope, *, awaited: bool) -> None:
         """Drops an envelope that came again on a new carrier."""
@@ -472,15 +466,11 @@ class Session:
         if number > self._announced or self._big:
             self._announced = max(number, self._announced)  # it may not be on this carrier yet
             self._big = {big for big in self._big if big > number}
-            self._forget_pieces(number)
+            for pieces in self.cutting:
+                while pieces and pieces[0].number <= number:
+                    pieces.popleft()
+            self.cutting = deque(filter(None, self.cutting))
             self._look()
-
-    def _forget_pieces(self, number: int) -> None:
-        """Drops the pieces of envelopes up to a number, which need not be sent any more."""
-        for pieces in self.cutting:
-            while pieces and pieces[0].number <= number:
-                pieces.popleft()
-        self.cutting = deque(filter(None, self.cutting))
 
 
 def _lent(envelope: Envelope, lend: Lend, frame: Frame) -> Container[int]:
