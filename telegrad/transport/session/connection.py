@@ -130,8 +130,11 @@ class Connection:
         Raises:
             WorkerLostError: The peer is lost, or this side has left it.
         """
-        big = envelope.staged is None and _has_big_part(envelope)
-        if big and not self._terms.loop.is_loop_thread():
+        big = len(envelope.document) > LENT_BYTES or len(envelope.externals) > LENT_BYTES
+        for buffer in envelope.buffers:
+            size = buffer.nbytes if type(buffer) is memoryview else len(buffer)
+            big = big or size > LENT_BYTES
+        if big and envelope.staged is None and not self._terms.loop.is_loop_thread():
             envelope = self.memory().stage(envelope)  # the loop copies no big part
         session = self.session
         with self.lock:
@@ -378,13 +381,3 @@ class Connection:
         if (error := self.loss) is not None:
             self._told = True
             self._terms.receiver.on_lost(self.peer, error)
-
-
-def _has_big_part(envelope: Envelope) -> bool:
-    """Returns True if a part is so big that a channel may lend it."""
-    if len(envelope.document) > LENT_BYTES or len(envelope.externals) > LENT_BYTES:
-        return True
-    for buffer in envelope.buffers:
-        if (buffer.nbytes if type(buffer) is memoryview else len(buffer)) > LENT_BYTES:
-            return True
-    return False
