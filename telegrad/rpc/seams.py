@@ -48,7 +48,7 @@ from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
 from telegrad.rpc.rref.value import owner_lost_error
 from telegrad.rpc.tick import Tick
-from telegrad.transport import Shield, Spin, longest_spin, on_own_loop
+from telegrad.transport import Shield, Spin, Stay, longest_spin, on_own_loop
 
 __all__ = [
     "CALL",
@@ -86,6 +86,7 @@ __all__ = [
     "Serving",
     "Shield",
     "Spin",
+    "Stay",
     "Tick",
     "UserCall",
     "UserLoop",

@@ -28,7 +28,7 @@ from telegrad.transport.grpc.transport import GrpcTransport
 from telegrad.transport.host import read_host_id
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.io.pump import Gate
-from telegrad.transport.io.socket_reader import SocketReader
+from telegrad.transport.io.socket_reader import SocketReader, Stay
 from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin, longest_spin
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, hands_over, on_own_loop, shared_loop_thread
@@ -93,6 +93,7 @@ __all__ = [
     "Shield",
     "SocketReader",
     "Spin",
+    "Stay",
     "TcpTransport",
     "Tls",
     "TlsOptions",

@@ -18,9 +18,10 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport import LoopThread
 from telegrad.transport.io import burst as burst_module
+from telegrad.transport.io import socket_reader as reader_module
 from telegrad.transport.io.burst import BURSTS
 from telegrad.transport.io.loop_watch import MOST_REQUESTS
-from telegrad.transport.io.socket_reader import SocketReader
+from telegrad.transport.io.socket_reader import SocketReader, Stay
 from tests.transport.test_socket_pump import Gate
 from tests.transport.workers import SECONDS, settled
 
@@ -214,6 +215,82 @@ def test_closing_ends_all_waits(world: World, kind: str) -> None:
     assert ended(thread)
     world.reader.wait(Gate(), SECONDS)  # nothing to read from: these return at once
     world.reader.watch_idle(Gate())
+
+
+# -- a thread that stays -------------------------------------------------------------------------
+
+ME = threading.current_thread().name
+
+
+@pytest.fixture
+def staying(world: World, monkeypatch: pytest.MonkeyPatch) -> Stay:
+    """The waits of this thread, which has the role, and all of whose work counts as short."""
+    monkeypatch.setattr(reader_module, "SHORT_SECONDS", math.inf)
+    stay = Stay(world.reader)
+    opened = Gate()
+    opened.open()
+    stay.wait(opened, SECONDS)
+    stay.wait(opened, SECONDS)
+    return stay
+
+
+def test_who_stays_reads_when_it_looks(world: World, staying: Stay) -> None:
+    for i in range(2 * MOST_REQUESTS):
+        world.send(i % 2, b"request")
+        staying.look()
+        assert world.next() == (b"request", ME)
+    staying.end()
+    world.send(0, b"a")
+    assert world.next() == (b"a", LOOP)
+    staying.look()
+    world.send(0, b"b")
+    staying.look()
+    assert world.next() == (b"b", ME)
+    staying.end()
+
+
+def test_who_waits_takes_the_role_from_who_stays(world: World, staying: Stay) -> None:
+    thread = world.begin("waiting")
+    staying.look()
+    world.send(0, b"a")
+    assert world.next() == (b"a", "waiting")
+    world.gate.open()
+    assert ended(thread)
+    world.send(0, b"b")
+    assert world.next() == (b"b", LOOP)
+    staying.end()
+
+
+def test_who_stays_does_not_keep_what_comes_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "SHORT_SECONDS", math.inf)
+    stay = Stay(world.reader)
+    for _ in range(3):
+        stay.look()
+    world.send(0, b"a")
+    for _ in range(2):  # this thread is at work, and does not look
+        world.on_loop(world.reader.tick)
+    assert world.next() == (b"a", LOOP)
+    stay.end()
+
+
+def test_who_works_for_long_between_two_waits_does_not_stay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "SHORT_SECONDS", 0.0)
+    stay = Stay(world.reader)
+    for _ in range(5):
+        stay.look()
+        world.send(0, b"a")
+        assert world.next() == (b"a", LOOP)
+
+
+def test_closing_ends_a_stay(world: World, staying: Stay) -> None:
+    world.on_loop(world.reader.close)
+    staying.look()
+    staying.wait(Gate(), SECONDS)  # returns at once
+    staying.end()
 
 
 def test_nothing_is_made_before_there_is_a_socket() -> None:

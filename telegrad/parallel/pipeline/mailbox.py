@@ -30,7 +30,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.seams import AgentCore, Drive, Gate, fresh_copy, keep_newest
+from telegrad.rpc.seams import AgentCore, Gate, Stay, fresh_copy, keep_newest
 from telegrad.types import Shape, WorkerInfo
 
 __all__ = [
@@ -181,16 +181,16 @@ class PlaceMailbox:
     Args:
         me: The place.
         peers: The workers whose loss ends a step.
-        drive: Reads arrived messages in the thread that waits.
+        stay: Reads arrived messages in the thread that runs the row.
 
     Attributes:
         recording: The tracks of the place.
     """
 
-    def __init__(self, me: PlaceId, peers: Sequence[WorkerInfo], drive: Drive) -> None:
+    def __init__(self, me: PlaceId, peers: Sequence[WorkerInfo], stay: Stay) -> None:
         self.me = me
         self.peers = frozenset(peers)
-        self._drive = drive
+        self._stay = stay
         self.recording = Recording(me.place)
         self._lock = threading.Lock()
         self._gate: Gate | None = None  # of the row while it waits
@@ -221,6 +221,7 @@ class PlaceMailbox:
         Args:
             undo: Takes back what the step left, in case that it fails elsewhere; must not block.
         """
+        self._stay.end()
         with self._lock:
             over, self._undo = self._step, undo
             self._step = over + 1
@@ -250,7 +251,7 @@ class PlaceMailbox:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise CallTimeoutError("the time of the step is over", phase="waiting")
-            gate.wait(left, drive=self._drive)
+            gate.wait(left, drive=self._stay.wait)
 
     def _open_gate(self) -> None:
         """Lets the row look again; holds the lock."""
@@ -263,7 +264,8 @@ class PlaceMailbox:
         return len(self._values)
 
     def check(self) -> None:
-        """Raises the error that ends the step that runs, if there is one."""
+        """Reads what has come; raises the error that ends the step that runs, if there is one."""
+        self._stay.look()
         if self._error is not None:
             raise self._error
 
@@ -302,8 +304,8 @@ class Mailboxes:
 
     def open(self, place: PlaceId, peers: Sequence[WorkerInfo]) -> PlaceMailbox:
         """Makes the mailbox of a place."""
-        drive = self._agent.exchange.reader.wait
-        mailbox = self._known[place] = PlaceMailbox(place, peers, drive)
+        stay = Stay(self._agent.exchange.reader)
+        mailbox = self._known[place] = PlaceMailbox(place, peers, stay)
         return mailbox
 
     def peers(self, pipeline: int, workers: Sequence[WorkerInfo]) -> list[Peer]:

@@ -6,6 +6,8 @@ a thread of the pool. The worker's own loop reads when there is nobody else.
 
     event                      the role after it
     a thread begins to wait    the thread; another waiting thread keeps it: that one reads for both
+    a thread holds it          the thread, for waits that it begins soon, unless a thread waits; one
+                               that begins to wait takes the role from it
     a loop begins to await     the loop, unless a thread waits
     a thread becomes idle      the thread, unless a thread waits or a loop awaits
     any of these ends          the best of those that are left; else the worker's own loop
@@ -43,6 +45,7 @@ class ReaderRole:
         holder: The kind of reader that has the role.
         waiter: The thread that waits and reads; 0 for none.
         idle: The idle thread of the pool that watches the sockets; 0 for none.
+        held: True if the waiter does not wait at this moment, and will soon.
 
     Example:
         >>> role = ReaderRole()
@@ -54,11 +57,12 @@ class ReaderRole:
         'idle'
     """
 
-    __slots__ = ("_depth", "_user_loops", "holder", "idle", "waiter")
+    __slots__ = ("_depth", "_user_loops", "held", "holder", "idle", "waiter")
 
     def __init__(self) -> None:
         self.holder = Holder.OWN_LOOP
         self.waiter = self.idle = NOBODY
+        self.held = False
         self._depth = 0  # waits of the waiter, one inside the other
         self._user_loops: dict[int, None] = {}  # those that await replies; the last one reads
 
@@ -69,18 +73,36 @@ class ReaderRole:
 
     def wait_begins(self, thread: int) -> bool:
         """Records that a thread waits for replies; returns True if it reads."""
-        if self.waiter not in (NOBODY, thread):
+        if self.waiter not in (NOBODY, thread) and not self.held:
             return False
-        self.waiter, self.holder = thread, Holder.WAITER
+        self.waiter, self.holder, self.held = thread, Holder.WAITER, False
         self._depth += 1
         return True
 
-    def wait_ends(self, thread: int) -> None:
-        """Records that a thread that reads ends its wait."""
+    def wait_ends(self, thread: int, *, holds: bool = False) -> None:
+        """Records that a thread that reads ends its wait.
+
+        Args:
+            thread: The thread.
+            holds: True if it keeps the role for its next wait, until `hold_ends`.
+        """
         assert self.waiter == thread
         self._depth -= 1
         if not self._depth:
-            self.waiter = NOBODY
+            self.held = holds
+            if not holds:
+                self.waiter = NOBODY
+                self._settle()
+
+    def hold_begins(self, thread: int) -> None:
+        """Records that a thread will wait soon, and holds the role, unless a thread has it."""
+        if self.waiter == NOBODY:
+            self.held, self.waiter, self.holder = True, thread, Holder.WAITER
+
+    def hold_ends(self) -> None:
+        """Takes the role from a thread that holds it. Idempotent."""
+        if self.held:
+            self.held, self.waiter = False, NOBODY
             self._settle()
 
     def await_begins(self, loop: int) -> None:

@@ -14,6 +14,9 @@ A thread that has just lost the role may still hand a message over. The role of 
 
 A thread that waits leaves the role once it has read several requests: others run those, and each
 takes a wake-up of a thread. An idle thread runs the requests that it has read itself.
+
+A thread that waits again and again, with little work between two waits, holds the role meanwhile: no
+other thread is woken for messages that it will read itself.
 """
 
 from __future__ import annotations
@@ -37,9 +40,14 @@ from telegrad.transport.io.reader import NOBODY, Holder, ReaderRole
 from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin
 from telegrad.transport.loop import LoopThread, handing_context
 
-__all__ = ["SocketReader", "Source"]
+__all__ = ["SocketReader", "Source", "Stay"]
 
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
+# Work between two waits for which a thread holds the role. So long messages may wait; to wake another
+# thread for each takes some 50 us of processor time, and a thread that computes loses the
+# interpreter's lock to it.
+SHORT_SECONDS = 0.002
+SHORT_IN_A_ROW = 2  # pieces of such work; short and long ones may take turns
 
 
 class Source(Protocol):
@@ -78,8 +86,7 @@ class SocketReader:
         self._shield = Shield()  # for the waiter, the only thread that looks at it
         self._role_lock = threading.Lock()  # guards all below
         self._role = ReaderRole()
-        self._holder = NOBODY  # the thread that has the role for a wait that it is about to begin
-        self._holds = self._holds_seen = 0  # how often there was one; at the last tick
+        self._holds = self._holds_seen = 0  # how often a hold began or went on; at the last tick
         self._watches: dict[int, LoopWatch] = {}  # by the number of the loop
         self._polls: _Polls | None = None  # made for the first socket
         self._armed: select.epoll | None = None  # holds the sockets; None while a thread waits
@@ -106,8 +113,8 @@ class SocketReader:
 
     def tick(self) -> None:
         """Takes the role from threads and loops that do not come to read; forgets closed loops."""
-        if self._holder and self._holds == self._holds_seen:
-            self.release(self._holder)
+        if self._role.held and self._holds == self._holds_seen:
+            self.release(self._role.waiter)
         self._holds_seen = self._holds
         for number, watch in tuple(self._watches.items()):
             if watch.loop.is_closed():
@@ -172,17 +179,12 @@ class SocketReader:
                 self.bursts.write()
             with self._role_lock:
                 polls = self._polls
-                if polls is None or self._closed:
+                held = self._role.held and self._role.waiter == me
+                # A signal handler that came while this thread hands a message over cannot read.
+                inside = self._role.waiter == me and not (held or outer.polling)
+                if polls is None or self._closed or inside or not self._role.wait_begins(me):
                     return
-                held = self._holder == me
-                if held:
-                    self._holder = NOBODY
-                else:
-                    # A signal handler that came while this thread hands a message over cannot read.
-                    inside = self._role.waiter == me and not outer.polling
-                    if inside or not self._role.wait_begins(me):
-                        return
-                    self._arm()
+                self._arm()
                 polls.users += 1
             self._shield = shield
             # The user loop of this thread stands still meanwhile, and must not get the role back.
@@ -195,39 +197,54 @@ class SocketReader:
                 self._shield = outer
                 with self._role_lock:
                     polls.users -= 1
-                    if held and not gate.shut:
-                        self._holder = me
-                    else:
-                        self._role.wait_ends(me)
-                        if self._role.waiter:  # a handler's wait ends: the outer reply may be here
-                            polls.wake_waiter()
-                        self._arm()
+                    self._holds += 1
+                    self._role.wait_ends(me, holds=held and not gate.shut)
+                    if self._role.waiter and not self._role.held:
+                        polls.wake_waiter()  # a handler's wait ends: the outer reply may be here
+                    self._arm()
 
     def hold(self) -> None:
         """Takes the role for waits that this thread begins soon, unless another thread waits.
 
         What comes between those waits stays in the sockets, and wakes no other thread. The thread
-        has to call `release` after them. A tick takes back what is held too long.
+        has to call `release` after them. A thread that begins to wait takes the role from it, and
+        a tick takes back what is held too long.
         """
-        me = threading.get_ident()
         with self._role_lock:
-            if self._polls is None or self._closed or self._role.waiter:
-                return
-            self._holder = me  # first: `release` ends also what Ctrl-C has interrupted here
-            self._holds += 1
-            self._role.wait_begins(me)
-            self._arm()
+            if self._polls is not None and not self._closed:
+                self._holds += 1
+                self._role.hold_begins(threading.get_ident())
+                self._arm()
+
+    def look(self) -> None:
+        """Holds the role, as `hold` does, and reads what has come; never waits."""
+        me, role = threading.get_ident(), self._role
+        with Shield():
+            with self._role_lock:
+                polls = self._polls
+                if polls is None or self._closed:
+                    return
+                self._holds += 1
+                role.hold_begins(me)
+                if not role.held or role.waiter != me:
+                    return
+                self._arm()
+                if not (ready := polls.sockets.poll(0)):
+                    return
+                role.wait_begins(me)  # nobody takes the role from a thread that reads
+            try:
+                self._context.run(self._read, ready)
+            finally:
+                with self._role_lock:
+                    role.wait_ends(me, holds=True)
 
     def release(self, thread: int) -> None:
         """Ends the hold of a thread, if it has one. Idempotent."""
-        if self._holder != thread:
-            return
-        with self._role_lock:
-            if self._holder == thread:
+        if self._role.waiter == thread:
+            with self._role_lock:
                 if self._role.waiter == thread:
-                    self._role.wait_ends(thread)
+                    self._role.hold_ends()
                     self._arm()
-                self._holder = NOBODY
 
     def _read_until(self, gate: Gate, seconds: float, most: float) -> None:
         polls, shield, ends = self._polls, self._shield, time.monotonic() + seconds
@@ -362,6 +379,49 @@ class SocketReader:
             self._armed = epoll
         if self._closed:
             polls.close_unused()
+
+
+@final
+class Stay:
+    """Waits of one thread that holds the reader's role as long as it does little between two of them.
+
+    After long work it holds the role no more: others read while it works. For one thread at a time.
+
+    Args:
+        reader: The reader.
+    """
+
+    def __init__(self, reader: SocketReader) -> None:
+        self._reader = reader
+        self._ended = 0.0  # the time of the end of the last wait, or look
+        self._in_a_row = 0  # pieces of work that were short
+
+    def wait(self, gate: Gate, seconds: float) -> None:
+        """Reads until a gate opens, as `SocketReader.wait` does."""
+        if self._is_soon():
+            self._reader.hold()
+        else:
+            self.end()
+        self._reader.wait(gate, seconds)
+        self._ended = time.monotonic()
+
+    def look(self) -> None:
+        """Reads what has come, unless another thread waits; never waits."""
+        if self._is_soon():
+            self._reader.look()
+        else:
+            self.end()
+        self._ended = time.monotonic()
+
+    def end(self) -> None:
+        """Gives the role up, in the thread that waited; idempotent."""
+        self._reader.release(threading.get_ident())
+
+    def _is_soon(self) -> bool:
+        """Returns True if there was little work before this wait, and before the last one."""
+        short = time.monotonic() - self._ended < SHORT_SECONDS
+        self._in_a_row = self._in_a_row + 1 if short else 0
+        return self._in_a_row >= SHORT_IN_A_ROW
 
 
 @final

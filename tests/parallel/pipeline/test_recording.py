@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,8 +17,9 @@ from telegrad import nn, optim
 from telegrad.autograd import Tensor
 from telegrad.errors import PipelineError
 from telegrad.parallel import Pipeline
-from telegrad.parallel.pipeline.mailbox import Mailboxes
+from telegrad.parallel.pipeline.mailbox import Mailboxes, PlaceMailbox
 from telegrad.testing import Cluster
+from telegrad.transport.io import socket_reader as reader_module
 from tests.parallel.pipeline.models import Block, batch, close, reference
 
 LOSS = nn.functional.cross_entropy
@@ -68,6 +73,63 @@ def test_a_step_of_known_shapes_sends_only_bytes(kinds: list[str]) -> None:
                 known |= parts
 
         check()
+
+
+# -- the threads that read -----------------------------------------------------------------------
+
+READERS: list[tuple[str, int]] = []  # in each worker: the place of a call and its thread
+
+
+def watch_readers() -> None:
+    """Counts all work of stages as short, and notes where messages and the ends of steps come."""
+    reader_module.SHORT_SECONDS = math.inf
+    for owner, name in ((PlaceMailbox, "put"), (PlaceMailbox, "end")):
+        method = getattr(owner, name)
+
+        def noted(*given: Any, method: Any = method, name: str = name) -> None:
+            READERS.append((name, threading.get_ident()))
+            method(*given)
+
+        setattr(owner, name, noted)
+
+
+def readers() -> list[tuple[str, int]]:
+    return list(READERS)
+
+
+class Slow(nn.Module):
+    """Takes longer than the stage before it, so that messages come while it is at work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.002)
+        return self.block(x)
+
+
+def steps_of(count: int) -> None:
+    pipe = Pipeline([("worker0", Block, (0,)), ("worker1", Slow)], num_microbatches=16, loss=LOSS)
+    for _ in range(count):
+        pipe.step(*batch(32))
+
+
+def test_the_thread_of_a_stage_reads_its_messages_itself() -> None:
+    with Cluster(2, processes=True) as cluster:
+        for rank in (0, 1):
+            cluster.call(rank, watch_readers)
+        cluster.call(0, steps_of, 5)
+        noted = cluster.call(1, readers)
+    ends = [k for k, (name, _) in enumerate(noted) if name == "end"]
+    assert len(ends) == 5
+    for begin, end in pairwise(ends):
+        row = noted[end][1]
+        read = [thread == row for name, thread in noted[begin + 1 : end] if name == "put"]
+        # 1F1B sends two activations ahead: they may come before the stage begins its step. A tick
+        # takes the role back once where the machine is busy.
+        assert len(read) == 16
+        assert sum(read) >= 12
 
 
 class Dynamic(nn.Module):
