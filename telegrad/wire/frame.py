@@ -156,8 +156,10 @@ def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[
         if total <= INLINE_BYTES:
             return fields + total, True
     else:
-        total += _total(buffers)
-        if total <= min(INLINE_BYTES, limits.document_bytes, limits.message_bytes):
+        behind, texts = _total(buffers), total
+        total += behind
+        small = behind <= INLINE_BYTES and texts <= min(INLINE_BYTES, limits.document_bytes)
+        if small and total <= limits.message_bytes:
             return fields + _PART_OVERHEAD * len(buffers) + total, True
     sizes = _sizes(envelope)
     if total > limits.message_bytes:
@@ -211,10 +213,9 @@ def _pack_envelope(packed: pb.Envelope, envelope: Envelope, lent: Collection[int
         for name, value in envelope.headers.items():
             packed.headers[name] = value
     document, externals, buffers = envelope.document, envelope.externals, envelope.buffers
-    size = len(document) + len(externals)
-    if buffers:
-        size += _total(buffers)
-    if lent or size > INLINE_BYTES:
+    behind = _total(buffers) if buffers else 0
+    # Where neither is larger, each part fits, and so do all together.
+    if lent or behind > INLINE_BYTES or len(document) + len(externals) > INLINE_BYTES:
         _pack_parts(packed, envelope, lent)
         return
     packed.document = document
