@@ -15,7 +15,7 @@ from telegrad.dist_autograd.seams import (
     enter_ambient,
     leave_ambient,
 )
-from telegrad.errors import InvalidUseError, PipelineError
+from telegrad.errors import InvalidUseError, PipelineError, WorkerLostError
 from telegrad.optim import LossScale
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.owners import StepResult, step_failure
@@ -222,8 +222,22 @@ class PipelineOptimizer:
         self._waiting.drop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state at all stages, in the layout of `optim.Optimizer` for the whole model."""
-        return self.made.state_dict()
+        """Returns the state at all stages, in the layout of `optim.Optimizer` for the whole model.
+
+        Raises:
+            PipelineError: A stage is lost.
+        """
+        try:
+            return self.made.state_dict()
+        except WorkerLostError as error:
+            stage = self._stages().get(error.worker, -1)
+            raise PipelineError(
+                f"stage {stage} on worker {error.worker!r} is lost in the state of the optimizer: "
+                f"{type(error).__name__}: {error}",
+                stage=stage,
+                worker=error.worker,
+                phase="state",
+            ) from error
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores a state, of this class or of an `optim.Optimizer` of the whole model."""

@@ -439,6 +439,21 @@ def test_a_worker_that_shares_a_stage_is_replaced(rank: int, keep_copies: bool) 
         cluster.call(0, partial(lose_a_copy, cluster, rank, keep_copies=keep_copies))
 
 
+def lose_with_the_optimizer(cluster: Cluster) -> None:
+    pipe = make()
+    optimizer = pipe.optimizer(optim.SGD, lr=0.1)
+    cluster.kill(2)
+    with pytest.raises(
+        PipelineError, match="stage 1 on worker 'worker2' is lost in the state"
+    ) as e:
+        optimizer.state_dict()
+    assert (e.value.stage, e.value.worker) == (1, "worker2")
+
+
+def test_the_state_of_an_optimizer_names_a_lost_stage(cluster: Cluster) -> None:
+    cluster.call(0, lose_with_the_optimizer, cluster)
+
+
 def check_losses(schedule: str, places: st.SearchStrategy[Where], examples: int) -> None:
     @given(places)
     @settings(max_examples=examples, deadline=None)
