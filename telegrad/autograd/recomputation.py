@@ -22,7 +22,7 @@ from telegrad.autograd.generator import repeatable
 from telegrad.autograd.graph.autocast import casting_dtype, casting_in
 from telegrad.autograd.graph.call_node import CallNode, Segment, refuse_changed
 from telegrad.autograd.graph.grad_mode import (
-    Watcher,
+    ModeWatcher,
     enable_grad,
     is_grad_enabled,
     watched_by,
@@ -72,7 +72,7 @@ def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 @final
-class _Segment(Watcher, Segment):
+class _Segment(ModeWatcher, Segment):
     """The nodes of one recomputed function, and the call that computes their saved values again."""
 
     def __init__(self, function: Callable[..., Any], arguments: Any) -> None:
@@ -156,7 +156,7 @@ class _Segment(Watcher, Segment):
 
 
 @final
-class _Doubles(Watcher):
+class _Doubles(ModeWatcher):
     """A watcher that keeps the nodes of the second run."""
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ __all__ = [
     "Failed",
     "Formed",
     "Forming",
-    "Send",
+    "SendMessage",
     "State",
     "digest_of",
 ]
@@ -115,7 +115,7 @@ class Attempt:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendMessage:
     """Send a message to a worker."""
 
     peer: WorkerInfo
@@ -147,7 +147,7 @@ class Failed:
     cause: BaseException
 
 
-Action: TypeAlias = Send | Formed | Failed
+Action: TypeAlias = SendMessage | Formed | Failed
 
 # So many groups a worker may try to form with another one that has not begun to form any of them.
 MOST_AHEAD = 10_000
@@ -245,7 +245,7 @@ class Forming:
         attempt.state = State.FAILED
         self._raised.add(named)
         tell = [
-            Send(peer, UnformedMessage(place, named, cause))
+            SendMessage(peer, UnformedMessage(place, named, cause))
             for peer, place in attempt.places.items()
         ]
         return [*tell, Failed(attempt, cause)]
@@ -293,7 +293,7 @@ class Forming:
         if attempt.said.get(peer) == message:
             return []
         attempt.said[peer] = message
-        return [Send(peer, message)]
+        return [SendMessage(peer, message)]
 
     def _look(self, attempt: Attempt) -> list[Action]:
         """Compares an attempt with those that it meets, as far as they are known."""

@@ -20,7 +20,7 @@ from telegrad.collectives.forming import (
     Failed,
     Formed,
     Forming,
-    Send,
+    SendMessage,
     State,
     digest_of,
 )
@@ -212,9 +212,9 @@ class Formations:
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
             match action:
-                case Send(peer, FormMessage() as message):
+                case SendMessage(peer, FormMessage() as message):
                     self._post(peer, FORM, message.to_wire())
-                case Send(peer, UnformedMessage() as message):
+                case SendMessage(peer, UnformedMessage() as message):
                     self._post(peer, UNFORMED, message.to_wire())
                 case Formed(attempt, key, thresholds):
                     self._on_formed(attempt, key, thresholds)

@@ -34,7 +34,14 @@ from telegrad.collectives.messages import (
 from telegrad.errors import CollectiveMismatchError
 from telegrad.wire import Buffer
 
-__all__ = ["ALLOWANCE_BYTES", "MESSAGE_BYTES", "Allowance", "Mailbox", "Slot", "mismatch_of"]
+__all__ = [
+    "ALLOWANCE_BYTES",
+    "MESSAGE_BYTES",
+    "Mailbox",
+    "MessageAllowance",
+    "OperationSlot",
+    "mismatch_of",
+]
 
 # Limit of small data on its way to a rank that has not requested it: data of operations that were
 # started and are not over, and of messages not yet received. It allows some dozens of small
@@ -51,7 +58,7 @@ _Kept: TypeAlias = tuple[int, str, OperationMessage, Buffer]
 
 
 @final
-class Slot:
+class OperationSlot:
     """The messages for one operation that this member has entered.
 
     Attributes:
@@ -110,7 +117,7 @@ class Mailbox:
         self._group = group
         self._rank = rank
         self._describe = describe
-        self._slots: dict[OperationId, Slot] = {}
+        self._slots: dict[OperationId, OperationSlot] = {}
         self._early: dict[OperationId, list[_Kept]] = {}
         self._entered: dict[Channel, int] = {}
 
@@ -119,13 +126,13 @@ class Mailbox:
         """The number of messages for operations that this member has not entered yet."""
         return sum(len(kept) for kept in self._early.values())
 
-    def enter(self, channel: Channel, signature: Signature) -> Slot:
+    def enter(self, channel: Channel, signature: Signature) -> OperationSlot:
         """Enters the next operation of a channel.
 
         Raises:
             CollectiveMismatchError: Another member made a different call.
         """
-        slot = Slot(self.next(channel), signature)
+        slot = OperationSlot(self.next(channel), signature)
         self._entered[channel] = slot.id.sequence
         self._slots[slot.id] = slot
         for kept in self._early.pop(slot.id, ()):
@@ -150,7 +157,7 @@ class Mailbox:
 
     def deliver(
         self, source: int, kind: str, message: OperationMessage, data: Buffer
-    ) -> Slot | None:
+    ) -> OperationSlot | None:
         """Takes a message from another member.
 
         Args:
@@ -182,7 +189,7 @@ class Mailbox:
                 return channel[0]
         return None
 
-    def leave(self, slot: Slot) -> None:
+    def leave(self, slot: OperationSlot) -> None:
         """Forgets an operation that has ended here."""
         self._slots.pop(slot.id, None)
 
@@ -191,7 +198,7 @@ class Mailbox:
         self._early = {key: kept for key, kept in self._early.items() if not over(key)}
 
     def _apply(
-        self, slot: Slot, source: int, kind: str, message: OperationMessage, data: Buffer
+        self, slot: OperationSlot, source: int, kind: str, message: OperationMessage, data: Buffer
     ) -> None:
         if message.call != slot.call and not calls_fit(message.call, slot.call):
             calls = {self._rank: slot.signature, source: message.signature}
@@ -209,7 +216,7 @@ class Mailbox:
 
 
 @final
-class Allowance:
+class MessageAllowance:
     """The messages of pairs of ranks that leave without a request; the group's lock guards it."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar, final
 from telegrad.arrays import Moment
 from telegrad.collectives.backends import Sharing
 from telegrad.collectives.link import EAGER_BYTES, Backend, Link, Steps, Wake
-from telegrad.collectives.mailbox import MESSAGE_BYTES, Allowance, Slot, mismatch_of
+from telegrad.collectives.mailbox import MESSAGE_BYTES, MessageAllowance, OperationSlot, mismatch_of
 from telegrad.collectives.messages import (
     ABORT,
     ANY,
@@ -184,7 +184,7 @@ class Group(Protocol):
     key: GroupKey
     members: tuple[WorkerInfo, ...]
     state_lock: threading.Lock
-    allowance: Allowance
+    allowance: MessageAllowance
     cross_waits: CrossWaits
     sharing: Sharing
 
@@ -210,7 +210,9 @@ class Group(Protocol):
     def rank_of(self, worker: WorkerInfo) -> int | None:
         """Returns the rank of a worker in the group; None if it is no member."""
 
-    def post(self, to: int, kind: str, slot: Slot, number: int, data: Buffer | None = None) -> None:
+    def post(
+        self, to: int, kind: str, slot: OperationSlot, number: int, data: Buffer | None = None
+    ) -> None:
         """Sends a message of an operation to a member; the caller does not hold the lock."""
 
     def shared(self, to: int, data: Buffer) -> Buffer:
@@ -275,7 +277,7 @@ class Operation(Meeting, Generic[T]):
         self,
         group: Group,
         call: Call[T],
-        slot: Slot,
+        slot: OperationSlot,
         *,
         limit: float,
         warn_after: float,

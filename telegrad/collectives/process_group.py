@@ -29,7 +29,7 @@ from telegrad.collectives.api.work import Work
 from telegrad.collectives.backends import NCCL, GroupTerms, Sharing
 from telegrad.collectives.failure import Failure, cause_for_others
 from telegrad.collectives.link import run_here, run_in_pool
-from telegrad.collectives.mailbox import ALLOWANCE_BYTES, Allowance, Mailbox, Slot
+from telegrad.collectives.mailbox import ALLOWANCE_BYTES, Mailbox, MessageAllowance, OperationSlot
 from telegrad.collectives.messages import (
     ABORT,
     ANY,
@@ -189,13 +189,13 @@ class ProcessGroup:
         self._ranks = tuple(member.rank for member in members)
         self._mailbox = Mailbox(name, self._rank, self.describe)
         self.state_lock = threading.Lock()  # guards all attributes below and the operations
-        self._operations: dict[Slot, Operation[Any]] = {}
+        self._operations: dict[OperationSlot, Operation[Any]] = {}
         self._turns: deque[Operation[Any]] = deque()
         self._eager_bytes = 0
         self._left: dict[int, LeftMessage] = {}
         self._failure: Failure | None = None
         self._ended: dict[int | OperationId, Failure] = {}  # of pairs, by the other rank
-        self.allowance = Allowance()
+        self.allowance = MessageAllowance()
         self._messages_sent = 0
         self._bytes_sent = 0
 
@@ -503,7 +503,9 @@ class ProcessGroup:
 
     # For its operations.
 
-    def post(self, to: int, kind: str, slot: Slot, number: int, data: Buffer | None = None) -> None:
+    def post(
+        self, to: int, kind: str, slot: OperationSlot, number: int, data: Buffer | None = None
+    ) -> None:
         """Sends a message of an operation to a member; the caller does not hold the lock."""
         message = OperationMessage(self.key, slot.id, slot.call, number)
         envelope = Envelope(kind, document=message.pack(), in_order=True)

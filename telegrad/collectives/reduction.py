@@ -26,7 +26,7 @@ from telegrad.types import Array, Shape
 from telegrad.wire import Buffer, copy_of
 
 __all__ = [
-    "Joined",
+    "FlatArrays",
     "PremulSum",
     "ReduceOp",
     "Reduction",
@@ -349,7 +349,7 @@ class Staged:
 
 
 @final
-class Joined:
+class FlatArrays:
     """Several staged arrays of one dtype as one flat array, for a single operation.
 
     Args:

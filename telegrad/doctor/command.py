@@ -42,7 +42,7 @@ from telegrad.transport import (
 
 __all__ = [
     "HostFacts",
-    "Way",
+    "PlainDial",
     "add_doctor",
     "doctor",
     "explain",
@@ -192,7 +192,7 @@ ROUTE_ERRORS: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EA
 
 @final
 @dataclass(frozen=True, slots=True)
-class Way:
+class PlainDial:
     """The result of a plain TCP connection to host 0.
 
     Attributes:
@@ -214,13 +214,13 @@ class Way:
     own: tuple[str, ...] = ()
 
 
-def look_at_way(host: str, port: int) -> Way:
+def look_at_way(host: str, port: int) -> PlainDial:
     """Connects to host 0 and hangs up; blocks for at most 3 s plus the time of name lookup."""
     own = tuple(map(str, interfaces()))
     try:
         address = address_of(host)
     except OSError as error:
-        return Way(host, port, UNKNOWN_NAME, str(error), own=own)
+        return PlainDial(host, port, UNKNOWN_NAME, str(error), own=own)
     source = route_to(address) or ""
     ended, words = OPEN, ""
     try:
@@ -233,10 +233,10 @@ def look_at_way(host: str, port: int) -> Way:
     except OSError as error:
         ended = NO_ROUTE if error.errno in ROUTE_ERRORS else OTHER
         words = str(error)
-    return Way(host, port, ended, words, address, source, own)
+    return PlainDial(host, port, ended, words, address, source, own)
 
 
-def explain(error: Exception, way: Way) -> Finding:
+def explain(error: Exception, way: PlainDial) -> Finding:
     """Returns the reason for which this host did not join, from the error and its connection.
 
     Args:

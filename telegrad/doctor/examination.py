@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.doctor.facts import (
     NOT_TRIED,
+    DialResult,
     DoctorPair,
     DoctorWorker,
-    Reach,
     Speed,
     of_plain,
     pair_of,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["attach_to", "examine"]
 
 T = TypeVar("T")
-_Reaches: TypeAlias = dict[tuple[WorkerInfo, WorkerInfo], Reach]
+_Reaches: TypeAlias = dict[tuple[WorkerInfo, WorkerInfo], DialResult]
 
 # A network with longer dials is not fit for remote calls. Both limits stay well below `lost_after`,
 # so that no worker is given up because the doctor asked it.
@@ -141,7 +141,7 @@ class _Examination:
         problems, notes = judge(workers, pairs)
         return DoctorReport.of(workers, pairs, problems, notes)
 
-    def _reached_from_here(self, infos: Sequence[WorkerInfo]) -> dict[WorkerInfo, Reach]:
+    def _reached_from_here(self, infos: Sequence[WorkerInfo]) -> dict[WorkerInfo, DialResult]:
         """Dials all others from here, and finds for each a worker through which it can be asked."""
         others = [each for each in infos if each != self._me]
         own = dict(zip(others, self._probe.reach(others, self._dial_seconds), strict=True))
@@ -163,7 +163,7 @@ class _Examination:
         self,
         infos: Sequence[WorkerInfo],
         asked: Sequence[WorkerInfo],
-        own: dict[WorkerInfo, Reach],
+        own: dict[WorkerInfo, DialResult],
     ) -> _Reaches:
         """Makes each worker dial the others: those of higher rank first, then those of lower."""
         found: _Reaches = {(self._me, other): reach for other, reach in own.items()}
@@ -184,14 +184,14 @@ class _Examination:
                 )
         return found
 
-    def _dialled(self, worker: WorkerInfo, peers: Sequence[WorkerInfo]) -> list[Reach]:
+    def _dialled(self, worker: WorkerInfo, peers: Sequence[WorkerInfo]) -> list[DialResult]:
         others = [[each.name, each.rank, each.incarnation] for each in peers if each != worker]
         body = {"ask": "reach", "peers": others, "limit": self._dial_seconds}
         try:
             plain = self._ask(worker, body, self._dial_seconds)
-            return [of_plain(Reach, each) for each in plain]
+            return [of_plain(DialResult, each) for each in plain]
         except _UNANSWERED as error:
-            return [Reach(words=f"{worker.name!r} did not say: {_words(error)}")] * len(others)
+            return [DialResult(words=f"{worker.name!r} did not say: {_words(error)}")] * len(others)
 
     def _measured(
         self,
@@ -201,7 +201,10 @@ class _Examination:
     ) -> Speed:
         """Makes one of two workers measure their session, if there is one."""
         one, other = pair
-        there, back = reaches.get((one, other), Reach()), reaches.get((other, one), Reach())
+        there, back = (
+            reaches.get((one, other), DialResult()),
+            reaches.get((other, one), DialResult()),
+        )
         if not (there.transport or back.transport):
             return Speed()
         if time.monotonic() >= self._end:
@@ -266,7 +269,7 @@ def _pairs(
     reaches: _Reaches,
     speeds: dict[tuple[WorkerInfo, WorkerInfo], Speed],
 ) -> list[DoctorPair]:
-    known, nothing = {each.info: each for each in workers}, Reach()
+    known, nothing = {each.info: each for each in workers}, DialResult()
     return [
         pair_of(
             known[one],

@@ -12,9 +12,9 @@ from telegrad.types import WorkerInfo
 __all__ = [
     "NOT_TRIED",
     "Address",
+    "DialResult",
     "DoctorPair",
     "DoctorWorker",
-    "Reach",
     "Speed",
     "host_in",
     "is_loopback_endpoint",
@@ -28,7 +28,7 @@ __all__ = [
 
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P", bound=tuple[Any, Any])
-F = TypeVar("F", "Address", "DoctorWorker", "Reach", "Speed")
+F = TypeVar("F", "Address", "DoctorWorker", "DialResult", "Speed")
 
 NOT_TRIED: Final = "not tried"
 REACHED: Final = "reached"
@@ -110,7 +110,7 @@ class DoctorWorker:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Reach:
+class DialResult:
     """The result of one worker's dial of another.
 
     Attributes:
@@ -251,8 +251,8 @@ class DoctorPair:
     why: str = ""
     endpoint: str = ""
     opened_by: str = ""
-    reach: Reach = Reach()
-    reach_back: Reach = Reach()
+    reach: DialResult = DialResult()
+    reach_back: DialResult = DialResult()
     round_trip: float | None = None
     bandwidth: float | None = None
     bandwidth_back: float | None = None
@@ -290,7 +290,7 @@ def rounds(pairs: Iterable[P], host_of: Callable[[Any], H]) -> list[list[P]]:
 
 
 def pair_of(
-    one: DoctorWorker, other: DoctorWorker, reach: Reach, back: Reach, speed: Speed
+    one: DoctorWorker, other: DoctorWorker, reach: DialResult, back: DialResult, speed: Speed
 ) -> DoctorPair:
     """Returns the facts about two workers.
 
@@ -302,7 +302,7 @@ def pair_of(
         speed: The measurements at `one`.
     """
     first = reach if reach.opened else back  # it knows most of the connection
-    carried = next((each for each in (first, reach, back) if each.transport), Reach())
+    carried = next((each for each in (first, reach, back) if each.transport), DialResult())
     opened_by = one.name if reach.opened else other.name if carried.transport else ""
     dialled = reach if reach.opened else back
     endpoint = dialled.endpoint or (dialled.endpoints[0] if dialled.endpoints else "")
@@ -325,7 +325,7 @@ def pair_of(
     )
 
 
-def _why(carried: Reach, dialler: DoctorWorker, listener: DoctorWorker) -> str:
+def _why(carried: DialResult, dialler: DoctorWorker, listener: DoctorWorker) -> str:
     """Returns the reason for a session's transport, in words."""
     match carried.transport:
         case "inproc":
@@ -352,7 +352,9 @@ def _why(carried: Reach, dialler: DoctorWorker, listener: DoctorWorker) -> str:
     return why
 
 
-def _words(one: DoctorWorker, other: DoctorWorker, reach: Reach, back: Reach, speed: Speed) -> str:
+def _words(
+    one: DoctorWorker, other: DoctorWorker, reach: DialResult, back: DialResult, speed: Speed
+) -> str:
     """Returns the problem of two workers in one line; "" if there is none."""
     if not one.listens and not other.listens:
         return "neither listens (listen=False), so that neither can dial the other"

@@ -14,9 +14,9 @@ from typing import TypeAlias, final
 
 from telegrad.doctor.facts import (
     Address,
+    DialResult,
     DoctorPair,
     DoctorWorker,
-    Reach,
     host_in,
     is_loopback_endpoint,
     is_own_endpoint,
@@ -39,7 +39,7 @@ LOOK = "look at cable, switch and what else uses the link"
 
 _ByName: TypeAlias = Mapping[str, DoctorWorker]
 # The dialler, the dialled worker, the result of the dial, and the pair.
-_Row: TypeAlias = tuple[DoctorWorker, DoctorWorker, Reach, DoctorPair]
+_Row: TypeAlias = tuple[DoctorWorker, DoctorWorker, DialResult, DoctorPair]
 
 
 @final

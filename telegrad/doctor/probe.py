@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import numpy.typing as npt
 
-from telegrad.doctor.facts import Address, DoctorWorker, Reach, Speed
+from telegrad.doctor.facts import Address, DialResult, DoctorWorker, Speed
 from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
@@ -127,7 +127,7 @@ class DoctorProbe:
             coordinator=_coordinator(agent),
         )
 
-    def reach(self, peers: Sequence[WorkerInfo], limit: float) -> list[Reach]:
+    def reach(self, peers: Sequence[WorkerInfo], limit: float) -> list[DialResult]:
         """Dials peers, all at the same time; blocks for at most `limit` seconds."""
         return [_reach(dial) for dial in dial_peers(self._agent.exchange, peers, limit)]
 
@@ -242,9 +242,9 @@ class DoctorProbe:
         return self._agent.members.find(WorkerInfo(str(name), int(rank), int(incarnation)))
 
 
-def _reach(dial: Dial) -> Reach:
+def _reach(dial: Dial) -> DialResult:
     link = dial.link
-    return Reach(
+    return DialResult(
         dial.ended,
         dial.words,
         dial.endpoints,

@@ -40,7 +40,7 @@ from telegrad.errors import (
     TelegradError,
 )
 from telegrad.launch.env import FORK_SUPPORT, available_cores, thread_limits
-from telegrad.launch.log_relay import LineChannel, LineSplitter, Piece
+from telegrad.launch.log_relay import LineChannel, LineSplitter, LogPiece
 from telegrad.launch.policy import describe
 from telegrad.transport import shared_loop_thread
 
@@ -282,7 +282,7 @@ class LocalProcess:
         self._show_all(kind, splitter.feed(data) if data else splitter.finish())
         return bool(data)
 
-    def _show_all(self, kind: str, pieces: Iterable[Piece]) -> None:
+    def _show_all(self, kind: str, pieces: Iterable[LogPiece]) -> None:
         for piece in pieces:
             if not piece.in_place:
                 self._show(kind, piece.text)

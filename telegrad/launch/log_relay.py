@@ -31,8 +31,8 @@ __all__ = [
     "InterruptShortener",
     "LineChannel",
     "LineSplitter",
+    "LogPiece",
     "LogRelay",
-    "Piece",
     "Screen",
 ]
 
@@ -97,7 +97,7 @@ CLEAR = b"\r\x1b[K"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogPiece:
     """A line, or a text that ended with a carriage return.
 
     Attributes:
@@ -126,13 +126,13 @@ class LineSplitter:
     _rest: bytes = b""
     _returned: bytes | None = None
 
-    def feed(self, data: bytes) -> list[Piece]:
+    def feed(self, data: bytes) -> list[LogPiece]:
         """Takes the bytes that were read; returns the complete pieces."""
-        pieces: list[Piece] = []
+        pieces: list[LogPiece] = []
         while data:
             returned, self._returned = self._returned, None
             if returned is not None and data.startswith(b"\n"):
-                pieces.append(Piece(returned))
+                pieces.append(LogPiece(returned))
                 data = data[1:]
                 continue
             end = _first_end(data)
@@ -142,20 +142,20 @@ class LineSplitter:
             text, mark, data = self._rest + data[:end], data[end : end + 1], data[end + 1 :]
             self._rest = b""
             if mark == b"\n":
-                pieces.append(Piece(text))
+                pieces.append(LogPiece(text))
                 continue
             self._returned = text or returned or b""  # a terminal driver may write "\r\r\n"
             if text and not data.startswith(b"\n"):
-                pieces.append(Piece(text, in_place=True))
+                pieces.append(LogPiece(text, in_place=True))
         if len(self._rest) > LONGEST_LINE:
-            pieces.append(Piece(self._rest))
+            pieces.append(LogPiece(self._rest))
             self._rest = b""
         return pieces
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[LogPiece]:
         """Returns the last line if it lacks a newline."""
         rest, self._rest, self._returned = self._rest, b"", None
-        return [Piece(rest)] if rest else []
+        return [LogPiece(rest)] if rest else []
 
 
 def _first_end(data: bytes) -> int:
@@ -181,7 +181,7 @@ class Screen:
         self._columns = columns
         self._in_place = False
 
-    def write(self, piece: Piece, prefix: bytes = b"") -> bool:
+    def write(self, piece: LogPiece, prefix: bytes = b"") -> bool:
         """Writes a piece; returns True if that was a whole line.
 
         Raises:
@@ -252,7 +252,7 @@ class LogRelay:
             self._show(rank, stream, source, piece)
         if not data:
             for line in source.shortener.finish():
-                self._write(rank, stream, source, Piece(line))
+                self._write(rank, stream, source, LogPiece(line))
 
     def say(self, text: str) -> None:
         """Writes words of the launcher's own to stderr, which are not counted.
@@ -262,7 +262,7 @@ class LogRelay:
         """
         self._clear_others("stderr")
         text = escaped(text, lines=True, most=len(text)).replace("\n", "\n    ")
-        self._screens["stderr"].write(Piece(f"telegrad {self._verb}: {text}".encode()))
+        self._screens["stderr"].write(LogPiece(f"telegrad {self._verb}: {text}".encode()))
 
     def traceback_began(self, rank: int) -> int | None:
         """Returns the number of the line with which a worker's last traceback began."""
@@ -297,7 +297,7 @@ class LogRelay:
         """Writes lines of a worker, perhaps one of another host, to stderr."""
         for line in lines:
             self._clear_others("stderr")
-            if self._screens["stderr"].write(Piece(line), b"[%d] " % rank):
+            if self._screens["stderr"].write(LogPiece(line), b"[%d] " % rank):
                 self._lines += 1
 
     def clear(self) -> None:
@@ -314,14 +314,14 @@ class LogRelay:
         source = self._streams.get((rank, "stderr"))
         return list(source.tail) if source is not None else []
 
-    def _show(self, rank: int, stream: str, source: _Stream, piece: Piece) -> None:
+    def _show(self, rank: int, stream: str, source: _Stream, piece: LogPiece) -> None:
         if stream == "stdout" or piece.in_place or not self._interrupted:
             self._write(rank, stream, source, piece)
             return
         for line in source.shortener.feed(piece.text):
-            self._write(rank, stream, source, Piece(line))
+            self._write(rank, stream, source, LogPiece(line))
 
-    def _write(self, rank: int, stream: str, source: _Stream, piece: Piece) -> None:
+    def _write(self, rank: int, stream: str, source: _Stream, piece: LogPiece) -> None:
         self._clear_others(stream)
         if self._screens[stream].write(piece, b"[%d] " % rank):
             self._lines += 1

@@ -12,20 +12,20 @@ import signal
 from dataclasses import dataclass, field
 from typing import final
 
-__all__ = ["Failure", "Policy", "Send", "exit_status"]
+__all__ = ["Policy", "SendSignal", "WorkerFailure", "exit_status"]
 
 GRACE = 5.0  # enough to notice the loss of a worker, report it and clean up
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendSignal:
     """A request to send a signal to each living worker; SIGKILL goes to their children, too."""
 
     signal_number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class WorkerFailure:
     """The failure of a worker that ended by itself.
 
     Attributes:
@@ -50,7 +50,7 @@ class Policy:
 
     living: set[int]
     _codes: dict[int, int] = field(init=False, default_factory=dict)
-    _failures: list[Failure] = field(init=False, default_factory=list)
+    _failures: list[WorkerFailure] = field(init=False, default_factory=list)
     _steps: list[tuple[float, int]] = field(init=False, default_factory=list)
     _told: bool = field(init=False, default=False)
     _ending: bool = field(init=False, default=False)
@@ -62,14 +62,14 @@ class Policy:
         self._codes[rank] = code
         if code == 0 or self._told:
             return False
-        self._failures.append(Failure(rank, code, place))
+        self._failures.append(WorkerFailure(rank, code, place))
         return self._end_soon(now)
 
     def failed_elsewhere(self, now: float) -> bool:
         """Records that a worker of another host failed; returns True if that is news here."""
         return not self._told and self._end_soon(now)
 
-    def signalled(self, number: int, now: float) -> list[Send]:
+    def signalled(self, number: int, now: float) -> list[SendSignal]:
         """Handles a signal to the launcher; returns the signals to send."""
         if self._reason is not None:
             return self._tell(signal.SIGKILL)
@@ -79,7 +79,7 @@ class Policy:
         self._steps = [(now + GRACE, signal.SIGKILL)]
         return self._tell(signal.SIGTERM)
 
-    def tick(self, now: float) -> list[Send]:
+    def tick(self, now: float) -> list[SendSignal]:
         """Returns the signals that have become due."""
         due = [step for step in self._steps if step[0] <= now]
         self._steps = [step for step in self._steps if step[0] > now]
@@ -91,7 +91,7 @@ class Policy:
         return self._steps[0][0] if self._steps else None
 
     @property
-    def culprit(self) -> Failure | None:
+    def culprit(self) -> WorkerFailure | None:
         """The worker that began to fail first; workers that the launcher ended do not count."""
         return min(self._failures, key=lambda failure: failure.place, default=None)
 
@@ -112,9 +112,9 @@ class Policy:
         self._steps = [(now + GRACE, signal.SIGTERM), (now + 2 * GRACE, signal.SIGKILL)]
         return True
 
-    def _tell(self, number: int) -> list[Send]:
+    def _tell(self, number: int) -> list[SendSignal]:
         self._told = True
-        return [Send(number)] if self.living else []
+        return [SendSignal(number)] if self.living else []
 
 
 def exit_status(code: int) -> int:

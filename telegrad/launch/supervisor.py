@@ -25,7 +25,7 @@ from telegrad.launch import worker_process
 from telegrad.launch.env import JobEnvironment
 from telegrad.launch.log_relay import LogRelay
 from telegrad.launch.nodes import DONE, ENDED, FAILED, GONE, SIGNAL, Event, Nodes
-from telegrad.launch.policy import GRACE, Policy, Send, describe, exit_status
+from telegrad.launch.policy import GRACE, Policy, SendSignal, describe, exit_status
 
 __all__ = ["Supervisor", "Watcher"]
 
@@ -216,7 +216,7 @@ class Supervisor:
     def _take_signal(self, number: int) -> None:
         sends = self._policy.signalled(number, time.monotonic())
         name = signal.Signals(number).name
-        if Send(signal.SIGKILL) in sends:
+        if SendSignal(signal.SIGKILL) in sends:
             self._say(f"{name} again: killing the workers")
         elif number == signal.SIGINT:
             self._relay.interrupted()
@@ -285,7 +285,7 @@ class Supervisor:
                 self._send(self._policy.signalled(signal.SIGPIPE, time.monotonic()))
         return bool(data)
 
-    def _send(self, sends: Sequence[Send]) -> None:
+    def _send(self, sends: Sequence[SendSignal]) -> None:
         living = [self._workers[rank].pid for rank in self._policy.living if rank in self._workers]
         for send in sends:
             if send.signal_number == signal.SIGKILL:

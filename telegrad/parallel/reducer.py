@@ -55,7 +55,7 @@ from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future, on_own_loop
 from telegrad.types import Array
 
-__all__ = ["Gathered", "Group", "Reducer", "ReducerHook"]
+__all__ = ["Gathered", "Reducer", "ReducerHook", "ReducingGroup"]
 
 _OVER = "the backward pass that this gradient belongs to is over"
 
@@ -67,7 +67,7 @@ class Gathered(Completion, Protocol):
         """Blocks until the arrays are there and returns them."""
 
 
-class Group(Protocol):
+class ReducingGroup(Protocol):
     """The functions of a process group that a reducer needs; none of them waits."""
 
     @property
@@ -125,7 +125,7 @@ class Reducer:
         self,
         parameters: Sequence[Tensor],
         limit: int,
-        group: Group,
+        group: ReducingGroup,
         sparse: Collection[int] = (),
     ) -> None:
         self.parameters = tuple(parameters)

@@ -213,7 +213,7 @@ def join_job(
     if name or not address.late:
         check_name(name)
     waits_for = 1 if address.late else start_when
-    deadline = Deadline(check_timeout(timeout))
+    deadline = JoinDeadline(check_timeout(timeout))
     source = _source(address)
     found = None if address.hosts_store else on_found
     call_off = CallOff() if call_off is None else call_off
@@ -270,7 +270,7 @@ def _source(address: JobAddress) -> EndpointSource | None:
 
 
 @final
-class Deadline:
+class JoinDeadline:
     """A moment in the future and the seconds until it."""
 
     def __init__(self, timeout: float) -> None:
@@ -290,7 +290,7 @@ class _Attempt:
 
     address: JobAddress
     name: str
-    deadline: Deadline
+    deadline: JoinDeadline
     source: EndpointSource | None = None
     start_when: StartWhen = None
     lost_after: float = LOST_AFTER
@@ -507,7 +507,7 @@ class _Attempt:
 class _Report:
     """Logs a line at INFO when something changed, and at WARNING every 10 s of waiting."""
 
-    def __init__(self, deadline: Deadline) -> None:
+    def __init__(self, deadline: JoinDeadline) -> None:
         self._deadline = deadline
         self._last: object = None
         self._warn_at = time.monotonic() + WARN_EVERY

@@ -35,7 +35,7 @@ POLL_SECONDS = 0.0002
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ForkRequest:
     """A program to start, and the descriptors that came with it, by the numbers that it has them."""
 
     words: list[str]
@@ -72,7 +72,7 @@ def _serve(control: socket.socket, path: list[str], preload: Sequence[str]) -> N
         _become(request, path)
 
 
-def _serve_until_forked(control: socket.socket) -> _Request | None:
+def _serve_until_forked(control: socket.socket) -> _ForkRequest | None:
     """Returns what a program has to do, in the program; None in the server, at the end."""
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the programs
     while (request := _receive(control)) is not None:
@@ -103,17 +103,17 @@ def _serve_until_forked(control: socket.socket) -> _Request | None:
     return None
 
 
-def _receive(control: socket.socket) -> _Request | None:
+def _receive(control: socket.socket) -> _ForkRequest | None:
     length, received, _, _ = socket.recv_fds(control, 8, MOST_DESCRIPTORS)
     if not length:
         return None
     body = control.recv(int.from_bytes(length, "big"), socket.MSG_WAITALL)
     fields = json.loads(body)
     numbers = fields.pop("descriptors")
-    return _Request(descriptors=dict(zip(numbers, received, strict=True)), **fields)
+    return _ForkRequest(descriptors=dict(zip(numbers, received, strict=True)), **fields)
 
 
-def _become(request: _Request, path: list[str]) -> None:
+def _become(request: _ForkRequest, path: list[str]) -> None:
     """Runs a program to its end, as the last thing that `__main__` of this process does."""
     _show_command([sys.executable, *request.words])
     _take_descriptors(request.descriptors)
@@ -128,7 +128,7 @@ def _become(request: _Request, path: list[str]) -> None:
     _run(request.words, [*search, *path])
 
 
-def _fork_own_server(request: _Request, path: list[str]) -> None:
+def _fork_own_server(request: _ForkRequest, path: list[str]) -> None:
     """Forks a server of this process' own, which has to have one thread as yet."""
     control, theirs = socket.socketpair()
     if os.fork():

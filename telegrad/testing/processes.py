@@ -38,7 +38,7 @@ WORKER = "import sys; from telegrad.testing.worker_process import main; main(int
 
 
 @final
-class _Worker:
+class _TestWorker:
     """One process and the calls that it has not answered."""
 
     def __init__(self, rank: int, process: ForkedProcess, pipe: Connection) -> None:
@@ -115,7 +115,7 @@ class Processes(Workers):
         self._job = Job(n, options)
         self._faults = faults
         self._numbers = itertools.count(1)
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, _TestWorker] = {}
 
     def start(self) -> None:
         """Starts the coordinator and the processes; returns when each has joined."""
@@ -159,7 +159,7 @@ class Processes(Workers):
         self._workers.clear()
         self._job.close()
 
-    def _start(self, rank: int) -> _Worker:
+    def _start(self, rank: int) -> _TestWorker:
         """Starts a process and gives it what multiprocessing gives a process that it spawns."""
         name = f"cluster-worker{rank}"
         preparation = multiprocessing.spawn.get_preparation_data(name)
@@ -174,7 +174,7 @@ class Processes(Workers):
             )
         here.send(preparation)
         here.send((self._job.options, self._faults))
-        return _Worker(rank, process, here)
+        return _TestWorker(rank, process, here)
 
     def _alive(self, rank: int) -> bool:
         return self._workers[rank].process.poll() is None

@@ -27,7 +27,7 @@ from telegrad.transport.grpc import environment as grpc_environment  # noqa: F40
 from telegrad.transport.grpc.transport import GrpcTransport
 from telegrad.transport.host import read_host_id
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
-from telegrad.transport.io.pump import Gate
+from telegrad.transport.io.pump import WaitGate
 from telegrad.transport.io.socket_reader import SocketReader, Stay
 from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin, longest_spin
 from telegrad.transport.limits import ConnectionLimits
@@ -52,7 +52,7 @@ from telegrad.transport.security.tls import Tls, TlsOptions, find_tls, load_tls,
 from telegrad.transport.session.accept import Entrance
 from telegrad.transport.session.exchange import Exchange
 from telegrad.transport.session.guest_list import GuestList
-from telegrad.transport.session.link import Dial, Link, dial_peers, own_endpoints
+from telegrad.transport.session.link import Dial, SessionLink, dial_peers, own_endpoints
 from telegrad.transport.session.session import Session, SessionStatistics
 from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import Credentials, ExchangeStatistics
@@ -74,7 +74,6 @@ __all__ = [
     "Entrance",
     "Exchange",
     "ExchangeStatistics",
-    "Gate",
     "GrpcTransport",
     "GuestList",
     "Identity",
@@ -82,12 +81,12 @@ __all__ = [
     "InprocTransport",
     "Interface",
     "KeyPair",
-    "Link",
     "Listener",
     "LocalTransport",
     "LoopThread",
     "Receiver",
     "Session",
+    "SessionLink",
     "SessionStatistics",
     "SharedPort",
     "Shield",
@@ -98,6 +97,7 @@ __all__ = [
     "Tls",
     "TlsOptions",
     "Transport",
+    "WaitGate",
     "WrappedCarrier",
     "address_of",
     "can_read_directly",

@@ -16,7 +16,7 @@ from telegrad.collectives.forming import (
     Failed,
     Formed,
     Forming,
-    Send,
+    SendMessage,
     State,
 )
 from telegrad.collectives.messages import FormMessage, GroupKey
@@ -36,7 +36,7 @@ class Simulation:
         self.workers = [WorkerInfo(f"w{r}", r, 7) for r in range(n)]
         self.forming = [Forming(worker) for worker in self.workers]
         self.random = random.Random(seed)
-        self.under_way: list[tuple[int, int, Send]] = []
+        self.under_way: list[tuple[int, int, SendMessage]] = []
         self.current: dict[int, Attempt] = {}
         self.keys: dict[Attempt, GroupKey] = {}
         self.causes: dict[Attempt, BaseException] = {}
@@ -52,7 +52,7 @@ class Simulation:
     def perform(self, r: int, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Send(peer, _):
+                case SendMessage(peer, _):
                     self.under_way.append((r, peer.rank, action))
                 case Formed(attempt, key, thresholds):
                     self.keys[attempt] = key

@@ -8,7 +8,7 @@ import pytest
 from telegrad import rpc
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import leaks
-from telegrad.transport.session.link import Link
+from telegrad.transport.session.link import SessionLink
 from telegrad.types import Array
 from tests.conftest import Programs
 from tests.faults.hostile_job import HostileJob
@@ -32,7 +32,7 @@ def echo(to: str, nbytes: int) -> bool:
 
 def transports() -> list[str]:
     """Returns the schemes of the streams that are up."""
-    links = [Link.of(each) for each in current_agent().exchange._peers.known.values()]
+    links = [SessionLink.of(each) for each in current_agent().exchange._peers.known.values()]
     return sorted(link.transport for link in links if link is not None)
 
 
@@ -107,7 +107,7 @@ def test_a_firewall_before_them_delays_nothing(make_hosts: MakeHosts, programs: 
 
 def dialled() -> bool:
     """Returns whether this worker has dialled its one stream."""
-    [link] = map(Link.of, current_agent().exchange._peers.known.values())
+    [link] = map(SessionLink.of, current_agent().exchange._peers.known.values())
     assert link is not None
     return link.dialled
 

@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from telegrad.doctor.command import Way, explain, explained, look_at_host, look_at_way, problem_with
+from telegrad.doctor.command import (
+    PlainDial,
+    explain,
+    explained,
+    look_at_host,
+    look_at_way,
+    problem_with,
+)
 from telegrad.errors import AuthenticationError, RendezvousError, RendezvousTimeoutError
 from telegrad.launch import cli
 from telegrad.launch.run import RunOptions, refusals
@@ -277,13 +284,13 @@ def test_a_host_whose_name_is_loopback_is_noted(
 # The way to host 0 ---------------------------------------------------------------------------
 
 
-def way(ended: str, **changes: Any) -> Way:
+def way(ended: str, **changes: Any) -> PlainDial:
     known: dict[str, Any] = {
         "address": "10.0.0.1",
         "source": "10.0.0.2",
         "own": ("10.0.0.2 (eth0)",),
     }
-    return Way("node0", 29500, ended, **{**known, **changes})
+    return PlainDial("node0", 29500, ended, **{**known, **changes})
 
 
 LATE = TimeoutError("node 0 was not reached")

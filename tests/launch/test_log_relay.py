@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.launch.log_relay import LineSplitter, LogRelay, Piece, Screen
+from telegrad.launch.log_relay import LineSplitter, LogPiece, LogRelay, Screen
 
 TEXT = b"one\ntwo\r\nthree\rfour\r\rfive\n\nsix\r\r\nlast"
 
@@ -20,14 +20,14 @@ def _relay(*, terminal: bool = False) -> tuple[LogRelay, io.BytesIO, io.BytesIO]
     return relay, out, err
 
 
-def _lines(pieces: list[Piece]) -> list[bytes]:
+def _lines(pieces: list[LogPiece]) -> list[bytes]:
     return [piece.text for piece in pieces if not piece.in_place]
 
 
 @given(st.lists(st.integers(0, len(TEXT)), max_size=6))
 def test_lines_do_not_depend_on_how_they_arrive(cuts: list[int]) -> None:
     splitter = LineSplitter()
-    pieces: list[Piece] = []
+    pieces: list[LogPiece] = []
     bounds = [0, *sorted(cuts), len(TEXT)]
     for start, end in itertools.pairwise(bounds):
         pieces += splitter.feed(TEXT[start:end])
@@ -39,7 +39,7 @@ def test_lines_do_not_depend_on_how_they_arrive(cuts: list[int]) -> None:
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
     splitter = LineSplitter()
-    assert splitter.feed(b"x" * 2**21) == [Piece(b"x" * 2**21)]
+    assert splitter.feed(b"x" * 2**21) == [LogPiece(b"x" * 2**21)]
 
 
 def test_prefixes_and_streams() -> None:

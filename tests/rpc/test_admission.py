@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad.rpc import Limits
-from telegrad.rpc.call.admission import LOOKS, Budget, Grant, Move, Step, Window
+from telegrad.rpc.call.admission import LOOKS, Budget, Grant, Move, NextStep, Window
 from telegrad.types import WorkerInfo
 from tests.repeated import on_examples
 
@@ -20,7 +20,7 @@ A, B, C = (WorkerInfo(name, rank, rank + 1) for rank, name in enumerate("abc"))
 N = 3
 
 
-def steps(moves: list[Move]) -> list[tuple[int, Step]]:
+def steps(moves: list[Move]) -> list[tuple[int, NextStep]]:
     return [(move.call, move.step) for move in moves]
 
 
@@ -33,19 +33,19 @@ def calls(grants: list[Grant]) -> list[int]:
 
 def test_calls_within_the_allowance_start_at_once() -> None:
     window = Window(Limits(allowance_bytes=100))
-    assert [window.enter(call, 25) for call in range(4)] == [Step.START] * 4
-    assert window.enter(4, 1) is Step.ASK
-    assert window.enter(5, 0) is Step.START  # others overtake who asks
+    assert [window.enter(call, 25) for call in range(4)] == [NextStep.START] * 4
+    assert window.enter(4, 1) is NextStep.ASK
+    assert window.enter(5, 0) is NextStep.START  # others overtake who asks
     assert window.leave(0) == []
-    assert window.enter(6, 25) is Step.START
+    assert window.enter(6, 25) is NextStep.START
 
 
 def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
     window = Window(Limits(allowance_bytes=100))
-    assert window.enter(1, 1000) is Step.ASK
+    assert window.enter(1, 1000) is NextStep.ASK
     assert window.admit(1)
     assert not window.admit(1)
-    assert window.enter(2, 100) is Step.START
+    assert window.enter(2, 100) is NextStep.START
     assert window.leave(1) == window.leave(1) == []
     assert window.leave(2) == []
     assert window.is_empty
@@ -53,14 +53,14 @@ def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
 
 def test_without_a_place_calls_wait_in_order() -> None:
     window = Window(Limits(pending_calls_per_peer=2, allowance_bytes=10))
-    assert window.enter(1, 1) is Step.START
-    assert window.enter(2, 99) is Step.ASK
+    assert window.enter(1, 1) is NextStep.START
+    assert window.enter(2, 99) is NextStep.ASK
     assert [window.enter(call, size) for call, size in ((3, 1), (4, 99), (5, 1))] == (
-        [Step.WAIT] * 3
+        [NextStep.WAIT] * 3
     )
-    assert steps(window.leave(1)) == [(3, Step.START)]
+    assert steps(window.leave(1)) == [(3, NextStep.START)]
     assert window.leave(5) == []  # given up while it waited
-    assert steps(window.leave(2)) == [(2, Step.WITHDRAW), (4, Step.ASK)]
+    assert steps(window.leave(2)) == [(2, NextStep.WITHDRAW), (4, NextStep.ASK)]
     assert not window.admit(2)
 
 
@@ -351,13 +351,13 @@ class World:
     def move(self, moves: list[Move]) -> None:
         for number, step, size in moves:
             a, b = self.calls[number].caller, self.calls[number].callee
-            if step in (Step.START, Step.ASK):
+            if step in (NextStep.START, NextStep.ASK):
                 self.placed.add(number)
-            if step is Step.START:
+            if step is NextStep.START:
                 self.send(self.calls[number])
-            elif step is Step.ASK:
+            elif step is NextStep.ASK:
                 self.messages.append(("ask", a, b, (number, size)))
-            elif step is Step.WITHDRAW:
+            elif step is NextStep.WITHDRAW:
                 self.messages.append(("withdraw", a, b, number))
 
     def grant(self, b: WorkerInfo, grants: list[Grant]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from telegrad import doctor, rpc
 from telegrad.doctor import probe as doctor_probe
-from telegrad.doctor.facts import DoctorWorker, Reach
+from telegrad.doctor.facts import DialResult, DoctorWorker
 from telegrad.doctor.probe import ASK, ECHO, DoctorProbe
 from telegrad.errors import (
     BlockingCallError,
@@ -165,9 +165,9 @@ def test_questions_without_end_take_so_many_threads_and_no_more(
 def test_a_question_takes_so_long_and_no_longer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
 
-    def reach(_: DoctorProbe, peers: list[WorkerInfo], limit: float) -> list[Reach]:
+    def reach(_: DoctorProbe, peers: list[WorkerInfo], limit: float) -> list[DialResult]:
         limits.append(limit)
-        return [Reach()] * len(peers)
+        return [DialResult()] * len(peers)
 
     monkeypatch.setattr(DoctorProbe, "reach", reach)
     probe = job.agents[0].attachments[DoctorProbe]
@@ -336,8 +336,8 @@ def wait_for_loss(rank: int) -> None:
 
 
 def test_a_reach_that_was_not_tried_has_not_failed() -> None:
-    assert not Reach().failed
-    assert Reach("silent").failed
+    assert not DialResult().failed
+    assert DialResult("silent").failed
 
 
 # Dials that work one way alone ----------------------------------------------------------------

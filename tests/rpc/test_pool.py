@@ -17,7 +17,7 @@ from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.roster import NESTED_SHARE, TURNS
 from telegrad.testing import leaks
-from telegrad.transport import Gate, LoopThread
+from telegrad.transport import LoopThread, WaitGate
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ class Watching:
         self.incoming: queue.SimpleQueue[list[Callable[[], object]] | None] = queue.SimpleQueue()
         self.watched = threading.Event()
 
-    def watch(self, gate: Gate) -> None:
+    def watch(self, gate: WaitGate) -> None:
         """Watches until the gate is open."""
         gate.wake = lambda: self.incoming.put(None)
         self.watched.set()

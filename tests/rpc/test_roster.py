@@ -14,7 +14,7 @@ from telegrad.rpc.pool.roster import (
     TURNS,
     Do,
     Rest,
-    Roster,
+    ThreadRoster,
     Todo,
     Work,
 )
@@ -35,7 +35,7 @@ class Pool:
     """Threads that do what the roster says, one step at a time; each step is one of theirs."""
 
     def __init__(self, num_threads: int, max_threads: int) -> None:
-        self.roster = Roster(num_threads, max_threads)
+        self.roster = ThreadRoster(num_threads, max_threads)
         self.num_threads, self.max_threads = num_threads, max_threads
         self.nested: set[int] = set()  # work that others wait for, not taken yet
         self.now = 0.0
@@ -215,7 +215,7 @@ def test_the_limits_hold_and_all_work_is_done_as_threads_go_on(
 
 @on_examples(st.lists(st.booleans(), max_size=60))
 def test_roots_come_after_nested_work_and_are_not_forgotten(nested: list[bool]) -> None:
-    roster = Roster(1, 100)
+    roster = ThreadRoster(1, 100)
     for number, each in enumerate(nested):
         work: Work = (contextvars.Context(), int, (number, each))
         roster.enter(work, nested=each, thread=OUTSIDE, now=0.0)

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 
 from telegrad.errors import DecodeError
-from telegrad.rpc.stream.protocol import WINDOW_BYTES, WINDOW_ITEMS, Receiver, Sender
+from telegrad.rpc.stream.protocol import WINDOW_BYTES, WINDOW_ITEMS, Sender, StreamReceiver
 from tests.repeated import on_examples
 
 
@@ -21,7 +21,7 @@ class Pair:
     items: int
     size: int
     sender: Sender = field(init=False)
-    receiver: Receiver[int] = field(init=False)
+    receiver: StreamReceiver[int] = field(init=False)
     to_consumer: list[tuple[int, int] | None] = field(default_factory=list)  # None: the end
     to_producer: list[int] = field(default_factory=list)
     read: list[int] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         self.sender = Sender(self.items, self.size)
-        self.receiver = Receiver(self.items, self.size)
+        self.receiver = StreamReceiver(self.items, self.size)
 
     def produce(self) -> None:
         sent = self.sender.sent
@@ -109,7 +109,7 @@ def test_under_every_order(
 
 @on_examples(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.randoms())
 def test_a_stream_that_breaks_gives_what_is_in_order(sizes: list[int], random: Random) -> None:
-    receiver: Receiver[int] = Receiver(len(sizes), 10**6)
+    receiver: StreamReceiver[int] = StreamReceiver(len(sizes), 10**6)
     arrived = [i for i in range(len(sizes)) if random.random() < 0.6]
     random.shuffle(arrived)
     for i in arrived:
@@ -143,7 +143,7 @@ def test_room() -> None:
 
 
 def test_asking_for_more_once_half_was_taken() -> None:
-    receiver: Receiver[str] = Receiver(items=4, size=100)
+    receiver: StreamReceiver[str] = StreamReceiver(items=4, size=100)
     for i in range(4):
         receiver.arrive(i, 1, "x")
     said = []
@@ -162,7 +162,7 @@ def test_asking_for_more_once_half_was_taken() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 3, 6])
 def test_an_item_that_was_not_to_come(number: int) -> None:
-    receiver: Receiver[str] = Receiver(items=4, size=100)
+    receiver: StreamReceiver[str] = StreamReceiver(items=4, size=100)
     for i in (0, 1, 2, 3):
         receiver.arrive(i, 1, "x")
     assert not receiver.is_whole
@@ -178,7 +178,7 @@ def test_an_item_that_was_not_to_come(number: int) -> None:
 
 
 def test_an_end_before_items_that_came() -> None:
-    receiver: Receiver[str] = Receiver()
+    receiver: StreamReceiver[str] = StreamReceiver()
     receiver.arrive(0, 1, "x")
     receiver.arrive(1, 1, "x")
     with pytest.raises(DecodeError, match="a stream ended after 1 items, but later ones were sent"):
@@ -189,7 +189,7 @@ def test_an_end_before_items_that_came() -> None:
 
 
 def test_closing_gives_back_what_was_not_taken() -> None:
-    receiver: Receiver[str] = Receiver()
+    receiver: StreamReceiver[str] = StreamReceiver()
     for i, item in enumerate("abc"):
         receiver.arrive(i, 1, item)
     assert receiver.take() == "a"

@@ -17,7 +17,7 @@ from telegrad.rpc import seams
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.deadlock import probe as wait_probe
-from telegrad.rpc.deadlock.graph import Way
+from telegrad.rpc.deadlock.graph import WaitPath
 from telegrad.rpc.deadlock.protocol import Branch, ServedId
 from telegrad.rpc.seams import AgentCore, WaitProbes
 from telegrad.testing.leaks import wait_until_gone
@@ -138,8 +138,8 @@ class OneCallThatWaits:
     def oldest(self) -> ServedCall | None:
         return next(iter(self.calls()), None)
 
-    def ways(self, *_: object, **__: object) -> list[Way]:
-        return [Way((1,), (Branch(ServedId(1, 1, 2), self.info),), (), "waits")]
+    def ways(self, *_: object, **__: object) -> list[WaitPath]:
+        return [WaitPath((1,), (Branch(ServedId(1, 1, 2), self.info),), (), "waits")]
 
 
 @pytest.mark.parametrize("since", [0.0, 0.001, 0.1, 0.199, 0.201])

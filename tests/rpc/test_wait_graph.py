@@ -23,7 +23,7 @@ from telegrad.rpc.deadlock.graph import (
     wait_of,
     ways,
 )
-from telegrad.rpc.future.waits import Arrival, Wait, comes_from
+from telegrad.rpc.future.waits import AwaitedFuture, Wait, comes_from
 from telegrad.types import WorkerInfo
 from tests.repeated import on_examples
 from tests.rpc.turns import turn
@@ -103,7 +103,7 @@ def test_what_asyncio_waits_for_is_seen() -> None:
         assert wait_of(runs) is None
         wait = wait_of(waits)
         assert wait is not None
-        assert isinstance(wait.waker, Arrival)
+        assert isinstance(wait.waker, AwaitedFuture)
         assert wait.waker.wait.futures == (future,)
         wait = wait_of(outer)
         assert wait is not None

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple, final
 
 from telegrad.arrays import is_array, is_inexact, namespace
-from telegrad.autograd.graph.grad_mode import Watcher, watched_by, watchers
+from telegrad.autograd.graph.grad_mode import ModeWatcher, watched_by, watchers
 from telegrad.autograd.graph.node import Node
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
@@ -63,14 +63,14 @@ class detect_anomaly(ContextDecorator):
         self._blocks.pop().close()
 
 
-class _Line(NamedTuple):
+class _SourceLine(NamedTuple):
     file: str
     number: int
     function: str
 
 
 @final
-class _Lines(Watcher):
+class _Lines(ModeWatcher):
     """A watcher that remembers for each node the lines that recorded it."""
 
     def __init__(self, forward: bool) -> None:
@@ -89,7 +89,7 @@ class _Lines(Watcher):
 class _Origin:
     """A check of the gradients that one node's rule returns."""
 
-    def __init__(self, lines: Sequence[_Line]) -> None:
+    def __init__(self, lines: Sequence[_SourceLine]) -> None:
         self._lines = lines
 
     def __call__(self, name: str, given: Sequence[Any], results: Sequence[Any]) -> None:
@@ -108,18 +108,18 @@ def _has_nan(x: Any) -> bool:
     return is_inexact(array.dtype) and bool(namespace(array).isnan(array).any())
 
 
-def _lines(frame: FrameType | None) -> list[_Line]:
+def _lines(frame: FrameType | None) -> list[_SourceLine]:
     """Returns the lines outside telegrad that lead here, the innermost one first."""
-    found: list[_Line] = []
+    found: list[_SourceLine] = []
     while frame is not None and len(found) <= _CALLERS:
         code = frame.f_code
         if not code.co_filename.startswith(_OURS):
-            found.append(_Line(code.co_filename, frame.f_lineno, code.co_name))
+            found.append(_SourceLine(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
     return found
 
 
-def _shown(lines: Sequence[_Line]) -> str:
+def _shown(lines: Sequence[_SourceLine]) -> str:
     shown = []
     for file, number, function in lines:
         text = linecache.getline(file, number).strip()

@@ -1,6 +1,6 @@
 """The grad mode, a ContextVar that says whether this thread or task records operations.
 
-`recompute` and `detect_anomaly` see each node as it is recorded: they are `Watcher`s. Watchers
+`recompute` and `detect_anomaly` see each node as it is recorded: they are `ModeWatcher`s. Watchers
 stand in the same ContextVar, so a step without watchers does not read a second one.
 """
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ENABLED",
     "GradMode",
+    "ModeWatcher",
     "Watched",
-    "Watcher",
     "enable_grad",
     "is_grad_enabled",
     "no_grad",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-class Watcher(ABC):
+class ModeWatcher(ABC):
     """An observer of the operations that are recorded in its context."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Watched(NamedTuple):
     """A grad mode with watchers; true if operations are recorded."""
 
     enabled: bool
-    watchers: tuple[Watcher, ...]
+    watchers: tuple[ModeWatcher, ...]
 
     def __bool__(self) -> bool:
         return self.enabled
@@ -69,14 +69,14 @@ def is_grad_enabled() -> bool:
     return bool(ENABLED.get())
 
 
-def watchers() -> tuple[Watcher, ...]:
+def watchers() -> tuple[ModeWatcher, ...]:
     """Returns the watchers of this context."""
     mode = ENABLED.get()
     return mode.watchers if isinstance(mode, Watched) else ()
 
 
 @contextmanager
-def watched_by(*seeing: Watcher) -> Iterator[None]:
+def watched_by(*seeing: ModeWatcher) -> Iterator[None]:
     """Makes `seeing` the only watchers inside the block; does not change the grad mode."""
     token = ENABLED.set(Watched(is_grad_enabled(), seeing))
     try:

@@ -27,7 +27,7 @@ from telegrad.collectives.link import Link
 from telegrad.collectives.nccl.backend import OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
-from telegrad.collectives.reduction import Joined, Staged, check_array
+from telegrad.collectives.reduction import FlatArrays, Staged, check_array
 from telegrad.collectives.select import select_all_gather, select_broadcast
 from telegrad.types import Array, Rank, Shape
 
@@ -519,7 +519,7 @@ def _broadcast_piece(
 def _broadcast(
     root: int, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
 ) -> Joint[None]:
-    joined = Joined([each.staged for each in pieces])
+    joined = FlatArrays([each.staged for each in pieces])
     choice = select_broadcast(joined.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> Sequence[None]:
@@ -591,7 +591,7 @@ def _all_gather_single(
 
 def _all_gather_joined(pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf) -> Joint[Array]:
     """Hears from every rank, as the joined array does not tell the shapes of the arrays in it."""
-    whole = Joined([each.staged for each in pieces])
+    whole = FlatArrays([each.staged for each in pieces])
 
     async def run(link: Link) -> Sequence[Array]:
         def shapes_of(r: int) -> list[Shape]:

@@ -25,7 +25,7 @@ from telegrad.collectives.nccl.backend import NcclBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import (
-    Joined,
+    FlatArrays,
     PremulSum,
     ReduceOp,
     Reduction,
@@ -344,7 +344,7 @@ def _all_reduce_piece(
 def _all_reduce(
     op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
 ) -> Joint[None]:
-    joined = Joined([each.staged for each in pieces])
+    joined = FlatArrays([each.staged for each in pieces])
 
     async def run(link: Link) -> Sequence[None]:
         backend = await link.backend()

@@ -37,10 +37,10 @@ from typing import Final, NamedTuple, TypeAlias, final
 from telegrad.rpc.limits import Limits
 from telegrad.types import WorkerInfo
 
-__all__ = ["LOOKS", "Budget", "Grant", "Move", "Step", "Window"]
+__all__ = ["LOOKS", "Budget", "Grant", "Move", "NextStep", "Window"]
 
 
-class Step(Enum):
+class NextStep(Enum):
     """The next step of a call."""
 
     START = "it is sent now"
@@ -59,7 +59,7 @@ class Move(NamedTuple):
     """
 
     call: int
-    step: Step
+    step: NextStep
     size: int
 
 
@@ -83,11 +83,11 @@ class Window:
         """True if it knows of no call."""
         return not (self._placed or self._waiting)
 
-    def enter(self, call: int, size: int) -> Step:
+    def enter(self, call: int, size: int) -> NextStep:
         """Takes a new call and returns its first step: START, ASK or WAIT."""
         if self._waiting or len(self._placed) >= self._limit:
             self._waiting[call] = size
-            return Step.WAIT
+            return NextStep.WAIT
         return self._take_place(call, size)
 
     def admit(self, call: int) -> bool:
@@ -106,7 +106,7 @@ class Window:
         else:
             self._allowance += taken
             if self._asking and (size := self._asking.pop(call, None)) is not None:
-                moves.append(Move(call, Step.WITHDRAW, size))
+                moves.append(Move(call, NextStep.WITHDRAW, size))
         while self._waiting and len(self._placed) < self._limit:
             first = next(iter(self._waiting))
             size = self._waiting.pop(first)
@@ -118,13 +118,13 @@ class Window:
         for calls in (self._waiting, self._asking, self._placed):
             calls.clear()
 
-    def _take_place(self, call: int, size: int) -> Step:
+    def _take_place(self, call: int, size: int) -> NextStep:
         if size > self._allowance:
             self._placed[call], self._asking[call] = 0, size
-            return Step.ASK
+            return NextStep.ASK
         self._allowance -= size
         self._placed[call] = size
-        return Step.START
+        return NextStep.START
 
 
 class Grant(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, final
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
-from telegrad.rpc.call.admission import Move, Step, Window
+from telegrad.rpc.call.admission import Move, NextStep, Window
 from telegrad.rpc.call.codec import Sealed
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.limits import Limits
@@ -78,10 +78,10 @@ class CallerAdmission:
                 self._latest = peer, window
             call.window = window
             step = window.enter(call.number, size)
-            if step is Step.START:
+            if step is NextStep.START:
                 return True
             self._held[call.number] = (call, sealed)
-        if step is Step.ASK:
+        if step is NextStep.ASK:
             self._post(peer, write_body(ASK, [call.number, size]))
         return False
 
@@ -132,19 +132,19 @@ class CallerAdmission:
         if not self._start(call, sealed):
             with self._lock:
                 moves = window.leave(number)
-            self._carry_out(peer, [Move(number, Step.WITHDRAW, 0), *moves])
+            self._carry_out(peer, [Move(number, NextStep.WITHDRAW, 0), *moves])
 
     def _carry_out(self, peer: WorkerInfo, moves: Iterable[Move]) -> None:
         left = deque(moves)
         while left:
             number, step, size = left.popleft()
-            if step is Step.START:
+            if step is NextStep.START:
                 with self._lock:
                     held = self._held.pop(number, None)
                 if held is not None and not self._start(*held) and (window := held[0].window):
                     with self._lock:
                         left.extend(window.leave(number))
                 continue
-            kind, body = (ASK, [number, size]) if step is Step.ASK else (WITHDRAW, number)
+            kind, body = (ASK, [number, size]) if step is NextStep.ASK else (WITHDRAW, number)
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):  # `lose` follows
                 self._post(peer, write_body(kind, body))

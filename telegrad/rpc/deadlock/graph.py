@@ -33,13 +33,13 @@ from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.deadlock.protocol import Branch, ServedId, Token
 from telegrad.rpc.future.future import Future
-from telegrad.rpc.future.waits import Arrival, NextItem, PoolThread, TaskRun, Wait
+from telegrad.rpc.future.waits import AwaitedFuture, NextItem, PoolThread, TaskRun, Wait
 from telegrad.types import WorkerInfo
 
 __all__ = [
     "Stamps",
     "TaskWait",
-    "Way",
+    "WaitPath",
     "behind",
     "limited",
     "served_id",
@@ -107,7 +107,7 @@ def wait_of(task: asyncio.Task[Any]) -> TaskWait | None:
 
 def behind(future: asyncio.Future[Any]) -> tuple[object, ...]:
     """Returns what completes a future of asyncio's, any of it; nothing where that is not known."""
-    if isinstance(future, Arrival):
+    if isinstance(future, AwaitedFuture):
         return (future.wait,)
     if isinstance(future, asyncio.Task):
         return (future,)
@@ -232,7 +232,7 @@ MAX_TEXT = 160
 MAX_TEXTS = 3
 
 
-class Way(NamedTuple):
+class WaitPath(NamedTuple):
     """From a served call to those of which any may end its wait.
 
     Attributes:
@@ -285,7 +285,7 @@ def ways(
     stamps: Stamps,
     *,
     to_be_sure: bool = False,
-) -> list[Way]:
+) -> list[WaitPath]:
     """Returns how a call waits at this moment; nothing when it runs. From any thread.
 
     Args:
@@ -306,7 +306,7 @@ def ways(
     ]
 
 
-def _way(me: WorkerInfo, call: ServedCall, clause: _Clause) -> Way:
+def _way(me: WorkerInfo, call: ServedCall, clause: _Clause) -> WaitPath:
     branches = dict(clause.ends)
     texts = [text[:MAX_TEXT] for text in branches.values()]
     if len(texts) > MAX_TEXTS:
@@ -314,7 +314,7 @@ def _way(me: WorkerInfo, call: ServedCall, clause: _Clause) -> Way:
     function = call.record.function[:MAX_TEXT]
     what = " and ".join(texts)
     text = f"{function} on {me.name!r}, called by {call.caller.name!r}, waits for {what}"
-    return Way(clause.token, tuple(branches), clause.waited or clause.last, text)
+    return WaitPath(clause.token, tuple(branches), clause.waited or clause.last, text)
 
 
 class _Following:

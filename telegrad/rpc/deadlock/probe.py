@@ -15,12 +15,12 @@ from telegrad.errors import DecodeError, UnknownWorkerError, WaitCycleError, Wor
 from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.deadlock import protocol as wait_cycle
-from telegrad.rpc.deadlock.graph import Stamps, Way, served_id, ways
+from telegrad.rpc.deadlock.graph import Stamps, WaitPath, served_id, ways
 from telegrad.rpc.deadlock.protocol import (
     Branch,
     Break,
     Check,
-    End,
+    EndWait,
     Hop,
     Message,
     Probe,
@@ -63,14 +63,14 @@ class _Seen:
         self.since: dict[_Key, Since] = {}
         self.next_age: dict[_Key, float] = {}
 
-    def note(self, way: Way, before: _Seen | None, now: Since) -> None:
+    def note(self, way: WaitPath, before: _Seen | None, now: Since) -> None:
         """Notes a way, which may have been there at the look before."""
         key = (way.token, way.branches)
         known = before is not None and key in before.since
         self.since[key] = before.since[key] if before is not None and known else now
         self.next_age[key] = before.next_age[key] if before is not None and known else STALE_SECONDS
 
-    def is_due(self, way: Way, now: float) -> bool:
+    def is_due(self, way: WaitPath, now: float) -> bool:
         """Tells whether a way is to be followed now: after 1 s, 2 s, 4 s, ..."""
         key = (way.token, way.branches)
         age = now - self.since[key][0]
@@ -134,7 +134,7 @@ class WaitProbes:
 
     def _follow_waits(self, started: float) -> None:
         before, seen = self._seen, dict[ServedId, _Seen]()
-        due: list[tuple[ServedId, Way]] = []
+        due: list[tuple[ServedId, WaitPath]] = []
         for place, call in enumerate(self._agent.serving.calls()):  # the oldest first
             found = self._ways(call)
             if not found:
@@ -159,7 +159,7 @@ class WaitProbes:
         steps = (self._step(seen, way) for way in self._ways(seen.call))
         return [step for step in steps if step is not None]
 
-    def _ways(self, call: ServedCall, *, to_be_sure: bool = False) -> list[Way]:
+    def _ways(self, call: ServedCall, *, to_be_sure: bool = False) -> list[WaitPath]:
         return ways(self._me, call, self._is_mine, self._stamps, to_be_sure=to_be_sure)
 
     def _is_mine(self, call: PendingCall | ServedCall) -> bool:
@@ -167,7 +167,7 @@ class WaitProbes:
             return self._agent.serving.serves(call)
         return self._agent.calling.is_pending(call)
 
-    def _step(self, seen: _Seen, way: Way) -> Step | None:
+    def _step(self, seen: _Seen, way: WaitPath) -> Step | None:
         since = seen.since.get((way.token, way.branches))
         return None if since is None else Step(way.token, way.branches, since, way.text)
 
@@ -198,7 +198,7 @@ class WaitProbes:
         self._send(sends)
         self._end(end)
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: EndWait) -> None:
         call = end.hops[end.place].call
         if wait_cycle.ended(end, self._steps(call)):
             return
@@ -228,7 +228,7 @@ def attach_to(agent: AgentCore) -> None:
     agent.attachments.attach(WaitProbes(agent))
 
 
-def _error(end: End) -> WaitCycleError:
+def _error(end: EndWait) -> WaitCycleError:
     hops = (*end.hops[end.place :], *end.hops[: end.place])
     chain = [hop.text for hop in hops]
     what = (

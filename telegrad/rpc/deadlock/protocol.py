@@ -41,7 +41,7 @@ __all__ = [
     "Branch",
     "Break",
     "Check",
-    "End",
+    "EndWait",
     "Hop",
     "Message",
     "Probe",
@@ -158,7 +158,7 @@ class Break:
 
 @final
 @dataclass(frozen=True, slots=True)
-class End:
+class EndWait:
     """To be carried out here: the wait of hop `place` ends with an error, if it has not ended."""
 
     hops: tuple[Hop, ...]
@@ -232,15 +232,15 @@ def on_check(check: Check, steps: Sequence[Step]) -> Sends:
     return [(hops[place + 1].worker, Check(hops, place + 1))]
 
 
-def on_break(broken: Break) -> tuple[End, Sends]:
+def on_break(broken: Break) -> tuple[EndWait, Sends]:
     """Takes a break: what is to be sent first, and then to be done here."""
     hops, place = broken.hops, broken.place
     sends: Sends = [(hops[place - 1].worker, Break(hops, place - 1))] if place else []
-    return End(hops, place), sends
+    return EndWait(hops, place), sends
 
 
-def ended(end: End, steps: Sequence[Step]) -> bool:
-    """Tells whether the wait of an `End` has ended before."""
+def ended(end: EndWait, steps: Sequence[Step]) -> bool:
+    """Tells whether the wait of an `EndWait` has ended before."""
     return not _is_there(end.hops, end.place, steps)
 
 

@@ -26,7 +26,7 @@ from telegrad.rpc.future.combine_types import Call, gathers, waits_for_all
 from telegrad.rpc.future.future import Dispatch, Future, Listener, Waker, new_future
 from telegrad.rpc.future.unread import origin_of_caller, watched
 from telegrad.rpc.future.waits import (
-    Arrival,
+    AwaitedFuture,
     Gate,
     Wait,
     check_not_inherited,
@@ -414,7 +414,7 @@ class AsCompleted(Generic[T]):
         """Waits on the running asyncio loop, whichever that is."""
         loop = asyncio.get_running_loop()
         while self._futures:
-            awakened = Arrival(loop, self._futures.values())
+            awakened = AwaitedFuture(loop, self._futures.values())
             found = self._take(awakened.arrive)
             if found is not None:
                 return found

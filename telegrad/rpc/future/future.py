@@ -45,7 +45,7 @@ from telegrad.rpc.future.unread import (
     origin_of_caller,
 )
 from telegrad.rpc.future.waits import (
-    Arrival,
+    AwaitedFuture,
     Gate,
     awaiting,
     check_not_inherited,
@@ -156,7 +156,7 @@ class _OnLoop:
 
     def __init__(self, run: _DoneCallback, loop: asyncio.AbstractEventLoop) -> None:
         self.callback = run.callback
-        self._arrived = Arrival(loop, (run._future,))
+        self._arrived = AwaitedFuture(loop, (run._future,))
         self._arrived.add_done_callback(lambda _: run())
 
     def __call__(self) -> None:
@@ -396,7 +396,7 @@ class Future(Generic[T]):
         """
         if self._state == _PENDING:
             loop = asyncio.get_running_loop()
-            arrived = Arrival(loop, (self,))
+            arrived = AwaitedFuture(loop, (self,))
             run = awaiting(self)
             self._call_when_done(arrived.arrive)
             end = drive_on(loop, self._source)

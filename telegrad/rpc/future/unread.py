@@ -88,14 +88,14 @@ Reports: TypeAlias = SimpleQueue[Report]
 Made: TypeAlias = tuple[CodeType, int]  # what an Origin says; each call has one, few are looked at
 
 
-class Watched(Protocol):
+class WatchedFuture(Protocol):
     """A future that may fail; `Future` is the one."""
 
     def _watch(self, origin: Made, reports: Reports | None, /) -> None:
         """Has its error reported if nobody reads it."""
 
 
-W = TypeVar("W", bound=Watched)
+W = TypeVar("W", bound=WatchedFuture)
 
 
 @final

@@ -27,7 +27,7 @@ from telegrad.rpc.call.served_call import ServedCall, last_served_call
 from telegrad.transport import LONGEST_SLEEP
 
 __all__ = [
-    "Arrival",
+    "AwaitedFuture",
     "Drive",
     "Driven",
     "Gate",
@@ -487,7 +487,7 @@ class LoopWakers:
         waker.wake(arrived)
 
 
-class Arrival(asyncio.Future[None]):
+class AwaitedFuture(asyncio.Future[None]):
     """A future of asyncio that a task awaits in the place of telegrad's; made on its loop.
 
     Args:

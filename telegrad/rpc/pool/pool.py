@@ -23,8 +23,8 @@ from typing import Any, final
 
 from telegrad.rpc.future.waits import PoolThread
 from telegrad.rpc.pool.deadlines import Deadlines
-from telegrad.rpc.pool.roster import QUICK_SECONDS, Do, Rest, Roster, Todo, Work
-from telegrad.transport import Gate
+from telegrad.rpc.pool.roster import QUICK_SECONDS, Do, Rest, ThreadRoster, Todo, Work
+from telegrad.transport import WaitGate
 
 __all__ = ["Pool"]
 
@@ -61,7 +61,7 @@ class Pool:
         num_threads: int,
         deadlines: Deadlines,
         new_context: Callable[[], contextvars.Context],
-        watch: Callable[[Gate], None] | None = None,
+        watch: Callable[[WaitGate], None] | None = None,
         max_threads: int = MAX_THREADS,
     ) -> None:
         self._name = name
@@ -72,7 +72,7 @@ class Pool:
         self._queue: SimpleQueue[bool] = SimpleQueue()  # a token wakes a thread; False ends it
         self._numbers = itertools.count(1)  # of threads, for their names
         self._roster_lock = threading.Lock()  # guards the roster; held for a few instructions
-        self._roster = Roster(num_threads, max_threads)
+        self._roster = ThreadRoster(num_threads, max_threads)
 
     def exhausted(self, *, nested: bool = False) -> bool:
         """Returns True if no thread is free for one more call, and none may be added."""

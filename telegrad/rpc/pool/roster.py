@@ -30,7 +30,7 @@ __all__ = [
     "TURNS",
     "Do",
     "Rest",
-    "Roster",
+    "ThreadRoster",
     "Todo",
     "WatcherGate",
     "Work",
@@ -90,7 +90,7 @@ class WatcherGate:
 
 
 @final
-class Roster:
+class ThreadRoster:
     """The threads of a pool, and the work that they have not taken; guarded by the pool's lock.
 
     Args:

@@ -24,8 +24,8 @@ __all__ = [
     "ITEMS_PER_TURN",
     "MORE",
     "STREAM",
-    "End",
     "ItemHeader",
+    "StreamEnd",
     "read_item",
     "read_more",
     "read_number",
@@ -62,7 +62,7 @@ class ItemHeader:
 
 @final
 @dataclass(frozen=True, slots=True)
-class End:
+class StreamEnd:
     """The end of a stream.
 
     Attributes:
@@ -78,7 +78,7 @@ class End:
         return {"items": self.items, "failure": self.failure}
 
     @staticmethod
-    def read(body: object) -> End:
+    def read(body: object) -> StreamEnd:
         """Takes apart what arrived.
 
         Raises:
@@ -88,7 +88,7 @@ class End:
             items, failure = body.get("items"), body.get("failure")
             known = failure is None or isinstance(failure, dict)
             if isinstance(items, int) and _is_natural(items) and known:
-                return End(items, failure)
+                return StreamEnd(items, failure)
         raise DecodeError("the end of a stream is not {items, failure}")
 
 

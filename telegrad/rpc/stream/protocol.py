@@ -27,7 +27,7 @@ from typing import Generic, TypeVar, final
 
 from telegrad.errors import DecodeError
 
-__all__ = ["WINDOW_BYTES", "WINDOW_ITEMS", "Receiver", "Sender"]
+__all__ = ["WINDOW_BYTES", "WINDOW_ITEMS", "Sender", "StreamReceiver"]
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class Sender:
 
 
 @final
-class Receiver(Generic[T]):
+class StreamReceiver(Generic[T]):
     """The consumer's end: puts items in order and decides when to ask for more.
 
     Args:

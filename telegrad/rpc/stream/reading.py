@@ -33,8 +33,8 @@ from telegrad.rpc.call.served_call import ServedCall, current_served_call, still
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import Origin, Report, Reports, reports_of
 from telegrad.rpc.future.waits import NextItem, comes_from
-from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, STREAM, End, read_item
-from telegrad.rpc.stream.protocol import Receiver
+from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, STREAM, StreamEnd, read_item
+from telegrad.rpc.stream.protocol import StreamReceiver
 from telegrad.rpc.tick import Tick
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
@@ -88,7 +88,7 @@ class StreamReader:
         self._readers = readers
         self._limit = limit
         self._lock = threading.Lock()  # guards all below but the reply
-        self._receiver: Receiver[Envelope] = Receiver()
+        self._receiver: StreamReceiver[Envelope] = StreamReceiver()
         self._waiters: list[Future[None]] = []  # the oldest first
         self._stop_timer: Callable[[], None] | None = None
         self._reply: Future[Any] | None = None
@@ -339,12 +339,12 @@ class StreamReader:
         if over or left is not None:
             self._finish(left)
 
-    def _end(self) -> End | BaseException:
+    def _end(self) -> StreamEnd | BaseException:
         reply = self._reply
         assert reply is not None
         try:
             error = reply.exception()
-            return End.read(reply.value()) if error is None else error
+            return StreamEnd.read(reply.value()) if error is None else error
         except DecodeError as garbage:
             return garbage
 

@@ -39,8 +39,8 @@ from telegrad.rpc.stream.messages import (
     ITEMS_PER_TURN,
     MORE,
     STREAM,
-    End,
     ItemHeader,
+    StreamEnd,
     read_more,
     read_number,
     size_of,
@@ -276,7 +276,7 @@ class Production:
     def _describe(self, error: BaseException | None) -> dict[str, object]:
         told = error is not None and not isinstance(error, _ConsumerGoneError)
         failure = describe_failure(error, self._agent.info.name) if error and told else None
-        return End(self._sender.sent, failure).write()
+        return StreamEnd(self._sender.sent, failure).write()
 
     def _take_rest(self) -> Callable[[], None] | None:
         wake, self._resting = self._resting, None

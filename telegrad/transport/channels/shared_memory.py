@@ -52,13 +52,13 @@ MOST_HANDLES = 64  # of one stream; each takes one descriptor of the peer
 
 
 @final
-class _Watch(weakref.ref[SharedMemory]):
+class _BlockWatch(weakref.ref[SharedMemory]):
     """A weak reference that goes into a queue when its memory is gone."""
 
     __slots__ = ("key",)
     key: int
 
-    def __new__(cls, memory: SharedMemory, gone: queue.SimpleQueue[_Watch]) -> Self:
+    def __new__(cls, memory: SharedMemory, gone: queue.SimpleQueue[_BlockWatch]) -> Self:
         self = super().__new__(cls, memory, gone.put)
         self.key = id(memory)
         return self
@@ -71,7 +71,7 @@ class _Watch(weakref.ref[SharedMemory]):
 @dataclass(slots=True)
 class _Handle:
     number: int
-    watch: _Watch
+    watch: _BlockWatch
     loans: int = 0
     gone: bool = False
 
@@ -92,7 +92,7 @@ class Handles:
         self.known: dict[int, _Handle] = {}
         self._loans: dict[int, _Handle] = {}
         self._last = FIRST_HANDLE
-        self._gone: queue.SimpleQueue[_Watch] = queue.SimpleQueue()
+        self._gone: queue.SimpleQueue[_BlockWatch] = queue.SimpleQueue()
 
     @property
     def due(self) -> bool:
@@ -124,7 +124,7 @@ class Handles:
             except OSError:  # too many descriptors are open
                 return None
             self._last += 1
-            handle = self.known[id(memory)] = _Handle(self._last, _Watch(memory, self._gone))
+            handle = self.known[id(memory)] = _Handle(self._last, _BlockWatch(memory, self._gone))
             new.append((handle.number, len(memory), descriptor))
         self._account.loan += 1
         self._loans[self._account.loan] = handle

@@ -27,7 +27,7 @@ from telegrad.transport.grpc.options import (
 from telegrad.transport.grpc.writes import Operations, Writes
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls
-from telegrad.transport.security.tls_probe import NoTlsError, Probe, Shown
+from telegrad.transport.security.tls_probe import NoTlsError, Shown, TlsProbe
 
 __all__ = ["Dialler", "connect"]
 
@@ -59,7 +59,7 @@ class Dialler:
     def __init__(self, tls: Tls | None, *, insecure: bool) -> None:
         self._mutual = tls if tls is not None and tls.mutual else None
         self._insecure = insecure
-        self._probe = Probe(tls)
+        self._probe = TlsProbe(tls)
 
     async def dial(self, endpoint: str) -> Carrier:
         """Opens a stream to a listener.

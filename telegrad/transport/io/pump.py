@@ -24,7 +24,7 @@ from telegrad.transport.io.spin import Spin
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.tags import BadTagError
 
-__all__ = ["READ_ERRORS", "Frames", "Gate", "Pump", "TaskPump"]
+__all__ = ["READ_ERRORS", "Frames", "Pump", "TaskPump", "WaitGate"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ FAREWELL_SECONDS = 1.0
 KEPT_BYTES = 64 * 2**10
 
 
-class Gate(Protocol):
+class WaitGate(Protocol):
     """The object at which a thread waits.
 
     Attributes:

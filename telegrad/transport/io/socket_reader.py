@@ -35,7 +35,7 @@ from typing import Protocol, final
 
 from telegrad.transport.io.burst import BurstWriter
 from telegrad.transport.io.loop_watch import MOST_REQUESTS, LoopWatch
-from telegrad.transport.io.pump import Gate
+from telegrad.transport.io.pump import WaitGate
 from telegrad.transport.io.reader import NOBODY, Holder, ReaderRole
 from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin
 from telegrad.transport.loop import LoopThread, handing_context
@@ -163,7 +163,7 @@ class SocketReader:
 
     # In a thread that waits for replies.
 
-    def wait(self, gate: Gate, seconds: float) -> None:
+    def wait(self, gate: WaitGate, seconds: float) -> None:
         """Reads until a gate opens, in the thread that waits at it, or until others do better.
 
         Returns early, with the gate shut, where another thread waits already, and after several
@@ -246,7 +246,7 @@ class SocketReader:
                     self._role.hold_ends()
                     self._arm()
 
-    def _read_until(self, gate: Gate, seconds: float, most: float) -> None:
+    def _read_until(self, gate: WaitGate, seconds: float, most: float) -> None:
         polls, shield, ends = self._polls, self._shield, time.monotonic() + seconds
         assert polls is not None
         requests = 0
@@ -266,7 +266,7 @@ class SocketReader:
 
     # In an idle thread of the pool.
 
-    def watch_idle(self, gate: Gate) -> None:
+    def watch_idle(self, gate: WaitGate) -> None:
         """Reads in an idle thread until its gate opens.
 
         Returns at once, with the gate shut, where there is no socket. One thread does this at a
@@ -396,7 +396,7 @@ class Stay:
         self._ended = 0.0  # the time of the end of the last wait, or look
         self._in_a_row = 0  # pieces of work that were short
 
-    def wait(self, gate: Gate, seconds: float) -> None:
+    def wait(self, gate: WaitGate, seconds: float) -> None:
         """Reads until a gate opens, as `SocketReader.wait` does."""
         if self._is_soon():
             self._reader.hold()

@@ -30,7 +30,7 @@ from telegrad.transport.security.certificates import read_certificate
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls, fingerprint, issue_command, trusting_context
 
-__all__ = ["NoTlsError", "Probe", "Shown"]
+__all__ = ["NoTlsError", "Shown", "TlsProbe"]
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Shown:
 
 
 @final
-class Probe:
+class TlsProbe:
     """Fetches certificates of listeners; runs on the loop, but is made outside of it.
 
     Args:

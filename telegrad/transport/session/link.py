@@ -24,7 +24,7 @@ from telegrad.transport.session.exchange import Exchange
 from telegrad.transport.session.stream import Stream
 from telegrad.types import WorkerInfo
 
-__all__ = ["Dial", "Link", "dial_peers", "own_endpoints"]
+__all__ = ["Dial", "SessionLink", "dial_peers", "own_endpoints"]
 
 # The ways in which a dial may end.
 REACHED: Final = "reached"
@@ -46,7 +46,7 @@ ROUTE_ERRORS: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EA
 
 @final
 @dataclass(frozen=True, slots=True)
-class Link:
+class SessionLink:
     """The carrier that is up between this worker and a peer.
 
     Attributes:
@@ -74,7 +74,7 @@ class Link:
         return scheme.removesuffix("s") + "s" if self.encrypted else scheme
 
     @classmethod
-    def of(cls, carriers: Carriers) -> Link | None:
+    def of(cls, carriers: Carriers) -> SessionLink | None:
         """Returns the carrier of a connection; None while there is none. On the loop."""
         stream = carriers.stream
         if stream is None:
@@ -114,7 +114,7 @@ class Dial:
     endpoints: tuple[str, ...]
     ended: str
     words: str = ""
-    link: Link | None = None
+    link: SessionLink | None = None
     loss: str = ""
 
 
@@ -179,7 +179,7 @@ def _dial_of(
         carriers.endpoints,
         ended,
         words,
-        Link.of(carriers),
+        SessionLink.of(carriers),
         "" if loss is None else loss.reason or str(loss),
     )
 
