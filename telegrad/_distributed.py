@@ -50,7 +50,7 @@ from telegrad.rpc.seams import (
     set_process_agent,
 )
 from telegrad.transport import GrpcTransport, find_local, find_tls, find_token
-from telegrad.wire import Project, decode, encode, import_missing_with, register_refusal
+from telegrad.wire import Project, decode, encode, import_missing_with, names, register_refusal
 
 __all__ = [
     "destroy_process_group",
@@ -248,7 +248,8 @@ def join_invited(
     """
     context = contextvars.Context()
     context.run(import_missing_with, importer)
-    known = context.run(decode, invitation, [])  # its options may name a function that decides
+    # Its options may name a function that decides.
+    known = context.run(decode, invitation, functions=names.load)
     assert isinstance(known, Invitation)
     address = JobAddress(
         host="",

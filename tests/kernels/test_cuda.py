@@ -142,7 +142,7 @@ def test_arrays_on_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_kernel_takes_complex_numbers(cupy: Any) -> None:
     with pytest.raises(KernelError, match="gelu.cu take no arrays of complex64"):
         x = cupy.zeros(3, dtype=np.complex64)
-        Kernel("gelu", "gelu_forward").launch(x, x, 3, blocks=1, ITEM=x.dtype, TANH=0)
+        Kernel("gelu", "gelu_forward").launch(x, x, 3, blocks=1, ITEM=x.dtype, FORM=0)
 
 
 def test_without_blocks_nothing_is_launched(cupy: Any) -> None:
@@ -163,4 +163,4 @@ def test_steps_are_launched_by_their_addresses(cupy: Any, source: Any) -> None:
 def test_a_launch_makes_few_calls(stand_in_cupy: Any) -> None:
     x = floats(stand_in_cupy, 64)
     y, run = stand_in_cupy.empty_like(x), Kernel("gelu", "gelu_forward").launch
-    assert calls_of(lambda: run(x, y, 64, blocks=1, ITEM=x.dtype, TANH=0)) == 3
+    assert calls_of(lambda: run(x, y, 64, blocks=1, ITEM=x.dtype, FORM=0)) == 3
