@@ -23,15 +23,16 @@ class Failure:
         what: What is over, in words.
 
     Attributes:
+        cause: The error that ended it, without the frames that raised it.
         since: The number of the first operation of all members that is over.
     """
 
     def __init__(self, cause: BaseException, since: int, what: str = "the group is over") -> None:
         self.since = since
         self._what = what
-        self._cause = fresh_copy(cause)
-        if self._cause is not cause:  # the group outlives the call: it must not keep its frames
-            self._cause.__cause__ = self._cause.__context__ = None
+        self.cause = fresh_copy(cause)
+        if self.cause is not cause:  # the group outlives the call: it must not keep its frames
+            self.cause.__cause__ = self.cause.__context__ = None
 
     def ends(self, operation_id: OperationId) -> bool:
         """Returns True if this failure ends an operation; it ends all sends and receives."""
@@ -63,7 +64,7 @@ class Failure:
         return error
 
     def _copy(self) -> BaseException:
-        return fresh_copy(self._cause).with_traceback(None)
+        return fresh_copy(self.cause).with_traceback(None)
 
 
 def cause_for_others(error: BaseException, where: str) -> BaseException:

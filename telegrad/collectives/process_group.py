@@ -626,8 +626,7 @@ class ProcessGroup:
             self.nccl.end(since)
         _perform(actions)
         if tell:
-            body = AbortMessage(self.key, since, cause).to_wire()
-            self._tell_others(ABORT, lambda _: body)
+            self._tell_failure(failure)
 
     def give_up(self, operation: Operation[Any], cause: BaseException) -> None:
         """Ends an operation of all ranks and all later ones; or the messages of a pair of ranks."""
@@ -680,6 +679,9 @@ class ProcessGroup:
                     source, to, tag = i.channel
                     counts = sent[to] if source == self.rank else taken[source]
                     counts[tag] = min(counts[tag], i.sequence - 1)
+            failure = self._failure
+        if failure is not None:  # a member that has not heard of it hears the cause, not the end
+            self._tell_failure(failure)
         if self.nccl is not None:
             self.nccl.close()
         worker = self._agent.info.name
@@ -694,6 +696,10 @@ class ProcessGroup:
         waiting = [each.slot.id for each in self._operations.values()]
         unfinished = [i.sequence - 1 for i in waiting if i.channel is None]
         return min([self._mailbox.entered(None), *unfinished])
+
+    def _tell_failure(self, failure: Failure) -> None:
+        body = AbortMessage(self.key, failure.since, failure.cause).to_wire()
+        self._tell_others(ABORT, lambda _: body)
 
     def _tell_others(self, kind: str, body: Callable[[int], object]) -> None:
         for r, member in enumerate(self.members):

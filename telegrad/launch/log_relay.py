@@ -118,9 +118,9 @@ class LineSplitter:
 
     >>> splitter = LineSplitter()
     >>> splitter.feed(b"one\ntwo\rthr")
-    [Piece(text=b'one', in_place=False), Piece(text=b'two', in_place=True)]
+    [LogPiece(text=b'one', in_place=False), LogPiece(text=b'two', in_place=True)]
     >>> splitter.finish()
-    [Piece(text=b'thr', in_place=False)]
+    [LogPiece(text=b'thr', in_place=False)]
     """
 
     _rest: bytes = b""

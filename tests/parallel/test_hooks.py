@@ -27,7 +27,7 @@ from telegrad.parallel import (
     float16_compress_hook,
 )
 from telegrad.rpc import Future
-from telegrad.testing import Cluster
+from telegrad.testing import Cluster, FaultPlan, faulty_network
 from telegrad.types import Array
 
 N = 3
@@ -169,6 +169,27 @@ def test_a_hook_that_fails_on_one_rank_fails_backward_on_every(
 ) -> None:
     for error in cluster.run(failing_on_one, hook):
         assert "no average today" in error or "must return a Future" in error
+
+
+def cut_and_fail(_: object, bucket: GradientBucket) -> Future[Array]:
+    faulty_network().partition("worker1", "worker2", one_way=True)
+    raise ArithmeticError("no average today")
+
+
+def failing_and_leaving() -> str:
+    """Rank 2 hears nothing of rank 1, whose hook fails; rank 0 hears it, and leaves."""
+    model, rank = wrap(None)
+    model.register_comm_hook(None, cut_and_fail if rank == 1 else allreduce_hook)
+    with pytest.raises(ArithmeticError, match="no average today"):
+        backward(model, X[rank::N])
+    dist.destroy_process_group()
+    return "failed"
+
+
+def test_a_rank_that_leaves_tells_why_backward_has_failed() -> None:
+    with Cluster(N, faults=FaultPlan()) as cluster:
+        assert cluster.run(failing_and_leaving) == ["failed"] * N
+        cluster.network.heal()
 
 
 def failing_with_a_group_of_the_hook() -> str:

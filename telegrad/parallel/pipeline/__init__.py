@@ -9,11 +9,10 @@ from telegrad.parallel.pipeline.pipeline import Pipeline
 from telegrad.parallel.pipeline.report import PipelineReport
 from telegrad.parallel.pipeline.schedule import Action, Kind, Schedule, make_schedule
 from telegrad.parallel.pipeline.skips import Pop, Stash
-from telegrad.parallel.pipeline.timeline import ActionSpan, Costs, Timeline, as_svg, as_text
+from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline, as_svg, as_text
 
 __all__ = [
     "Action",
-    "ActionSpan",
     "Checked",
     "Costs",
     "Kind",
@@ -23,6 +22,7 @@ __all__ = [
     "Pop",
     "Schedule",
     "ScheduleError",
+    "Span",
     "Stash",
     "Timeline",
     "as_svg",

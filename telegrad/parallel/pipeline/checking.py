@@ -9,7 +9,7 @@ from typing import final
 
 from telegrad.errors import ScheduleError
 from telegrad.parallel.pipeline.schedule import Action, Kind, Schedule
-from telegrad.parallel.pipeline.timeline import ActionSpan, Costs, Timeline
+from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
 __all__ = ["Checked", "check", "needs", "simulate"]
 
@@ -43,7 +43,7 @@ class Checked:
         """Returns the timeline of `simulate`."""
         place_of = {action: place for place, row in enumerate(self.schedule.rows) for action in row}
         ends: dict[Action, float] = {}
-        rows: list[list[ActionSpan]] = [[] for _ in self.schedule.rows]
+        rows: list[list[Span]] = [[] for _ in self.schedule.rows]
         for action in self.order:
             place = place_of[action]
             start = rows[place][-1].end if rows[place] else 0.0
@@ -51,7 +51,7 @@ class Checked:
                 away = place_of[need] != place
                 start = max(start, ends[need] + (costs.transfer if away else 0.0))
             ends[action] = start + costs.of(action)
-            rows[place].append(ActionSpan(action, start, ends[action]))
+            rows[place].append(Span(action, start, ends[action]))
         return Timeline(f"{self.schedule.name}, ideal", tuple(map(tuple, rows)), costs.unit)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from telegrad.parallel.pipeline.checking import Checked, needs
 from telegrad.parallel.pipeline.plan import StepReport
 from telegrad.parallel.pipeline.schedule import Action, Kind
-from telegrad.parallel.pipeline.timeline import ActionSpan, Costs, Timeline
+from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
 __all__ = ["PipelineReport", "ideal", "measured", "report"]
 
@@ -72,12 +72,12 @@ def measured(checked: Checked, reports: Sequence[StepReport]) -> Timeline:
     for place in range(1, len(rows)):
         offsets[place] = _offset(place, offsets[:place], place_of, starts, ends)
     spans = tuple(
-        tuple(ActionSpan(action, starts[action] + offset, ends[action] + offset) for action in row)
+        tuple(Span(action, starts[action] + offset, ends[action] + offset) for action in row)
         for row, offset in zip(rows, offsets, strict=True)
     )
     first = min(row[0].start for row in spans if row)
     moved = tuple(
-        tuple(ActionSpan(each.action, each.start - first, each.end - first) for each in row)
+        tuple(Span(each.action, each.start - first, each.end - first) for each in row)
         for row in spans
     )
     return Timeline(f"{checked.schedule.name}, as it ran", moved, "s")

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 from telegrad.errors import ScheduleError
 from telegrad.parallel.pipeline.schedule import Action, Kind
 
-__all__ = ["ActionSpan", "Costs", "Timeline", "as_svg", "as_text"]
+__all__ = ["Costs", "Span", "Timeline", "as_svg", "as_text"]
 
 
 @final
@@ -73,7 +73,7 @@ class Costs:
 
 @final
 @dataclass(frozen=True, slots=True)
-class ActionSpan:
+class Span:
     """An action with the times at which it started and ended.
 
     Example:
@@ -109,7 +109,7 @@ class Timeline:
     """
 
     name: str
-    rows: tuple[tuple[ActionSpan, ...], ...]
+    rows: tuple[tuple[Span, ...], ...]
     unit: str = ""
 
     @property

@@ -110,7 +110,7 @@ class ThreadRoster:
         closed: True if threads end when they have nothing to do.
 
     Example:
-        >>> roster = Roster(2, 100)
+        >>> roster = ThreadRoster(2, 100)
         >>> roster.enter((None, print, ()), nested=False, thread=1, now=0.0)
         (<Do.WAKE: 'one idle thread is woken'>, <Do.START: 'one more thread starts'>)
         >>> roster.take(0.0)[1], roster.threads, roster.idle

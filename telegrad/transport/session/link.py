@@ -67,7 +67,7 @@ class SessionLink:
     def transport(self) -> str:
         """The scheme: `grpc`, `grpcs`, `tcp` or `tcps` (past gRPC), `local`, `inproc`.
 
-        >>> Link("grpcs ipv4:10.0.0.5:40231", False, True, None).transport
+        >>> SessionLink("grpcs ipv4:10.0.0.5:40231", False, True, None).transport
         'grpcs'
         """
         scheme = self.description.partition(" ")[0].partition(":")[0]

@@ -10,9 +10,9 @@ import pytest
 
 from telegrad.parallel.pipeline import (
     Action,
-    ActionSpan,
     Costs,
     Kind,
+    Span,
     Timeline,
     as_svg,
     as_text,
@@ -138,7 +138,7 @@ def test_boxes_are_as_long_as_their_actions_and_idle_time_is_blank() -> None:
 
 def test_a_text_cuts_the_labels_of_what_is_far_shorter_than_the_rest() -> None:
     forward, backward = Action(Kind.FORWARD, 0, 0), Action(Kind.BACKWARD, 0, 0)
-    row = (ActionSpan(forward, 5.0, 5.001), ActionSpan(backward, 5.001, 7.0))
+    row = (Span(forward, 5.0, 5.001), Span(backward, 5.001, 7.0))
     title, line = as_text(Timeline("measured", (row,), "s")).splitlines()
     assert title == "measured (length: 2 s)"
     assert line.startswith("place 0 |FB0----")
@@ -147,8 +147,8 @@ def test_a_text_cuts_the_labels_of_what_is_far_shorter_than_the_rest() -> None:
 
 
 def test_one_action_that_is_far_shorter_than_the_rest_does_not_stretch_the_text() -> None:
-    spans = [ActionSpan(Action(Kind.FORWARD, 0, i), float(i), i + 1.0) for i in range(10)]
-    short = ActionSpan(Action(Kind.BACKWARD, 0, 9), 10.0, 10.0001)
+    spans = [Span(Action(Kind.FORWARD, 0, i), float(i), i + 1.0) for i in range(10)]
+    short = Span(Action(Kind.BACKWARD, 0, 9), 10.0, 10.0001)
     line = as_text(Timeline("measured", ((*spans, short),), "s")).splitlines()[1]
     assert line == f"place 0 |{' '.join(f'F{i}' for i in range(10))} | idle 0%"
 
@@ -192,7 +192,7 @@ def test_an_svg_has_a_box_for_each_action_in_its_place_and_colour() -> None:
 def test_the_ideal_and_the_measured_timeline_stand_below_each_other_in_one_scale() -> None:
     ideal = simulate(make_schedule("1f1b", 2, 3), Costs(backward=2, unit="s"))
     slower = tuple(
-        tuple(ActionSpan(span.action, 9 + 2 * span.start, 9 + 2 * span.end) for span in row)
+        tuple(Span(span.action, 9 + 2 * span.start, 9 + 2 * span.end) for span in row)
         for row in ideal.rows
     )
     picture = as_svg([ideal, Timeline("as it ran <today>", slower, "s")])
