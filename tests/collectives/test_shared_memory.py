@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ from telegrad.collectives.shared_memory.boards import (
 from telegrad.collectives.shared_memory.queues import QUEUE_BYTES
 from telegrad.collectives.shared_memory.residents import LEAST_BYTES, ResidentPlace, Residents
 from telegrad.collectives.shared_memory.room import Meeting, Room
-from telegrad.errors import CollectiveMismatchError
+from telegrad.errors import CollectiveMismatchError, WorkerLostError
 from telegrad.rpc import RpcOptions
 from telegrad.rpc.seams import Spin
 from telegrad.testing import Cluster
@@ -225,6 +226,24 @@ def test_every_order_of_accesses_ends_a_meeting(n: int, meetings: int, seed: int
         return work
 
     schedule.run([rank(r) for r in range(n)])
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_a_rank_may_end_once_it_has_come_to_a_meeting(came: bool) -> None:
+    """A rank that has slept too long to hear of it looks once more before it gives up."""
+    boards = make_boards(2)
+
+    async def asleep() -> None:
+        if came:
+            run_here(last.meet())
+        raise WorkerLostError("worker 'worker1' is lost")
+
+    def room_of(r: int) -> Room:
+        return Room(FakeMeeting(r, 2, asleep, CALL), Boards(r, boards), Residents(r), Spin(0.0))
+
+    first, last = map(room_of, range(2))
+    with nullcontext() if came else pytest.raises(WorkerLostError):
+        run_here(first.meet())
 
 
 # -- the algorithms ------------------------------------------------------------------------------
