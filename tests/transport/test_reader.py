@@ -66,7 +66,7 @@ class World:
         """Tells the table of an event."""
         role = copy.deepcopy(self.role)
         result = event(role)
-        state = (role.waiter, role.holder, role.user_loop, role.idle, role.held)
+        state = (role.waiter, role.holder, role.user_loop, role.idle, role.held, role.shared)
         return replace(self, role=role, state=state), result
 
     def hand(self, reader: str) -> str:
@@ -272,21 +272,22 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_the_best_of_those_that_are_there_has_the_role(events: list[tuple[str, int]]) -> None:
     role = ReaderRole()
-    waiter, depth, away, loops, idle = 0, 0, False, list[int](), 0
+    waiter, depth, away, shared, loops, idle = 0, 0, False, False, list[int](), 0
     for event, number in events:
         if event == "wait":
             mine = not depth or waiter == number
             assert role.wait_begins(number) is mine
+            shared = bool(depth) and (shared or not mine)
             waiter, depth = (number, depth + 1) if mine else (waiter, depth)
             away = away and not mine
         elif event in ("ends", "holds") and depth:
             role.wait_ends(waiter, holds=event == "holds")
             depth -= 1
-            away = not depth and event == "holds"
+            away = not depth and event == "holds" and not shared
         elif event == "hold":
-            role.hold_begins(number)
             if not depth and not away:
                 waiter, away = number, True
+            assert role.hold_begins(number) is (away and waiter == number)
         elif event == "hold ends":
             role.hold_ends()
             away = False

@@ -222,6 +222,12 @@ def test_closing_ends_all_waits(world: World, kind: str) -> None:
 ME = threading.current_thread().name
 
 
+def run_in_thread(function: Callable[[], object]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    assert ended(thread)
+
+
 @pytest.fixture
 def staying(world: World, monkeypatch: pytest.MonkeyPatch) -> Stay:
     """The waits of this thread, which has the role, and all of whose work counts as short."""
@@ -258,6 +264,43 @@ def test_who_waits_takes_the_role_from_who_stays(world: World, staying: Stay) ->
     assert ended(thread)
     world.send(0, b"b")
     assert world.next() == (b"b", LOOP)
+    staying.end()
+
+
+@pytest.mark.parametrize("kind", ["waits", "looks"])
+def test_who_stays_leaves_the_role_to_who_began_to_wait_meanwhile(
+    world: World, staying: Stay, kind: str
+) -> None:
+    """The other thread sleeps at its gate, and nothing else would read for it."""
+    gate = Gate()
+
+    def other_begins() -> None:
+        run_in_thread(lambda: world.reader.wait(Gate(), SECONDS))
+        world.sockets[0].on_read = lambda: None
+        gate.open()
+
+    world.sockets[0].on_read = other_begins
+    world.send(0, b"a")
+    if kind == "waits":
+        staying.wait(gate, SECONDS)
+    else:
+        staying.look()
+    assert world.next() == (b"a", ME)
+    world.send(0, b"b")
+    assert world.next() == (b"b", LOOP)
+    staying.end()
+
+
+def test_who_only_looks_at_it_does_not_keep_the_role_of_another(
+    world: World, staying: Stay
+) -> None:
+    other = Stay(world.reader)
+    run_in_thread(other.look)
+    world.send(0, b"a")
+    for _ in range(2):  # this thread is at work
+        run_in_thread(other.look)
+        world.on_loop(world.reader.tick)
+    assert world.next() == (b"a", LOOP)
     staying.end()
 
 

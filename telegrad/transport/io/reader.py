@@ -7,7 +7,8 @@ a thread of the pool. The worker's own loop reads when there is nobody else.
     event                      the role after it
     a thread begins to wait    the thread; another waiting thread keeps it: that one reads for both
     a thread holds it          the thread, for waits that it begins soon, unless a thread waits; one
-                               that begins to wait takes the role from it
+                               that begins to wait takes the role from it, one that has waited with
+                               it ends that
     a loop begins to await     the loop, unless a thread waits
     a thread becomes idle      the thread, unless a thread waits or a loop awaits
     any of these ends          the best of those that are left; else the worker's own loop
@@ -46,6 +47,8 @@ class ReaderRole:
         waiter: The thread that waits and reads; 0 for none.
         idle: The idle thread of the pool that watches the sockets; 0 for none.
         held: True if the waiter does not wait at this moment, and will soon.
+        shared: True if another thread began to wait during the wait, and sleeps: the waiter reads
+            for both.
 
     Example:
         >>> role = ReaderRole()
@@ -57,12 +60,12 @@ class ReaderRole:
         'idle'
     """
 
-    __slots__ = ("_depth", "_user_loops", "held", "holder", "idle", "waiter")
+    __slots__ = ("_depth", "_user_loops", "held", "holder", "idle", "shared", "waiter")
 
     def __init__(self) -> None:
         self.holder = Holder.OWN_LOOP
         self.waiter = self.idle = NOBODY
-        self.held = False
+        self.held = self.shared = False
         self._depth = 0  # waits of the waiter, one inside the other
         self._user_loops: dict[int, None] = {}  # those that await replies; the last one reads
 
@@ -74,8 +77,10 @@ class ReaderRole:
     def wait_begins(self, thread: int) -> bool:
         """Records that a thread waits for replies; returns True if it reads."""
         if self.waiter not in (NOBODY, thread) and not self.held:
+            self.shared = True
             return False
         self.waiter, self.holder, self.held = thread, Holder.WAITER, False
+        self.shared = self.shared and self._depth > 0
         self._depth += 1
         return True
 
@@ -84,20 +89,22 @@ class ReaderRole:
 
         Args:
             thread: The thread.
-            holds: True if it keeps the role for its next wait, until `hold_ends`.
+            holds: True if it keeps the role for its next wait, until `hold_ends`. It keeps no role
+                that is shared: the other thread may still sleep.
         """
         assert self.waiter == thread
         self._depth -= 1
         if not self._depth:
-            self.held = holds
-            if not holds:
+            self.held = holds and not self.shared
+            if not self.held:
                 self.waiter = NOBODY
                 self._settle()
 
-    def hold_begins(self, thread: int) -> None:
-        """Records that a thread will wait soon, and holds the role, unless a thread has it."""
+    def hold_begins(self, thread: int) -> bool:
+        """Records that a thread will wait soon; returns True if it holds the role now."""
         if self.waiter == NOBODY:
             self.held, self.waiter, self.holder = True, thread, Holder.WAITER
+        return self.held and self.waiter == thread
 
     def hold_ends(self) -> None:
         """Takes the role from a thread that holds it. Idempotent."""

@@ -15,8 +15,8 @@ A thread that has just lost the role may still hand a message over. The role of 
 A thread that waits leaves the role once it has read several requests: others run those, and each
 takes a wake-up of a thread. An idle thread runs the requests that it has read itself.
 
-A thread that waits again and again, with little work between two waits, holds the role meanwhile: no
-other thread is woken for messages that it will read itself.
+A thread that waits again and again, with little work between two waits, holds the role meanwhile.
+So no other thread is woken for messages that it will read itself.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from telegrad.transport.loop import LoopThread, handing_context
 __all__ = ["SocketReader", "Source", "Stay"]
 
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
-# Work between two waits for which a thread holds the role. So long messages may wait; to wake another
-# thread for each takes some 50 us of processor time, and a thread that computes loses the
-# interpreter's lock to it.
+# Seconds of work between two waits for which a thread holds the role. Messages may wait for as long.
+# To wake another thread for each takes some 50 us of processor time, and a thread that computes loses
+# the interpreter's lock to it.
 SHORT_SECONDS = 0.002
 SHORT_IN_A_ROW = 2  # pieces of such work; short and long ones may take turns
 
@@ -211,9 +211,10 @@ class SocketReader:
         a tick takes back what is held too long.
         """
         with self._role_lock:
-            if self._polls is not None and not self._closed:
+            if self._polls is None or self._closed:
+                return
+            if self._role.hold_begins(threading.get_ident()):
                 self._holds += 1
-                self._role.hold_begins(threading.get_ident())
                 self._arm()
 
     def look(self) -> None:
@@ -222,12 +223,9 @@ class SocketReader:
         with Shield():
             with self._role_lock:
                 polls = self._polls
-                if polls is None or self._closed:
+                if polls is None or self._closed or not role.hold_begins(me):
                     return
                 self._holds += 1
-                role.hold_begins(me)
-                if not role.held or role.waiter != me:
-                    return
                 self._arm()
                 if not (ready := polls.sockets.poll(0)):
                     return
@@ -237,6 +235,7 @@ class SocketReader:
             finally:
                 with self._role_lock:
                     role.wait_ends(me, holds=True)
+                    self._arm()
 
     def release(self, thread: int) -> None:
         """Ends the hold of a thread, if it has one. Idempotent."""
@@ -383,7 +382,7 @@ class SocketReader:
 
 @final
 class Stay:
-    """Waits of one thread that holds the reader's role as long as it does little between two of them.
+    """Waits of one thread that holds the reader's role while it does little between two of them.
 
     After long work it holds the role no more: others read while it works. For one thread at a time.
 
