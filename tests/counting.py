@@ -1,10 +1,12 @@
-"""Counts what the workers of a cluster in one process send each other, and give to their pools."""
+"""Counts what workers send each other and give to their pools, and what a process runs for it."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -13,7 +15,18 @@ from telegrad.rpc.pool.pool import Pool
 from telegrad.transport.session.connection import Connection
 from telegrad.transport.session.exchange import Loopback
 
-__all__ = ["Work", "counted"]
+__all__ = ["Cost", "Work", "counted"]
+
+# C functions of Python's that enter the kernel, or may.
+SYSTEM = frozenset(
+    {
+        *("socket.sendmsg", "socket.send", "socket.recv_into", "socket.recvmsg_into"),
+        *("socket.recvmsg", "epoll.poll", "epoll.register", "epoll.unregister", "epoll.modify"),
+        *("poll.poll", "eventfd_read", "eventfd_write", "sched_yield", "signal"),
+        *("SimpleQueue.get", "getpid"),
+    }
+)
+WAKES = frozenset({"eventfd_write", "SimpleQueue.put"})  # of other threads
 
 # On a machine with too much to do, a wait may be so long that the workers look at it, and ask each other.
 KINDS = ("reply", "rpc", "rref", "autograd")
@@ -62,3 +75,45 @@ def counted() -> Iterator[Work]:
         mock.patch.object(Pool, "submit_call", counted_enter),
     ):
         yield work
+
+
+class Cost:
+    """What the threads of this process run between `begin` and `end`, where `note` is their profiler.
+
+    Attributes:
+        system: The C functions that enter the kernel, by name.
+    """
+
+    def __init__(self) -> None:
+        self.system: Counter[str] = Counter()
+        self._functions: Counter[int] = Counter()
+        self._turns: Counter[int] = Counter()
+        self._wakes: Counter[int] = Counter()
+        self._counting = False
+
+    def note(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Counts an event; for `sys.setprofile`, and `threading.setprofile` before threads begin."""
+        if not self._counting:
+            return
+        thread = threading.get_ident()
+        if event == "call":
+            self._functions[thread] += 1
+            self._turns[thread] += frame.f_code.co_name == "_run_once"
+        elif event == "c_call":
+            name = getattr(argument, "__qualname__", "")
+            if name in SYSTEM:
+                self.system[name] += 1
+            self._wakes[thread] += name in WAKES
+
+    def begin(self) -> None:
+        """Counts from now on, from 0."""
+        for each in (self._functions, self.system, self._turns, self._wakes):
+            each.clear()
+        self._counting = True
+
+    def end(self) -> tuple[int, int, int, int]:
+        """Ends it; returns functions of Python's, entries of the kernel, loops' turns, wake-ups."""
+        self._counting = False
+        counters = self._functions, self.system, self._turns, self._wakes
+        functions, entries, turns, wakes = (sum(each.values()) for each in counters)
+        return functions, entries, turns, wakes

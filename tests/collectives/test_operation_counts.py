@@ -16,45 +16,21 @@ BATCHES = 6
 
 SOURCE = """
 import sys, threading
-from collections import Counter
 import numpy as np
 from telegrad import collectives as dist, rpc
+from tests.counting import Cost
 
 CALLS, BATCHES = @CALLS
-SYSTEM = {  # C functions of Python's that enter the kernel, or may
-    "socket.sendmsg", "socket.recv_into", "socket.recvmsg_into", "socket.recvmsg", "socket.send",
-    "epoll.poll", "epoll.register", "epoll.unregister", "epoll.modify", "poll.poll",
-    "eventfd_read", "eventfd_write", "sched_yield", "signal", "SimpleQueue.get", "getpid",
-}
-WAKES = {"eventfd_write", "SimpleQueue.put"}  # of other threads
-COUNTS = functions, system, turns, wakes = Counter(), Counter(), Counter(), Counter()
-counting = False
-
-def count(frame, event, argument):
-    if not counting:
-        return
-    if event == "call":
-        functions[threading.get_ident()] += 1
-        if frame.f_code.co_name == "_run_once":
-            turns[threading.get_ident()] += 1
-    elif event == "c_call":
-        name = getattr(argument, "__qualname__", "")
-        if name in SYSTEM:
-            system[name] += 1
-        if name in WAKES:
-            wakes[name] += 1
+cost = Cost()
 
 def batch(run):
-    global counting
     dist.barrier()
-    for each in COUNTS:
-        each.clear()
-    counting = True
+    cost.begin()
     for _ in range(CALLS):
         run()
-    counting = False
-    both = np.zeros((2, len(COUNTS)))
-    both[rank] = [sum(each.values()) / CALLS for each in COUNTS]
+    counts = cost.end()
+    both = np.zeros((2, len(counts)))
+    both[rank] = np.divide(counts, CALLS)
     dist.all_reduce(both)
     return both
 
@@ -64,16 +40,16 @@ def exchange():
     else:
         dist.recv(one, 0), dist.send(one, 0)
 
-threading.setprofile(count)
+threading.setprofile(cost.note)
 agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0, local=False))
 rank, one = agent.rank, np.zeros(1, np.float32)
 dist.init_process_group()
-sys.setprofile(count)
+sys.setprofile(cost.note)
 runs = {"all_reduce": lambda: dist.all_reduce(one), "barrier": dist.barrier, "exchange": exchange}
 for name, run in runs.items():
     for _ in range(100):  # until the stream has moved to the socket past gRPC
         run()
-    least = np.full((2, len(COUNTS)), np.inf)
+    least = np.full((2, len(LIMITS[name])), np.inf)
     for _ in range(BATCHES):
         least = np.minimum(least, batch(run))
         if np.all(least <= LIMITS[name]):
@@ -84,8 +60,8 @@ print("counted", flush=True)
 rpc.shutdown()
 """
 
-# Functions of Python's, entries of the kernel, turns of telegrad's loop, and wake-ups of threads, of
-# one operation on either rank. Some room is for heartbeats.
+# Functions of Python's, entries of the kernel, turns of telegrad's loop and wake-ups of threads, of one
+# operation on either rank. Some room is for heartbeats.
 LIMITS = {
     "all_reduce": (230, 9, 0.6, 0.2),
     "barrier": (170, 9, 0.6, 0.2),

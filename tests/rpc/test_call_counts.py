@@ -14,31 +14,13 @@ CALLS = 40
 BATCHES = 6
 
 SOURCE = """
-import sys, threading, time
-from collections import Counter
+import sys, threading
 import numpy as np
 from telegrad import rpc
+from tests.counting import Cost
 
 CALLS, BATCHES = @CALLS
-SYSTEM = {  # C functions of Python's that enter the kernel, or may
-    "socket.sendmsg", "socket.recv_into", "socket.recvmsg_into", "socket.recvmsg", "socket.send",
-    "epoll.poll", "epoll.register", "epoll.unregister", "epoll.modify", "poll.poll",
-    "eventfd_read", "eventfd_write", "sched_yield", "signal", "SimpleQueue.get", "getpid",
-}
-functions, system, turns = Counter(), Counter(), Counter()
-counting = False
-
-def count(frame, event, argument):
-    if not counting:
-        return
-    if event == "call":
-        functions[threading.get_ident()] += 1
-        if frame.f_code.co_name == "_run_once":
-            turns[threading.get_ident()] += 1
-    elif event == "c_call":
-        name = getattr(argument, "__qualname__", "")
-        if name in SYSTEM:
-            system[name] += 1
+cost = Cost()
 
 def nothing():
     return None
@@ -47,15 +29,12 @@ def twice(x):
     return 2 * x
 
 def begin():
-    global counting
-    functions.clear(), system.clear(), turns.clear()
-    counting = True
+    cost.begin()
 
 def end():
-    global counting
-    counting = False
-    print(dict(system), flush=True)
-    return sum(functions.values()), sum(system.values()), sum(turns.values())
+    counts = cost.end()
+    print(dict(cost.system), flush=True)
+    return counts[:3]
 
 def batch(func, args):
     rpc.rpc_sync(1, begin)
@@ -76,12 +55,12 @@ def above(name, batches):
             found.append((name, side, calls, entries, loops))
     return found
 
-threading.setprofile(count)
+threading.setprofile(cost.note)
 agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0))
 if agent.rank == 0:
     for _ in range(20):
         rpc.rpc_sync(1, nothing)
-    sys.setprofile(count)
+    sys.setprofile(cost.note)
     for name, func, args in [("empty", nothing, ()), ("array", twice, (np.arange(8.0),))]:
         rpc.rpc_sync(1, func, args)
         batches = []
