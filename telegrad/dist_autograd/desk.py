@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeAlias, final
 from telegrad.rpc import Future
 from telegrad.rpc.seams import AgentCore, Driven, Shield, new_future
 
-__all__ = ["Desk", "OwnPart", "Work"]
+__all__ = ["Desk", "OwnPart", "Work", "seconds_until"]
 
 
 class Workable(Protocol):
@@ -106,6 +106,11 @@ class Desk:
 LEAST_SECONDS = 1e-6  # above 0, so that the wait itself raises the timeout
 
 
+def seconds_until(ends: float) -> float:
+    """Returns the timeout of a wait until `ends`, a time of `time.monotonic`, which may be over."""
+    return max(ends - time.monotonic(), LEAST_SECONDS)
+
+
 @final
 class OwnPart(Driven):
     """The work of one thread that waits for the end of one pass.
@@ -130,18 +135,19 @@ class OwnPart(Driven):
         self._taken.append(work)
         self._wake()
 
-    def run(self, start: Callable[[], None], limit: float) -> None:
+    def run(self, start: Callable[[], None], ends: float) -> None:
         """Starts the pass, and blocks until it has ended everywhere.
 
         Args:
             start: Function that starts the pass.
-            limit: Seconds that this thread waits; the time that it computes is not bounded.
+            ends: The time of `time.monotonic` at which this thread stops waiting; the time that it
+                computes is not bounded.
 
         Raises:
             CallTimeoutError: The pass has not ended by then.
             CallCancelledError: The call that this thread serves was cancelled.
         """
-        ended, ends = self._runner.ended, time.monotonic() + limit
+        ended = self._runner.ended
         ended._call_when_done(self._wake)
         waiting, me = self._desk.waiting, get_ident()
         self._do(start)
@@ -152,7 +158,7 @@ class OwnPart(Driven):
                 return
             waiting[me] = self
             try:
-                news.wait(max(ends - time.monotonic(), LEAST_SECONDS))
+                news.wait(seconds_until(ends))
             finally:
                 del waiting[me]
                 if self._taken:

@@ -23,6 +23,7 @@ from telegrad.autograd import Edge, Gradient, Tensor, attach
 from telegrad.autograd.seams import graph_root
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
+from telegrad.dist_autograd.desk import seconds_until
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.errors import AutogradError, DecodeError
@@ -122,7 +123,7 @@ def find_roots(
     gradients: Sequence[Any],
     *,
     create_graph: bool,
-    limit: float,
+    ends: float,
 ) -> list[Root]:
     """Returns the edges and gradients of these roots, after concurrent requests to other owners.
 
@@ -132,7 +133,7 @@ def find_roots(
         roots: Tensors of this worker, and RRefs to tensors of any worker.
         gradients: One gradient for each root, None for the 1 of a scalar.
         create_graph: True to record the pass.
-        limit: Seconds that this may take.
+        ends: The time of `time.monotonic` at which an owner's answer is late.
 
     Raises:
         TypeError: A root is no Tensor.
@@ -149,7 +150,7 @@ def find_roots(
             elsewhere = True
     asked: dict[int, Future[Any]] = {}
     if elsewhere:
-        asked = _ask_all(container, context, roots, gradients, limit)
+        asked = _ask_all(container, context, roots, gradients, seconds_until(ends))
     found = []
     for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):
         if isinstance(root, RRef):
@@ -172,12 +173,12 @@ def _ask_all(
     """Returns the futures of the owners' answers, by the index of each root."""
     me, calls = container.agent.info, container.agent.attachments[RRefCalls]
     asked: dict[int, Future[Any]] = {}
-    for i, root in enumerate(roots):
-        if isinstance(root, RRef):
-            asked[i] = _ask(calls, root, context.id, gradients[i] is not None, me, limit)
     try:
+        for i, root in enumerate(roots):
+            if isinstance(root, RRef):
+                asked[i] = _ask(calls, root, context.id, gradients[i] is not None, me, limit)
         collect_all(asked.values()).wait(math.inf)  # each has a timeout of its own
-    except KeyboardInterrupt:
+    except BaseException:  # Ctrl-C, a cancelled call, an RRef that was released
         for each in asked.values():
             each.cancel()
         raise

@@ -19,9 +19,9 @@ from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, 
 from telegrad.rpc import RRef
 from telegrad.rpc.seams import (
     AgentCore,
+    RRefCalls,
     current_served_call,
     on_own_loop,
-    owner_lost_error,
     seconds,
 )
 
@@ -64,17 +64,13 @@ def run_pass(
     context, agent = container.find(context_id), container.agent
     limit = seconds(timeout, agent.options.timeout)
     refuse_on_loop(call)
-    started = time.monotonic()
-    ends, served = started + limit, current_served_call()
-    if served is not None:
-        ends = min(ends, served.deadline)
-    limit = ends - time.monotonic()
-    found = find_roots(container, context, roots, gradients, create_graph=mode.create, limit=limit)
+    started, served = time.monotonic(), current_served_call()
+    ends = started + limit if served is None else min(started + limit, served.deadline)
+    found = find_roots(container, context, roots, gradients, create_graph=mode.create, ends=ends)
     runner = container.new_pass(context)
     late = partial(_abort_late, agent, runner, started)
     expire = partial(agent.pool.submit, late)
-    limit = ends - time.monotonic()
-    stop = agent.deadlines.after(limit, expire) if limit < math.inf else None
+    stop = agent.deadlines.at(ends, expire) if ends < math.inf else None
     cancelled = _Cancelled(agent, runner)
     try:
         if served is not None:
@@ -82,7 +78,7 @@ def run_pass(
             if served.cancelled:  # perhaps before `cancelled` was added
                 cancelled.cancel()
         start = partial(runner.start, found, mode, wanted)
-        _wait(late, runner, partial(OwnPart(agent, runner, container.desk).run, start, limit))
+        _wait(late, runner, partial(OwnPart(agent, runner, container.desk).run, start, ends))
         if served is not None and served.cancelled and runner.ended._failed:
             served.check()
         runner.ended.value()
@@ -94,9 +90,9 @@ def run_pass(
         )
         for root in roots:
             if isinstance(root, RRef) and root.owner().incarnation == lost.incarnation:
-                error = owner_lost_error(root.owner(), lost)
-                error.add_note(note)
-                raise error from lost
+                told = agent.attachments[RRefCalls].of_owner(root.owner(), lost)
+                told.add_note(note)
+                raise told from lost
         lost.add_note(note)
         raise
     finally:

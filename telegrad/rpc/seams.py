@@ -46,7 +46,6 @@ from telegrad.rpc.pool.user_loop import UserLoop
 from telegrad.rpc.rref.calls import RRefCalls
 from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
-from telegrad.rpc.rref.value import owner_lost_error
 from telegrad.rpc.tick import Tick
 from telegrad.transport import Shield, Spin, Stay, longest_spin, on_own_loop
 
@@ -111,7 +110,6 @@ __all__ = [
     "longest_spin",
     "new_future",
     "on_own_loop",
-    "owner_lost_error",
     "process_agent",
     "project_function",
     "reference_of",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,14 +64,14 @@ def holds_backwards(x: Tensor, name: str, following: str) -> Tensor:
 contexts: list[int] = []
 
 
-def pass_of(agent: seams.AgentCore, name: str) -> None:
-    """Runs backward w0 ─▶ w1, which holds it, ─▶ w2."""
+def pass_of(agent: seams.AgentCore, name: str, root: Callable[[Tensor], Any]) -> None:
+    """Runs backward w0 ─▶ w1, which holds it, ─▶ w2; from what `root` makes of the loss."""
     with seams.use_agent(agent), dist_autograd.context() as context_id:
         contexts.append(context_id)
         x = tensor(np.ones(3), requires_grad=True)
         loss = rpc.rpc_sync("w1", holds_backwards, (x, name, "w2")).sum()
         try:
-            dist_autograd.backward(context_id, [loss])
+            dist_autograd.backward(context_id, [root(loss)])
         finally:
             assert dist_autograd.get_gradients(context_id) == {}
 
@@ -82,10 +83,17 @@ def running(agent: seams.AgentCore) -> list[object]:
     return [each for each in runners if each.running or each.done]
 
 
-def test_the_starter_hears_of_its_eviction_and_not_that_it_is_lost(world: World, name: str) -> None:
+def itself(loss: Tensor) -> Tensor:
+    return loss
+
+
+@pytest.mark.parametrize("root", [itself, rpc.RRef])
+def test_the_starter_hears_of_its_eviction_and_not_that_it_is_lost(
+    world: World, name: str, root: Callable[[Tensor], Any]
+) -> None:
     """One worker gives it up, tells another, and that one the starter, before anybody else does."""
     first, second, _ = world.join_all()
-    ended = world.submit(pass_of, first, name)
+    ended = world.submit(pass_of, first, name, root)
     assert gates[name].reached.wait(LIMIT)
     world.network.partition("w0", "coordinator")
     second.exchange.fence(first.info, "silent for longer than a test would wait")
@@ -100,7 +108,7 @@ def test_the_starter_hears_of_its_eviction_and_not_that_it_is_lost(world: World,
 def test_a_starter_that_leaves_at_once_hears_of_that_alone(world: World, name: str) -> None:
     """Those who give it up then say so to each other, and perhaps to the one who leaves."""
     first, _, _ = world.join_all()
-    ended = world.submit(pass_of, first, name)
+    ended = world.submit(pass_of, first, name, itself)
     assert gates[name].reached.wait(LIMIT)
     first.shutdown(graceful=False)
     with pytest.raises(NotInitializedError, match="'w0' was shut down"):

@@ -462,6 +462,21 @@ def test_a_deadline_aborts_the_pass(cluster: Cluster, name: str) -> None:
     with_more_time(lambda limit: cluster.call(0, late, f"{name} {limit}", limit), 0.5, 3.0, 15.0)
 
 
+def has_no_time(owner: str) -> None:
+    """The deadline is over before the owner is asked."""
+    with dist_autograd.context() as context_id:
+        loss = rpc.remote(owner, sum_of, (vector(),))
+        loss.to_here()
+        with pytest.raises(CallTimeoutError):
+            loss.backward(context_id, timeout=1e-12)
+        assert dist_autograd.get_gradients(context_id) == {}
+
+
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+def test_a_deadline_that_is_over_at_once_is_a_timeout(cluster: Cluster, owner: str) -> None:
+    cluster.call(0, has_no_time, owner)
+
+
 def inherits_a_deadline(name: str, limit: float) -> None:
     step = Step(name)
     with dist_autograd.context() as context_id:
