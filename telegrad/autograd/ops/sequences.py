@@ -26,10 +26,8 @@ from telegrad.autograd.tensor.tensor import Tensor
 
 __all__ = [
     "attention",
-    "attention_by_parts",
     "attention_packed",
     "recurrence",
-    "recurrence_by_steps",
 ]
 
 
@@ -91,15 +89,7 @@ def attention_packed(
 
 
 def attention_by_parts(
-    q: Any,
-    k: Any,
-    v: Any,
-    bias: Any,
-    scale: float,
-    *,
-    causal: bool = False,
-    seed: int = 0,
-    p: float = 0.0,
+    q: Any, k: Any, v: Any, bias: Any, scale: float, *, causal: bool, seed: int, p: float
 ) -> tuple[Any, Any]:
     """Returns the result of `attention`, and the weights, shape (..., queries, keys).
 
@@ -111,7 +101,7 @@ def attention_by_parts(
     scores = (q * scale) @ swapaxes(k, axis1=-1, axis2=-2)
     if bias is not None:
         scores = scores + bias
-    plain = scores.data if isinstance(scores, Tensor) else scores
+    plain = _plain(scores)
     xp = namespace(plain)
     top = plain.max(axis=-1, keepdims=True)
     weights = np.exp(scores - xp.where(xp.isfinite(top), top, 0))
@@ -211,17 +201,13 @@ def recurrence(
 
 
 def recurrence_by_steps(
-    kind: str,
-    x: Any,
-    states: tuple[Any, ...],
-    w_ih: Any,
-    w_hh: Any,
-    b_ih: Any = None,
-    b_hh: Any = None,
-    *,
-    reverse: bool = False,
+    kind: str, x: Any, states: tuple[Any, ...], weights: Sequence[Any], *, reverse: bool
 ) -> tuple[Any, ...]:
-    """Returns the result of `recurrence`, computed with one operation for each sum and product."""
+    """Returns the result of `recurrence`, computed with one operation for each sum and product.
+
+    The `weights` are `w_ih, w_hh, b_ih, b_hh`; the other arguments are those of `recurrence`.
+    """
+    w_ih, w_hh, b_ih, b_hh = weights
     steps = []
     for t in range(len(x)):
         inputs = x[len(x) - 1 - t if reverse else t] @ w_ih.T
@@ -285,7 +271,7 @@ class _Recurrence(Function):
 
             def body(x: Any, h: Any, c: Any, *weights: Any) -> Any:
                 states = (h,) if c is None else (h, c)
-                return recurrence_by_steps(kind, x, states, *weights, reverse=reverse)
+                return recurrence_by_steps(kind, x, states, weights, reverse=reverse)
 
             inputs = (x, h, c, w_ih, w_hh, b_ih, b_hh)
             needs = ctx.needs_input_grad[2:]
