@@ -90,7 +90,8 @@ def of_pooling(size: Pair, stride: Pair | None, padding: Pair, dilation: Pair = 
     top, left = pair("padding", padding, 0)
     if top > both[0] // 2 or left > both[1] // 2:
         raise ValueError(
-            f"padding is at most half a window; got {padding} with a window of {both[0]} by {both[1]}"
+            f"padding is at most half a window; got {padding} with a window of {both[0]} by "
+            f"{both[1]}"
         )
     return Windows(both, steps, ((top, top), (left, left)), pair("dilation", dilation, 1))
 
@@ -224,7 +225,8 @@ class _Convolution(Module):
             or out_channels % groups
         ):
             raise ValueError(
-                f"{in_channels} channels and {out_channels} filters do not divide into {groups} groups"
+                f"{in_channels} channels and {out_channels} filters do not divide into {groups} "
+                "groups"
             )
         if not is_floating(dtype):
             raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")

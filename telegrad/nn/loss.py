@@ -153,7 +153,8 @@ def binary_cross_entropy_with_logits(
         pos_weight: A factor of the losses of positive targets, which broadcasts; None for 1.
 
     >>> import numpy as np
-    >>> round(binary_cross_entropy_with_logits(np.array([0.0, np.log(3.0)]), np.array([1.0, 0.0])).item(), 6)
+    >>> x, target = np.array([0.0, np.log(3.0)]), np.array([1.0, 0.0])
+    >>> round(binary_cross_entropy_with_logits(x, target).item(), 6)
     1.039721
     """
     (x,) = cast_as("loss", x)
@@ -185,7 +186,8 @@ def kl_div(
         log_target: True if `target` holds logarithms.
 
     >>> import numpy as np
-    >>> round(kl_div(np.log(np.array([[0.25, 0.75]])), np.array([[0.5, 0.5]]), reduction="batchmean").item(), 6)
+    >>> x, target = np.log(np.array([[0.25, 0.75]])), np.array([[0.5, 0.5]])
+    >>> round(kl_div(x, target, reduction="batchmean").item(), 6)
     0.143841
     """
     (x,) = cast_as("loss", x)
@@ -659,7 +661,8 @@ class KLDivLoss(_Loss):
     """The module form of `functional.kl_div`.
 
     >>> import numpy as np
-    >>> round(KLDivLoss(reduction="batchmean")(np.log(np.array([[0.25, 0.75]])), np.array([[0.5, 0.5]])).item(), 6)
+    >>> x, target = np.log(np.array([[0.25, 0.75]])), np.array([[0.5, 0.5]])
+    >>> round(KLDivLoss(reduction="batchmean")(x, target).item(), 6)
     0.143841
     """
 

@@ -270,8 +270,8 @@ class Module:
         kind = type(value).__name__
         if name in self._parameters:
             raise TypeError(
-                f"{name!r} is a parameter and cannot become a {kind}; assign a Parameter or None, or "
-                f"its array to {name}.data"
+                f"{name!r} is a parameter and cannot become a {kind}; assign a Parameter or None, "
+                f"or its array to {name}.data"
             )
         if name in self._buffers and not isinstance(value, Tensor):
             raise TypeError(f"{name!r} is a buffer and cannot become a {kind}; assign a Tensor")

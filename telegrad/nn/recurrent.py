@@ -73,8 +73,8 @@ class _Recurrent(Module):
     def _check_input(self, x: Any, axes: tuple[int, ...]) -> None:
         if x.ndim not in axes or x.shape[-1] != self.input_size:
             raise ValueError(
-                f"{self!r} needs an input of {' or '.join(map(str, axes))} axes, the last of length "
-                f"{self.input_size}, not shape {x.shape}"
+                f"{self!r} needs an input of {' or '.join(map(str, axes))} axes, the last of "
+                f"length {self.input_size}, not shape {x.shape}"
             )
 
     def __repr__(self) -> str:

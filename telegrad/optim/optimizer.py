@@ -591,7 +591,7 @@ def _scaled(gradient: Any, scale: Any) -> Any:
 
 
 def _held(state: Mapping[str, Any], names: Iterable[str], like: Any) -> list[Any]:
-    """Returns `held_arrays` as a kernel takes them; a parameter of a step makes this one call."""
+    """Returns `held_arrays` in C order and in the dtype of `like`, as kernels need them."""
     held = []
     for name in names:
         x = state.get(name)

@@ -19,7 +19,7 @@ LABELS = "aBcd"
 
 @st.composite
 def calls(draw: Any, *, most: int = 3) -> tuple[str, list[Shape]]:
-    """Subscripts with repeated labels, ellipses and axes that broadcast, and shapes that fit them."""
+    """Subscripts with repeated labels, ellipses and axes that broadcast, and fitting shapes."""
     lengths = {label: draw(st.integers(1, 3)) for label in LABELS}
     width = draw(st.lists(st.integers(1, 2), max_size=2))
     terms, shapes = [], []

@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def test_different_graphs_in_eight_threads_give_right_answers() -> None:
     x = tensor(np.linspace(-1.0, 1.0, 5), requires_grad=True)  # the leaf is shared
     expected = [random_program(seed, x) for seed in range(8)]
     for _ in range(3):
-        found = in_threads([lambda seed=seed: random_program(seed, x) for seed in range(8)])  # type: ignore[misc]
+        found = in_threads([partial(random_program, seed, x) for seed in range(8)])
         for one, other in zip(found, expected, strict=True):
             for a, b in zip(one, other, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

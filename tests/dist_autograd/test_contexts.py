@@ -198,7 +198,7 @@ def test_a_context_of_a_lost_creator_is_released(cluster: Cluster) -> None:
 
 
 def open_along(name: str, *names: str) -> None:
-    """Keeps a context open, which others hear of through others alone, until it is told to leave."""
+    """Keeps a context open, which some hear of through others alone, until it is told to leave."""
     told, left = threading.Event(), threading.Event()
     leaving[name] = (told, left)
     with dist_autograd.context():

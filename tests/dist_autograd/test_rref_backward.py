@@ -1,4 +1,4 @@
-"""`RRef.backward`: any holder starts the pass, wherever the value lives, and it ends for everyone."""
+"""`RRef.backward`: any holder starts the pass, wherever the value lives; it ends for everyone."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_under_no_grad(cluster: Cluster) -> None:
     cluster.call(0, train, "worker1", "worker2", under_no_grad)
 
 
-# -- values that are still being created, or never are -----------------------------------------------
+# -- values that are still being created, or never are ---------------------------------------------
 
 
 def held_loss(x: Tensor, name: str, error: str) -> Tensor:
@@ -245,7 +245,7 @@ def test_a_creation_that_has_failed(cluster: Cluster) -> None:
     cluster.call(0, of_a_failed_creation)
 
 
-# -- what a user may do wrong ------------------------------------------------------------------------
+# -- what a user may do wrong ----------------------------------------------------------------------
 
 
 def echo(value: Any) -> Any:
@@ -331,7 +331,7 @@ def test_roots_that_are_no_list(cluster: Cluster) -> None:
     cluster.call(0, roots_that_are_no_list)
 
 
-# -- without a context -------------------------------------------------------------------------------
+# -- without a context -----------------------------------------------------------------------------
 
 
 def without_a_context() -> None:
@@ -375,7 +375,7 @@ def test_without_a_context_it_waits_for_the_value(cluster: Cluster, name: str) -
     cluster.call(0, waits_for_an_own_creation, name)
 
 
-# -- errors, deadlines, losses -----------------------------------------------------------------------
+# -- errors, deadlines, losses ---------------------------------------------------------------------
 
 
 def fails_backwards(x: Tensor, layer: rpc.RRef[Layer]) -> Tensor:

@@ -200,7 +200,8 @@ def test_float64_and_arrays_without_a_tensor_stay() -> None:
 def test_every_name_in_the_table_is_an_operation() -> None:
     known = {x.name for x in vars(layers).values() if isinstance(x, Operation)}
     for name in PRECISION.keys() - known - {"attention", "recurrence", "loss", "einsum"}:
-        replaced = find(getattr(np, name, None) or getattr(np.linalg, name, None) or name)  # type: ignore[arg-type]
+        function: Any = getattr(np, name, None) or getattr(np.linalg, name, None) or name
+        replaced = find(function)
         if replaced is None:
             replaced = getattr(tg.autograd.ops, name)
         assert isinstance(replaced, Operation), name
