@@ -33,7 +33,7 @@ from telegrad.autograd import (
     no_grad,
     recompute,
 )
-from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root
+from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root, post_accumulate_hooks
 from telegrad.dist_autograd.seams import PassGradients
 from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
 from telegrad.parallel.bucket import Slot, assign_buckets
@@ -59,7 +59,6 @@ PHASES = {
 
 Results: TypeAlias = "list[tuple[Key, list[Any]]]"
 """The values that an action hands over, and the keys under which other stages look for them."""
-
 
 Awaited: TypeAlias = "dict[Tensor, Callable[[Tensor], None]]"
 """Parameters, and what is called with each of them once it has its next gradient."""
@@ -163,7 +162,9 @@ class _SharedGradients:
 
     A bucket is sent as soon as the last backward of its stages has computed all of it, while that
     goes on with the other leaves. The last bucket is sent at the end, with what came to leaves after
-    theirs was sent: gradients are sums, and the owner adds up all that it gets.
+    theirs was sent: gradients are sums, and the owner adds up all that it gets. A bucket is also
+    sent at the end if one of its parameters has a hook, which may use or replace the gradient until
+    the pass is over.
 
     Args:
         run: The step.
@@ -182,8 +183,10 @@ class _SharedGradients:
         """Waits for the gradients of a stage, whose last backward begins."""
         for b, members in enumerate(self._buckets[:-1]):
             for k in members:
-                if self._tie.parameters[k][2] == stage:
-                    awaited[self._parameters[k]] = partial(self._complete, b)
+                parameter = self._parameters[k]
+                hooked = any(True for _ in post_accumulate_hooks(parameter))
+                if self._tie.parameters[k][2] == stage and not hooked:
+                    awaited[parameter] = partial(self._complete, b)
 
     def send_rest(self) -> None:
         """Sends all that was not sent yet."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telegrad import nn, optim
-from telegrad.autograd import Function, Tensor
+from telegrad import nn, optim, rpc
+from telegrad.autograd import Accumulate, Function, GradientTarget, Tensor
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import Pop, Stash, step_run
@@ -194,7 +194,39 @@ def test_workers_that_share_a_stage_hand_gradients_over_in_buckets(
     check()
 
 
-events: list[str] = []
+def twice(parameter: Tensor, target: Accumulate) -> None:
+    """Doubles a gradient where the pass keeps it."""
+    assert isinstance(target, GradientTarget)
+    gradient = target.get(parameter)
+    assert gradient is not None
+    target.replace(parameter, Tensor(gradient.data * 2))
+
+
+class Hooked(nn.Sequential):
+    """Two blocks, of which the second has hooks on its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(Block(0), Block(1))
+        for parameter in self[1].parameters():
+            parameter.register_post_accumulate_hook(twice)
+
+
+def with_hooks() -> None:
+    pipe = Pipeline([(WORKERS[:2], Hooked)], num_microbatches=2, loss=LOSS)
+    inputs, labels = batch(8)
+    _, gradients = reference(nn.Sequential(Block(0), Block(1)), inputs, labels)
+    pipe.step(inputs, labels)
+    close(pipe.gradients(), {f"0.{k}": x * (1 + k.startswith("1")) for k, x in gradients.items()})
+
+
+def test_a_gradient_stays_for_the_hooks_of_its_parameter(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_run, "BUCKET_BYTES", 200)
+    cluster.call(0, with_hooks)
+
+
+events: list[tuple[str, str]] = []  # with the worker of each
 
 
 class Noted(Function):
@@ -207,7 +239,7 @@ class Noted(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        events.append(ctx.name)
+        events.append((rpc.get_worker_info().name, ctx.name))
         return g, None
 
 
@@ -229,16 +261,14 @@ def overlap(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def watched(self: Mailboxes, to: Any, step: int, key: Key, values: Any, *rest: Any) -> None:
         if key.name:
-            events.append(f"{len(values)} gradients")
+            events.append((rpc.get_worker_info().name, f"{len(values)} gradients"))
         carry(self, to, step, key, values, *rest)
 
     with monkeypatch.context() as patched:
         patched.setattr(Mailboxes, "carry", watched)
         pipe.step(*batch(8))
-    # Worker 1 runs two of the four micro-batches; worker 0 may be anywhere.
-    sent = events.index("2 gradients")
-    assert "between" in events[sent:]
-    assert events[-1] == "4 gradients"
+    there = [what for name, what in events if name == "worker1"]
+    assert there == ["between", "2 gradients", "between", "4 gradients"]
 
 
 def test_gradients_travel_while_the_last_backward_goes_on(
