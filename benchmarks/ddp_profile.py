@@ -2,11 +2,11 @@
 
     python benchmarks/ddp_profile.py [--ranks 2] [--busy 4] [--steps 60]
 
-Each step runs twice, with a backward that averages and with one that does not (`no_sync`); the ranks
-meet before each. For each phase the table has the wall clock of the first rank and its parts: its
-main thread computes, waits for a core that another thread has, or sleeps until another rank or thread
-is done. The last column is the processor time of its other threads. Each is the median of the steps,
-in milliseconds; so parts need not add up to the whole.
+Each step runs twice, with a backward that averages and with one that does not (`no_sync`); the
+ranks meet before each. For each phase the table has the wall clock of the first rank and its parts:
+its main thread computes, waits for a core that another thread has, or sleeps until another rank or
+thread is done. The last column is the processor time of its other threads. Each is the median of
+the steps, in milliseconds; so parts need not add up to the whole.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ class Limits:
             at once; further ones fail with PoolExhaustedError. Twice as many replies, and at least
             1,000, may wait for a worker that does not take them; beyond that it is given up.
         document_bytes: The most bytes of one message without its arrays; this worker sends no
-            larger one either. Of the items of all its containers there may be one for each 26 bytes.
+            larger one either. All containers of a message together may have one item for each 26
+            of these bytes.
         message_bytes: The most bytes of one message with its arrays; this worker sends no larger
             one either.
         connections: The most workers, without lost ones, with which this one has connections.

@@ -444,7 +444,8 @@ with launch.LocalWorkers(2):
 """
 
 
-# The kernel closes a dead program's sockets first: a worker may hear of them before it hears of the end.
+# The kernel closes a dead program's sockets first: a worker may hear of them before it hears of the
+# end.
 HEARS_LATE = """
 from telegrad.launch import local_workers
 end_session = local_workers.end_session

@@ -1,4 +1,4 @@
-"""No listed function holds the interpreter for long on small arguments: the worker would be lost."""
+"""No listed function holds the interpreter for long on small arguments: that loses a worker."""
 
 from __future__ import annotations
 

@@ -249,9 +249,10 @@ def test_what_nobody_calls_by_name(name: str) -> None:
 
 
 def test_the_listed_functions_do_no_io_and_are_not_made_to_call_others() -> None:
-    """What looks at an argument's attributes, files, or memory, or is there to call it, is not listed.
+    """No function is listed that looks at an argument's attributes, files or memory, or calls it.
 
-    Some call what may be given beside (`key=` of `sorted`, `mode=` of `np.pad`): that is judged alone.
+    Some call what may be given beside (`key=` of `sorted`, `mode=` of `np.pad`): that is judged
+    alone.
     """
     words = "file text txt load save map call getter iter func dlpack ctypes void object format"
     listed = {name.partition(":")[2].lower() for name in ALLOWED_NAMES}

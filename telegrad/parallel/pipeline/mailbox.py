@@ -87,8 +87,8 @@ class Key(NamedTuple):
         kind: `F` for an activation, `B` for a gradient.
         stage: The stage that takes it.
         micro_batch: The micro-batch.
-        name: The name of a skip connection or of a tied weight; empty for the values that neighbours
-            exchange.
+        name: The name of a skip connection, or the number of a bucket of gradients; empty for all
+            other values.
     """
 
     kind: str

@@ -94,8 +94,8 @@ def split_arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> 
         if not array.ndim or (rows is not None and len(array) != rows):
             others = "" if rows is None else f" like the others, which have {rows} rows"
             raise ValueError(
-                f"argument {k} has shape {array.shape} and cannot be split{others}; its spec may be "
-                "'replicate'"
+                f"argument {k} has shape {array.shape} and cannot be split{others}; its spec may "
+                "be 'replicate'"
             )
         rows = len(array)
         if rows < count:

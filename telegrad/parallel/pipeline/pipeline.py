@@ -482,7 +482,8 @@ class Pipeline:
             if self._saved is None:
                 raise InvalidUseError(
                     "no state is known from which the pipeline could go on; call state_dict() now "
-                    "and then, or make the pipeline with keep_copies=True and step its optimizer once"
+                    "and then, or make the pipeline with keep_copies=True and step its optimizer "
+                    "once"
                 )
             self._waiting.drop()
             self._places.replace(stage, current_agent().members.find(worker))

@@ -5,8 +5,8 @@ says so in its answer; then the driver tells the other places, and raises once a
 
 Each place may hand copies of its state to a neighbour, so that no state is lost with a worker:
 
-    after a step of the optimizer, number v      place 0 ─ copy v ─▶ place 1 ─ copy v ─▶ place 2 ─▶ 0
-    worker of place 1 lost                       place 0, v: its own · place 1, v: at place 2 · ...
+    after a step of the optimizer, number v    place 0 ─ copy v ─▶ place 1 ─ copy v ─▶ place 2 ─▶ 0
+    worker of place 1 lost                     place 0, v: its own · place 1, v: at place 2 · ...
 
 A place keeps its last two copies and those of its neighbour: a worker may be lost while the newest
 copies are on their way. All places go on from the newest number of which each has a copy left.

@@ -152,7 +152,7 @@ class Wait:
         words: The point in words, with the place.
         worker: The name of the worker that it waited for.
         stage: The stage of that worker that it waited for.
-        micro_batch: The micro-batch; -1 if it exchanged tied weights.
+        micro_batch: The micro-batch; -1 if it exchanged shared parameters.
         phase: The phase, as of a `PipelineError`.
     """
 

@@ -1,8 +1,8 @@
 """The forms in which a stage is given to a pipeline, and how its module gets to its worker.
 
-A module of the driver's process moves as plain values. Only what it is made of travels: its class by
-name, its plain attributes, its parameters and buffers, and the modules inside. A tensor, module or
-random generator that is used twice inside is one again at the other end.
+A module of the driver's process moves as plain values. Only what it is made of travels: its class
+by name, its plain attributes, its parameters and buffers, and the modules inside. A tensor, module
+or random generator that is used twice inside is one again at the other end.
 """
 
 from __future__ import annotations

@@ -161,10 +161,10 @@ class _SharedGradients:
         messages               0 ══════════      └─────────────────▶ 1 ══════════
 
     A bucket is sent as soon as the last backward of its stages has computed all of it, while that
-    goes on with the other leaves. The last bucket is sent at the end, with what came to leaves after
-    theirs was sent: gradients are sums, and the owner adds up all that it gets. A bucket is also
-    sent at the end if one of its parameters has a hook, which may use or replace the gradient until
-    the pass is over.
+    goes on with the other leaves. The last bucket is sent at the end, with what came to leaves
+    after theirs was sent: gradients are sums, and the owner adds up all that it gets. A bucket is
+    also sent at the end if one of its parameters has a hook, which may use or replace the gradient
+    until the pass is over.
 
     Args:
         run: The step.

@@ -1,4 +1,4 @@
-"""Timelines, which say when each place of a pipeline runs each of its actions, and their pictures."""
+"""Timelines, which say when each place of a pipeline runs each of its actions; their pictures."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ def as_svg(timelines: Sequence[Timeline]) -> str:
     """Returns an SVG document with one panel a timeline, one below the other.
 
     A panel has a row a place, with a box for each action and the share of idle time at the end.
-    Letter and colour say the kind of an action; whoever points at a box sees its times. Panels whose
-    times have the same unit have the same scale.
+    Letter and colour say the kind of an action; whoever points at a box sees its times. Panels
+    whose times have the same unit have the same scale.
 
     Args:
         timelines: The timelines from top to bottom, at least one.

@@ -254,9 +254,9 @@ def init_rpc(
         init_method: `env://` (the default if RANK is set), `tcp://host:port` of rank 0, or
             `file:///path` of a file that all workers see and rank 0 writes,
             `multicast://239.255.0.1:port` of a group in which rank 0 answers, `slurm://` under
-            Slurm, or the address of a plug-in (`docs/network.md`). Without any of these it starts a job of
-            one on loopback, which `launch.LocalWorkers` may join. With `?late=1` behind the address
-            it joins a job that has already started, which gives it its rank.
+            Slurm, or the address of a plug-in (`docs/network.md`). Without any of these it starts a
+            job of one on loopback, which `launch.LocalWorkers` may join. With `?late=1` behind the
+            address it joins a job that has already started, which gives it its rank.
         options: Timeouts, addresses, credentials, threads.
 
     Returns:

@@ -252,8 +252,8 @@ def _check_spin(spin: object) -> None:
         raise TypeError(f"RpcOptions.spin must be seconds, not {spin!r}")
     if not 0 <= spin <= MAX_SPIN:
         raise ValueError(
-            f"RpcOptions.spin must be 0 to {MAX_SPIN:g} s (got {spin!r}): a thread that looks keeps "
-            "a processor busy"
+            f"RpcOptions.spin must be 0 to {MAX_SPIN:g} s (got {spin!r}): a thread that looks "
+            "keeps a processor busy"
         )
 
 

@@ -56,7 +56,7 @@ __all__ = [
 Used: TypeAlias = ForkId | Reference
 
 
-# -- a method of an RRef's value, as a request names it ----------------------------------------------
+# -- a method of an RRef's value, as a request names it --------------------------------------------
 
 
 @final

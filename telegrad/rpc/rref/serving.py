@@ -252,7 +252,7 @@ def _keep_while_wanted(kept: list[Reference]) -> None:
         served.on_cancel(kept.clear)
 
 
-# -- the method of the value itself: how the owner finds and calls it -------------------------------
+# -- the method of the value itself: how the owner finds and calls it ------------------------------
 
 # Checks that what a value gave under a name may be called: (value, found).
 CheckFound: TypeAlias = Callable[[object, object], None]
@@ -280,7 +280,8 @@ def call_method(
         raise TypeError(f"{article} {cls} cannot be called; name a method: rref.rpc_sync().m(...)")
     if args or kwargs:
         raise TypeError(
-            f"{name} is no method but {type(found).__name__}; an attribute is read without arguments"
+            f"{name} is no method but {type(found).__name__}; an attribute is read without "
+            "arguments"
         )
     return UserCall(lambda: found, name=name)
 

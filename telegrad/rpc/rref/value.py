@@ -1,4 +1,4 @@
-"""Words about the value of an RRef: an RRef that arrives, the name of a class, the errors of a loss."""
+"""Words about the value of an RRef: its description in a message, its class, its loss."""
 
 from __future__ import annotations
 

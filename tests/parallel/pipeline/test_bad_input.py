@@ -115,8 +115,8 @@ WRONG: list[tuple[type[Exception], str, Callable[[], object]]] = [
     (UnknownWorkerError, r"worker9", lambda: stages(("worker9", Block(0)))),
     (
         PipelineError,
-        r"stage 1 on worker 'worker2' failed in the forward of micro-batch 0: .*; stage 0 on worker "
-        r"'worker1' gave it float64 of shape \(3, 6\)",
+        r"stage 1 on worker 'worker2' failed in the forward of micro-batch 0: .*; stage 0 on "
+        r"worker 'worker1' gave it float64 of shape \(3, 6\)",
         lambda: stages(("worker1", Block, (0,)), ("worker2", nn.Linear, (5, 2)), sample=SAMPLE),
     ),
     (

@@ -80,7 +80,7 @@ class Watch(Function):
 
 
 class Mortal(nn.Module):
-    """A stage with a trap in its forward, in the gradients of its input and in those of its weights."""
+    """A stage with a trap in its forward, in its inputs' gradients and in its weights' gradients."""
 
     def __init__(self, stage: int) -> None:
         super().__init__()
