@@ -110,10 +110,11 @@ def octets_from_gpu(octets: np.ndarray[Any, np.dtype[np.uint8]], array: Array) -
         octets: The target, with as many bytes as `array` has.
         array: A CuPy array.
     """
-    cupy = _import_cupy(device_of(array))
-    with cupy.cuda.Device(_gpu_number(device_of(array))):
-        if array.nbytes:
-            fill_from_gpu(octets, array if array.flags.c_contiguous else array.copy(), cupy)
+    there: Any = array
+    with there.device:
+        if there.nbytes:
+            source = there if there.flags.c_contiguous else there.copy()
+            fill_from_gpu(octets, source, namespace(there))
 
 
 def array_beside(value: object, neighbour: Array) -> Array:

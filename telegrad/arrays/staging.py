@@ -76,30 +76,29 @@ def fill_from_gpu(octets: Octets, array: Array, cupy: Any) -> None:
 
     Args:
         octets: The target, with as many bytes as `array` has, one or more.
-        array: A C-contiguous CuPy array.
+        array: A C-contiguous CuPy array of the current device.
         cupy: The module `cupy`.
     """
     source: Any = array
+    places: list[_Place] = []  # kept until the stream has finished
     pending: tuple[_Place, slice] | None = None
-    with cupy.cuda.Device(source.device.id):
-        stream = cupy.cuda.get_current_stream()
-        copy, kind = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime.memcpyDeviceToHost
+    stream = cupy.cuda.get_current_stream()
+    copy, kind = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime.memcpyDeviceToHost
+    try:
         if _is_pinned(octets, cupy):
             copy(octets.ctypes.data, source.data.ptr, source.nbytes, kind, stream.ptr)
-            stream.synchronize()
             return
-        places = _places(source.nbytes, cupy)  # kept until the stream has finished
-        try:
-            for place, part in _pieces(places, source.nbytes):
-                start, size = source.data.ptr + part.start, part.stop - part.start
-                copy(place.memory.ptr, start, size, kind, stream.ptr)
-                place.done.record(stream)
-                if pending is not None:
-                    pending[0].done.synchronize()
-                    _empty(*pending, octets)
-                pending = place, part
-        finally:  # after an error, too: no transfer may outlive its pinned memory
-            stream.synchronize()
+        places += _places(source.nbytes, cupy)
+        for place, part in _pieces(places, source.nbytes):
+            start, size = source.data.ptr + part.start, part.stop - part.start
+            copy(place.memory.ptr, start, size, kind, stream.ptr)
+            place.done.record(stream)
+            if pending is not None:
+                pending[0].done.synchronize()
+                _empty(*pending, octets)
+            pending = place, part
+    finally:  # after an error, too: no transfer may outlive its pinned memory
+        stream.synchronize()
     if pending is not None:
         _empty(*pending, octets)
 
@@ -112,26 +111,26 @@ def fill_gpu(array: Array, octets: Octets, cupy: Any) -> None:
     """Copies bytes of host memory to an array in the current stream and waits for that stream.
 
     Args:
-        array: A contiguous CuPy array with as many bytes as `octets` has, one or more.
+        array: A contiguous CuPy array of the current device, with as many bytes as `octets` has,
+            one or more.
         octets: The source.
         cupy: The module `cupy`.
     """
     target: Any = array
-    with cupy.cuda.Device(target.device.id):
-        stream = cupy.cuda.get_current_stream()
-        copy, kind = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime.memcpyHostToDevice
+    places: list[_Place] = []
+    stream = cupy.cuda.get_current_stream()
+    copy, kind = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime.memcpyHostToDevice
+    try:
         if _is_pinned(octets, cupy):
             copy(target.data.ptr, octets.ctypes.data, target.nbytes, kind, stream.ptr)
-            stream.synchronize()
             return
-        places = _places(target.nbytes, cupy)
-        try:
-            for i, (place, part) in enumerate(_pieces(places, target.nbytes)):
-                if i > 1:
-                    place.done.synchronize()  # the GPU may still read the previous piece
-                start, size = target.data.ptr + part.start, part.stop - part.start
-                np.copyto(place.octets[:size], octets[part])
-                copy(start, place.memory.ptr, size, kind, stream.ptr)
-                place.done.record(stream)
-        finally:
-            stream.synchronize()
+        places += _places(target.nbytes, cupy)
+        for i, (place, part) in enumerate(_pieces(places, target.nbytes)):
+            if i > 1:
+                place.done.synchronize()  # the GPU may still read the previous piece
+            start, size = target.data.ptr + part.start, part.stop - part.start
+            np.copyto(place.octets[:size], octets[part])
+            copy(start, place.memory.ptr, size, kind, stream.ptr)
+            place.done.record(stream)
+    finally:
+        stream.synchronize()

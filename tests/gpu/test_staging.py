@@ -131,6 +131,29 @@ def test_shared_memory_is_registered_and_copied_at_once(
     assert registered() == 0
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("way", ["to the GPU", "to the host"])
+def test_an_interrupted_copy_has_ended_when_its_error_arrives(
+    stand_in_alone: Any, monkeypatch: pytest.MonkeyPatch, way: str, *, shared: bool
+) -> None:
+    xp = stand_in_alone
+    here = arrays.shared_empty(9, np.uint8) if shared else np.zeros(9, np.uint8)
+    there = xp.zeros(9, np.uint8)
+    copy = xp.cuda.runtime.memcpyAsync
+
+    def interrupted(*args: int) -> None:
+        copy(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(xp.cuda.runtime, "memcpyAsync", interrupted)
+    with watched() as seen, pytest.raises(KeyboardInterrupt):
+        if way == "to the GPU":
+            arrays.copy_into(there, here)
+        else:
+            arrays.octets_from_gpu(here, there)
+    assert seen.waits == ["synchronize"]  # else the memory may be unregistered during the copy
+
+
 def test_an_array_of_several_pieces(xp: Any) -> None:
     source = octets(2 * staging.PIECE_BYTES + 5)
     back = arrays.to_host(arrays.to_device(source, "cuda"))
