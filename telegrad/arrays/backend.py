@@ -27,6 +27,9 @@ __all__ = [
     "takes_ufuncs",
 ]
 
+UNREGISTERED: Final = 0
+"""cudaMemoryTypeUnregistered: host memory that CUDA does not know."""
+
 _LOADED: Final = sys.modules  # a name of this module, because most operations look here
 
 
@@ -37,7 +40,7 @@ def is_cupy(value: object) -> TypeGuard[Array]:
 
 
 def owns_memory(array: Any) -> bool:
-    """Returns True if the memory of a CuPy array comes from CuPy's pool: no other library lends it."""
+    """Returns True if a CuPy array's memory is of CuPy's pool: no other library lends it."""
     return type(array.data.mem).__name__ == "PooledMemory"
 
 
@@ -157,19 +160,23 @@ def _check_readable(value: Any, cupy: Any) -> None:
     A kernel that reads it would end the work of the whole process on that GPU.
     """
     pointer = value.__cuda_array_interface__["data"][0]
-    if pointer and not cupy.cuda.runtime.pointerGetAttributes(pointer).devicePointer:
+    if not pointer:  # an array without items
+        return
+    memory = cupy.cuda.runtime.pointerGetAttributes(pointer)
+    # The current GPU alone has a pointer for it; memory of another GPU is known by its type.
+    if not memory.devicePointer and memory.type == UNREGISTERED:
         raise ValueError(
-            f"a {type(value).__name__} says that it is on a GPU, and its address {pointer:#x} is in "
-            "host memory that no GPU reads; pass it as a NumPy array"
+            f"a {type(value).__name__} says that it is on a GPU, and its address {pointer:#x} is "
+            "in host memory that no GPU reads; pass it as a NumPy array"
         )
 
 
 def _check_aligned(array: Any) -> None:
-    """Raises ValueError for an address that GPUs cannot read items from; that, too, ends all work."""
+    """Raises ValueError for an address that GPUs cannot read items from; reading it ends all work."""
     items = array.dtype.alignment
     if items > 1 and (array.data.ptr % items or any(step % items for step in array.strides)):
         raise ValueError(
-            f"an array of {array.dtype} on a GPU is misaligned: its items lie at {array.data.ptr:#x} "
-            f"and in steps of {array.strides} bytes, not at multiples of {items}; copy its bytes to "
-            "an array of uint8, and view that"
+            f"an array of {array.dtype} on a GPU is misaligned: its items lie at "
+            f"{array.data.ptr:#x} and in steps of {array.strides} bytes, not at multiples of "
+            f"{items}; copy its bytes to an array of uint8, and view that"
         )

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
+    "DEVICE",
     "MemoryPointer",
     "OutOfMemoryError",
     "UnownedMemory",
@@ -36,7 +37,6 @@ __all__ = [
     "allocated",
     "finish",
     "full_after",
-    "in_host_memory",
     "is_pinned",
     "memory_at",
     "published",
@@ -45,10 +45,12 @@ __all__ = [
     "rest_of",
     "runtime",
     "take_memory",
+    "unreadable",
 ]
 
 HANDLE = struct.Struct("=qqqq32s")  # process, descriptor, size, serial number; 64 bytes
 FREED = 0xDD
+DEVICE = 2  # CUDA's type of memory of devices; that of host memory is 0
 _SERIALS = itertools.count(1)
 # Reentrant, as a collection of garbage frees memory wherever it happens, in blocks of this lock too.
 _LOCK = threading.RLock()
@@ -67,7 +69,7 @@ class OutOfMemoryError(MemoryError):
 
 
 _LEFT: list[int] = []  # arrays for which a device has memory left; empty: for any number
-_FOREIGN: set[int] = set()
+_UNREADABLE: dict[int, int] = {}  # CUDA's types of memory, by addresses
 
 
 @contextmanager
@@ -89,13 +91,13 @@ def take_memory() -> None:
 
 
 @contextmanager
-def in_host_memory(pointer: int) -> Iterator[None]:
-    """Lets an address be one of host memory that no device reads, inside a block."""
-    _FOREIGN.add(pointer)
+def unreadable(pointer: int, kind: int) -> Iterator[None]:
+    """Lets the current device read nothing at an address of a CUDA memory type, inside a block."""
+    _UNREADABLE[pointer] = kind
     try:
         yield
     finally:
-        _FOREIGN.discard(pointer)
+        del _UNREADABLE[pointer]
 
 
 @dataclass(slots=True)
@@ -366,7 +368,8 @@ def runtime(devices: int, before_copy: Callable[[], None]) -> types.SimpleNamesp
         memcpyDeviceToHost=2,
         memcpyHostToDevice=1,
         pointerGetAttributes=lambda pointer: types.SimpleNamespace(
-            devicePointer=0 if pointer in _FOREIGN else pointer
+            devicePointer=0 if pointer in _UNREADABLE else pointer,
+            type=_UNREADABLE.get(pointer, DEVICE),
         ),
         runtimeGetVersion=lambda: 13000,
     )

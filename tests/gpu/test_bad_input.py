@@ -16,7 +16,7 @@ from telegrad.arrays import batched_product
 from telegrad.errors import DecodeError, InvalidUseError, RemoteError
 from telegrad.testing import Cluster
 from tests.gpu.comparison import host, normal
-from tests.gpu.stand_in_memory import OutOfMemoryError, full_after, in_host_memory
+from tests.gpu.stand_in_memory import DEVICE, OutOfMemoryError, full_after, unreadable
 
 
 @pytest.fixture
@@ -96,10 +96,16 @@ def test_memory_of_the_host_that_is_said_to_be_a_gpus(xp: Any) -> None:
     foreign = Foreign(xp.ones(3))
     tg.as_tensor(foreign)
     with (
-        in_host_memory(foreign.__cuda_array_interface__["data"][0]),
+        unreadable(foreign.__cuda_array_interface__["data"][0], kind=0),
         pytest.raises(ValueError, match="a Foreign says .* in host memory that no GPU reads"),
     ):
         tg.as_tensor(foreign)
+
+
+def test_memory_of_a_gpu_that_the_current_one_does_not_read(xp: Any) -> None:
+    foreign = Foreign(xp.ones(3))
+    with unreadable(foreign.__cuda_array_interface__["data"][0], kind=DEVICE):
+        assert host(tg.as_tensor(foreign)).tolist() == [1.0] * 3
 
 
 def test_an_array_of_the_host_for_a_kernel(xp: Any) -> None:
@@ -167,7 +173,7 @@ def test_arrays_on_two_devices(three_gpus: Any) -> None:
         one + other
 
 
-# -- a GPU without memory left ----------------------------------------------------------------------
+# -- a GPU without memory left --------------------------------------------------------------------
 
 X, Y = normal(0, 6, 4, dtype=np.float32), np.arange(6) % 3
 
@@ -192,10 +198,10 @@ class Training:
         self.optimizer.step()
 
     def state(self) -> list[bytes]:
-        arrays = [host(p) for p in self.net.parameters()]
+        parameters = self.net.parameters()
         kept = self.optimizer.state_dict()["state"]
         values = [each[name] for _, each in sorted(kept.items()) for name in sorted(each)]
-        return [np.asarray(host(x) if arrays else x).tobytes() for x in (*arrays, *values)]
+        return [np.asarray(host(x)).tobytes() for x in (*parameters, *values)]
 
 
 MAKERS = [
