@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from telegrad import kernels, optim, tensor
 
-__all__ = ["FusedCase", "fused_cases", "torch_or_none"]
+__all__ = ["FusedCase", "fused_cases", "torch_or_none", "without_tf32"]
 
 SHAPE = (4096, 1024)  # tokens of a batch, width of the model
 DTYPES = ("float32", "float16")
+SHORT = tuple(map(np.dtype, ("float16", ml_dtypes.bfloat16)))  # of buckets that travel
 Run = Callable[[], object]
 
 
@@ -51,15 +55,31 @@ def torch_or_none() -> Any:
     return torch if torch.cuda.is_available() else None
 
 
+@contextmanager
+def without_tf32(torch: Any) -> Iterator[None]:
+    """Has cuDNN compute in float32 inside the block, as telegrad does; `torch` may be None."""
+    if torch is None:
+        yield
+        return
+    usual = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = usual
+
+
 def fused_cases(xp: Any, torch: Any = None, shape: tuple[int, int] = SHAPE) -> Iterator[FusedCase]:
     """Returns the rows on arrays of `xp`, CuPy.
 
     They come one by one, so that the arrays of one row are freed before those of the next are made.
     """
-    for dtype in DTYPES:
-        for make in CASES:
-            yield from make(xp, torch, shape, dtype)
-    yield from step_cases(xp, torch, shape[1])
+    with without_tf32(torch):
+        for dtype in DTYPES:
+            for make in CASES:
+                yield from make(xp, torch, shape, dtype)
+        yield from cast_cases(xp, torch, shape[1])
+        yield from step_cases(xp, torch, shape[1])
 
 
 def _arrays(xp: Any, torch: Any, dtype: str, *shapes: tuple[int, ...]) -> tuple[Any, Any]:
@@ -247,8 +267,51 @@ def parameter_shapes(width: int) -> list[tuple[int, ...]]:
     return [*tables, *vectors] * LAYERS
 
 
+def cast_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:
+    """Casts of a bucket of float32 to a short dtype with a factor, and back, as hooks do them.
+
+    CuPy before version 14 has no arrays of bfloat16, and so no rows of it.
+    """
+    size = sum(math.prod(each) for each in parameter_shapes(width))
+    (bucket,), (t_bucket,) = _arrays(xp, torch, "float32", (size,))
+    for short in SHORT:
+        try:
+            small = kernels.flatten([bucket], scale=0.5, dtype=short)
+        except (TypeError, ValueError):
+            continue
+        t_small = t_bucket.to(getattr(torch, short.name)) if torch else None
+
+        def ours(short: Any = short) -> object:
+            return kernels.flatten([bucket], scale=0.5, dtype=short)
+
+        def composed(short: Any = short) -> object:
+            return (bucket * np.float32(0.5)).astype(short)
+
+        def theirs(t_small: Any = t_small) -> object:
+            return t_bucket.to(t_small.dtype).div_(2)
+
+        def ours_back(small: Any = small) -> object:
+            return kernels.flatten([small], dtype="float32", out=bucket)
+
+        def theirs_back(t_small: Any = t_small) -> object:
+            return t_bucket.copy_(t_small)
+
+        moved, words = bucket.nbytes + small.nbytes, f"{size} float32"
+        yield FusedCase(
+            f"cast to {short.name}", words, moved, ours, composed, theirs if torch else None
+        )
+        yield FusedCase(
+            f"cast to {short.name}, back",
+            words,
+            moved,
+            ours_back,
+            lambda small=small: small.astype("float32"),  # type: ignore[misc]
+            theirs_back if torch else None,
+        )
+
+
 def step_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:
-    """What runs on all parameters. Torch's steps are fused, or by lists where it has no fused one."""
+    """Runs on all parameters. Torch's steps are fused, or by lists where it has no fused one."""
     shapes = parameter_shapes(width)
     arrays, tensors = _arrays(xp, torch, "float32", *shapes)
     size, moved = f"{len(shapes)} parameters float32", sum(x.nbytes for x in arrays)
@@ -375,6 +438,79 @@ def group_norm_cases(
         theirs,
     )
     yield FusedCase("group norm, back", size, 3 * moved, back, None, theirs_back)
+
+
+def window_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
+    """Convolution by windows of 3 x 3 and pooling by windows of 2 x 2, forward and backward.
+
+    They take as many items as batch norm. The time of a convolution contains that of its product.
+    """
+    channels = 64
+    n = max(1, shape[0] * shape[1] // (channels * 1024))
+    images, halves = (n, channels, 32, 32), (n, channels, 16, 16)
+    filters = channels, channels, 3, 3
+    arrays, (tx, tg, tw, th) = _arrays(xp, torch, dtype, images, images, filters, halves)
+    x, g, weight, half = arrays
+    sides = kernels.Windows((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    apart = kernels.Windows((2, 2), (2, 2), ((0, 0), (0, 0)), (1, 1))
+    _, places = kernels.max_pool2d(x, windows=apart)
+
+    def back() -> object:
+        of_x = kernels.conv2d_input(g, weight, windows=sides, shape=images)
+        return of_x, kernels.conv2d_weight(g, x, windows=sides, shape=filters)
+
+    def pooled() -> object:
+        rows = xp.maximum(x[..., ::2, :], x[..., 1::2, :])
+        return xp.maximum(rows[..., ::2], rows[..., 1::2])
+
+    theirs: dict[str, Run | None] = dict.fromkeys(("forward", "back", "pool", "pool back"))
+    if torch:
+        aten, pair, two = torch.ops.aten, [1, 1], [2, 2]
+        _, t_places = aten.max_pool2d_with_indices(tx, two, two)
+
+        def their_forward() -> object:
+            return torch.conv2d(tx, tw, None, 1, 1)
+
+        def their_back() -> object:
+            form = None, pair, pair, pair, False, [0, 0], 1, [True, True, False]
+            return aten.convolution_backward(tg, tx, tw, *form)
+
+        def their_pool_back() -> object:
+            form = two, two, [0, 0], pair, False
+            return aten.max_pool2d_with_indices_backward(th, tx, *form, t_places)
+
+        theirs = {
+            "forward": their_forward,
+            "back": their_back,
+            "pool": lambda: aten.max_pool2d_with_indices(tx, two, two),
+            "pool back": their_pool_back,
+        }
+    size, moved = _size(images, dtype), x.nbytes
+    yield FusedCase(
+        "convolution",
+        size,
+        2 * moved,
+        lambda: kernels.conv2d(x, weight, windows=sides),
+        None,
+        theirs["forward"],
+    )
+    yield FusedCase("convolution, back", size, 3 * moved, back, None, theirs["back"])
+    yield FusedCase(
+        "max pool",
+        size,
+        moved + half.nbytes + places.nbytes,
+        lambda: kernels.max_pool2d(x, windows=apart),
+        pooled,
+        theirs["pool"],
+    )
+    yield FusedCase(
+        "max pool, back",
+        size,
+        moved + half.nbytes + places.nbytes,
+        lambda: kernels.spread_places(half, places, windows=apart, shape=images),
+        None,
+        theirs["pool back"],
+    )
 
 
 def softmax_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Iterator[FusedCase]:
@@ -587,6 +723,7 @@ CASES = (
     layer_norm_cases,
     batch_norm_cases,
     group_norm_cases,
+    window_cases,
     softmax_cases,
     dropout_cases,
     attention_cases,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from scripts.gpu_fused import without_tf32
 from telegrad import arrays, nn, optim
 
 __all__ = ["SIZES", "SMALL", "StepSizes", "measure_steps"]
@@ -220,19 +221,6 @@ def time_step(xp: Any, run: Run) -> dict[str, float]:
     return dict(zip(("gpu", "wall", "host"), map(median, zip(*found, strict=True)), strict=True))
 
 
-@contextmanager
-def _without_tf32(torch: Any) -> Iterator[None]:
-    if torch is None:
-        yield
-        return
-    usual = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = usual
-
-
 def measure_steps(xp: Any, torch: Any = None, sizes: StepSizes = SIZES) -> list[dict[str, Any]]:
     """Times the steps; `xp` is CuPy, and `torch` None where it is not installed.
 
@@ -241,7 +229,7 @@ def measure_steps(xp: Any, torch: Any = None, sizes: StepSizes = SIZES) -> list[
         and `why` in words where one of them has no times.
     """
     rows = []
-    with _without_tf32(torch):
+    with without_tf32(torch):
         for case in step_cases(sizes):
             row: dict[str, Any] = {"what": case.what, "size": f"{case.size}, {case.dtype}"}
             row |= {"ours": None, "torch": None, "why": ""}

@@ -102,7 +102,8 @@ def test_fused_kernels_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(gpu_timing, name, int(name == "FEWEST"))
     rows = gpu_timing.measure_fused(xp, gpu_fused.fused_cases(xp, shape=(8, 16)), busy_bytes=64)
     names = ["gelu", "gelu tanh", "glu", "layer norm", "batch norm", "group norm", "softmax"]
-    names += ["cross entropy", "dropout"]
+    names += ["cross entropy", "dropout", "convolution", "max pool"]
+    names += [f"cast to {short}" for short in gpu_fused.SHORT]
     names += ["attention, causal", "attention in tiles, causal", "lstm"]
     others = {"embedding, back", "flatten", "joint norm"}
     others |= {f"{name} step" for name in gpu_fused.STEPS}
