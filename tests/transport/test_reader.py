@@ -1,9 +1,9 @@
 """The table of who reads: every interleaving of four actors, a signal, and telegrad's own loop.
 
 The model has the steps of the threads around the table, as `socket_reader` takes them: what is read
-is in the hand of a reader for a while, in which the role may move; whoever opens the gate of a thread
-that polls wakes it. A state from which nothing goes on, before all have what they wait for, is a
-message that was left unread or a wake-up that was lost.
+is in the hand of a reader for a while, in which the role may move; whoever opens the gate of a
+thread that polls wakes it. A state from which nothing goes on, before all have what they wait for,
+is a message that was left unread or a wake-up that was lost.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def of_waiter(world: World, actor: str) -> Iterator[World]:
 
 
 def of_holder(world: World) -> Iterator[World]:
-    """The first thread holds the role after its wait: it looks, or gives the role up, or loses it."""
+    """The first thread holds the role after its wait: it looks, or leaves the role, or loses it."""
     place, role = world.where("one"), world.role
     if place in (ENDS, LOOKS):
         after, _ = world.told(lambda role: role.wait_ends(ONE, holds=True))

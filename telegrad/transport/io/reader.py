@@ -79,8 +79,8 @@ class ReaderRole:
         if self.waiter not in (NOBODY, thread) and not self.held:
             self.shared = True
             return False
+        self.shared &= self._depth > 0
         self.waiter, self.holder, self.held = thread, Holder.WAITER, False
-        self.shared = self.shared and self._depth > 0
         self._depth += 1
         return True
 
@@ -95,10 +95,9 @@ class ReaderRole:
         assert self.waiter == thread
         self._depth -= 1
         if not self._depth:
-            self.held = holds and not self.shared
-            if not self.held:
-                self.waiter = NOBODY
-                self._settle()
+            self.held = True
+            if self.shared or not holds:
+                self.hold_ends()
 
     def hold_begins(self, thread: int) -> bool:
         """Records that a thread will wait soon; returns True if it holds the role now."""

@@ -43,9 +43,9 @@ from telegrad.transport.loop import LoopThread, handing_context
 __all__ = ["SocketReader", "Source", "Stay"]
 
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
-# Seconds of work between two waits for which a thread holds the role. Messages may wait for as long.
-# To wake another thread for each takes some 50 us of processor time, and a thread that computes loses
-# the interpreter's lock to it.
+# Seconds of work between two waits for which a thread holds the role. Messages may wait for as
+# long. To wake another thread for each takes some 50 us of processor time, and a thread that
+# computes loses the interpreter's lock to it.
 SHORT_SECONDS = 0.002
 SHORT_IN_A_ROW = 2  # pieces of such work; short and long ones may take turns
 
@@ -211,9 +211,8 @@ class SocketReader:
         a tick takes back what is held too long.
         """
         with self._role_lock:
-            if self._polls is None or self._closed:
-                return
-            if self._role.hold_begins(threading.get_ident()):
+            open_ = self._polls is not None and not self._closed
+            if open_ and self._role.hold_begins(threading.get_ident()):
                 self._holds += 1
                 self._arm()
 
