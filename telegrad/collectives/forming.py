@@ -77,7 +77,8 @@ class Attempt:
     Attributes:
         number: The number of the attempt at this worker, from 1.
         members: The members in the order of their ranks in the group.
-        lost: For shrink_group the ranks that are left out because they are lost; None for new_group.
+        lost: For shrink_group the ranks that are left out because they are lost; None for
+            new_group.
         asks: The backend and the thresholds that the call asks for; None for the thresholds of the
             first member.
         digest: A short name for the members in their order.
@@ -333,7 +334,7 @@ class Forming:
         return actions
 
     def _differ(self, attempt: Attempt, peer: WorkerInfo, theirs: FormMessage) -> list[Action]:
-        """Ends an attempt that a peer's does not fit; waits if the peer's lacks a loss known here."""
+        """Ends an attempt that a peer's does not fit, unless the peer's lacks a loss known here."""
         lost_there, lost_here = theirs.lost or (), attempt.lost or ()
         mine = tuple(rank for rank in attempt.ranks if rank not in lost_there)
         if mine != tuple(rank for rank in theirs.ranks if rank not in lost_here):

@@ -356,8 +356,8 @@ class GoneGroups:
 # Seconds for an operation: longer than any training step and most evaluations, so a rank that needs
 # longer is taken for lost.
 TIMEOUT = 1800.0
-# An operation that waits so many seconds most likely waits for a rank that does something else. A rank
-# that is late by half a minute is named, one that writes a checkpoint mostly is not.
+# An operation that waits so many seconds most likely waits for a rank that does something else. A
+# rank that is late by half a minute is named, one that writes a checkpoint mostly is not.
 WARN_AFTER = 20.0
 LEAST_WAIT = 0.001  # a wait takes seconds above 0
 AFTER_GIVEN_UP = "start it again; or if that rank has died since, name it in ranks_to_exclude"
@@ -507,7 +507,8 @@ class Groups:
         Raises:
             CollectiveMismatchError: A member forms another group instead.
             EvictedError: The job goes on without this worker.
-            WorkerLostError: Another member has given up this one: it lives, and is in another group.
+            WorkerLostError: Another member has given up this one: it lives, and is in another
+                group.
             CallTimeoutError: A member did not call in time.
         """
         limit = seconds(timeout, group.timeout)

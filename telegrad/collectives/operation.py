@@ -406,7 +406,7 @@ class Operation(Meeting, Generic[T]):
         return await self.group.sharing.enter(self)
 
     def hear(self, calls: Mapping[int, Signature | None]) -> None:
-        """Records that ranks have entered, as memory shows; with their calls, if these are known."""
+        """Records that ranks have entered, as memory shows, and their calls as far as known."""
         with self.group.state_lock:
             self.slot.heard.update(calls)
             self.slot.calls |= {r: call for r, call in calls.items() if call is not None}
@@ -444,7 +444,7 @@ class Operation(Meeting, Generic[T]):
         return self.slot.id.channel is not None and self.group.sharing.possible
 
     def _put(self, to: int, step: int, data: Buffer) -> bool:
-        """Puts short data of two ranks into the memory that they share; False if it must be sent."""
+        """Puts short data into the memory that two ranks share; False if it must be sent."""
         queues, nbytes = self.group.sharing.queues, memoryview(data).nbytes
         if nbytes > SHORT_BYTES or not queues.fits(to, nbytes):
             return False
@@ -624,7 +624,8 @@ def _nothing() -> None:
 # that can be compared: each would wait until its deadline. So a rank that has waited for a while
 # tells the others which operation it waits in. It also tells them if it is blocked: its main thread
 # waits there, and no other thread calls operations. Two blocked ranks, each in one that the
-# other has not entered, can never go on. Nor can one that forms a group with another that is blocked.
+# other has not entered, can never go on. Nor can one that forms a group with another that is
+# blocked.
 #
 #     rank 0: all_reduce on a ── blocked ──▶ rank 1, which has not entered it
 #     rank 1: all_reduce on b ── blocked ──▶ rank 0, which has not entered it
@@ -679,11 +680,11 @@ class CrossWaits:
                 self._other_callers.add(threading.current_thread())
 
     def blocking(self, awaited: object) -> AbstractContextManager[None]:
-        """Records, while its block runs, that this thread waits for an operation, or for a group."""
+        """Records, while its block runs, that this thread waits for an operation or a group."""
         return _Blocking(self, awaited) if threading.get_ident() == self._main else _NOT_MAIN
 
     def block(self, awaited: object) -> object:
-        """Records that the main thread waits; returns what it waited for before, as a handler may."""
+        """Records the wait of the main thread; returns its wait before, as a handler may wait."""
         with self._waits_lock:
             outer, self._blocked = self._blocked, awaited
         return outer

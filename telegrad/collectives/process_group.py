@@ -8,9 +8,9 @@ operations go on, as each member has entered them or will. A program that goes o
     1 ── 2 ── 3 ── 4 ── 5 ...       number 3 mismatches: 3, 4, 5 raise it, 1 and 2 complete
     a rank is lost: all raise it;   sends and receives: with any of these all raise it
 
-The deadline of a send or receive, or another error in it that is neither a mismatch nor a loss, ends
-the sends and receives of those two ranks and nothing else. A receive from any rank to which none has
-sent ends alone.
+The deadline of a send or receive, or another error in it that is neither a mismatch nor a loss,
+ends the sends and receives of those two ranks and nothing else. A receive from any rank to which
+none has sent ends alone.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class ProcessGroup:
         return Work(future, str(call.signature), self.where, blocking, arrival=arrival)
 
     def _routed(self, call: Call[T]) -> Call[T]:
-        """Returns the call with its arrays where they are needed: on the host, unless NCCL may run it."""
+        """Returns the call, its arrays on the host, unless NCCL may run it where they are."""
         if self.nccl is not None and call.on_device is not None:
             return self.nccl.route(call, call.on_device)
         for each in call.staged:
@@ -652,7 +652,7 @@ class ProcessGroup:
         _perform(actions)
 
     def _end_pair(self, over: int | OperationId, cause: BaseException) -> list[Callable[[], None]]:
-        """Ends the sends and receives with another rank, or a receive from any that none has sent to.
+        """Ends the sends and receives with a rank, or a receive from any that none has sent to.
 
         Returns:
             The actions to run without the lock; none if they were over before.

@@ -283,8 +283,8 @@ def check_array(verb: str, array: object, *, written: bool) -> Array:
 class Staged:
     """A user's array as algorithms need it: on the host, flat, contiguous.
 
-    It shares the array's own memory if that is possible; otherwise it is a copy. An array on a GPU is
-    copied by `stage`, or when `flat` is asked for first.
+    It shares the array's own memory if that is possible; otherwise it is a copy. An array on a GPU
+    is copied by `stage`, or when `flat` is asked for first.
 
     Args:
         array: An array of any strides, on any device.

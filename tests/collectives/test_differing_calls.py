@@ -1,4 +1,4 @@
-"""Ranks that differ in one argument of a verb: an error on every one, with the values of both sides.
+"""Ranks that differ in one argument of a verb: an error on each, with the values of both sides.
 
 Every verb of all ranks, each of its arguments, and each rank that may be the one that differs; over
 messages, in shared memory, by a backend of the user's, and between hosts.

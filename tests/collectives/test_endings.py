@@ -47,7 +47,7 @@ def ends_its_agent() -> list[str]:
 
 
 def test_every_wait_ends_with_the_agent() -> None:
-    """What came when the agent had just ended, or a group just made, waited: nothing ticks there."""
+    """What came when the agent had just ended, or a group was just made, waited: nothing ticks."""
     with Cluster(2) as cluster:
         cluster.run(remote_code.meet)
         said = cluster.call(0, ends_its_agent)

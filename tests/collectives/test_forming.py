@@ -259,7 +259,7 @@ class Shrinking(Simulation):
             self.under_way = [each for each in self.under_way if each[1] not in self.dead]
 
     def needs(self, r: int) -> bool:
-        """Tells whether a worker calls shrink_group (again), with the losses that it was told of."""
+        """Tells if a worker calls shrink_group (again), with the losses that it was told of."""
         attempt = self.current.get(r)
         if attempt is None:
             return True

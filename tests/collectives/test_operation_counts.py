@@ -60,8 +60,8 @@ print("counted", flush=True)
 rpc.shutdown()
 """
 
-# Functions of Python's, entries of the kernel, turns of telegrad's loop and wake-ups of threads, of one
-# operation on either rank. Some room is for heartbeats.
+# Functions of Python's, entries of the kernel, turns of telegrad's loop and wake-ups of threads, of
+# one operation on either rank. Some room is for heartbeats.
 LIMITS = {
     "all_reduce": (230, 9, 0.6, 0.2),
     "barrier": (170, 9, 0.6, 0.2),

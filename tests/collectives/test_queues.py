@@ -1,4 +1,4 @@
-"""Short messages between two ranks of a host: the queues in every order of accesses, real processes."""
+"""Short messages of two ranks of a host: queues in every order of accesses, real processes."""
 
 from __future__ import annotations
 

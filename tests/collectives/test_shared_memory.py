@@ -1,4 +1,4 @@
-"""Ranks that share memory: their meetings in every order of accesses, the algorithms, real processes."""
+"""Ranks that share memory: meetings in every order of accesses, algorithms, real processes."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_pieces_are_no_bigger_than_a_lane_wants_them() -> None:
 
 @pytest.mark.parametrize("in_order", [False, True])
 def test_what_has_a_receipt_is_cut_no_further(in_order: bool) -> None:
-    """It was complete when the carrier broke: its pieces go for nothing, but not those behind it."""
+    """It was complete when the carrier broke: its pieces would go for nothing, not those behind."""
     a, b = connected()
     for _ in range(2):
         buffers = [bytes(2 * PIECE_BYTES)]
@@ -424,8 +424,8 @@ def test_a_peer_that_forgot_is_not_the_one() -> None:
 class Promise(RuleBasedStateMachine):
     """Two ends, a control stream and two lanes; all break at any point and lose what is under way.
 
-    A copy of a piece that was claimed is no part of that: it ends whenever it likes, or is given back
-    whenever it likes.
+    A copy of a piece that was claimed is no part of that: it ends whenever it likes, or is given
+    back whenever it likes.
     """
 
     @initialize()

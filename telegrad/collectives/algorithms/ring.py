@@ -34,9 +34,9 @@ async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     Steps: 2 (n - 1). Each rank sends 2 (n - 1) messages, one in each step and all to the next rank;
     of blocks above 4 MiB one for each 4 MiB. They have about 2 (n - 1) / n B bytes for an array of
     B bytes. Exactly: all blocks but the (r + 1)-th, and all but the (r + 2)-th, where blocks differ
-    by one item at most. Only the first block is a copy; received data is reduced in place and handed
-    on. The results are bitwise equal, because each block is finished on one rank. `flat` is not
-    written before every rank has come.
+    by one item at most. Only the first block is a copy; received data is reduced in place and
+    handed on. The results are bitwise equal, because each block is finished on one rank. `flat` is
+    not written before every rank has come.
     """
     n, r = link.size, link.rank
     left, right = (r - 1) % n, (r + 1) % n

@@ -67,8 +67,8 @@ async def exchange(
 
     Meetings: 1 for n parts of at most (1 MiB - 32 KiB) / n. One more for each further 1 MiB / n of
     the longest part. If the parts are cut of one array, and have 1 MiB on each rank, one more: for
-    arrays of all ranks that were made in shared memory, 3 in all, or 4 the first time. Each byte for
-    another rank is copied in once, unless it lies there, and out once.
+    arrays of all ranks that were made in shared memory, 3 in all, or 4 the first time. Each byte
+    for another rank is copied in once, unless it lies there, and out once.
 
     Args:
         room: The ranks.
@@ -258,7 +258,7 @@ class _Sections:
         self._mine = 0 if len(parts) == 1 else room.rank
 
     def show(self, blocks: Sequence[Array], start: int, head: int) -> int:
-        """Copies the parts for others from a byte on into this rank's block; returns the byte after.
+        """Copies the parts for others from a byte on into its block; returns the byte after.
 
         Args:
             blocks: The blocks of all ranks.

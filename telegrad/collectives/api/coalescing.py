@@ -253,7 +253,7 @@ class Coalesced:
         )
 
     def send(self, async_op: bool, timeout: float | None) -> None:
-        """Ends the block: runs the operation in this thread, or starts it; without calls, neither."""
+        """Ends the block: runs the operation in this thread, or starts it, if it has calls."""
         self.open = False
         if not self._pieces:
             done = new_future(None, "coalesced()")

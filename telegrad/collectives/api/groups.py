@@ -210,8 +210,8 @@ def new_group(
     Raises:
         TypeError: `ranks` is no sequence of integers.
         ValueError: `ranks` is empty, has a rank twice, or has a rank that the job does not have.
-        CollectiveMismatchError: A member passed other ranks, thresholds or another backend, or waits
-            in an operation for this one; raised on all members of both groups.
+        CollectiveMismatchError: A member passed other ranks, thresholds or another backend, or
+            waits in an operation for this one; raised on all members of both groups.
         WorkerLostError: A member is lost.
         CallTimeoutError: A member did not call it in time.
         NotInitializedError: No agent runs here.

@@ -290,8 +290,8 @@ def reduce_scatter_single(
         async_op: If True, returns a Work at once, whose value is the result; the arrays belong to
             the Work until it is done.
         timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
-        split_sizes: The length of each rank's part of the first axis, by rank in the group, the same
-            on every rank; None for equal parts.
+        split_sizes: The length of each rank's part of the first axis, by rank in the group, the
+            same on every rank; None for equal parts.
         label: A name for this operation in errors; the same on every rank.
 
     Returns:

@@ -1,7 +1,8 @@
 """The backend of ranks that have a GPU each: NCCL runs the operations on the GPUs' arrays.
 
-A method enqueues and returns: it waits for no GPU. It may be called once all ranks are known to have
-entered the same operation, as NCCL compares nothing and a kernel without its counterparts never ends.
+A method enqueues and returns: it waits for no GPU. It may be called once all ranks are known to
+have entered the same operation, as NCCL compares nothing and a kernel without its counterparts
+never ends.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class OnDevice(Generic[T]):
 class NcclBackend(Backend):
     """The backend of one operation.
 
-    Its arrays are those of the caller: of CuPy, of any shape and strides, on the communicator's GPU.
+    Its arrays are those of the caller: of CuPy, of any shape and strides, on the communicator's
+    GPU.
 
     Args:
         link: The operation; all ranks have entered it.

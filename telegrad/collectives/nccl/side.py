@@ -5,7 +5,8 @@
 
 That round of messages also compares the calls. So a kernel is enqueued once every rank is known to
 have entered the same operation, and waits for the others' work alone, not for their programs. If a
-rank is lost after that, or a deadline passes, the kernel may wait for ever: `ncclCommAbort` ends it.
+rank is lost after that, or a deadline passes, the kernel may wait for ever: `ncclCommAbort` ends
+it.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ Its rank alone writes to it, but for the marks, and what receivers write to the 
 
 A rank that has come to a step writes the step's number into its board, last, and looks at those of
 the others. Steps count up over all operations of the group, and every rank takes the same ones. A
-rank cannot pass a step before all have come to it, so two blocks, two digests and two notes, used in
-turn, are enough: whoever writes the one of step k + 2 knows that all ranks have come to k + 1, and are done
-with k.
+rank cannot pass a step before all have come to it, so two blocks, two digests and two notes, used
+in turn, are enough: whoever writes the one of step k + 2 knows that all ranks have come to k + 1,
+and are done with k.
 
 A rank that has looked for long enough sleeps until a message comes:
 
     writes `sleeps`; looks once more; sleeps        the last to come: writes its step; reads `sleeps`
 
-Whichever order these have, the sleeper sees the step or the other one sees the sleeper. That needs a
-fence between the write and the read of each, and writes that others see in their order, as x86-64
+Whichever order these have, the sleeper sees the step or the other one sees the sleeper. That needs
+a fence between the write and the read of each, and writes that others see in their order, as x86-64
 has them.
 """
 
@@ -62,7 +62,7 @@ def has_order() -> bool:
 
 @cache
 def digest_of(signature: Signature) -> int:
-    """Returns a number for a call, above 0: the same for calls that fit each other, and no others."""
+    """Returns a number above 0 for a call: the same for calls that fit each other, no others."""
     said = repr(signature.compared()).encode()
     return int.from_bytes(blake2b(said, digest_size=WORD).digest(), "little") or 1
 

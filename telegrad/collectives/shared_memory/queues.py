@@ -71,7 +71,7 @@ class Queue:
         return self._words[WRITTEN] == self._taken
 
     def take(self) -> bytearray:
-        """Removes the next message of a queue that is not empty; raises DecodeError for other bytes."""
+        """Removes the next message of a queue that has one; raises DecodeError for other bytes."""
         start = self._taken + LENGTH_BYTES
         length = int.from_bytes(self._read(self._taken, LENGTH_BYTES), "little")
         if length > RING_BYTES - LENGTH_BYTES:

@@ -60,7 +60,7 @@ class Meeting(Link):
 
     @abstractmethod
     def hear(self, calls: Mapping[int, Signature | None]) -> None:
-        """Records that ranks have entered, as memory shows; with their calls, if these are known."""
+        """Records that ranks have entered, as memory shows, and their calls as far as known."""
 
     @abstractmethod
     def tell_call(self) -> None:
