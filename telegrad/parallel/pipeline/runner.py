@@ -209,8 +209,11 @@ class StageRunner:
             del known[old]
 
     def copies(self) -> dict[int, dict[int, StateCopy]]:
-        """Returns the copies kept here, by place (-1 for this one) and number."""
-        return self._copies
+        """Returns the copies kept here, by place (-1 for this one) and number.
+
+        A neighbour may still hand one over, from a step of the optimizer that has failed elsewhere.
+        """
+        return {place: dict(known) for place, known in list(self._copies.items())}
 
     def set_training(self, mode: bool) -> None:
         """Sets the mode of each stage."""

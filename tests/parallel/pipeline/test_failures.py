@@ -26,7 +26,7 @@ from telegrad.errors import (
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import places
 from telegrad.parallel.pipeline.mailbox import Mailboxes
-from telegrad.parallel.pipeline.runner import StageRunner
+from telegrad.parallel.pipeline.runner import StageRunner, StateCopy
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import held_references, wait_until_gone
@@ -371,6 +371,15 @@ def lose_in_a_copy(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_that_is_lost_with_a_copy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with Cluster(4, options=rpc.RpcOptions(lost_after=2.0, timeout=30.0)) as cluster:
         cluster.call(0, lose_in_a_copy, cluster, monkeypatch)
+
+
+def test_copies_that_are_handed_out_stay_as_they_are() -> None:
+    runner = StageRunner({})
+    runner.keep(1, 0, StateCopy({}, []))
+    found = runner.copies()
+    runner.keep(2, 0, StateCopy({}, []))
+    runner.keep(2, -1, StateCopy({}, []))
+    assert {place: list(known) for place, known in found.items()} == {0: [1]}
 
 
 def load_and_lose(cluster: Cluster) -> None:
