@@ -3,8 +3,8 @@
     GPU    writes two numbers to a place in host memory, if something is wrong
     host   reads the places after each wait, which costs no further one, and raises
 
-Each pair of numbers is read and cleared while a GPU may write its second one. That one is then lost,
-or reported by itself at the next wait; the first error is raised in any case.
+Each pair of numbers is read and cleared while a GPU may write its second one. That one is then
+lost, or reported by itself at the next wait; the first error is raised in any case.
 
 The places belong to the process, as the GPU's memory does: the code that waits need not be the code
 that has started the work.

@@ -1,7 +1,8 @@
 """Products of many matrices at once by cuBLAS, without copies of arrays that are merely turned.
 
 CuPy's `matmul` copies an operand that is not contiguous, and computes float16 in float32, with
-copies of both operands and of the result. cuBLAS takes turned matrices and short floats as they are.
+copies of both operands and of the result. cuBLAS takes turned matrices and short floats as they
+are.
 """
 
 from __future__ import annotations

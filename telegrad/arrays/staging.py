@@ -80,7 +80,6 @@ def fill_from_gpu(octets: Octets, array: Array, cupy: Any) -> None:
         cupy: The module `cupy`.
     """
     source: Any = array
-    places: list[_Place] = []  # kept until the stream has finished
     pending: tuple[_Place, slice] | None = None
     stream = cupy.cuda.get_current_stream()
     copy, kind = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime.memcpyDeviceToHost
@@ -88,7 +87,7 @@ def fill_from_gpu(octets: Octets, array: Array, cupy: Any) -> None:
         if _is_pinned(octets, cupy):
             copy(octets.ctypes.data, source.data.ptr, source.nbytes, kind, stream.ptr)
             return
-        places += _places(source.nbytes, cupy)
+        places = _places(source.nbytes, cupy)  # kept until the stream has finished
         for place, part in _pieces(places, source.nbytes):
             start, size = source.data.ptr + part.start, part.stop - part.start
             copy(place.memory.ptr, start, size, kind, stream.ptr)
@@ -117,14 +116,13 @@ def fill_gpu(array: Array, octets: Octets, cupy: Any) -> None:
         cupy: The module `cupy`.
     """
     target: Any = array
-    places: list[_Place] = []
     stream = cupy.cuda.get_current_stream()
     copy, kind = cupy.cuda.runtime.memcpyAsync, cupy.cuda.runtime.memcpyHostToDevice
     try:
         if _is_pinned(octets, cupy):
             copy(target.data.ptr, octets.ctypes.data, target.nbytes, kind, stream.ptr)
             return
-        places += _places(target.nbytes, cupy)
+        places = _places(target.nbytes, cupy)
         for i, (place, part) in enumerate(_pieces(places, target.nbytes)):
             if i > 1:
                 place.done.synchronize()  # the GPU may still read the previous piece

@@ -24,7 +24,7 @@ Place: TypeAlias = tuple[int, Any]
 
 
 def current_place(array: Any) -> Place | None:
-    """Returns an array's GPU, and the stream in which this thread works there now; None on the host."""
+    """Returns an array's GPU, and the stream in which this thread works there; None on the host."""
     if not is_cupy(array):
         return None
     made: Any = array

@@ -9,8 +9,9 @@ result lacks. p counts windows; ckk counts channels and places in a window.
     conv2d_input     columns[n, ckk, p] = weight[o, ckk] * gradient[n, o, p], added into the input
 
 The columns are made for as many images at a time as fit into 2 MB, so the memory beside input and
-output is small. For CuPy arrays, one launch makes the columns, and one adds them into the input. The three functions are the derivatives of one trilinear form: each is linear in
-both of its arguments.
+output is small. For CuPy arrays, one launch makes the columns, and one adds them into the input.
+The three functions are the derivatives of one trilinear form: each is linear in both of its
+arguments.
 """
 
 from __future__ import annotations

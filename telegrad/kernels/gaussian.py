@@ -1,6 +1,6 @@
-"""The Gaussian error linear unit of D. Hendrycks and K. Gimpel (2016), `x * Phi(x)`, and gated units.
+"""The Gaussian error linear unit, `x * Phi(x)`, and gated units.
 
-Phi is the distribution function of the standard normal distribution. NumPy has neither Phi nor an
+The first is that of D. Hendrycks and K. Gimpel, "Gaussian error linear units" (2016). Phi is the distribution function of the standard normal distribution. NumPy has neither Phi nor an
 error function, so this file follows J. L. Schonfelder, "Chebyshev expansions for the error and
 related functions" (1978). For z >= 0, exp(z**2) * erfc(z) is a polynomial in t = (z - 2) / (z + 2).
 The coefficients below are its Chebyshev interpolation, computed with 50 digits and written in

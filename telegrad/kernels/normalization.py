@@ -283,7 +283,7 @@ def _added(parts: Any, options: dict[str, Any]) -> Any:
 
 
 def _blocks_each(x: Any, sizes: Shape, over: Over) -> int:
-    """Returns the number of blocks that share the items of one channel or group; 1 for short rows."""
+    """Returns the number of blocks that share the items of one channel or group; 1 for rows."""
     a, b, c = sizes
     if _is_rows(over) or not b or a * c * x.itemsize < _LONG_BYTES:
         return 1

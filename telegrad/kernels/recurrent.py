@@ -100,7 +100,8 @@ def recurrence_forward(
     gates = gates.reshape(len(gates), *x.shape[:2], hidden)
     # Copied into C order: with few rows, a product with a transposed matrix takes half as long
     # again.
-    return cell.forward(gates, states, outer.swapaxes(1, 2).copy(), inside)  # type: ignore[no-any-return]
+    weights = outer.swapaxes(1, 2).copy()
+    return cell.forward(gates, states, weights, inside)  # type: ignore[no-any-return]
 
 
 def recurrence_backward(

@@ -54,7 +54,7 @@ class ndarray:
     def __init__(
         self, host: Any, dtype: Any = float, memptr: Any = None, *, view: bool = False
     ) -> None:
-        """Takes an array of the host; with `memptr`, as CuPy's, the shape of one that lies there."""
+        """Takes an array of the host; with `memptr`, as CuPy, the shape of one that lies there."""
         if memptr is None and not view:
             take_memory()
         self.number: int = current_device()
@@ -420,7 +420,8 @@ for _name, _unary in {
 
 _UFUNCS = """arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt copysign cosh deg2rad
     degrees divmod exp2 fabs float_power floor_divide fmax fmin fmod frexp heaviside hypot ldexp
-    log10 log2 logaddexp logaddexp2 modf rad2deg radians reciprocal sinh tan absolute add bitwise_and bitwise_or bitwise_xor ceil
+    log10 log2 logaddexp logaddexp2 modf rad2deg radians reciprocal sinh tan absolute add
+    bitwise_and bitwise_or bitwise_xor ceil
     conjugate cos divide equal exp expm1 floor left_shift nextafter right_shift
     greater greater_equal invert isfinite isinf isnan less less_equal log log1p logical_and
     logical_not logical_or logical_xor matmul maximum minimum multiply negative not_equal positive

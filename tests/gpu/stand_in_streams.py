@@ -102,7 +102,7 @@ def _report(race: str) -> None:
 
 
 class Memory:
-    """The memory of an array and of its views; with `shared`, the host's, in which nothing is ordered."""
+    """The memory of an array and of its views; with `shared`, the host's, which nothing orders."""
 
     __slots__ = ("home", "shared", "used", "written")
 

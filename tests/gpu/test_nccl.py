@@ -612,7 +612,7 @@ def without_a_connection(xp: Any) -> str:
 
 
 def test_gpus_that_cannot_be_connected(standing_in: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank has an error; nothing ends the waits of the others inside NCCL, but those of the verbs."""
+    """One rank has an error, which ends the waits of the others in verbs; nothing ends NCCL's."""
     real = stand_in_nccl.nccl.NcclCommunicator
 
     def connect(size: int, unique_id: bytes, rank: int) -> Any:

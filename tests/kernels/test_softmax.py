@@ -125,11 +125,11 @@ def test_the_host_tells_of_it_later(cupy: Any) -> None:
 @pytest.mark.parametrize("shape", [(5, 3), (2, 3, 4)])
 def test_losses_of_nn(cupy: Any, shape: Any, ignored: int, reduction: str) -> None:
     x, labels = normal(0, *shape), np.arange(np.prod(shape) // 3).reshape(shape[0], *shape[2:]) % 3
-    given = {"reduction": reduction, "ignore_index": ignored}
+    given: Any = {"reduction": reduction, "ignore_index": ignored}
     here = tensor(x, requires_grad=True)
     there = tensor(cupy.asarray(x), requires_grad=True)
-    loss: Any = nn.functional.cross_entropy(there, cupy.asarray(labels), **given)  # type: ignore[arg-type]
-    wanted: Any = nn.functional.cross_entropy(here, labels, **given)  # type: ignore[arg-type]
+    loss: Any = nn.functional.cross_entropy(there, cupy.asarray(labels), **given)
+    wanted: Any = nn.functional.cross_entropy(here, labels, **given)
     agree(cupy, loss.data, wanted.data)
     loss.sum().backward()
     wanted.sum().backward()

@@ -246,8 +246,8 @@ def _misfit(name: str, parameter: str, value: Any, *, pointer: bool = False) -> 
         return ValueError(f"{parameter} of {name} is not contiguous; copy it first")
     if pointer:
         return ValueError(
-            f"{parameter} of {name} is misaligned: its address {value.data.ptr:#x} is no multiple of "
-            f"{value.itemsize} bytes"
+            f"{parameter} of {name} is misaligned: its address {value.data.ptr:#x} is no multiple "
+            f"of {value.itemsize} bytes"
         )
     if is_cupy(value):
         return TypeError(f"{parameter} of {name} is a number, not an array")
