@@ -7,8 +7,8 @@
               1    no GPU, no CuPy, or something failed; the words say which, and what to do
 
 `--write` puts the tables into docs/gpu.md. Nothing is installed and nothing is fetched. The first of
-these interpreters that has all that is needed is used, with telegrad as it lies in this checkout: this
-one, $PYTHON, python3, and that of the virtual environment.
+these interpreters that has all that is needed is used, with telegrad of this checkout: this one,
+$PYTHON, python3, and that of the virtual environment.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _entry(file: str, name: str, outcome: str, seconds: float, message: str) -> 
 
 
 def run_timings(python: str) -> dict[str, Any]:
-    """Times the kernels; returns what scripts/gpu_timing.py printed last, and words if it failed."""
+    """Times the kernels; returns what scripts/gpu_timing.py printed last, and its error if any."""
     command = [python, str(ROOT / "scripts" / "gpu_timing.py")]
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as said:
         error = ""
@@ -389,7 +389,7 @@ def _beside(ours: float | None, torch: float | None) -> list[str]:
 
 
 def measured(result: dict[str, Any]) -> str:
-    """Says what docs/gpu.md says of a run: where it was, the tests, and the times but for pieces."""
+    """Says what docs/gpu.md says of a run: its machine, the tests, and the times but for pieces."""
     machine, tests, timings = result["machine"], result["tests"], result["timings"]
     counts = Counter(test["outcome"] for test in tests)
     said = (

@@ -172,7 +172,7 @@ def _check_readable(value: Any, cupy: Any) -> None:
 
 
 def _check_aligned(array: Any) -> None:
-    """Raises ValueError for an address that GPUs cannot read items from; reading it ends all work."""
+    """Raises ValueError for an address that GPUs cannot read; a kernel there ends all work, too."""
     items = array.dtype.alignment
     if items > 1 and (array.data.ptr % items or any(step % items for step in array.strides)):
         raise ValueError(

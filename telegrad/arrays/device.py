@@ -241,8 +241,8 @@ def _find_gpu(device: str) -> tuple[int, Any]:
         if OLD_DRIVER in str(error):
             needed, here = runtime.runtimeGetVersion(), runtime.driverGetVersion()
             raise InvalidUseError(
-                f"device {device!r} needs a driver for CUDA {_version(needed)}, for which this CuPy "
-                f"is made; this driver knows CUDA {_version(here)}: install a newer driver, or "
+                f"device {device!r} needs a driver for CUDA {_version(needed)}, for which this "
+                f"CuPy is made; this driver knows CUDA {_version(here)}: install a newer driver, or "
                 f"pip install 'telegrad[cuda{here // 1000}x]'"
             ) from error
         raise InvalidUseError(f"device {device!r} cannot be used: {error}") from error

@@ -6,15 +6,15 @@ It is no GPU and no emulator of one. It finds what CuPy would refuse or answer w
     a + numpy_array                TypeError: no implicit copy to the GPU
     np.add(a, a), np.sum(a)        by way of the protocols, to the function of that name here
     a.sum(), a[0], a.max()         arrays of no axes, never NumPy scalars
-    a[mask] = numpy_array          TypeError (CuPy takes some such values; nothing here relies on it)
+    a[mask] = numpy_array          TypeError (CuPy takes some such values; telegrad relies on none)
     a + tensor                     left to Tensor only if `tensor.__array_ufunc__` is None
     np.add(a, tensor)              computed here if the Tensor has a CUDA array interface
     np.mean(a, where=mask)         TypeError: only CuPy's arguments (stand_in_signatures.py)
     np.linalg.eigh(a)              vectors with other signs than LAPACK's
 
-Its `cuda` part has one device, or as many as are asked for, streams and events that know the order of
-work (`stand_in_streams`), memory that processes share, and NCCL between threads. Arrays are made on
-the thread's current device; views stay where they are.
+Its `cuda` part has one device, or as many as are asked for, streams and events that know the order
+of work (`stand_in_streams`), memory that processes share, and NCCL between threads. Arrays are made
+on the thread's current device; views stay where they are.
 
 Functions that CuPy has and telegrad does not use are missing on purpose: a new use is noticed.
 """
@@ -429,8 +429,8 @@ _UFUNCS = """arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt copysign 
 
 _FUNCTIONS = """result_type amax amin broadcast_arrays cumprod nanmax nanmin nanstd nanvar
     real_if_close sinc std var all allclose angle any argmax argmin argpartition argsort array_equal
-    array_split bincount broadcast_to concatenate convolve copyto count_nonzero cross cumsum diagonal
-    diff dot einsum empty_like expand_dims flatnonzero full_like histogram i0 imag inner
+    array_split bincount broadcast_to concatenate convolve copyto count_nonzero cross cumsum
+    diagonal diff dot einsum empty_like expand_dims flatnonzero full_like histogram i0 imag inner
     intersect1d isclose isin max mean median min moveaxis nan_to_num ndim nonzero ones_like
     outer pad prod ravel real roll searchsorted shape size split stack sum take_along_axis
     tensordot tril triu unique unwrap zeros_like"""

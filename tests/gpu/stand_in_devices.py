@@ -1,4 +1,4 @@
-"""The `cuda` part of the stand-in for CuPy: devices; streams and memory are in files of their own."""
+"""The `cuda` part of the stand-in for CuPy: devices. Streams and memory have their own files."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Memory of the stand-in for CuPy: of its devices, shared between processes; and pinned memory.
 
-As strict as CUDA's documentation. A handle stands for a whole allocation, is opened by other processes
-alone, and not after that one has ended or freed it; what is opened twice is one mapping with a count;
-copies that are not waited for go to pinned memory and from it. What is freed is overwritten, so that
-whoever reads it all the same gets garbage.
+It is as strict as CUDA's documentation. A handle stands for a whole allocation. Other processes alone
+open it, and not after the process that made it has ended or freed the memory. An allocation that is
+opened twice is one mapping with a count. Copies that are not waited for go to pinned memory and from
+it. Freed memory is overwritten, so that whoever reads it all the same gets garbage.
 
     STAND_IN_IPC=no-export    memory cannot be shared, as on a Tegra
     STAND_IN_IPC=no-import    what others share cannot be opened, as in another container
@@ -52,7 +52,7 @@ HANDLE = struct.Struct("=qqqq32s")  # process, descriptor, size, serial number; 
 FREED = 0xDD
 DEVICE = 2  # CUDA's type of memory of devices; that of host memory is 0
 _SERIALS = itertools.count(1)
-# Reentrant, as a collection of garbage frees memory wherever it happens, in blocks of this lock too.
+# Reentrant: a collection of garbage frees memory wherever it happens, in blocks of this lock too.
 _LOCK = threading.RLock()
 
 
@@ -145,7 +145,7 @@ def published(array: Any, number: int, memory: Any) -> int:
 
 
 def memory_at(pointer: int) -> tuple[Any, int, Any]:
-    """Returns the array whose address was asked for last, its device, and the memory that it has."""
+    """Returns the array whose address was asked for last, its device, and its memory."""
     with _LOCK:
         reference, number, memory = _PUBLISHED.get(pointer, (lambda: None, -1, None))
     array = reference()

@@ -1,19 +1,19 @@
-"""Streams and events of the stand-in for CuPy: which work comes after which, and when the host waits.
+"""Streams and events of the stand-in for CuPy: the order of work, and the waits of the host.
 
 Every piece of work has a number in its stream. A stream knows, for each stream, up to which number
 the work there is done before its own next piece: a vector clock. An event keeps a copy of a clock.
 
     a stream waits for an event     it learns what the event knows
     the host waits                  all streams learn it
-    the null stream                 waits for all streams but those with non_blocking, and they for it
+    the null stream                 waits for streams without non_blocking, and they for it
 
 A race is an array that a stream uses although it does not come after the array's last write; or
 memory that goes back to the pool while a stream may still use it, other than the one that it was
 allocated in (CuPy's pool gives it to the next array of that one).
 
 Work is done at once, when it is launched; but a Kernel is done later. What is launched behind one
-waits for it, in the thread that launches it. What reads on a stream that does not come after it finds
-what was there before.
+waits for it, in the thread that launches it. What reads on a stream that does not come after it
+finds what was there before.
 """
 
 from __future__ import annotations
