@@ -76,16 +76,15 @@ def normalize(
     xp = namespace(x)
     wide: Any = computing_dtype(x.dtype)
     given = [part.dtype for part in (x, weight, bias) if part is not None]
-    view: Any = _view(x, over)
-    a, b, c = view.shape
+    sizes = a, b, c = _sizes(x.shape, over)
     y: Any = xp.empty(x.shape, np.result_type(*given))
     scale, mean, variance = (xp.empty((1, b, 1), wide) for _ in range(3))
     if is_cupy(x):
         made = (y, scale, mean, variance)
-        _launch_forward(x, view.shape, weight, bias, made, over, eps, centred=centred)
+        _launch_forward(x, sizes, weight, bias, made, over, eps, centred=centred)
     else:
-        target = _view(y, over)
-        factor, shift = (_per_item(part, view.shape, over) for part in (weight, bias))
+        view, target = _view(x, over), _view(y, over)
+        factor, shift = (_per_item(part, sizes, over) for part in (weight, bias))
         for group in _groups(view):
             items = view[:, group]
             mean[0, group, 0] = _total(items, wide) / (a * c) if centred else 0.0
@@ -242,8 +241,7 @@ def _launch_backward(
     given: Any, weight: Any, result: Any, over: Over, *, centred: bool, parameters: bool
 ) -> Any:
     g, x, mean, scale = given
-    sizes = _view(x, over).shape
-    b, c = sizes[1:]
+    sizes = _, b, c = _sizes(x.shape, over)
     wide, xp = scale.dtype, namespace(x)
     dtype = wide if weight is None else weight.dtype
     own = _own_shape(x.shape, over)
@@ -323,15 +321,20 @@ def _is_rows(over: Over) -> bool:
     return isinstance(over, int)
 
 
-def _view(x: Any, over: Over) -> Any:
-    shape = x.shape
+def _sizes(shape: Shape, over: Over) -> tuple[int, int, int]:
+    """Returns the lengths of the three axes."""
     if over is None:
-        return x.reshape(shape[0], shape[1], math.prod(shape[2:]))
+        return shape[0], shape[1], math.prod(shape[2:])
     if over == "groups":
-        return x.reshape(shape[0] * shape[1], shape[2], math.prod(shape[3:])).swapaxes(0, 1)
-    return x.reshape(
-        1, math.prod(shape[: len(shape) - over]), math.prod(shape[len(shape) - over :])
-    )
+        return shape[2], shape[0] * shape[1], math.prod(shape[3:])
+    first = len(shape) - over
+    return 1, math.prod(shape[:first]), math.prod(shape[first:])
+
+
+def _view(x: Any, over: Over) -> Any:
+    """Returns the three axes; a copy if `x` does not lie in C order."""
+    a, b, c = _sizes(x.shape, over)
+    return x.reshape(b, a, c).swapaxes(0, 1) if over == "groups" else x.reshape(a, b, c)
 
 
 def _own_shape(shape: Shape, over: Over) -> Shape:
