@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -127,6 +129,32 @@ def test_shared_memory_is_registered_and_copied_at_once(
     assert len(copies.sizes) == (9 if refused else 3)
     assert registered() == (0 if refused else 2)
     del source, back
+    gc.collect()
+    assert registered() == 0
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_threads_that_register_shared_memory_at_once(
+    stand_in_alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = stand_in_alone.cuda.runtime
+    register, begun = runtime.hostRegister, threading.Barrier(2, timeout=60)
+
+    def together(*args: int) -> None:
+        begun.wait()
+        register(*args)  # CUDA tells one of both that it is done already
+
+    monkeypatch.setattr(runtime, "hostRegister", together)
+    source = arrays.shared_empty(2 * PIECE, np.uint8)
+    source[...] = octets(2 * PIECE)
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(arrays.to_device, source, "cuda") for _ in range(2)]
+        assert all((host(each.result()) == source).all() for each in found)
+    copies = Copies(stand_in_alone, monkeypatch)
+    arrays.to_device(source, "cuda")  # registers nothing: nobody else would come
+    assert copies.sizes == [source.nbytes]  # and it is known to be registered
+    assert registered() == 1
+    del source
     gc.collect()
     assert registered() == 0
 
