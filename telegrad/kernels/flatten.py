@@ -19,7 +19,7 @@ __all__ = ["flatten", "scaled", "unflatten"]
 
 _KERNEL: Final = Kernel("flatten", "flatten")
 _WORDS: Final = {
-    1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "uint4"
+    1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "Pair"
 }  # fmt: skip
 _ALONE: Final = (np.float32, np.float64)  # CuPy rounds their products as the kernel does
 _SHORT: Final = ("float32", "float16", "bfloat16")

@@ -41,7 +41,6 @@ typedef uint3 dim3;
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct uint2 { unsigned x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct Table;  // of common.cuh
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;

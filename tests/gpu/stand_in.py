@@ -269,6 +269,9 @@ class ndarray:
         self.of_host.fill(_host(value))
         self.memory.write()
 
+    def view(self, dtype: Any) -> ndarray:
+        return self._view(self.array.view(dtype))
+
     def reshape(self, *shape: Any) -> ndarray:
         return self._viewed(lambda array: array.reshape(*shape))
 

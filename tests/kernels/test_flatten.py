@@ -100,6 +100,18 @@ def test_any_items_are_copied(cupy: Any, dtype: Any) -> None:
         np.testing.assert_array_equal(host(kernels.flatten(there, scale=scale)), expected)
 
 
+def test_complex_numbers_at_a_multiple_of_eight_bytes(cupy: Any) -> None:
+    """A GPU refuses to read 16 bytes at once elsewhere than at a multiple of 16; a CPU does not."""
+    values = [normal(i, 2 * n) for i, n in enumerate((1, 2, 5))]
+    there = []
+    for each in values:
+        made = cupy.zeros(len(each) + 1)[1:]
+        made[...] = cupy.asarray(each)
+        there.append(made.view(np.complex128))
+    found = kernels.flatten(there)
+    np.testing.assert_array_equal(host(found), np.concatenate(values).view(np.complex128))
+
+
 @pytest.mark.usefixtures("small_grid")
 def test_more_chunks_than_blocks(cupy: Any) -> None:
     arrays = [normal(i, 7001 * i).astype(np.float32) for i in range(1, 7)]
