@@ -32,8 +32,8 @@ class Envelope:
         number: The envelope's place in its session; set by the session, not by its poster.
         staged: Copies of parts in memory that the receiver shares, by part number (0 the document,
             1 the externals, 2 the first buffer, ...); never received.
-        in_order: True if its pieces leave behind all pieces of the envelopes before it that are to
-            go in order, too; never received.
+        in_order: True if its pieces are sent after those of all earlier envelopes for which this is
+            True, too; never received.
     """
 
     kind: str

@@ -258,6 +258,7 @@ EVENTS = st.lists(
                 "holds",
                 "hold",
                 "hold ends",
+                "tick",
                 "await",
                 "await ends",
                 "idle",
@@ -272,25 +273,27 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_the_best_of_those_that_are_there_has_the_role(events: list[tuple[str, int]]) -> None:
     role = ReaderRole()
-    waiter, depth, away, shared, loops, idle = 0, 0, False, False, list[int](), 0
+    waiter, depth, away, shared, loops, idle = 0, 0, False, 0, list[int](), 0
     for event, number in events:
         if event == "wait":
             mine = not depth or waiter == number
             assert role.wait_begins(number) is mine
-            shared = bool(depth) and (shared or not mine)
+            shared = shared if mine else number
             waiter, depth = (number, depth + 1) if mine else (waiter, depth)
             away = away and not mine
         elif event in ("ends", "holds") and depth:
             role.wait_ends(waiter, holds=event == "holds")
             depth -= 1
-            away = not depth and event == "holds" and not shared
+            away = not depth and event == "holds" and shared in (0, waiter)
         elif event == "hold":
-            if not depth and not away:
+            if not depth and not away and shared in (0, number):
                 waiter, away = number, True
             assert role.hold_begins(number) is (away and waiter == number)
         elif event == "hold ends":
             role.hold_ends()
             away = False
+        elif event == "tick":
+            role.shared = shared = 0
         elif event == "await":
             role.await_begins(number)
             loops = [each for each in loops if each != number] + [number]

@@ -6,9 +6,9 @@ a thread of the pool. The worker's own loop reads when there is nobody else.
 
     event                      the role after it
     a thread begins to wait    the thread; another waiting thread keeps it: that one reads for both
-    a thread holds it          the thread, for waits that it begins soon, unless a thread waits; one
-                               that begins to wait takes the role from it, one that has waited with
-                               it ends that
+    a thread holds it          the thread, for waits that it begins soon, unless a thread waits, or
+                               another one may still sleep for which one read; a thread that begins
+                               to wait takes the role from it
     a loop begins to await     the loop, unless a thread waits
     a thread becomes idle      the thread, unless a thread waits or a loop awaits
     any of these ends          the best of those that are left; else the worker's own loop
@@ -47,8 +47,8 @@ class ReaderRole:
         waiter: The thread that waits and reads; 0 for none.
         idle: The idle thread of the pool that watches the sockets; 0 for none.
         held: True if the waiter does not wait at this moment, and will soon.
-        shared: True if another thread began to wait during the wait, and sleeps: the waiter reads
-            for both.
+        shared: The last thread that began to wait while another one read for both, and so sleeps;
+            0 for none, or if that was long ago.
 
     Example:
         >>> role = ReaderRole()
@@ -64,8 +64,8 @@ class ReaderRole:
 
     def __init__(self) -> None:
         self.holder = Holder.OWN_LOOP
-        self.waiter = self.idle = NOBODY
-        self.held = self.shared = False
+        self.waiter = self.idle = self.shared = NOBODY
+        self.held = False
         self._depth = 0  # waits of the waiter, one inside the other
         self._user_loops: dict[int, None] = {}  # those that await replies; the last one reads
 
@@ -77,9 +77,8 @@ class ReaderRole:
     def wait_begins(self, thread: int) -> bool:
         """Records that a thread waits for replies; returns True if it reads."""
         if self.waiter not in (NOBODY, thread) and not self.held:
-            self.shared = True
+            self.shared = thread
             return False
-        self.shared &= self._depth > 0
         self.waiter, self.holder, self.held = thread, Holder.WAITER, False
         self._depth += 1
         return True
@@ -89,19 +88,19 @@ class ReaderRole:
 
         Args:
             thread: The thread.
-            holds: True if it keeps the role for its next wait, until `hold_ends`. It keeps no role
-                that is shared: the other thread may still sleep.
+            holds: True if it keeps the role for its next wait, until `hold_ends`, unless another
+                thread may still sleep.
         """
         assert self.waiter == thread
         self._depth -= 1
         if not self._depth:
             self.held = True
-            if self.shared or not holds:
+            if not holds or self.shared not in (NOBODY, thread):
                 self.hold_ends()
 
     def hold_begins(self, thread: int) -> bool:
         """Records that a thread will wait soon; returns True if it holds the role now."""
-        if self.waiter == NOBODY:
+        if self.waiter == NOBODY and self.shared in (NOBODY, thread):
             self.held, self.waiter, self.holder = True, thread, Holder.WAITER
         return self.held and self.waiter == thread
 

@@ -116,6 +116,8 @@ class SocketReader:
         if self._role.held and self._holds == self._holds_seen:
             self.release(self._role.waiter)
         self._holds_seen = self._holds
+        with self._role_lock:
+            self._role.shared = NOBODY
         for number, watch in tuple(self._watches.items()):
             if watch.loop.is_closed():
                 with self._role_lock:
@@ -211,8 +213,7 @@ class SocketReader:
         a tick takes back what is held too long.
         """
         with self._role_lock:
-            open_ = self._polls is not None and not self._closed
-            if open_ and self._role.hold_begins(threading.get_ident()):
+            if self._polls and not self._closed and self._role.hold_begins(threading.get_ident()):
                 self._holds += 1
                 self._arm()
 
