@@ -52,7 +52,7 @@ from telegrad.transport.security.tls import Tls, TlsOptions, find_tls, load_tls,
 from telegrad.transport.session.accept import Entrance
 from telegrad.transport.session.exchange import Exchange
 from telegrad.transport.session.guest_list import GuestList
-from telegrad.transport.session.link import Dial, SessionLink, dial_peers, own_endpoints
+from telegrad.transport.session.link import Dial, dial_peers, own_endpoints
 from telegrad.transport.session.session import Session, SessionStatistics
 from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import Credentials, ExchangeStatistics
@@ -86,7 +86,6 @@ __all__ = [
     "LoopThread",
     "Receiver",
     "Session",
-    "SessionLink",
     "SessionStatistics",
     "SharedPort",
     "Shield",
