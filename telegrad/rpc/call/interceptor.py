@@ -1,7 +1,8 @@
-"""The seam through which RRefs, distributed autograd and observers see every call.
+"""The seam through which RRefs and distributed autograd see every call.
 
-An interceptor sees requests and replies that carry user values. Interceptors form a chain in
-fixed order: RRef, dist_autograd, observe. `outgoing` runs in chain order, `incoming` too.
+An interceptor sees requests and replies that carry user values. Interceptors form a chain in the
+order in which they were added: RRef, then dist_autograd. `outgoing` runs in this order, as does
+`incoming`.
 """
 
 from __future__ import annotations
