@@ -317,8 +317,6 @@ def _make_grpc_agent(
             GrpcTransport,
             tls=tls,
             insecure=options.insecure,
-            connections=options.limits.connections,
-            handshake_seconds=options.limits.handshake_seconds,
         ),
         bind=options.bind,
         advertise=options.advertise,

@@ -217,7 +217,7 @@ def _plug_together(
             Runner(name, pool, UserLoop(name, deadlines, pool.submit)),
             exchange,
             inbox,
-            CalleeAdmission(limits, deadlines, exchange.post, exchange.awaited),
+            CalleeAdmission(limits, options.lost_after, deadlines, exchange.post, exchange.awaited),
             limits.served_calls_per_peer,
         ),
         messages=Messages(name, codec, exchange, calling),

@@ -104,7 +104,7 @@ def _build_parser() -> argparse.ArgumentParser:
         dest="limits",
         type=parse_limit,
         metavar="NAME=NUMBER",
-        help="a limit of the coordinator, as in rpc.Limits: connections=200",
+        help="a limit of the coordinator, as in rpc.Limits: document_bytes=1000000000",
     )
     run_parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is a module, as with python -m"

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import functools
 import logging
-import math
 import os
 import re
 import secrets
@@ -26,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final, TextIO, final
+from typing import Final, TextIO, final
 
 from telegrad.errors import AuthenticationError, RendezvousError, TelegradError, WorkerLostError
 from telegrad.launch.env import JobEnvironment, available_cores, thread_limits
@@ -275,12 +274,7 @@ def serving(
 ) -> Iterator[tuple[Coordinator, int]]:
     """Runs the coordinator here; yields it and its port."""
     tls = find_tls(None, os.environ, options.name)
-    make = functools.partial(
-        GrpcTransport,
-        tls=tls,
-        connections=options.limits.connections,
-        handshake_seconds=options.limits.handshake_seconds,
-    )
+    make = functools.partial(GrpcTransport, tls=tls)
     coordinator = Coordinator(
         # Workers that have no TCP port are dialled through their Unix sockets.
         [JobPort(options.address(job), make, bind=options.bind, local=find_local(tls)).transport],
@@ -472,28 +466,18 @@ def environment_of(
 
 # The names and least values of those `rpc.Limits` that a coordinator has as well; the others are
 # limits of calls, and a coordinator serves none.
-LEAST: Final[Mapping[str, float]] = {
-    "connections": 1,
-    "unproved_streams": 4,
-    "handshake_seconds": 0.1,
-    "document_bytes": 2**16,
-    "message_bytes": 2**20,
-}
+LEAST: Final[Mapping[str, int]] = {"document_bytes": 2**16, "message_bytes": 2**20}
 MOST: Final = 2**32 - 1
 
-# Limits that have another name in the transport.
-_FIELDS: Final[Mapping[str, str]] = {"unproved_streams": "unproved"}
-_OF_MESSAGES: Final = frozenset({"document_bytes", "message_bytes"})
 
-
-def parse_limit(text: str) -> tuple[str, float]:
+def parse_limit(text: str) -> tuple[str, int]:
     """Returns the name and number of one `--limit`.
 
     Raises:
         argparse.ArgumentTypeError: The text is not a limit.
 
-    >>> parse_limit("connections=200")
-    ('connections', 200)
+    >>> parse_limit("document_bytes=1000000")
+    ('document_bytes', 1000000)
     """
     name, separator, value = text.partition("=")
     if name not in LEAST or not separator:
@@ -501,23 +485,17 @@ def parse_limit(text: str) -> tuple[str, float]:
         raise argparse.ArgumentTypeError(
             f"write NAME=NUMBER, with a name of {known} (got {text!r})"
         )
-    try:
-        number = float(value) if name == "handshake_seconds" else int(value)
-    except ValueError:
-        number = math.nan
-    if not LEAST[name] <= number <= MOST:
+    if not (value.isdecimal() and LEAST[name] <= int(value) <= MOST):
         raise argparse.ArgumentTypeError(
-            f"{name} must be a number from {LEAST[name]:g} to {MOST} (got {value!r})"
+            f"{name} must be a number from {LEAST[name]} to {MOST} (got {value!r})"
         )
-    return name, number
+    return name, int(value)
 
 
-def limits_of(pairs: Iterable[tuple[str, float]]) -> ConnectionLimits:
+def limits_of(pairs: Iterable[tuple[str, int]]) -> ConnectionLimits:
     """Returns the limits with these numbers; those that are not named keep their defaults.
 
-    >>> limits_of([("connections", 200)]).connections
-    200
+    >>> limits_of([("document_bytes", 1000000)]).received.document_bytes
+    1000000
     """
-    found: dict[str, Any] = {_FIELDS.get(name, name): number for name, number in pairs}
-    received = {name: found.pop(name) for name in _OF_MESSAGES & found.keys()}
-    return ConnectionLimits(received=DecodeLimits(**received), **found)
+    return ConnectionLimits(received=DecodeLimits(**dict(pairs)))

@@ -73,12 +73,6 @@ PENDING_CALLS_PER_PEER = 10_000
 # Ten workers that push the gradients of 25 million float32 parameters at once; a host that runs a
 # worker has this much to spare.
 PENDING_BYTES = 2**30
-# A permit costs a round trip: 200 calls of 16 KiB at once took 36 ms within an allowance of 4 MiB,
-# 61 ms within 1 MiB, over loopback on two cores; one call of 2 MiB took 2.7 ms, or 3.4 ms if it
-# needed a permit. Ten peers that need none hold 40 MiB.
-ALLOWANCE_BYTES = 4 * 2**20
-# Longer than most functions work on big arguments, shorter than anyone takes for a hang.
-STALLED_AFTER = 1.0
 # At 3 KiB each, 300 MB of one caller. Nested calls never wait, so one function may make many at
 # once.
 SERVED_CALLS_PER_PEER = 100_000
@@ -86,13 +80,6 @@ SERVED_CALLS_PER_PEER = 100_000
 DOCUMENT_BYTES = 256 * 2**20
 # More than any array of one host's memory; pages are taken as bytes arrive, not when announced.
 MESSAGE_BYTES = 64 * 2**30
-# Ten times the largest job that was tried; 4 KB each, besides gRPC's buffers.
-CONNECTIONS = 10_000
-# gRPC gathers a message of up to 2 MiB before its size can be checked: 264 MiB in all. A worker
-# needs one stream for some milliseconds, so that hundreds may start within a second.
-UNPROVED_STREAMS = 128
-# The handshake takes two round trips: a slower peer is no worker, or would be lost soon.
-HANDSHAKE_SECONDS = 5.0
 
 MOST = 2**62
 
@@ -113,11 +100,9 @@ class Limits:
         pending_calls_per_peer: The most unanswered root calls of this worker to one other; further
             ones wait here, in order.
         pending_bytes: The most bytes of calls with a permit that this worker takes in at once, from
-            all others together. A larger call comes when no other one is in.
-        allowance_bytes: The most bytes of calls without a permit that this worker has under way to
-            one other. Such calls are sent at once and count in nobody's `pending_bytes`.
-        stalled_after: Seconds after which this worker takes in one more call than `pending_bytes`
-            allows, if the calls that are in do not end: they may wait for it. `math.inf` for never.
+            all others together. A larger call comes when no other one is in. A 256th of it is the
+            most bytes of calls without a permit that this worker has under way to one other; these
+            are sent at once and count in nobody's `pending_bytes`.
         served_calls_per_peer: The most calls of one worker that are served, or wait for a thread,
             at once; further ones fail with PoolExhaustedError. Twice as many replies, and at least
             1,000, may wait for a worker that does not take them; beyond that it is given up.
@@ -126,10 +111,6 @@ class Limits:
             of these bytes.
         message_bytes: The most bytes of one message with its arrays; this worker sends no larger
             one either.
-        connections: The most workers, without lost ones, with which this one has connections.
-        unproved_streams: The most streams that have not yet proved that they hold the token. If
-            there are more, the oldest one of the address that has most of them is cut off.
-        handshake_seconds: Seconds in which a stream must prove that.
 
     Example:
         >>> Limits(pending_bytes=256 * 2**20).pending_calls_per_peer
@@ -138,23 +119,13 @@ class Limits:
 
     pending_calls_per_peer: int = PENDING_CALLS_PER_PEER
     pending_bytes: int = PENDING_BYTES
-    allowance_bytes: int = ALLOWANCE_BYTES
-    stalled_after: float = STALLED_AFTER
     served_calls_per_peer: int = SERVED_CALLS_PER_PEER
     document_bytes: int = DOCUMENT_BYTES
     message_bytes: int = MESSAGE_BYTES
-    connections: int = CONNECTIONS
-    unproved_streams: int = UNPROVED_STREAMS
-    handshake_seconds: float = HANDSHAKE_SECONDS
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             check_integer(f"Limits.{name}", getattr(self, name), least, most)
-        for name in ("stalled_after", "handshake_seconds"):
-            try:
-                seconds(getattr(self, name), math.inf)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"Limits.{name}: {error}") from None
 
     @property
     def received(self) -> DecodeLimits:
@@ -166,12 +137,9 @@ class Limits:
 _RANGES = {
     "pending_calls_per_peer": (1, MOST),
     "pending_bytes": (1, MOST),
-    "allowance_bytes": (0, MOST),
     "served_calls_per_peer": (1, MOST),
     "document_bytes": (2**16, 2**32 - 1),
     "message_bytes": (2**20, MOST),
-    "connections": (1, MOST),
-    "unproved_streams": (4, MOST),
 }
 
 

@@ -119,12 +119,7 @@ def _join_over_faults(options: rpc.RpcOptions, network: FaultyNetwork) -> None:
     address = parse_init_method(None, rank=None, world_size=None, environ=os.environ)
     name = address.name or f"worker{address.rank}"
     tls = None if options.insecure else find_tls(options.tls, os.environ, name)
-    inner = GrpcTransport(
-        tls=tls,
-        insecure=options.insecure,
-        connections=options.limits.connections,
-        handshake_seconds=options.limits.handshake_seconds,
-    )
+    inner = GrpcTransport(tls=tls, insecure=options.insecure)
     agent = make_agent(
         secured(address, mutual=tls is not None, insecure=options.insecure),
         name=name,

@@ -21,10 +21,14 @@ MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays
 # sender has proved anything, so there must always be a bound.
 MAX_MESSAGE_BYTES = MAX_INLINE_BYTES + 64 * 2**10
 
+# Ten times the largest job that was tried; 4 KB each, besides gRPC's buffers.
 CONNECTIONS = 10_000
+# The handshake takes two round trips: a slower peer is no worker, or would be lost soon.
 HANDSHAKE_SECONDS = 5.0
+# gRPC gathers a message of up to 2 MiB before its size can be checked: 264 MiB in all. A worker
+# needs one stream for some milliseconds, so that hundreds may start within a second.
 UNPROVED = 128
-HANDSHAKE_BYTES = 16 * 1024
+HANDSHAKE_BYTES = 16 * 1024  # names and nonces take 300 bytes
 UNREAD_REPLIES = 200_000
 
 

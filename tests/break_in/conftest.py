@@ -19,9 +19,7 @@ from tests.break_in.members import enlisted
 from tests.faults.remote_code import process_id
 
 TOKEN = "a token that only the tests use"
-LIMITS = rpc.Limits(
-    handshake_seconds=0.6, unproved_streams=8, served_calls_per_peer=500, document_bytes=2_600_000
-)
+LIMITS = rpc.Limits(served_calls_per_peer=500, document_bytes=2_600_000)
 # What the victim may take for one attack, besides what its row says: an interpreter's noise, what
 # gRPC keeps for later, and the honest calls meanwhile.
 NOISE_BYTES = 32 * 2**20

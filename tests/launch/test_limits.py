@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import socket
+from contextlib import closing
 
 import pytest
 
@@ -25,15 +25,15 @@ def test_the_names_are_those_of_workers() -> None:
     """And so is what they do."""
     for name, least in LEAST.items():
         pair = parse_limit(f"{name}={least}")
-        of_workers = rpc.Limits(**{name: pair[1]})  # type: ignore[arg-type]
+        of_workers = rpc.Limits(**{name: pair[1]})
         assert limits_of([pair]) == connection_limits(of_workers)
     assert limits_of([]) == connection_limits(rpc.Limits())
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "connections", "connections=", "connections=0", "connections=1.5", f"connections={MOST + 1}",
-     "handshake_seconds=nan", "handshake_seconds=0", "stalled_after=1", "depth=100", "=5"],
+    ["", "message_bytes", "message_bytes=", "message_bytes=0", "message_bytes=1.5e9",
+     f"message_bytes={MOST + 1}", "document_bytes=-1", "document_bytes=inf", "pending_bytes=1", "=5"],
 )  # fmt: skip
 def test_what_is_no_limit(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
@@ -45,48 +45,27 @@ def test_what_is_no_limit(text: str, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_coordinator_that_a_command_hosts_is_bounded() -> None:
-    limits = limits_of([parse_limit("connections=1"), parse_limit(f"document_bytes={2**16}")])
+    limits = limits_of([parse_limit(f"document_bytes={2**16}")])
     options = RunOptions(command=[], script="train.py", workers=1, limits=limits)
     token = make_token()
-    lines = [
-        ControlLine(job="job", rank=rank, token=token, transports=[GrpcTransport()])
-        for rank in range(2)
-    ]
-    try:
-        with serving(options, "job", token, None) as (_, port):
-            lines[0].connect(f"grpc://127.0.0.1:{port}", SECONDS)
-            with pytest.raises(RendezvousError, match=r"1 connections.*Limits\.connections"):
-                lines[1].connect(f"grpc://127.0.0.1:{port}", SECONDS)
-            with pytest.raises(RendezvousError, match=r"broke the protocol.*document_bytes"):
-                lines[0].ask("store.set", {"key": "k", "value": bytes(2**17)}, timeout=SECONDS)
-    finally:
-        for line in lines:
-            line.close()
+    line = ControlLine(job="job", rank=0, token=token, transports=[GrpcTransport()])
+    with serving(options, "job", token, None) as (_, port), closing(line):
+        line.connect(f"grpc://127.0.0.1:{port}", SECONDS)
+        with pytest.raises(RendezvousError, match=r"broke the protocol.*document_bytes"):
+            line.ask("store.set", {"key": "k", "value": bytes(2**17)}, timeout=SECONDS)
 
 
 def test_a_worker_bounds_the_coordinator_that_it_hosts() -> None:
-    """The coordinator takes two connections for each of `Limits.connections`."""
-    limits = rpc.Limits(document_bytes=2**16, handshake_seconds=0.3, connections=1)
+    limits = rpc.Limits(document_bytes=2**16)
     port = unused_port()
     options = rpc.RpcOptions(limits=limits, token=TOKEN)
     address = f"tcp://127.0.0.1:{port}?job=job"
-    lines = [
-        ControlLine(job="job", rank=rank, token=TOKEN.encode(), transports=[GrpcTransport()])
-        for rank in range(1, 4)
-    ]
-    with rpc.Agent("alone", rank=0, world_size=1, init_method=address, options=options):
-        try:
-            with socket.create_connection(("127.0.0.1", port), SECONDS) as stranger:
-                while stranger.recv(4096):
-                    pass  # until handshake_seconds are over
-            with pytest.raises(RendezvousError, match=r"2 connections.*Limits\.connections"):
-                for line in lines:
-                    line.connect(f"grpc://127.0.0.1:{port}", SECONDS)
-            with pytest.raises(RendezvousError, match=r"broke the protocol.*document_bytes"):
-                lines[0].ask("store.set", {"key": "k", "value": bytes(2**17)}, timeout=SECONDS)
-        finally:
-            for line in lines:
-                line.close()
+    line = ControlLine(job="job", rank=1, token=TOKEN.encode(), transports=[GrpcTransport()])
+    alone = rpc.Agent("alone", rank=0, world_size=1, init_method=address, options=options)
+    with alone, closing(line):
+        line.connect(f"grpc://127.0.0.1:{port}", SECONDS)
+        with pytest.raises(RendezvousError, match=r"broke the protocol.*document_bytes"):
+            line.ask("store.set", {"key": "k", "value": bytes(2**17)}, timeout=SECONDS)
 
 
 def test_a_worker_bounds_its_line() -> None:

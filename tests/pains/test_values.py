@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,8 +106,8 @@ def a_hundred_at_once(to: str) -> tuple[int, int]:
 
 def test_pain_22_messages_have_a_limit() -> None:
     """Nobody sees one: not of a message, and not of the memory that a hundred pushes fill."""
-    limits = rpc.Limits(pending_bytes=8 * MIB, allowance_bytes=0, stalled_after=math.inf)
-    with Cluster(2, options=rpc.RpcOptions(limits=limits)) as cluster:
+    options = rpc.RpcOptions(limits=rpc.Limits(pending_bytes=8 * MIB), lost_after=1000.0)
+    with Cluster(2, options=options) as cluster:
         assert cluster.call(0, sizes_come_back, "worker1") == []
         size, peak = cluster.call(0, a_hundred_at_once, "worker1")
     assert size == 100 * MIB

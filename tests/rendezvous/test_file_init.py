@@ -6,21 +6,24 @@ import os
 import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from telegrad.errors import DuplicateNameError, RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous import Coordinator, JoinedJob, join_job, parse_init_method
+from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.endpoint_source import Published
 from telegrad.rendezvous.file import EndpointFile, published_text
-from telegrad.transport import Credentials, Exchange, GrpcTransport, Identity
+from telegrad.transport import ConnectionLimits, Credentials, Exchange, GrpcTransport, Identity
 from telegrad.types import WorkerInfo
 from tests.conftest import Programs
 from tests.patience import with_more_time
 from tests.rendezvous.test_join import TOKEN, Listener
 from tests.transport.workers import Recorder
 
+LIMITS = ConnectionLimits()
 PROGRAM = """
 import sys
 from telegrad import rpc
@@ -40,15 +43,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def join(path: Path, rank: int, *, timeout: float = 20.0, job: str = "default") -> JoinedJob:
+def join(
+    path: Path,
+    rank: int,
+    world_size: int = 2,
+    *,
+    timeout: float = 20.0,
+    job: str = "default",
+    limits: ConnectionLimits = LIMITS,
+) -> JoinedJob:
     return join_job(
-        parse_init_method(f"file://{path}?job={job}", rank=rank, world_size=2),
+        parse_init_method(f"file://{path}?job={job}", rank=rank, world_size=world_size),
         name=f"w{rank}",
         token=TOKEN,
         transports=[GrpcTransport()],
         publish=lambda *_: [],
         listener=Listener(),
         timeout=timeout,
+        limits=limits,
     )
 
 
@@ -271,3 +283,21 @@ def test_an_empty_file_is_one_that_nobody_wrote_yet(path: Path) -> None:
     path.touch()
     with ThreadPoolExecutor(1) as pool:
         assemble(path, pool)
+
+
+def test_a_worker_has_two_lines_to_the_coordinator_that_another_hosts(tmp_path: Path) -> None:
+    """One that was cut off asks on a second line, while the first one is not given up yet."""
+    joined = join(tmp_path / "init", 0, world_size=1, limits=ConnectionLimits(connections=1))
+    with ExitStack() as stack:
+        stack.callback(joined.close)
+        lines = [
+            stack.enter_context(
+                closing(
+                    ControlLine(job="default", rank=r, token=TOKEN, transports=[GrpcTransport()])
+                )
+            )
+            for r in (1, 2)
+        ]
+        lines[0].connect(joined.coordinator_endpoint, 20.0)
+        with pytest.raises(RendezvousError, match="has 2 connections, as many as it takes"):
+            lines[1].connect(joined.coordinator_endpoint, 20.0)

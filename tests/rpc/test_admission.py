@@ -32,7 +32,7 @@ def calls(grants: list[Grant]) -> list[int]:
 
 
 def test_calls_within_the_allowance_start_at_once() -> None:
-    window = Window(Limits(allowance_bytes=100))
+    window = Window(10, 100)
     assert [window.enter(call, 25) for call in range(4)] == [NextStep.START] * 4
     assert window.enter(4, 1) is NextStep.ASK
     assert window.enter(5, 0) is NextStep.START  # others overtake who asks
@@ -41,7 +41,7 @@ def test_calls_within_the_allowance_start_at_once() -> None:
 
 
 def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
-    window = Window(Limits(allowance_bytes=100))
+    window = Window(10, 100)
     assert window.enter(1, 1000) is NextStep.ASK
     assert window.admit(1)
     assert not window.admit(1)
@@ -52,7 +52,7 @@ def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
 
 
 def test_without_a_place_calls_wait_in_order() -> None:
-    window = Window(Limits(pending_calls_per_peer=2, allowance_bytes=10))
+    window = Window(2, 10)
     assert window.enter(1, 1) is NextStep.START
     assert window.enter(2, 99) is NextStep.ASK
     assert [window.enter(call, size) for call, size in ((3, 1), (4, 99), (5, 1))] == (
@@ -146,7 +146,7 @@ def test_no_budget_is_full_of_messages_that_arrived_by_half() -> None:
 
 def test_a_call_that_holds_the_budget_never_needs_more_of_it() -> None:
     """What a function calls is no root call: neither window nor budget is asked."""
-    world = World(Limits(pending_bytes=10, allowance_bytes=0))
+    world = World(Limits(pending_bytes=10))
     outer = world.call(A, B, 10)
     world.deliver_all()
     inner = world.call(B, C, 10, inside=outer)
@@ -170,7 +170,7 @@ def test_a_window_of_one_lets_a_call_come_back() -> None:
 
 def test_nothing_that_goes_back_waits_for_what_comes() -> None:
     """Both ends are full of each other's calls; their replies go all the same."""
-    world = World(Limits(pending_bytes=10, allowance_bytes=0, pending_calls_per_peer=2))
+    world = World(Limits(pending_bytes=10, pending_calls_per_peer=2))
     both = [world.call(*ends, 10) for _ in range(4) for ends in ((A, B), (B, A))]
     world.deliver_all()
     assert [each.state for each in both].count("served") == 2
@@ -179,7 +179,7 @@ def test_nothing_that_goes_back_waits_for_what_comes() -> None:
 
 def test_a_call_that_waits_lets_others_in() -> None:
     """A function that is answered when the whole batch is there, which exceeds the budget."""
-    world = World(Limits(pending_bytes=10, allowance_bytes=0))
+    world = World(Limits(pending_bytes=10))
     batch = [world.call(peer, C, 10) for peer in (A, B, A, B)]
     for _ in batch:
         world.deliver_all()
@@ -317,13 +317,15 @@ class World:
     """Three workers; messages arrive in any order, as the session's envelopes may."""
 
     limits: Limits
+    allowance: int = 0
     calls: dict[int, Call] = field(default_factory=dict)
     messages: list[tuple[str, WorkerInfo, WorkerInfo, Any]] = field(default_factory=list)
     dead: set[WorkerInfo] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         ends = [(a, b) for a in (A, B, C) for b in (A, B, C)]
-        self.windows = {(a, b): Window(self.limits) for a, b in ends}
+        places = self.limits.pending_calls_per_peer
+        self.windows = {(a, b): Window(places, self.allowance) for a, b in ends}
         self.budgets = {each: Budget(self.limits.pending_bytes) for each in (A, B, C)}
         self.overdrawn = False
         self.lapsed = 0
@@ -472,11 +474,8 @@ class Random:
         self.rng = rng = random.Random(seed)
         self.crashes = crashes
         self.world = World(
-            Limits(
-                pending_calls_per_peer=rng.randint(1, 5),
-                pending_bytes=rng.randint(1, 40),
-                allowance_bytes=rng.choice((0, 5, 20)),
-            )
+            Limits(pending_calls_per_peer=rng.randint(1, 5), pending_bytes=rng.randint(1, 40)),
+            allowance=rng.choice((0, 5, 20)),
         )
 
     def run(self, events: int = 120) -> World:
@@ -568,9 +567,6 @@ def test_the_random_worlds_are_not_trivial() -> None:
         ({"pending_calls_per_peer": 0}, ValueError, r"Limits\.pending_calls_per_peer"),
         ({"pending_bytes": 0}, ValueError, "pending_bytes must be from 1"),
         ({"pending_bytes": 1.0}, TypeError, "integer"),
-        ({"allowance_bytes": -1}, ValueError, "from 0"),
-        ({"allowance_bytes": True}, TypeError, "integer"),
-        ({"stalled_after": 0}, ValueError, r"Limits\.stalled_after.*math\.inf"),
         ({"allowance": 3}, TypeError, "unexpected keyword"),
     ],
 )

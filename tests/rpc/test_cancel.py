@@ -397,8 +397,7 @@ def test_a_call_that_waits_for_its_place_is_withdrawn(make_job: MakeJob) -> None
 
 
 def test_a_call_that_has_asked_is_withdrawn_at_the_callee_too(make_job: MakeJob) -> None:
-    limits = Limits(pending_bytes=1000, allowance_bytes=0, stalled_after=math.inf)
-    job = make_job(2, limits=limits)
+    job = make_job(2, limits=Limits(pending_bytes=1000), lost_after=1000.0)
     running = call(job, 0, remote_code.hold, "bytes")
     assert remote_code.entered("bytes")
     array = np.ones(2000, np.uint8)
@@ -639,7 +638,7 @@ def test_the_examples_of_the_guide_run(programs: Programs) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_calls_cancelled_at_any_moment_leave_nothing_behind(make_job: MakeJob, seed: int) -> None:
     rng = random.Random(seed)
-    limits = Limits(pending_calls_per_peer=20, pending_bytes=50_000, allowance_bytes=1000)
+    limits = Limits(pending_calls_per_peer=20, pending_bytes=50_000)
     job = make_job(3, limits=limits)
     array = np.ones(2000)
     gates("mix").set()

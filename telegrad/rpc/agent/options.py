@@ -372,9 +372,6 @@ LEAST_UNREAD_REPLIES = 1000
 def connection_limits(limits: Limits) -> ConnectionLimits:
     """For the library: returns those of an agent's limits that its transport keeps."""
     return ConnectionLimits(
-        connections=limits.connections,
-        unproved=limits.unproved_streams,
-        handshake_seconds=limits.handshake_seconds,
         unread_replies=max(2 * limits.served_calls_per_peer, LEAST_UNREAD_REPLIES),
         received=limits.received,
     )

@@ -34,7 +34,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias, final
 
-from telegrad.rpc.limits import Limits
 from telegrad.types import WorkerInfo
 
 __all__ = ["LOOKS", "Budget", "Grant", "Move", "NextStep", "Window"]
@@ -68,12 +67,13 @@ class Window:
     """The caller's end: the root calls of this worker to one peer.
 
     Args:
-        limits: The limits of this worker.
+        limit: The most calls with a place at once.
+        allowance: The most bytes of calls that are sent at once, without a permit.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limit = limits.pending_calls_per_peer
-        self._allowance = limits.allowance_bytes  # the bytes of it that no call has taken
+    def __init__(self, limit: int, allowance: int) -> None:
+        self._limit = limit
+        self._allowance = allowance  # the bytes of it that no call has taken
         self._waiting: dict[int, int] = {}  # calls without a place, in order, to their sizes
         self._placed: dict[int, int] = {}  # calls to the bytes that they take of the allowance
         self._asking: dict[int, int] = {}  # those of them that wait for a permit, to their sizes
@@ -136,10 +136,10 @@ class Grant(NamedTuple):
 
 _Key: TypeAlias = tuple[WorkerInfo, int]
 
-# A permit lapses after so many looks, `Limits.stalled_after` apart, at which nothing of its call
-# had come. That takes 10 s, the time in which a silent worker is lost. A worker that is alive
-# announces an admitted call at once and sends its pieces in turn with all other messages. On a
-# loaded host it pauses for a second or two, and a permit that lapses too soon exceeds the budget.
+# A permit lapses after so many looks at which nothing of its call had come. They take `lost_after`,
+# the time in which a silent worker is lost. A worker that is alive announces an admitted call at
+# once and sends its pieces in turn with all other messages. On a loaded host it pauses for a second
+# or two, and a permit that lapses too soon exceeds the budget.
 LOOKS: Final = 10
 
 
@@ -233,7 +233,7 @@ class Budget:
         return self._admit()
 
     def look(self, missing: Mapping[Grant, int | None], seen: int) -> list[Grant]:
-        """Checks for a stall, `Limits.stalled_after` after the last look, while calls wait.
+        """Checks for a stall, a `LOOKS`th of `lost_after` after the last look, while calls wait.
 
         A permit of whose call nothing has come for `LOOKS` looks lapses. If no call is coming and
         no call has arrived or ended since the last look, one more is admitted beyond the limit: the

@@ -9,7 +9,7 @@ from functools import partial
 from typing import final
 
 from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
-from telegrad.rpc.call.admission import Budget, Grant
+from telegrad.rpc.call.admission import LOOKS, Budget, Grant
 from telegrad.rpc.call.admission_caller import ADMIT
 from telegrad.rpc.limits import MOST, Limits
 from telegrad.rpc.pool.deadlines import Deadlines
@@ -25,6 +25,7 @@ class CalleeAdmission:
 
     Args:
         limits: The limits of this worker.
+        lost_after: Seconds without an answer after which a worker is lost.
         deadlines: The moments at which it looks for calls that wait too long.
         post: Posts an envelope; raises WorkerLostError.
         awaited: Returns the numbers of the calls that come from a peer now, and for each the number
@@ -37,11 +38,14 @@ class CalleeAdmission:
     def __init__(
         self,
         limits: Limits,
+        lost_after: float,
         deadlines: Deadlines,
         post: Callable[[WorkerInfo, Envelope], None],
         awaited: Callable[[WorkerInfo], Mapping[int, int]],
     ) -> None:
-        self._stalled_after = limits.stalled_after
+        # 1 s by default: longer than most functions work on big arguments, shorter than anyone
+        # takes for a hang.
+        self._stalled_after = lost_after / LOOKS
         self._most_asked = limits.served_calls_per_peer
         self._deadlines = deadlines
         self._post = post

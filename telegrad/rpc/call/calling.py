@@ -475,7 +475,8 @@ def _not_admitted(call: PendingCall) -> CallTimeoutError:
         f"{function} on {worker!r} was not sent within {call.limit:.3g} s "
         f"(elapsed: {call.elapsed:.3g} s, waiting for admission): the calls before it are not "
         "answered yet, or fill what the callee takes in at once; call less at a time, give a "
-        f"longer timeout=, or raise RpcOptions.limits here or at {worker!r}",
+        "longer timeout=, or raise Limits.pending_calls_per_peer here or Limits.pending_bytes at "
+        f"{worker!r}",
         worker=worker,
         function=function,
         phase="waiting for admission",

@@ -326,7 +326,7 @@ class Door:
         if self._find(peer, False) is None and self._full():
             most = self._terms.limits.connections
             crowded = f"{self._info.name} has {most} connections, as many as it takes"
-            raise RefusedError(Reason.NOT_ADMITTED, f"{crowded} (Limits.connections)")
+            raise RefusedError(Reason.NOT_ADMITTED, crowded)
         carriers = self._find(peer, True)
         if carriers is None and self._forgotten(peer):
             raise RefusedError(Reason.FENCED, self._no_session())
