@@ -185,7 +185,7 @@ def _plug_together(
     """
     name, limits = info.name, options.limits
     life, deadlines = Life(name), Deadlines(loop)
-    reader = SocketReader(loop, longest_spin(options.spin))
+    reader = SocketReader(loop, longest_spin())
     pool = Pool(name, options.num_threads, deadlines, context.copy, reader.watch_idle)
     members = Members(info, world_size)
     inbox = Inbox(members, pool)

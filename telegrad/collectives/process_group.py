@@ -179,8 +179,7 @@ class ProcessGroup:
         self.timeout = timeout
         self.warn_after = warn_after
         self.cross_waits = cross_waits
-        spin = longest_spin(agent.options.spin)
-        self.sharing = Sharing(_neighbours(agent, members), spin, terms)
+        self.sharing = Sharing(_neighbours(agent, members), longest_spin(), terms)
         self.nccl = NcclSide(self) if terms.backend == NCCL else None
         self._name = name
         self._agent = agent

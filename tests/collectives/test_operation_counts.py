@@ -18,6 +18,7 @@ SOURCE = """
 import sys, threading
 import numpy as np
 from telegrad import collectives as dist, rpc
+from telegrad.transport.io import spin
 from tests.counting import Cost
 
 CALLS, BATCHES = @CALLS
@@ -41,7 +42,8 @@ def exchange():
         dist.recv(one, 0), dist.send(one, 0)
 
 threading.setprofile(cost.note)
-agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0, local=False))
+spin.SPIN_SECONDS = 0
+agent = rpc.init_rpc(options=rpc.RpcOptions(local=False))
 rank, one = agent.rank, np.zeros(1, np.float32)
 dist.init_process_group()
 sys.setprofile(cost.note)

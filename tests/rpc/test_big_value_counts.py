@@ -14,6 +14,7 @@ import asyncio
 from collections import Counter
 import numpy as np
 from telegrad import collectives, rpc
+from telegrad.transport.io import spin
 from telegrad.transport.sockets.message_socket import DirectSocket
 from telegrad.transport.session.session import Session
 from telegrad.transport.channels.ledger import Ledger
@@ -74,7 +75,8 @@ async def awaited(value):
 def length(value):
     return len(value)
 
-agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0))
+spin.SPIN_SECONDS = 0
+agent = rpc.init_rpc()
 array = np.arange(MIB, dtype=np.float32)
 
 def ends(func, value, times=CALLS):

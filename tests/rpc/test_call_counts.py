@@ -17,6 +17,7 @@ SOURCE = """
 import sys, threading
 import numpy as np
 from telegrad import rpc
+from telegrad.transport.io import spin
 from tests.counting import Cost
 
 CALLS, BATCHES = @CALLS
@@ -56,7 +57,8 @@ def above(name, batches):
     return found
 
 threading.setprofile(cost.note)
-agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0))
+spin.SPIN_SECONDS = 0
+agent = rpc.init_rpc()
 if agent.rank == 0:
     for _ in range(20):
         rpc.rpc_sync(1, nothing)

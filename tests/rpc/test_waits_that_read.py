@@ -6,7 +6,6 @@ import textwrap
 
 import pytest
 
-from telegrad.rpc.agent.options import MAX_SPIN
 from telegrad.transport.io.loop_watch import MOST_REQUESTS
 from telegrad.transport.io.spin import longest_spin
 from tests.conftest import Programs
@@ -30,7 +29,7 @@ from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.agent.inbox import Inbox
-from telegrad.transport.io import loop_watch
+from telegrad.transport.io import loop_watch, spin as looking
 from telegrad.transport.io.loop_watch import LoopWatch
 from telegrad.transport.io.spin import Shield
 
@@ -66,7 +65,8 @@ def note_any(self, peer, envelope, real=Inbox.on_envelope):
 
 Inbox.on_envelope = note_any
 loop_watch.WANTED_SECONDS = float("inf")  # whatever runs beside the tests
-agent = rpc.init_rpc(options=rpc.RpcOptions(spin=SPIN))
+looking.SPIN_SECONDS = LONGEST
+agent = rpc.init_rpc()
 PEERS = range(1, agent.world_size)
 MAIN = ["MainThread"]
 
@@ -364,7 +364,7 @@ def run(
     programs: Programs, body: str, workers: int, *, spin: float = 0.0, deadly: bool = False
 ) -> str:
     """Runs a program whose rank 0 does what `body` says; returns what that wrote."""
-    source = HEAD.replace("SPIN", str(spin)) + body
+    source = HEAD.replace("LONGEST", str(spin)) + body
     caller, *others = programs.ranks(programs.script(source), workers)
     written = caller.wait()
     for each in others:
@@ -418,9 +418,9 @@ def counted(programs: Programs, *, spin: float) -> tuple[float, float, float, fl
 
 
 def test_an_awaited_call_at_rest_does_not_sleep(programs: Programs) -> None:
-    if not longest_spin(1.0):
+    if not longest_spin():
         pytest.skip("looking needs two processors")
-    _, slept, changes, _ = counted(programs, spin=MAX_SPIN)
+    _, slept, changes, _ = counted(programs, spin=0.1)
     assert slept <= 0.1, slept  # where the machine holds the callee up
     assert changes <= 0.2 * CALLS, changes  # the loop watches on from call to call
 

@@ -92,7 +92,6 @@ def _parsed(text: str, name: str, forms: str) -> range:
 # -- the options ---------------------------------------------------------------------------------
 
 CALLABLES = ("project", "exposed", "importable")
-MAX_SPIN = 0.1
 MAX_WORKERS = 1_000_000  # a larger number is a typing error
 
 
@@ -147,8 +146,6 @@ class RpcOptions:
             both open, if both set this and it is available, in place of host memory (docs/gpu.md).
         limits: The numbers of calls and of their bytes that may be under way before root calls
             wait.
-        spin: Seconds for which a thread, or an event loop, that waits for another worker polls for
-            its message before it sleeps, if polling succeeded in the last waits; 0 for never.
 
     Example:
         >>> from telegrad import rpc
@@ -179,7 +176,6 @@ class RpcOptions:
     device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
     cuda_ipc: bool = False  # one array of 1 MiB takes no less time than by the host (docs/gpu.md)
     limits: Limits = field(default_factory=Limits)  # only a flood reaches them
-    spin: float = 0.001  # a call with a layer's arrays and gradients; 2 ms were no better
 
     def __post_init__(self) -> None:
         for name in ("timeout", "init_timeout", "lost_after"):
@@ -213,7 +209,6 @@ class RpcOptions:
         object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
         if not isinstance(self.limits, Limits):
             raise TypeError(f"RpcOptions.limits must be rpc.Limits(...), not {self.limits!r}")
-        _check_spin(self.spin)
 
     @property
     def waits_for(self) -> int | tuple[str, ...] | None:
@@ -245,16 +240,6 @@ class RpcOptions:
     def callable_decision(self) -> Decide | None:
         """The function that decides instead of a mode; None for a mode or patterns."""
         return self.callables if callable(self.callables) else None
-
-
-def _check_spin(spin: object) -> None:
-    if isinstance(spin, bool) or not isinstance(spin, int | float):
-        raise TypeError(f"RpcOptions.spin must be seconds, not {spin!r}")
-    if not 0 <= spin <= MAX_SPIN:
-        raise ValueError(
-            f"RpcOptions.spin must be 0 to {MAX_SPIN:g} s (got {spin!r}): a thread that looks "
-            "keeps a processor busy"
-        )
 
 
 def _check_tls(options: RpcOptions) -> None:
