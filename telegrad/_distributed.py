@@ -310,7 +310,9 @@ def _make_grpc_agent(
         if address.hosts_store:
             tls.check_name(COORDINATOR_NAME, "this worker hosts the coordinator, whose name")
     address = secured(address, mutual=tls is not None, insecure=options.insecure)
-    local = find_local(tls, wanted=options.local, bind=options.bind, cuda_ipc=options.cuda_ipc)
+    local = find_local(
+        tls, wanted=options.reaches_locally, bind=options.bind, cuda_ipc=options.cuda_ipc
+    )
     port = JobPort(
         address,
         functools.partial(

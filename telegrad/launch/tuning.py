@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = parser.parse_args(arguments)
     asked = {"longest_bytes": found.longest, "repeats": found.repeats}
     try:
-        options = RpcOptions(local=not found.network, callables="exposed")
+        options = RpcOptions(direct="tcp" if found.network else True, callables="exposed")
         group = collectives.init_process_group(options=options)
         thresholds = collectives.tune(**{k: v for k, v in asked.items() if v is not None})
         if os.environ.get("LOCAL_RANK", "0") == "0":

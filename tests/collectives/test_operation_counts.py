@@ -43,7 +43,7 @@ def exchange():
 
 threading.setprofile(cost.note)
 spin.SPIN_SECONDS = 0
-agent = rpc.init_rpc(options=rpc.RpcOptions(local=False))
+agent = rpc.init_rpc(options=rpc.RpcOptions(direct='tcp'))
 rank, one = agent.rank, np.zeros(1, np.float32)
 dist.init_process_group()
 sys.setprofile(cost.note)

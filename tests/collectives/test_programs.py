@@ -196,10 +196,10 @@ JOBS: dict[str, tuple[int, dict[str, Any], int, int]] = {
     "9 here": (9, {}, 10, 8),
     "2 processes": (2, {"processes": True}, 40, 12),
     "3 processes": (3, {"processes": True}, 40, 12),
-    "2 over TCP": (2, {"processes": True, "options": RpcOptions(local=False)}, 25, 10),
+    "2 over TCP": (2, {"processes": True, "options": RpcOptions(direct="tcp")}, 25, 10),
     "2 over gRPC": (
         2,
-        {"processes": True, "options": RpcOptions(local=False, direct=False)},
+        {"processes": True, "options": RpcOptions(direct=False)},
         25,
         10,
     ),

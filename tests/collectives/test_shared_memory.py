@@ -702,7 +702,7 @@ def test_processes_reduce_arrays_in_shared_memory_in_place() -> None:
 
 
 def test_workers_without_local_connections_send_messages() -> None:
-    with Cluster(2, processes=True, options=RpcOptions(local=False)) as cluster:
+    with Cluster(2, processes=True, options=RpcOptions(direct="tcp")) as cluster:
         for messages, nbytes in cluster.run(remote_code.counted_in_memory, 3):
             assert messages > 0
             assert nbytes > 0

@@ -33,7 +33,7 @@ from tests.collectives import remote_code
 
 NAMES = [field.name for field in fields(Thresholds)]
 THRESHOLDS = st.builds(Thresholds, **{name: st.integers(0, 2**62) for name in NAMES})
-APART = RpcOptions(local=False)  # the ranks share no memory
+APART = RpcOptions(direct="tcp")  # the ranks share no memory
 RING = Thresholds(direct_up_to_bytes=0)
 
 

@@ -161,6 +161,6 @@ def test_a_job_beyond_loopback_encrypts_by_itself(programs: Programs) -> None:
         pytest.skip("this machine has no IPv4 address but loopback")
     env = {"MASTER_ADDR": found[0], "TELEGRAD_TOKEN": TOKEN}
     report = JOB.replace("got", "{endpoint} got")
-    report = report.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(local=False))")
+    report = report.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(direct='tcp'))")
     for worker in programs.ranks(programs.script(report), 2, env=env):
         assert re.search(r"worker\d grpcs://.* got 600000", worker.wait())

@@ -24,7 +24,7 @@ OVERHEAD = 160 * MIB
 
 @pytest.mark.long
 @pytest.mark.timeout(660)
-@pytest.mark.parametrize("local", [True, False], ids=["local", "grpc"])
+@pytest.mark.parametrize("local", [True, False], ids=["local", "tcp"])
 def test_a_hundred_pushes_of_64_mib(local: bool) -> None:
     available = next(
         int(line.split()[1]) // 1024
@@ -35,7 +35,7 @@ def test_a_hundred_pushes_of_64_mib(local: bool) -> None:
     if available < needed:
         pytest.skip(f"all pushes together take {needed} MiB; {available} MiB are available")
     limits = rpc.Limits(pending_bytes=BUDGET)
-    options = rpc.RpcOptions(timeout=600.0, limits=limits, local=local)
+    options = rpc.RpcOptions(timeout=600.0, limits=limits, direct=local or "tcp")
     with Cluster(1 + PUSHERS, processes=True, options=options, limit=600.0) as cluster:
         for pusher in range(1, 1 + PUSHERS):
             cluster.call(pusher, flood_code.pushes, "worker0", 1, SIZE)

@@ -27,7 +27,7 @@ def watch():
         self.is_loop_thread() or woken.append(function), call_soon(self, function, *args))
     Writes.begin = lambda self, message: (written.append(message), begin(self, message))[1]
 
-agent = rpc.init_rpc(options=rpc.RpcOptions(local=False, direct=False))
+agent = rpc.init_rpc(options=rpc.RpcOptions(direct=False))
 watch()
 if agent.rank == 0:
     for _ in range(20):
@@ -58,9 +58,9 @@ def test_a_call_at_rest_over_grpc(programs: Programs) -> None:
         assert 1.0 <= written < 1.1, found
 
 
-HEAD = local.HEAD.replace(
-    "init_rpc()", "init_rpc(options=rpc.RpcOptions(local=False, direct=False))"
-).replace('startswith("local")', 'startswith("grpc")')
+HEAD = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(direct=False))").replace(
+    'startswith("local")', 'startswith("grpc")'
+)
 
 
 def test_over_grpc(programs: Programs) -> None:

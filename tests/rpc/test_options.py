@@ -44,14 +44,17 @@ def test_defaults() -> None:
         ({"listen": False, "bind": "::1"}, ValueError, "bind='::1' has no meaning"),
         ({"bind": "unix", "port": 5}, ValueError, "opens a Unix socket in place of a TCP port"),
         ({"bind": "unix:///d", "advertise": "a"}, ValueError, "advertise='a' has no meaning"),
-        ({"bind": "unix", "local": False}, ValueError, "local=False has no meaning; give one"),
+        ({"bind": "unix", "direct": "tcp"}, ValueError, "direct='tcp' has no meaning; give one"),
+        ({"bind": "unix", "direct": False}, ValueError, "direct=False has no meaning; give one"),
         (
             {"bind": "unix:///d", "tls": TlsOptions(ca="a", certificate="b", key="c")},
             ValueError,
             "so that tls=.* has no meaning",
         ),
-        ({"direct": None}, TypeError, r"True, False, or a range of ports such as range\(29600"),
-        ({"direct": 29600}, TypeError, "True, False, or a range"),
+        ({"direct": None}, TypeError, r"True, False, 'local', 'tcp', or a range of ports"),
+        ({"direct": 29600}, TypeError, r"'tcp', or a range of ports such as range\(29600"),
+        ({"direct": 1}, TypeError, "RpcOptions.direct must be True"),
+        ({"direct": "unix"}, ValueError, "RpcOptions.direct must be True, False, 'local', 'tcp'"),
         ({"direct": "29600-"}, ValueError, "RpcOptions.direct must be True, False"),
         ({"direct": "29700-29600"}, ValueError, "RpcOptions.direct=.* has no port in it"),
         ({"direct": "0-10"}, ValueError, "RpcOptions.direct=.* 1 to 65535"),
@@ -111,6 +114,8 @@ def test_ports(port: int | range | str, ports: object) -> None:
     [
         (True, (0,)),
         (False, ()),
+        ("local", ()),
+        ("tcp", (0,)),
         ("29600", range(29600, 29601)),
         (" 29600 - 29602 ", range(29600, 29603)),
         (range(29600, 29700, 10), range(29600, 29700, 10)),
@@ -118,13 +123,18 @@ def test_ports(port: int | range | str, ports: object) -> None:
 )
 def test_direct_ports(direct: bool | range | str, ports: object) -> None:
     assert RpcOptions(direct=direct).direct_ports == ports
+    assert RpcOptions(direct=direct).reaches_locally is (direct not in (False, "tcp"))
     assert RpcOptions().direct_ports == (0,)
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_who_does_not_listen_may_dial_direct_ports(direct: bool) -> None:
-    assert RpcOptions(direct=direct, listen=False).direct is direct
-    assert RpcOptions(direct=direct, bind="unix").direct is direct
+@pytest.mark.parametrize("direct", [True, False, "local", "tcp"])
+def test_who_does_not_listen_may_dial_direct_ports(direct: bool | str) -> None:
+    assert RpcOptions(direct=direct, listen=False).direct == direct
+
+
+@pytest.mark.parametrize("direct", [True, "local"])
+def test_who_has_no_port_is_reached_over_unix_sockets(direct: bool | str) -> None:
+    assert RpcOptions(direct=direct, bind="unix").direct == direct
 
 
 def test_device_maps() -> None:

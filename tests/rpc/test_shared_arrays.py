@@ -78,7 +78,7 @@ def test_a_killed_receiver_keeps_nothing_of_the_sender(cluster: Cluster) -> None
 
 
 def test_over_grpc_nothing_is_shared() -> None:
-    with Cluster(2, processes=True, options=rpc.RpcOptions(local=False)) as cluster:
+    with Cluster(2, processes=True, options=rpc.RpcOptions(direct="tcp")) as cluster:
         copies, moved = cluster.call(0, shared_code.copies_of, SIZE)
         assert SIZE in copies
         assert moved[:2] == (0, 0)

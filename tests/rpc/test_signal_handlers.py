@@ -47,7 +47,7 @@ Shield.wait, Gate.wait = note_wait, note_gate
 
 def is_waiting():
     '''Over gRPC the main thread waits at a gate, else it polls.'''
-    return shields and shields[-1].polling if LOCAL else waits
+    return shields and shields[-1].polling if DIRECT is True else waits
 
 def signals():
     '''Sends the signal once the main thread polls; it never does where another one reads for it.'''
@@ -56,7 +56,7 @@ def signals():
     os.kill(os.getpid(), signal.SIGUSR1)
 
 signal.signal(signal.SIGUSR1, handler)
-agent = rpc.init_rpc(options=rpc.RpcOptions(local=LOCAL))
+agent = rpc.init_rpc(options=rpc.RpcOptions(direct=DIRECT))
 
 def check(wait, to=(1,)):
     answers.clear()
@@ -100,8 +100,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("local", [True, False], ids=["local", "grpc"])
-def test_a_signal_handler_may_call(programs: Programs, local: bool) -> None:
-    program = HEAD.replace("LOCAL", repr(local)) + run_cases(CASES, begin=BEGIN)
+@pytest.mark.parametrize("direct", [True, "tcp"])
+def test_a_signal_handler_may_call(programs: Programs, direct: bool | str) -> None:
+    program = HEAD.replace("DIRECT", repr(direct)) + run_cases(CASES, begin=BEGIN)
     for rank in programs.ranks(programs.script(program), 3):
         rank.wait()

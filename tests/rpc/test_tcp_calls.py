@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.conftest import Programs
 from tests.rpc import test_local_calls as local
 
-HEAD = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(local=False))").replace(
+HEAD = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(direct='tcp'))").replace(
     """    assert carrier().startswith("local"), carrier()
 """,
     """    while not carrier().startswith("tcp"):

@@ -204,7 +204,8 @@ def test_workers_of_one_host_choose_it_and_others_do_not_try() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "certified", "why"), [(False, False, "is False"), (True, True, "certificates")]
+    ("wanted", "certified", "why"),
+    [(False, False, "leaves Unix sockets out"), (True, True, "certificates")],
 )
 def test_why_it_is_not_chosen(
     wanted: bool, certified: bool, why: str, caplog: pytest.LogCaptureFixture
@@ -224,7 +225,8 @@ def test_it_is_skipped_where_the_system_lacks_it(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "certified", "why"), [(False, False, "is False"), (True, True, "certificates")]
+    ("wanted", "certified", "why"),
+    [(False, False, "leaves Unix sockets out"), (True, True, "certificates")],
 )
 def test_where_nothing_else_is_to_listen_the_reason_is_an_error(
     wanted: bool, certified: bool, why: str

@@ -89,7 +89,7 @@ def tune(
         raise InvalidUseError(
             f"group {chosen.name!r} has no thresholds to measure: it has one rank, or its ranks share "
             "memory, or a backend of its own; to measure messages on one host, start the workers "
-            "with RpcOptions(local=False), as `telegrad tune` does"
+            "with RpcOptions(direct='tcp'), as `telegrad tune` does"
         )
     steps = int(math.log(longest / SHORTEST_BYTES, GROWTH))
     sizes = [SHORTEST_BYTES * GROWTH**i for i in range(steps + 1)]

@@ -29,7 +29,9 @@ __all__ = [
 
 HIGHEST_PORT = 65535
 FORMS = "a number, a range such as range(29500, 29600) or '29500-29599', or 0 for any that is free"
-DIRECT_FORMS = "True, False, or a range of ports such as range(29600, 29700) or '29600-29699'"
+DIRECT_FORMS = (
+    "True, False, 'local', 'tcp', or a range of ports such as range(29600, 29700) or '29600-29699'"
+)
 
 
 def check_ports(port: object) -> Sequence[int]:
@@ -55,17 +57,17 @@ def check_ports(port: object) -> Sequence[int]:
 
 
 def check_direct(direct: object) -> Sequence[int]:
-    """Returns the ports to try for direct connections, in order; none for False.
+    """Returns the TCP ports to try for direct connections, in order; none if there are to be none.
 
-    >>> check_direct(True), check_direct(False), check_direct("29600-29602")
+    >>> check_direct(True), check_direct("local"), check_direct("29600-29602")
     ((0,), (), range(29600, 29603))
 
     Raises:
-        TypeError: The value is neither True or False, nor a range.
+        TypeError: The value is none of those that the option takes.
         ValueError: A port is out of range, or the range is empty.
     """
-    if isinstance(direct, bool):
-        return (0,) if direct else ()
+    if isinstance(direct, bool) or direct in ("local", "tcp"):
+        return (0,) if direct in (True, "tcp") else ()
     if isinstance(direct, str | range):
         return _range(direct, "direct", DIRECT_FORMS)
     raise TypeError(f"RpcOptions.direct must be {DIRECT_FORMS} (got {direct!r})")
@@ -120,14 +122,14 @@ class RpcOptions:
         port: The port to listen on; or a range, of which the first free one is taken
             (`range(29500, 29600)` or "29500-29599"); or 0 for any. The worker that hosts the
             coordinator listens on the coordinator's port alone.
-        direct: True to move calls and arrays between hosts past gRPC, to TCP sockets with the same
-            encryption, between workers that reach each other there; on a port that the kernel
-            chooses, or on the first free one of a range (`range(29600, 29700)` or "29600-29699").
-            False to leave them on gRPC (docs/network.md).
+        direct: The sockets on which calls and arrays go past gRPC, between workers that reach each
+            other there (docs/network.md). True for a Unix socket to this user's workers on this
+            host, if the system supports it and no certificates prove names, and TCP, with gRPC's
+            encryption, to others. "local" or "tcp" for one of the two alone; False to leave
+            everything on gRPC. A range (`range(29600, 29700)` or "29600-29699") is as True, with
+            TCP on its first free port; else the kernel chooses the port.
         listen: False for a worker that can only connect out: it dials all others, and is called by
             those that listen. Two such workers cannot call each other.
-        local: True to reach this user's workers on this host past gRPC, over a Unix socket, if the
-            system supports it and no certificates prove names; False to use gRPC.
         token: The job's secret; None finds it in the environment or the user's token file.
         tls: The certificates with which workers prove their names to each other
             (docs/certificates.md). None for those that TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE
@@ -168,7 +170,6 @@ class RpcOptions:
     port: int | range | str = 0
     direct: bool | range | str = True  # a call takes a quarter of the time that it takes over gRPC
     listen: bool = True
-    local: bool = True
     token: str | bytes | None = None
     tls: TlsOptions | None = None
     callables: str | Sequence[str] | Decide = "project"
@@ -193,10 +194,8 @@ class RpcOptions:
             _check_advertise(self)
         _check_listen(self)
         check_direct(self.direct)
-        for name in ("local", "cuda_ipc"):
-            if type(getattr(self, name)) is not bool:
-                value = getattr(self, name)
-                raise TypeError(f"RpcOptions.{name} must be True or False, not {value!r}")
+        if type(self.cuda_ipc) is not bool:
+            raise TypeError(f"RpcOptions.cuda_ipc must be True or False, not {self.cuda_ipc!r}")
         if self.token is not None and not isinstance(self.token, str | bytes):
             raise TypeError(
                 f"RpcOptions.token must be str or bytes, not {type(self.token).__name__}"
@@ -223,8 +222,13 @@ class RpcOptions:
 
     @property
     def direct_ports(self) -> Sequence[int]:
-        """The ports to try for direct connections, in order; none if there are to be none."""
+        """The TCP ports to try for direct connections, in order; none if there are to be none."""
         return check_direct(self.direct)
+
+    @property
+    def reaches_locally(self) -> bool:
+        """True if workers of this host are to be reached over Unix sockets."""
+        return self.direct not in (False, "tcp")
 
     @property
     def callable_mode(self) -> str:
@@ -270,18 +274,17 @@ def _check_advertise(options: RpcOptions) -> None:
 def _check_listen(options: RpcOptions) -> None:
     if type(options.listen) is not bool:
         raise TypeError(f"RpcOptions.listen must be True or False, not {options.listen!r}")
-    unset: dict[str, object] = {"advertise": None, "port": 0}
-    if not isinstance(options.direct, bool):
-        unset["direct"] = True
+    means: dict[str, tuple[object, ...]] = {"advertise": (None,), "port": (0,)}
     if not options.listen:
-        cause, unset = "listen=False opens no TCP port", unset | {"bind": None}
+        cause = "listen=False opens no TCP port"
+        means |= {"bind": (None,), "direct": (True, False, "local", "tcp")}
     elif is_unix(options.bind):
         cause = f"bind={options.bind!r} opens a Unix socket in place of a TCP port"
-        unset |= {"local": True, "tls": None}
+        means |= {"direct": (True, "local"), "tls": (None,)}
     else:
         return
-    for name, default in unset.items():
-        if (value := getattr(options, name)) != default:
+    for name, values in means.items():
+        if (value := getattr(options, name)) not in values:
             raise ValueError(
                 f"RpcOptions.{cause}, so that {name}={value!r} has no meaning; give one or the "
                 "other"

@@ -274,7 +274,7 @@ def _find_gpus() -> tuple[str, ...]:
 
 def _why_not(*, wanted: bool, certificates: bool) -> str | None:
     if not wanted:
-        return "RpcOptions.local is False"
+        return "RpcOptions.direct leaves Unix sockets out"
     if certificates:
         return "certificates prove who workers are, and a Unix socket shows none"
     if not can_read_directly():
