@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import defaultdict
+from functools import partial
 from typing import Any, final
 
 from telegrad.errors import (
@@ -168,22 +168,20 @@ class _Published:
         self._registry = agent.attachments[RRefRegistry]
         self._names_lock = threading.Lock()  # guards all attributes below
         self._rrefs: dict[str, RRef[Any]] = {}
-        self._waiting: defaultdict[str, list[Future[RRef[Any]]]] = defaultdict(list)
+        self._waiting: dict[Future[Any], str] = {}  # lookups, to the names that they wait for
 
     @property
     def waiting(self) -> int:
         """The number of lookups that wait for a name."""
-        with self._names_lock:
-            return sum(map(len, self._waiting.values()))
+        return len(self._waiting)
 
     def add(self, name: str, value: object) -> None:
         rref = self._rref(value, name)
         with self._names_lock:
-            taken = name in self._rrefs
-            waiting = []
-            if not taken:
-                self._rrefs[name] = rref
-                waiting = self._waiting.pop(name, [])
+            taken = self._rrefs.setdefault(name, rref) is not rref
+            waiting = [each for each, wanted in self._waiting.items() if wanted == name]
+            for future in waiting:
+                del self._waiting[future]
         if taken:
             rref.release()
             raise DuplicateNameError(
@@ -226,34 +224,30 @@ class _Published:
         with self._names_lock:
             rref = self._rrefs.get(name)
             if rref is None:
-                self._waiting[name].append(future)
+                self._waiting[future] = name
         if rref is not None:
             future.set_result(rref)
             return future
         served = current_served_call()
         if served is not None:
-            served.on_cancel(lambda: self._forget(name, future))
+            served.on_cancel(partial(self._forget, future))
         if within < threading.TIMEOUT_MAX:
             future._call_when_done(
-                self._agent.deadlines.after(within, lambda: self._tell_names(name, future)).cancel
+                self._agent.deadlines.after(within, partial(self._tell_names, future)).cancel
             )
         return future
 
-    def _tell_names(self, name: str, future: Future[Any]) -> None:
+    def _tell_names(self, future: Future[Any]) -> None:
         """Ends a lookup at its timeout with the names that are published; on the loop."""
-        self._forget(name, future)
+        self._forget(future)
         with self._names_lock:
             names = sorted(self._rrefs)[:MOST_NAMES]
         future.try_set_result(names)
 
-    def _forget(self, name: str, future: Future[RRef[Any]]) -> None:
+    def _forget(self, future: Future[Any]) -> None:
         """Removes a lookup whose caller waits no longer."""
         with self._names_lock:
-            waiting = self._waiting.get(name, [])
-            if future in waiting:
-                waiting.remove(future)
-            if not waiting:
-                self._waiting.pop(name, None)
+            self._waiting.pop(future, None)
 
     def _rref(self, value: object, name: str) -> RRef[Any]:
         """Returns a new RRef, which only the name holds."""

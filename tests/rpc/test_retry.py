@@ -74,13 +74,13 @@ def known_as_lost(job: Job, rank: int) -> None:
 
 def waits_for_a_return(job: Job, rank: int = 0) -> None:
     retries = job.agents[rank].attachments[Retries]
-    leaks.wait_until_gone("waits", lambda: [] if retries.waiting else ["no call waits"])
+    leaks.wait_until_gone("waits", lambda: [] if retries.pending else ["no call waits"])
 
 
 def none_waits(job: Job, rank: int = 0) -> bool:
     """Tells so once none does: the loop may just be looking after one that has ended."""
     retries = job.agents[rank].attachments[Retries]
-    leaks.wait_until_gone("waits", lambda: ["a call"] * retries.waiting)
+    leaks.wait_until_gone("waits", lambda: ["a call"] * retries.pending)
     return True
 
 

@@ -154,25 +154,20 @@ class Retries:
 
     def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
-        self._lock = threading.Lock()  # guards the next two
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()  # guards the next one
         self._calls: set[_Call] = set()
-        self._tick = Tick(agent.deadlines.after, LOOK_SECONDS, self._look, self._is_left)
+        self._tick = Tick(
+            agent.deadlines.after, LOOK_SECONDS, self._look, lambda: bool(self.pending)
+        )
         self._ending = self._closed = False
         agent.attachments.own_calls.append(self)
         agent.life.on_ending(self._end)
         agent.life.after_close(self._close)
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """The number of calls that wait for the return of their callee."""
         return len(self._waiting())
-
-    @property
-    def pending(self) -> int:
-        """The number of calls without an attempt under way: no table of calls knows of those."""
-        with self._lock:
-            return sum(not call.in_flight for call in self._calls)
 
     def wait_until_idle(self, deadline: float) -> bool:
         """Blocks until none of the calls goes on; returns True if that is so at the deadline."""
@@ -187,7 +182,7 @@ class Retries:
     def start(self, call: _Call) -> Future[Any]:
         """Makes the first attempt, in the thread of the caller; returns the call's future."""
         future, parent = call.future, call.parent
-        with self._lock:
+        with self._changed:
             self._calls.add(call)
         future._call_when_done(partial(self._forget, call))
         if parent is not None:  # between two attempts no table knows of it
@@ -210,15 +205,12 @@ class Retries:
         """Looks at times for the return of a call's callee."""
         if self._ends(call):
             call.end_closed()
-            return
-        self._tick.start()
+        else:
+            self._tick.start()
 
     def _waiting(self) -> list[_Call]:
-        with self._lock:
+        with self._changed:
             return [call for call in self._calls if call.loss is not None]
-
-    def _is_left(self) -> bool:
-        return bool(self._waiting())
 
     def _look(self) -> None:
         """Looks for all callees that are missing; on the loop."""
@@ -288,11 +280,6 @@ class _Call:
         self._inner: Future[Any] | None = None
         self.future._let_cancel(self._cancelled)
 
-    @property
-    def in_flight(self) -> bool:
-        """True if an attempt waits for its reply."""
-        return self._inner is not None and not self._inner.done()
-
     def send(self, limit: float) -> None:
         """Makes an attempt, of `limit` seconds."""
         inner = self._agent.calling.send(
@@ -319,8 +306,7 @@ class _Call:
         if loss is None or self.future.done():
             return
         if time.monotonic() >= self._waits_until:
-            self.loss = None
-            agent.pool.submit(self._end_waiting, loss)
+            self._end_waiting(loss)
             return
         with contextlib.suppress(UnknownWorkerError):
             peer = agent.members.find(self.peer.name)
