@@ -261,7 +261,7 @@ def join_invited(
         endpoint=known.endpoint,
         late=True,
     )
-    options = dataclasses.replace(known.options, port=0, listen=True)
+    options = dataclasses.replace(known.options, port=0)
     return _make_process_agent(address, name, options, known.token, context)
 
 

@@ -418,14 +418,14 @@ class UnreachableWorkerError(WorkerLostError):
     """Neither this worker nor the other one listens, so no call can pass between them.
 
     Both are members of the job, and other workers reach them. Nothing was sent. See
-    `RpcOptions.listen`.
+    `RpcOptions.port`.
 
     Example:
         >>> import math
         >>> from telegrad import rpc
         >>> from telegrad.testing import Cluster
         >>> try:
-        ...     with Cluster(2, options=rpc.RpcOptions(listen=False)) as cluster:
+        ...     with Cluster(2, options=rpc.RpcOptions(port=None)) as cluster:
         ...         cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
         ... except UnreachableWorkerError as error:
         ...     print("call", error.worker, "through a worker that listens")

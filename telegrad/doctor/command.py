@@ -354,7 +354,7 @@ def add_doctor(
         "--port", default="0", metavar="FIRST-LAST", help="ports for the workers here to listen on"
     )
     parser.add_argument(
-        "--no-listen", action="store_true", help="the workers here only connect out (listen=False)"
+        "--no-listen", action="store_true", help="the workers here only connect out (port=None)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the report there as well")
 

@@ -66,7 +66,7 @@ class DoctorWorker:
         host: The name of its machine; "" if it did not answer.
         host_id: A text that is equal only for workers of one host: of one machine, and of one
             network namespace there.
-        endpoints: The endpoints that it tells others to dial; none with `listen=False`.
+        endpoints: The endpoints that it tells others to dial; none with `port=None`.
         listens: True if others can dial it at all.
         addresses: The addresses of its machine, without loopback.
         versions: The versions of telegrad, Python, NumPy and gRPC.
@@ -357,7 +357,7 @@ def _words(
 ) -> str:
     """Returns the problem of two workers in one line; "" if there is none."""
     if not one.listens and not other.listens:
-        return "neither listens (listen=False), so that neither can dial the other"
+        return "neither listens (port=None), so that neither can dial the other"
     parts = [
         f"{a.name!r} cannot reach {b.name!r}: {dial.words or dial.ended}"
         for a, b, dial in ((one, other, reach), (other, one, back))

@@ -217,7 +217,7 @@ def _remedy(
         f"{what}; let the workers' ports in (now: {_listed(ports)}): give them a range, "
         "RpcOptions(port='29501-29599'), and run there, for example: sudo ufw allow proto tcp from "
         f"{source} to any port 29501:29599; test it by telegrad doctor --port 29501-29599; where "
-        "nothing may come in: RpcOptions(listen=False), tested by --no-listen"
+        "nothing may come in: RpcOptions(port=None), tested by --no-listen"
     )
     if others:
         remedy += (
@@ -341,7 +341,7 @@ def _outbound(pairs: Sequence[DoctorPair], known: _ByName) -> Iterator[DoctorPro
     yield DoctorProblem(
         "outbound only",
         _names(cut),
-        f"{named} cannot call each other, since neither listens (listen=False)",
+        f"{named} cannot call each other, since neither listens (port=None)",
         "if they have to, let one of the two listen, or have a worker that does make the call"
         + (f" ({_listed(through)})" if through else ""),
     )

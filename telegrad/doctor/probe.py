@@ -119,7 +119,7 @@ class DoctorProbe:
             host=socket.gethostname(),
             host_id=_host_id(),
             endpoints=own_endpoints(agent.exchange),
-            listens=agent.options.listen,
+            listens=agent.options.listens,
             addresses=found,
             versions=versions(),
             cores=len(os.sched_getaffinity(0)),

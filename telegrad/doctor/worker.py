@@ -41,12 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-listen", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        ports = options.port
+        ports = 0 if options.port == "0" else options.port
         init_rpc(
             options=RpcOptions(
                 init_timeout=options.timeout,
-                port=0 if ports == "0" else ports,
-                listen=not options.no_listen,
+                port=None if options.no_listen else ports,
                 callables="exposed",
             )
         )

@@ -207,7 +207,7 @@ def join_job(
     if address.hosts_store and not listens:
         raise ValueError(
             "this worker hosts the coordinator, which all others dial, and so it has to listen; "
-            "leave listen=False to other ranks, or start the job with `telegrad run`, which hosts "
+            "leave port=None to other ranks, or start the job with `telegrad run`, which hosts "
             "the coordinator itself"
         )
     if name or not address.late:

@@ -1,4 +1,4 @@
-"""A host behind a firewall that lets nothing in: with `listen=False`, and without it."""
+"""A host behind a firewall that lets nothing in: with `port=None`, and without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.hosts.conftest import MakeHosts
 from tests.hosts.test_partitions import LOOK, MIB, PATIENT, begin, ended_well, progress
 
 NAMES = ("worker0", "worker1", "worker2")
-OUT = {"listen": False}
+OUT = {"port": None}
 
 
 @pytest.mark.long
@@ -95,7 +95,7 @@ def test_without_being_told_it_is_lost_to_who_calls_it_first_and_the_error_says_
         for words in (
             "never connected; ",
             f"grpcs://{hosts.address(1)}:",
-            "RpcOptions(listen=False)",
+            "RpcOptions(port=None)",
         ):
             assert words in failure.message, failure
         for name in ("worker0", "worker2"):  # they go on with each other

@@ -136,7 +136,7 @@ def test_who_does_not_listen_uses_those_of_others(
 ) -> None:
     hosts = make_hosts(2)
     hosts.let_nothing_in(1)
-    options = {"worker1": {"listen": False}}
+    options = {"worker1": {"port": None}}
     with HostileJob(programs, NAMES, lost_after=PATIENT, bridge=hosts, options=options) as job:
         job.run(transports)  # imports what they call
         job.run(wait_for_transport, "tcps")

@@ -53,14 +53,14 @@ def worlds() -> Iterator[list[World]]:
         world.close()
 
 
-@pytest.mark.parametrize(("kind", "listen"), [("inproc", True), ("grpc", True), ("inproc", False)])
+@pytest.mark.parametrize(("kind", "port"), [("inproc", 0), ("grpc", 0), ("inproc", None)])
 def test_one_worker_has_given_up_the_coordinator_and_the_others_have_not(
-    worlds: list[World], kind: str, listen: bool
+    worlds: list[World], kind: str, port: int | None
 ) -> None:
     """It goes on with them; the coordinator learns of it by a refused dial, or the question."""
     world = World(kind, 3, lost_after=PATIENT)
     worlds.append(world)
-    joining = [world.start(0), world.start(1), world.start(2, lost_after=SOON, listen=listen)]
+    joining = [world.start(0), world.start(1), world.start(2, lost_after=SOON, port=port)]
     first, second, third = agents = [each.result(LIMIT) for each in joining]
     all_call_all(agents)
     heard = [Heard(agent) for agent in agents]

@@ -87,7 +87,7 @@ def test_a_firewall_is_told_with_direction_and_port(ended: str, cause: str) -> N
         "now: 4001",
         "RpcOptions(port='29501-29599')",
         "ufw allow proto tcp from 10.0.0.1 to any port 29501:29599",
-        "RpcOptions(listen=False)",
+        "RpcOptions(port=None)",
     ):
         assert said in problem.remedy
 

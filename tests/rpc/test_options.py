@@ -33,15 +33,15 @@ def test_defaults() -> None:
         ({"num_threads": 2.0}, TypeError, "integer"),
         ({"port": 70000}, ValueError, "65535"),
         ({"port": True}, TypeError, r"a range such as range\(29500, 29600\)"),
-        ({"port": 1.5}, TypeError, "or 0 for any that is free"),
+        ({"port": 1.5}, TypeError, "0 for any that is free, or None to open none"),
         ({"port": "29500-"}, ValueError, "'29500-29599'"),
         ({"port": "29500-29400"}, ValueError, "has no port in it"),
         ({"port": "0-10"}, ValueError, "1 to 65535"),
         ({"port": range(65530, 65540)}, ValueError, "1 to 65535"),
-        ({"listen": 0}, TypeError, "True or False"),
         ({"cuda_ipc": 1}, TypeError, "RpcOptions.cuda_ipc must be True or False"),
-        ({"listen": False, "port": 5}, ValueError, "listen=False opens no TCP port"),
-        ({"listen": False, "bind": "::1"}, ValueError, "bind='::1' has no meaning"),
+        ({"port": None, "advertise": "h"}, ValueError, "port=None opens no port, .*advertise='h'"),
+        ({"port": None, "bind": "::1"}, ValueError, "bind='::1' has no meaning"),
+        ({"port": None, "bind": "unix"}, ValueError, "bind='unix' has no meaning"),
         ({"bind": "unix", "port": 5}, ValueError, "opens a Unix socket in place of a TCP port"),
         ({"bind": "unix:///d", "advertise": "a"}, ValueError, "advertise='a' has no meaning"),
         ({"bind": "unix", "direct": "tcp"}, ValueError, "direct='tcp' has no meaning; give one"),
@@ -60,7 +60,7 @@ def test_defaults() -> None:
         ({"direct": "0-10"}, ValueError, "RpcOptions.direct=.* 1 to 65535"),
         ({"direct": range(65530, 65540)}, ValueError, "RpcOptions.direct=.* 1 to 65535"),
         ({"direct": range(0)}, ValueError, "has no port in it"),
-        ({"direct": "29600-29699", "listen": False}, ValueError, "direct='29600-29699' has no"),
+        ({"direct": "29600-29699", "port": None}, ValueError, "direct='29600-29699' has no"),
         ({"direct": range(5, 9), "bind": "unix"}, ValueError, "direct=.* has no meaning"),
         ({"bind": ""}, TypeError, "bind"),
         (
@@ -129,7 +129,7 @@ def test_direct_ports(direct: bool | range | str, ports: object) -> None:
 
 @pytest.mark.parametrize("direct", [True, False, "local", "tcp"])
 def test_who_does_not_listen_may_dial_direct_ports(direct: bool | str) -> None:
-    assert RpcOptions(direct=direct, listen=False).direct == direct
+    assert RpcOptions(direct=direct, port=None).direct == direct
 
 
 @pytest.mark.parametrize("direct", [True, "local"])

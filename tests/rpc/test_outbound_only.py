@@ -58,7 +58,7 @@ class Job:
                 late=late,
             ),
             name=f"w{rank}",
-            options=rpc.RpcOptions(timeout=20.0, init_timeout=40.0, listen=listens),
+            options=rpc.RpcOptions(timeout=20.0, init_timeout=40.0, port=0 if listens else None),
             token=self._token,
             transports=self._transports(),
             control_transports=self._transports(),
@@ -196,7 +196,7 @@ def test_who_comes_late(kind: str, listens: bool) -> None:
 
 def test_who_hosts_the_coordinator_has_to_listen() -> None:
     address = JobAddress(host="x", port=1, rank=0, world_size=2, job="j", hosts_store=True)
-    with pytest.raises(ValueError, match="and so it has to listen; leave listen=False"):
+    with pytest.raises(ValueError, match="and so it has to listen; leave port=None"):
         join_job(
             address,
             name="w0",

@@ -69,7 +69,7 @@ def test_a_worker_that_only_connects_out_listens_at_none(programs: Programs) -> 
     script, port = programs.script(PROGRAM), unused_port()
     ranks = [
         programs.start(["python", script, f"tcp://127.0.0.1:{port}", str(rank), options])
-        for rank, options in enumerate(("{}", "{'listen': False}"))
+        for rank, options in enumerate(("{}", "{'port': None}"))
     ]
     hosting, joining = [program.wait().splitlines()[-1] for program in ranks]
     assert f"{port}" in hosting

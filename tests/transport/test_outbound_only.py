@@ -112,7 +112,7 @@ def test_two_of_them_cannot_call_each_other_and_hear_so_at_once(floor: Floor) ->
         with pytest.raises(UnreachableWorkerError, match="cannot be reached") as raised:
             sender.post(receiver, 1)
         assert raised.value.worker == receiver.info.name
-        assert f"nor does this worker, '{sender.info.name}' (listen=False)" in str(raised.value)
+        assert f"nor does this worker, '{sender.info.name}' (port=None)" in str(raised.value)
         assert "have one of them listen, or call through a worker that does" in str(raised.value)
         assert not sender.recorder.lost
 

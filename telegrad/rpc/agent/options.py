@@ -28,25 +28,30 @@ __all__ = [
 # -- the ports that an agent may listen on: a number, a range, or any that is free ---------------
 
 HIGHEST_PORT = 65535
-FORMS = "a number, a range such as range(29500, 29600) or '29500-29599', or 0 for any that is free"
+FORMS = (
+    "a number, a range such as range(29500, 29600) or '29500-29599', 0 for any that is free, or None "
+    "to open none"
+)
 DIRECT_FORMS = (
     "True, False, 'local', 'tcp', or a range of ports such as range(29600, 29700) or '29600-29699'"
 )
 
 
 def check_ports(port: object) -> Sequence[int]:
-    """Returns the ports to try, in order.
+    """Returns the ports to try, in order; 0 for any, also where none is to be opened.
 
     Args:
         port: The value of the option.
 
-    >>> check_ports("29500-29502"), check_ports(range(29500, 29503)), check_ports(0)
+    >>> check_ports("29500-29502"), check_ports(range(29500, 29503)), check_ports(None)
     (range(29500, 29503), range(29500, 29503), (0,))
 
     Raises:
-        TypeError: The value is neither a number nor a range.
+        TypeError: The value is none of those that the option takes.
         ValueError: A port is out of range, or the range is empty.
     """
+    if port is None:
+        return (0,)
     if isinstance(port, str | range):
         return _range(port, "port", FORMS)
     if isinstance(port, bool) or not isinstance(port, int):
@@ -121,15 +126,15 @@ class RpcOptions:
             which the coordinator is reached.
         port: The port to listen on; or a range, of which the first free one is taken
             (`range(29500, 29600)` or "29500-29599"); or 0 for any. The worker that hosts the
-            coordinator listens on the coordinator's port alone.
+            coordinator listens on the coordinator's port alone. None for a worker that can only
+            connect out: it opens no port, dials all others, and is called by those that listen. Two
+            such workers cannot call each other.
         direct: The sockets on which calls and arrays go past gRPC, between workers that reach each
             other there (docs/network.md). True for a Unix socket to this user's workers on this
             host, if the system supports it and no certificates prove names, and TCP, with gRPC's
             encryption, to others. "local" or "tcp" for one of the two alone; False to leave
             everything on gRPC. A range (`range(29600, 29700)` or "29600-29699") is as True, with
             TCP on its first free port; else the kernel chooses the port.
-        listen: False for a worker that can only connect out: it dials all others, and is called by
-            those that listen. Two such workers cannot call each other.
         token: The job's secret; None finds it in the environment or the user's token file.
         tls: The certificates with which workers prove their names to each other
             (docs/certificates.md). None for those that TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE
@@ -167,9 +172,8 @@ class RpcOptions:
     num_threads: int = 16  # as torch; it grows when calls wait
     bind: str | None = None
     advertise: str | None = None
-    port: int | range | str = 0
+    port: int | range | str | None = 0
     direct: bool | range | str = True  # a call takes a quarter of the time that it takes over gRPC
-    listen: bool = True
     token: str | bytes | None = None
     tls: TlsOptions | None = None
     callables: str | Sequence[str] | Decide = "project"
@@ -219,6 +223,11 @@ class RpcOptions:
     def ports(self) -> Sequence[int]:
         """The ports to try, in order."""
         return check_ports(self.port)
+
+    @property
+    def listens(self) -> bool:
+        """False for a worker that only connects out."""
+        return self.port is not None
 
     @property
     def direct_ports(self) -> Sequence[int]:
@@ -272,15 +281,13 @@ def _check_advertise(options: RpcOptions) -> None:
 
 
 def _check_listen(options: RpcOptions) -> None:
-    if type(options.listen) is not bool:
-        raise TypeError(f"RpcOptions.listen must be True or False, not {options.listen!r}")
-    means: dict[str, tuple[object, ...]] = {"advertise": (None,), "port": (0,)}
-    if not options.listen:
-        cause = "listen=False opens no TCP port"
+    means: dict[str, tuple[object, ...]] = {"advertise": (None,)}
+    if not options.listens:
+        cause = "port=None opens no port"
         means |= {"bind": (None,), "direct": (True, False, "local", "tcp")}
     elif is_unix(options.bind):
         cause = f"bind={options.bind!r} opens a Unix socket in place of a TCP port"
-        means |= {"direct": (True, "local"), "tls": (None,)}
+        means |= {"port": (0,), "direct": (True, "local"), "tls": (None,)}
     else:
         return
     for name, values in means.items():

@@ -492,7 +492,7 @@ class Exchange:
             self._terms.loop.call_soon(carriers.reach)
         else:
             carriers.connection.cut(
-                f"it does not listen, nor does this worker, {self.info.name!r} (listen=False), so "
+                f"it does not listen, nor does this worker, {self.info.name!r} (port=None), so "
                 "that neither can dial the other; have one of them listen, or call through a "
                 "worker that does"
             )

@@ -141,7 +141,7 @@ class StreamFrames:
 
 LET_IN: Final = (
     "if a firewall lets nothing in there, open that port, which RpcOptions(port=...) chooses, or "
-    "start that worker with RpcOptions(listen=False)"
+    "start that worker with RpcOptions(port=None)"
 )
 
 
