@@ -88,7 +88,7 @@ def main(told: measure.Plan) -> None:
     """Starts the callees, measures, and reports."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as directory:
-        by_grpc = {"local": False, "direct": False} if told.grpc else {}
+        by_grpc = {"direct": False} if told.grpc else {}
         options = rpc.RpcOptions(token=secrets.token_hex(16), **by_grpc)
         meet = f"file://{directory}/store"
         processes = [

@@ -49,7 +49,7 @@ def proxied(
 ) -> Iterator[Proxied]:
     """Starts two workers, each behind a proxy; the coordinator is behind that of the first."""
     ports = [unused_port(), unused_port()]
-    inside: dict[str, Any] = {"bind": "127.0.0.1", "advertise": "127.0.0.2", "local": False}
+    inside: dict[str, Any] = {"bind": "127.0.0.1", "advertise": "127.0.0.2", "direct": "tcp"}
     options = {NAMES[0]: inside, NAMES[1]: {**inside, "port": ports[1]}}
     with contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(in_front_of(port, behaviour, seed=seed)) for port in ports]

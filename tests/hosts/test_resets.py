@@ -54,7 +54,7 @@ def resetting(proxies: Sequence[TcpProxy]) -> Iterator[None]:
 def test_each_numbered_call_runs_once(programs: Programs, count: int, for_ever: bool) -> None:
     """There and back; a part goes over direct sockets, of which many break."""
     ports = [unused_port() for _ in range(4)]
-    inside = {"bind": "127.0.0.1", "advertise": "127.0.0.2", "local": False}
+    inside = {"bind": "127.0.0.1", "advertise": "127.0.0.2", "apart": True}
     options = {
         NAMES[0]: {**inside, "direct": f"{ports[2]}-{ports[2]}"},
         NAMES[1]: {**inside, "port": ports[1], "direct": f"{ports[3]}-{ports[3]}"},
