@@ -46,7 +46,7 @@ def test_the_table_of_limits_has_all_with_their_defaults() -> None:
 
 
 def test_the_depth_that_a_sender_refuses_is_told() -> None:
-    levels, deepest = map(int, re.findall(r"at most (\d+)\nlevels.*deeper than (\d+)", GUIDE)[0])
+    levels, deepest = map(int, re.findall(r"(\d+) levels\*\*.*deeper\s+than (\d+)", GUIDE)[0])
     assert levels == DecodeLimits().depth
     for make in (
         lambda value: (value,),

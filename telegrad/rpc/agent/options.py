@@ -170,15 +170,15 @@ class RpcOptions:
     start_when: int | Sequence[str] | None = None  # right for every job of fixed size
     lost_after: float = 10.0  # a garbage collection or a swapped page takes seconds, not ten
     num_threads: int = 16  # as torch; it grows when calls wait
-    bind: str | None = None
-    advertise: str | None = None
-    port: int | range | str | None = 0
+    bind: str | None = None  # no wider than the job: a stranger does not reach loopback
+    advertise: str | None = None  # right unless addresses are translated on the way
+    port: int | range | str | None = 0  # two workers of one host never want the same one
     direct: bool | range | str = True  # a call takes a quarter of the time that it takes over gRPC
-    token: str | bytes | None = None
-    tls: TlsOptions | None = None
-    callables: str | Sequence[str] | Decide = "project"
-    insecure: bool = False
-    device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
+    token: str | bytes | None = None  # the launcher or the user's file has it
+    tls: TlsOptions | None = None  # encryption needs no authority, and names do
+    callables: str | Sequence[str] | Decide = "project"  # runs all that a user's program defines
+    insecure: bool = False  # a port that anyone may use runs anyone's calls
+    device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)  # one GPU needs none
     cuda_ipc: bool = False  # one array of 1 MiB takes no less time than by the host (docs/gpu.md)
     limits: Limits = field(default_factory=Limits)  # only a flood reaches them
 
