@@ -208,16 +208,18 @@ def test_hellos_of_almost_2_mib_that_never_end(victim: Victim) -> None:
     assert any(f"the oldest of {most + 1} streams" in each["words"] for each in cut)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "said",
     [
-        b"",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        opening(),
-        opening() + data(grpc_prefix(300) + b"H\x08\x01"),
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="a preface"),
+        pytest.param(opening(), id="a stream and no hello", marks=pytest.mark.long),
+        pytest.param(
+            opening() + data(grpc_prefix(300) + b"H\x08\x01"),
+            id="half a hello",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["nothing", "a preface", "a stream and no hello", "half a hello"],
 )
 def test_those_that_fall_silent(victim: Victim, said: bytes) -> None:
     """Others are served while they are silent; whoever opened a stream is cut off in the end."""
