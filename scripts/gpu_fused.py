@@ -268,7 +268,7 @@ def parameter_shapes(width: int) -> list[tuple[int, ...]]:
 
 
 def cast_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:
-    """Casts of a bucket of float32 to a short dtype with a factor, and back, as hooks do them.
+    """Casts of a bucket of float32 to a short dtype and back, and its codecs, as hooks do them.
 
     CuPy before version 14 has no arrays of bfloat16, and so no rows of it.
     """
@@ -308,6 +308,18 @@ def cast_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:
             lambda small=small: small.astype("float32"),  # type: ignore[misc]
             theirs_back if torch else None,
         )
+    rest = xp.zeros(size, dtype=np.float32)
+    packed = kernels.quantize(bucket, rest)
+    largest = size // 100
+    moved, words = 3 * bucket.nbytes + packed.nbytes, f"{size} float32"
+    yield FusedCase("8 bits", words, moved, lambda: kernels.quantize(bucket, rest))
+    rows = packed.reshape(1, -1)
+    moved = bucket.nbytes + packed.nbytes
+    yield FusedCase("8 bits, back", words, moved, lambda: kernels.mean_quantized(rows, bucket))
+    moved = 8 * bucket.nbytes  # six reads of the rest, one of the bucket, and a write
+    yield FusedCase(
+        "the largest 1 %", words, moved, lambda: kernels.pack_largest(bucket, rest, largest)
+    )
 
 
 def step_cases(xp: Any, torch: Any, width: int) -> Iterator[FusedCase]:

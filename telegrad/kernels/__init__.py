@@ -23,6 +23,12 @@ from telegrad.kernels.flatten import flatten, scaled, unflatten
 
 if TYPE_CHECKING:
     from telegrad.kernels.attention import attention_backward, attention_forward, causal_bias
+    from telegrad.kernels.compression import (
+        mean_largest,
+        mean_quantized,
+        pack_largest,
+        quantize,
+    )
     from telegrad.kernels.convolution import conv2d, conv2d_input, conv2d_weight
     from telegrad.kernels.gaussian import GATES, gated, gated_gradient, gelu, gelu_slope
     from telegrad.kernels.norm import joint_norm
@@ -74,12 +80,16 @@ __all__ = [
     "log_softmax_gradient",
     "max_pool2d",
     "mean_cross_entropy",
+    "mean_largest",
     "mean_pool2d",
+    "mean_quantized",
     "normalize",
     "normalize_gradients",
     "one_hot",
+    "pack_largest",
     "pick_places",
     "plan_step",
+    "quantize",
     "recurrence_backward",
     "recurrence_forward",
     "scaled",
@@ -95,6 +105,7 @@ __all__ = [
 
 _MODULES = {
     "attention": "attention_backward attention_forward causal_bias",
+    "compression": "mean_largest mean_quantized pack_largest quantize",
     "convolution": "conv2d conv2d_input conv2d_weight",
     "gaussian": "GATES gated gated_gradient gelu gelu_slope",
     "normalization": "Normalized Over normalize normalize_gradients",

@@ -334,6 +334,8 @@ inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 template <class T> T __ldg(const T* p) { return *p; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fdividef(float x, float y) { return x / y; }
 template <class T> T rsqrt(T x) { return 1 / std::sqrt(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }

@@ -104,8 +104,9 @@ def test_fused_kernels_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> No
     names = ["gelu", "gelu tanh", "glu", "layer norm", "batch norm", "group norm", "softmax"]
     names += ["cross entropy", "dropout", "convolution", "max pool"]
     names += [f"cast to {short}" for short in gpu_fused.SHORT]
+    names.append("8 bits")
     names += ["attention, causal", "attention in tiles, causal", "lstm"]
-    others = {"embedding, back", "flatten", "joint norm"}
+    others = {"embedding, back", "flatten", "joint norm", "the largest 1 %"}
     others |= {f"{name} step" for name in gpu_fused.STEPS}
     assert {row["what"] for row in rows} == {*names, *(f"{name}, back" for name in names)} | others
     assert all(row["composed_ms"] for row in rows if row["what"].startswith("layer norm"))

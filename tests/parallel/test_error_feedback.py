@@ -1,0 +1,230 @@
+"""Hooks that send a part of the gradients and keep the rest, on ranks of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import telegrad as tg
+from telegrad import collectives as dist
+from telegrad import nn, optim
+from telegrad.errors import TelegradError
+from telegrad.parallel import (
+    CommHook,
+    DistributedDataParallel,
+    ErrorFeedback,
+    GradientBucket,
+    allreduce_hook,
+    int8_compress_hook,
+    top_k_compress_hook,
+)
+from telegrad.testing import Cluster
+from telegrad.types import Array
+from tests.kernels.strided import few
+
+N = 3
+TENTH = partial(top_k_compress_hook, share=0.1)
+HOOKS: list[Any] = [int8_compress_hook, TENTH]
+IDS = ["8 bits", "the largest"]
+
+
+@pytest.fixture
+def ranks() -> Iterator[Cluster]:
+    with Cluster(N) as cluster:
+        yield cluster
+
+
+def gradients(r: int, step: int, size: int) -> Array:
+    return np.random.default_rng(100 * r + step).normal(size=size).astype(np.float32)
+
+
+def in_steps(hook: CommHook, size: int, steps: int) -> tuple[list[Array], Array, int]:
+    """Returns the averages of some steps, what is left after them, and the bytes sent."""
+    group, state = dist.init_process_group(), ErrorFeedback()
+    averages = []
+    for step in range(steps):
+        given_ = gradients(group.rank, step, size)
+        bucket = GradientBucket(0, given_, (), True, group, f"step {step}")
+        averages.append(hook(state, bucket).wait().copy())
+    rest, sent = state.rest_of(bucket), group.statistics().bytes_sent
+    dist.destroy_process_group()
+    return averages, rest, sent
+
+
+@few
+@given(st.sampled_from(HOOKS), st.sampled_from([0, 1, 31, 257, 1025]), st.integers(1, 4))
+def test_averages_and_rests_are_all_that_was_given(
+    ranks: Cluster, hook: CommHook, size: int, steps: int
+) -> None:
+    found = ranks.run(in_steps, hook, size, steps)
+    for averages, _, _ in found:
+        for mine, first in zip(averages, found[0][0], strict=True):
+            assert mine.tobytes() == first.tobytes()
+    told = np.sum(found[0][0], axis=0) + np.mean([rest for _, rest, _ in found], axis=0)
+    given_ = np.mean(
+        [np.sum([gradients(r, i, size) for i in range(steps)], axis=0) for r in range(N)], axis=0
+    )
+    np.testing.assert_allclose(told, given_, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("hook", "share"), [(int8_compress_hook, 1 / 4), (TENTH, 1 / 5)])
+def test_bytes_of_a_hook(ranks: Cluster, hook: CommHook, share: float) -> None:
+    size = 100_000
+    for _, _, sent in ranks.run(in_steps, hook, size, 1):
+        assert sent == pytest.approx((N - 1) * 4 * size * share, rel=0.03)
+
+
+def of_another_dtype(hook: CommHook) -> bool:
+    group = dist.init_process_group()
+    bucket = GradientBucket(0, np.full(3, group.rank, np.complex64), (), True, group, "a bucket")
+    found = hook(ErrorFeedback(), bucket).wait()
+    dist.destroy_process_group()
+    return bool((found == 1).all())
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=IDS)
+def test_complex_numbers_are_averaged_as_they_are(ranks: Cluster, hook: CommHook) -> None:
+    assert ranks.run(of_another_dtype, hook) == [True] * N
+
+
+def overflowing(hook: CommHook) -> tuple[bool, bool]:
+    """One rank has a gradient that is not finite, in the first of two steps."""
+    group, state = dist.init_process_group(), ErrorFeedback()
+    finite = []
+    for step in range(2):
+        buffer = np.ones(10, np.float32)
+        if group.rank == 1 and step == 0:
+            buffer[3] = np.inf
+        bucket = GradientBucket(0, buffer, (), True, group, f"step {step}")
+        finite.append(bool(np.isfinite(hook(state, bucket).wait()).all()))
+    dist.destroy_process_group()
+    return finite[0], finite[1]
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=IDS)
+def test_a_loss_scale_sees_what_is_not_finite_and_the_next_step_is(
+    ranks: Cluster, hook: CommHook
+) -> None:
+    assert ranks.run(overflowing, hook) == [(False, True)] * N
+
+
+# -- in training ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Array, Array]:
+    """Images and their labels."""
+    found = pytest.importorskip("sklearn.datasets").load_digits()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    return (found.data[order] / 16).astype(np.float32), found.target[order]
+
+
+def trained(hook: CommHook | None, images: Array, labels: Array) -> tuple[float, bytes]:
+    """Returns the share of digits that a net recognises after some epochs, and its parameters."""
+    group = dist.init_process_group()
+    rng = np.random.default_rng(1)
+    net = nn.Sequential(nn.Linear(64, 32, rng=rng), nn.ReLU(), nn.Linear(32, 10, rng=rng))
+    model = DistributedDataParallel(net, bucket_bytes=4000)
+    if hook is not None:
+        model.register_comm_hook(ErrorFeedback(), hook)
+    optimizer = optim.SGD(net.parameters(), lr=0.3)
+    for _ in range(6):
+        for start in range(360, len(labels), 96):
+            own = slice(start + group.rank, start + 96, N)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images[own]), labels[own])
+            loss.backward()
+            optimizer.step()
+    with tg.no_grad():
+        right = np.argmax(host(net(images[:360])), axis=1) == labels[:360]
+    dist.destroy_process_group()
+    return float(right.mean()), b"".join(host(p).tobytes() for p in net.parameters())
+
+
+def host(value: Any) -> Array:
+    return cast("Array", value.data)
+
+
+def test_a_net_learns_digits_as_well_as_without(ranks: Cluster, digits: Any) -> None:
+    whole = ranks.run(trained, None, *digits)[0][0]
+    assert whole > 0.85
+    for hook in HOOKS:
+        found = ranks.run(trained, hook, *digits)
+        assert len({parameters for _, parameters in found}) == 1  # bitwise equal
+        assert found[0][0] >= whole - 0.02
+
+
+def test_the_rest_is_what_lets_a_net_learn(ranks: Cluster, digits: Any) -> None:
+    """The same share of the gradients, without what was left out before, teaches less."""
+
+    def a_few(state: Any, bucket: GradientBucket) -> Any:
+        return top_k_compress_hook(state, bucket, share=0.003)
+
+    def forgetting(state: Any, bucket: GradientBucket) -> Any:
+        return a_few(ErrorFeedback(), bucket)
+
+    kept, forgotten = (ranks.run(trained, hook, *digits)[0][0] for hook in (a_few, forgetting))
+    assert kept > forgotten + 0.2
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+def mistakes() -> None:
+    group = dist.init_process_group()
+    bucket = GradientBucket(0, np.ones(4, np.float32), (), True, group, "a bucket")
+    for hook in HOOKS:
+        with pytest.raises(TypeError, match=r"register_comm_hook\(ErrorFeedback\(\), \w+_hook\)"):
+            hook(cast("ErrorFeedback", None), bucket)
+    for share in (0.0, -1.0, 1.5, np.nan):
+        with pytest.raises(ValueError, match="share is a number above 0 and at most 1, not"):
+            top_k_compress_hook(ErrorFeedback(), bucket, share=share)
+    dist.destroy_process_group()
+
+
+def test_a_mistake_is_refused(ranks: Cluster) -> None:
+    ranks.run(mistakes)
+
+
+def unlike_hooks(hooks: list[CommHook]) -> str:
+    group = dist.init_process_group()
+    model = DistributedDataParallel(nn.Linear(40, 10))
+    hook = hooks[min(group.rank, 1)]
+    state = None if hook is allreduce_hook else ErrorFeedback()
+    model.register_comm_hook(state, hook)
+    with pytest.raises(TelegradError) as caught:
+        np.sum(model(np.ones((2, 40), np.float32))).backward()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("other", [partial(top_k_compress_hook, share=0.2), allreduce_hook])
+def test_ranks_with_different_hooks_are_told_so(other: CommHook) -> None:
+    with Cluster(N) as cluster:
+        for said in cluster.run(unlike_hooks, [TENTH, other]):
+            assert "bucket 0" in said
+
+
+def fail(_: object, bucket: GradientBucket) -> Any:
+    raise ArithmeticError("no average today")
+
+
+def failing_on_one(hook: CommHook) -> str:
+    rank = dist.init_process_group().rank
+    model = DistributedDataParallel(nn.Linear(40, 10))
+    model.register_comm_hook(ErrorFeedback(), fail if rank == 1 else hook)
+    with pytest.raises(ArithmeticError) as caught:
+        np.sum(model(np.ones((2, 40), np.float32))).backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=IDS)
+def test_a_rank_that_fails_fails_the_others(ranks: Cluster, hook: CommHook) -> None:
+    for said in ranks.run(failing_on_one, hook):
+        assert "no average today" in said
