@@ -46,9 +46,10 @@ DOCUMENTED: dict[str, str] = {
         init_process_group irecv is_initialized isend monitored_barrier new_group new_subgroups
         new_subgroups_by_enumeration recv recv_object_list reduce reduce_scatter reduce_scatter_single
         scatter scatter_object_list send send_object_list shrink_group split_group tune world_group""",
-    "telegrad.parallel": """CommHook DistributedDataParallel DistributedOptimizer GradientBucket LossScale
+    "telegrad.parallel": """CommHook DistributedDataParallel DistributedOptimizer ErrorFeedback GradientBucket LossScale
         Pipeline ProcessContext RemoteModule StepFailure StepResult all_reduce_rows allreduce_hook bfloat16_compress_hook distributed_sampler
-        float16_compress_hook fork functional parameter_rrefs spawn step_failure wait""",
+        float16_compress_hook fork functional int8_compress_hook parameter_rrefs spawn step_failure top_k_compress_hook
+        wait""",
     "telegrad.parallel.pipeline": """Action Checked Costs Kind Pipeline PipelineOptimizer PipelineReport Pop Schedule
         ScheduleError Span Stash Timeline as_svg as_text check make_schedule simulate""",
     "telegrad.data": "DistributedSampler",

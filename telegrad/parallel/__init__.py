@@ -9,10 +9,13 @@ from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.forking import fork, wait
 from telegrad.parallel.hooks import (
     CommHook,
+    ErrorFeedback,
     GradientBucket,
     allreduce_hook,
     bfloat16_compress_hook,
     float16_compress_hook,
+    int8_compress_hook,
+    top_k_compress_hook,
 )
 from telegrad.parallel.owners import StepFailure, StepResult, step_failure
 from telegrad.parallel.pipeline import Pipeline
@@ -25,6 +28,7 @@ __all__ = [
     "CommHook",
     "DistributedDataParallel",
     "DistributedOptimizer",
+    "ErrorFeedback",
     "GradientBucket",
     "LossScale",
     "Pipeline",
@@ -39,10 +43,12 @@ __all__ = [
     "float16_compress_hook",
     "fork",
     "functional",
+    "int8_compress_hook",
     "parameter_rrefs",
     "pipeline",
     "spawn",
     "step_failure",
+    "top_k_compress_hook",
     "wait",
 ]
 

@@ -24,7 +24,14 @@ from telegrad.arrays import Communicator, Moment, can_reduce, has_nccl, new_uniq
 from telegrad.collectives import Link, ReduceOp, reduction
 from telegrad.collectives.nccl.backend import NcclBackend
 from telegrad.collectives.nccl.side import tell_places
-from telegrad.parallel import DistributedDataParallel
+from telegrad.parallel import (
+    CommHook,
+    DistributedDataParallel,
+    ErrorFeedback,
+    GradientBucket,
+    int8_compress_hook,
+    top_k_compress_hook,
+)
 from telegrad.testing import Cluster
 from tests.array_libraries import CUPY_PLACES
 from tests.collectives import test_backends
@@ -766,3 +773,29 @@ def test_data_parallel_training(gpus: Gpus) -> None:
     for found in ranks:
         for a, b in zip(found, model.parameters(), strict=True):
             np.testing.assert_allclose(a, b.data, rtol=1e-10)
+
+
+def compressed(xp: Any, hook: CommHook) -> Any:
+    """Returns the average of a bucket that stays on the GPU."""
+    group = dist.world_group()
+    buffer = xp.asarray(values(group.rank, (1000,)))
+    bucket = GradientBucket(0, buffer, (), True, group, "a bucket")
+    found = hook(ErrorFeedback(), bucket).wait()
+    assert found is buffer
+    assert on_gpu(found)
+    return host(found)
+
+
+def on_the_host(hook: CommHook) -> Any:
+    group = dist.init_process_group()
+    bucket = GradientBucket(0, values(group.rank, (1000,)), (), True, group, "a bucket")
+    return hook(ErrorFeedback(), bucket).wait()
+
+
+@pytest.mark.usefixtures("not_by_the_host")
+@pytest.mark.parametrize("hook", [int8_compress_hook, top_k_compress_hook])
+def test_compressed_buckets(gpus: Gpus, hook: CommHook) -> None:
+    with Cluster(gpus.n) as cluster:
+        expected = cluster.run(on_the_host, hook)
+    for found in gpus.run(compressed, hook):
+        np.testing.assert_array_equal(found, expected[0])

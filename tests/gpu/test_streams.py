@@ -21,10 +21,13 @@ from telegrad.parallel import (
     CommHook,
     DistributedDataParallel,
     DistributedOptimizer,
+    ErrorFeedback,
     allreduce_hook,
     bfloat16_compress_hook,
     float16_compress_hook,
+    int8_compress_hook,
     parameter_rrefs,
+    top_k_compress_hook,
 )
 from telegrad.testing import Cluster
 from tests.gpu.comparison import host, normal
@@ -482,7 +485,8 @@ def train_with_uneven_inputs(hook: CommHook | None, device: str) -> list[Any]:
         linear = nn.Linear(4, 8, rng=np.random.default_rng(0)).to(device)
         model = DistributedDataParallel(nn.Sequential(table, linear), bucket_bytes=64)
         if hook is not None:
-            model.register_comm_hook(None, hook)
+            rests = hook in (int8_compress_hook, top_k_compress_hook)
+            model.register_comm_hook(ErrorFeedback() if rests else None, hook)
         inputs = tg.tensor(np.array([[0, 1], [2, rank]]), device=device)
         found = []
         with model.join(divide_by_initial_world_size=False):
@@ -499,7 +503,15 @@ def train_with_uneven_inputs(hook: CommHook | None, device: str) -> list[Any]:
 
 @pytest.mark.parametrize(
     "hook",
-    [None, allreduce_hook, float16_compress_hook, bfloat16_compress_hook, doubling_hook],
+    [
+        None,
+        allreduce_hook,
+        float16_compress_hook,
+        bfloat16_compress_hook,
+        int8_compress_hook,
+        top_k_compress_hook,
+        doubling_hook,
+    ],
 )
 def test_averages_are_computed_on_the_stream_of_the_backward(
     streams: list[Any], monkeypatch: pytest.MonkeyPatch, hook: CommHook | None
