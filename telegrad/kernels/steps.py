@@ -62,12 +62,13 @@ def plan_step(
     arrays: Sequence[Array],
     gradients: Sequence[Array],
     state: Sequence[Sequence[Array]],
+    made: Sequence[Array],
     *,
     steps: Any = 0,
     skip: Array | None = None,
     scale: float | Array = 1.0,
-) -> tuple[list[Array], Any, Callable[[], None]]:
-    """Makes all memory that a step of arrays needs, and returns the function that launches it.
+) -> tuple[Any, Callable[[], None]]:
+    """Makes all further memory that a step of arrays needs, and returns the function to launch it.
 
     Args:
         rule: The rule; the launch writes into its state.
@@ -75,18 +76,18 @@ def plan_step(
         gradients: Their gradients, of the same shapes and dtype.
         state: For each name of the rule's state the contiguous arrays, in the same shapes and
             dtype.
+        made: The arrays that the launch fills, of the same shapes and dtype.
         steps: The number of steps before this one, or an array without axes that holds it.
         skip: An array without axes that is True if nothing shall change.
         scale: The factor of the gradients, or an array without axes that holds it.
 
     Returns:
-        The arrays that the launch fills; the new count of steps, an int, or an array if `steps` or
-        `skip` is one; and the function that launches.
+        The new count of steps, an int, or an array if `steps` or `skip` is one; and the function
+        that launches.
     """
     first: Any = arrays[0]
     xp = namespace(first)
     with first.device:
-        made: list[Any] = [xp.empty(array.shape, array.dtype) for array in arrays]
         sizes = [array.size for array in made]
         table = Table(sizes, all_contiguous(arrays), all_contiguous(gradients), made, *state)
         count, made_count = _counted(rule, steps, skip, xp)
@@ -103,7 +104,7 @@ def plan_step(
             ITEM=first.dtype,
             MORE="float" if more is None else more.dtype,
         )
-    return made, made_count, launch
+    return made_count, launch
 
 
 def step_rows(

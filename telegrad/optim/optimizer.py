@@ -331,8 +331,13 @@ class Optimizer(ABC):
             group = self._group_of[parameter]
             if group is not known:
                 known, options = group, self._options(group)
-            factored = gradient if as_it_is else _scaled(gradient, scale)
-            self._apply_one(parameter, factored, options, there)
+            try:
+                factored = gradient if as_it_is else _scaled(gradient, scale)
+                self._apply_one(parameter, factored, options, there)
+            except MemoryError as error:
+                words = self._without_memory([parameter])
+                error.add_note(f"{words}; parameters before it were stepped, those after it not")
+                raise
 
     def _apply_together(
         self, own: list[tuple[Tensor, Any]], skip: Any, scale: Any
@@ -405,22 +410,44 @@ class Optimizer(ABC):
             some = [arrays[i] for i in places]
             states = [self._states.get(parameters[i], {}) for i in places]
             rule = cast("kernels.StepRule", self.rule(options, first=not states[0]))
-            states = [s or self.initial(x, options) for s, x in zip(states, some, strict=True)]
-            held = [_held(s, rule.state, x) for s, x in zip(states, some, strict=True)]
-            made, count, launch = kernels.plan_step(
-                rule,
-                some,
-                [gradients[i].astype(some[0].dtype, copy=False) for i in places],
-                list(zip(*held, strict=True)),
-                steps=steps_so_far(states[0]),
-                skip=skip,
-                scale=scale,
-            )
+            xp: Any = namespace(*some)
+            held: list[list[Any]] = []
+            exact: list[Any] = []
+            made: list[Any] = []
+            try:
+                with some[0].device:
+                    for i, array, state in zip(places, some, states, strict=True):
+                        known = state or self.initial(array, options)
+                        held.append(_held(known, rule.state, array))
+                        exact.append(gradients[i].astype(array.dtype, copy=False))
+                        made.append(xp.empty(array.shape, array.dtype))
+                count, launch = kernels.plan_step(
+                    rule,
+                    some,
+                    exact,
+                    list(zip(*held, strict=True)),
+                    made,
+                    steps=steps_so_far(states[0]),
+                    skip=skip,
+                    scale=scale,
+                )
+            except MemoryError as error:
+                first = len(made) % len(some)  # of all, if that is what they need together
+                lacking = places[first : len(made) + 1]
+                words = self._without_memory([parameters[i] for i in lacking])
+                error.add_note(f"{words}; no parameter was stepped")
+                raise
             counted: State = {"step": count} if rule.counts else {}
             states = [{**counted, **dict(zip(rule.state, each, strict=True))} for each in held]
             return made, states, launch
 
         replace_all(parameters, replace)
+
+    def _without_memory(self, parameters: Sequence[Tensor]) -> str:
+        """Tells that a step of parameters, or what they need together, has found no memory."""
+        wanted = {*map(id, parameters)}
+        of = [f"{i} of shape {p.shape}" for i, p in enumerate(self._group_of) if id(p) in wanted]
+        return f"no memory was left for {type(self).__name__}'s step of parameter {', '.join(of)}"
 
     def _own(self, gradients: Mapping[Tensor, Gradient]) -> list[tuple[Tensor, Any]]:
         """Returns the parameters in `gradients`, each with its array; checks the shapes."""

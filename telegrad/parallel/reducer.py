@@ -360,6 +360,13 @@ class Reduction(PassEnd):
         if self._done.done():  # a reduction failed: raises its error, starts no further one
             self._done.value()
         b, bucket = self._plan.take_next()
+        try:
+            self._start(b, bucket)
+        except MemoryError as error:
+            self._note_memory(b, bucket, error)
+            raise
+
+    def _start(self, b: int, bucket: Bucket) -> None:
         if bucket.sparse:
             self._start_rows(b, bucket.members[0])
             return
@@ -370,6 +377,13 @@ class Reduction(PassEnd):
             return
         work = self._reducer.group.start(buffer, self._label(f"bucket {b}"))
         self._when_done(work, lambda _: self._take(bucket, views))
+
+    def _note_memory(self, b: int, bucket: Bucket, error: MemoryError) -> None:
+        shapes = ", ".join([str(self._reducer.parameters[i].shape) for i in bucket.members])
+        error.add_note(
+            f"no memory was left for {self._label(f'bucket {b}')}, which has the gradients of "
+            f"parameters of the shapes {shapes}; the gradients of the module are None"
+        )
 
     def _start_hook(
         self, hook: Callable[[GradientBucket], Any], b: int, bucket: Bucket, buffer: Array
@@ -387,7 +401,11 @@ class Reduction(PassEnd):
             raise TypeError(
                 f"a communication hook must return a Future of the averaged bucket, not {work!r}"
             )
-        self._when_done(work, lambda found: self._take_hooked(bucket, given, found), own=False)
+
+        def take(found: object) -> None:
+            self._take_hooked(bucket, given, found)
+
+        self._when_done(work, take, own=False, note=partial(self._note_memory, b, bucket))
 
     def _start_rows(self, b: int, i: int) -> None:
         parameter = self._reducer.parameters[i]
@@ -412,17 +430,25 @@ class Reduction(PassEnd):
         return f"DistributedDataParallel backward {self.number}, {what}"
 
     def _when_done(
-        self, work: Completion, take: Callable[[Any], None], *, own: bool = True
+        self,
+        work: Completion,
+        take: Callable[[Any], None],
+        *,
+        own: bool = True,
+        note: Callable[[MemoryError], None] | None = None,
     ) -> None:
         """Calls `take(value)` when an operation is done; a failure ends the pass.
 
-        `own` is True for an operation of the group, whose failure all ranks see.
+        `own` is True for an operation of the group, whose failure all ranks see. `note` tells for
+        what memory was missing.
         """
 
         def settle(done: Future[Any]) -> None:
             error = done.exception()
             if error is not None:
                 self._group_is_over |= own
+                if note is not None and isinstance(error, MemoryError):
+                    note(error)
                 self._done.try_set_exception(error)
                 return
             try:

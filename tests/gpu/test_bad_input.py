@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,16 @@ import pytest
 
 import telegrad as tg
 from telegrad import arrays, kernels, nn, optim, rpc
+from telegrad import collectives as dist
 from telegrad.arrays import batched_product
 from telegrad.errors import DecodeError, InvalidUseError, RemoteError
+from telegrad.parallel import (
+    DistributedDataParallel,
+    ErrorFeedback,
+    GradientBucket,
+    allreduce_hook,
+    int8_compress_hook,
+)
 from telegrad.testing import Cluster
 from tests.gpu.comparison import host, normal
 from tests.gpu.stand_in_memory import DEVICE, OutOfMemoryError, full_after, unreadable
@@ -178,6 +187,12 @@ def test_arrays_on_two_devices(three_gpus: Any) -> None:
 X, Y = normal(0, 6, 4, dtype=np.float32), np.arange(6) % 3
 
 
+def notes(error: BaseException, words: str) -> list[str]:
+    """Returns what notes of an error say at the place of the group of a pattern."""
+    found = (re.search(words, note) for note in getattr(error, "__notes__", []))
+    return [each[1] for each in found if each is not None]
+
+
 class Training:
     """A small net and its optimizer, the same each time."""
 
@@ -225,18 +240,21 @@ def test_a_step_without_memory_writes_nothing(
 
     training, whole = begun(), begun()
     whole.optimizer.step()
-    failed = 0
+    named: list[str] = []
     for left in itertools.count():
         before = training.state()
         try:
             with full_after(left):
                 training.optimizer.step()
-        except OutOfMemoryError:
-            failed += 1
+        except OutOfMemoryError as error:
+            named += notes(error, r"step of parameter (.*); no parameter was stepped")
+            assert len(named) == left + 1
             assert training.state() == before
         else:
             break
-    assert failed > 3
+    one_by_one = [f"{i} of shape {p.shape}" for i, p in enumerate(training.optimizer.params)]
+    assert {*one_by_one} <= {*named}
+    assert {*named} <= {*one_by_one, ", ".join(one_by_one[1:])}
     assert training.state() == whole.state()
 
 
@@ -257,6 +275,110 @@ def test_training_goes_on_once_there_is_memory(xp: Any) -> None:
                 break
     assert failed > 30
     assert training.state() == whole.state()
+
+
+class OneByOne(optim.Optimizer):
+    """An optimizer without a kernel."""
+
+    def update(self, parameter: Any, gradient: Any, state: Any, **_: Any) -> Any:
+        return parameter - gradient, state
+
+
+def test_an_optimizer_without_a_kernel_names_the_parameter(xp: Any) -> None:
+    first, second = (tg.tensor([1.0, 2.0], device="cuda", requires_grad=True) for _ in range(2))
+    optimizer = OneByOne([first, second])
+    first.grad = second.grad = tg.tensor([1.0, 1.0], device="cuda")
+    with full_after(1), pytest.raises(MemoryError) as caught:
+        optimizer.step()
+    (named,) = notes(caught.value, r"OneByOne's step of parameter (.*); parameters before it were")
+    assert named == "1 of shape (2,)"
+    assert [host(x).tolist() for x in (first, second)] == [[0.0, 1.0], [1.0, 2.0]]
+
+
+def test_what_finds_no_memory_is_named(xp: Any) -> None:
+    """In the forward and in the backward, in kernels and in CuPy's functions."""
+
+    def run(x: Any, y: Any) -> None:
+        nn.functional.cross_entropy(nn.functional.gelu(x * 2.0), y).backward()
+
+    x = tg.tensor(X, device="cuda", requires_grad=True)
+    y = tg.tensor(Y, device="cuda")
+    run(x, y)
+    forward, backward = set(), set()
+    for left in itertools.count():
+        try:
+            with full_after(left):
+                run(x, y)
+        except OutOfMemoryError as error:
+            here = notes(error, r"no memory was left in '(\w+)'")
+            there = notes(error, r"no memory was left in the backward of '(\w+)'")
+            assert here or there
+            forward |= {*here}
+            backward |= {*there}
+        else:
+            break
+    assert forward >= {"multiply", "gelu", "backward"}
+    assert backward >= {"multiply", "gelu", "mean_cross_entropy"}
+
+
+def bucket_without_memory(xp: Any, hook: Any) -> set[str]:
+    """Returns the buckets that are named while memory runs out at each place of a backward."""
+    rank = dist.init_process_group().rank
+    net = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 3))
+    net.to("cuda")
+    x, named = tg.tensor(X, device="cuda"), set()
+    for left in itertools.count():
+        group = dist.new_group([rank])  # an operation that finds no memory ends its group
+        model = DistributedDataParallel(net, process_group=group, bucket_bytes=100)
+        if hook is not None:
+            model.register_comm_hook(ErrorFeedback(), hook)
+        loss = np.sum(model(x))
+        try:
+            with full_after(left):
+                loss.backward()
+        except OutOfMemoryError as error:
+            named |= {*notes(error, r"memory was left for (.* bucket \d), which has the gradients")}
+            assert all(parameter.grad is None for parameter in net.parameters())
+        else:
+            break
+    assert all(parameter.grad is not None for parameter in net.parameters())
+    return named
+
+
+@pytest.mark.parametrize("hook", [None, int8_compress_hook])
+def test_a_bucket_that_finds_no_memory_is_named(xp: Any, hook: Any) -> None:
+    with Cluster(1) as cluster:
+        (named,) = cluster.run(bucket_without_memory, xp, hook)
+    assert named == {f"DistributedDataParallel backward 1, bucket {b}" for b in range(2)}
+
+
+def both_without_memory(xp: Any) -> str:
+    """One rank has no memory for its bucket; both fail, and go on with a new group."""
+    rank = dist.init_process_group().rank
+    net = nn.Linear(4, 5, rng=np.random.default_rng(0)).to("cuda")
+    model = DistributedDataParallel(net)
+    if rank == 1:
+        model.register_comm_hook(None, use_all_for)
+    else:
+        model.register_comm_hook(None, allreduce_hook)
+    x = tg.tensor(X, device="cuda")
+    with pytest.raises(MemoryError) as caught:
+        np.sum(model(x)).backward()
+    assert all(parameter.grad is None for parameter in net.parameters())
+    model = DistributedDataParallel(net, process_group=dist.new_group([0, 1]))
+    np.sum(model(x)).backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+    return " ".join(caught.value.__notes__)
+
+
+def use_all_for(state: Any, bucket: GradientBucket) -> Any:
+    raise OutOfMemoryError(512, 0)
+
+
+def test_ranks_go_on_after_one_has_found_no_memory(xp: Any) -> None:
+    with Cluster(2) as cluster:
+        for said in cluster.run(both_without_memory, xp):
+            assert "no memory was left for DistributedDataParallel backward 1, bucket 0" in said
 
 
 def use_all(x: Any) -> Any:

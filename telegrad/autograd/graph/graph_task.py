@@ -275,48 +275,52 @@ class GraphTask:
         targets, release, later = self._targets, not self._retain_graph, self._later
         while ready and not self._stopped:
             node = ready.pop()
-            buffer = buffers.pop(node, None)
-            edges = node.edges
-            results: Gradients | None = None
-            if not edges and node.is_end:
-                self._end(node, buffer)
-            elif buffer is not None:
-                gradients = tuple(buffer)
-                if node._hooks is not None:
-                    gradients = _call_prehooks(node, gradients, retain=targets is None)
-                if targets is None or node not in targets or self._capture(node, gradients):
-                    if later is not None:
-                        results = self._first_half(node, gradients, later)
-                    else:
-                        results = node.backward(gradients)
-                        if node._hooks is not None or len(results) != len(edges):
-                            results = _call_hooks(node, results, gradients)
-                        if release:
-                            if self._released is None:
-                                node.release()
-                            else:
-                                self._released.append(node)
-                gradients = ()
-            for i, edge in enumerate(edges):
-                if edge is None:
-                    continue
-                child, output = edge
-                count = waiting.get(child)
-                if count is None:
-                    continue
-                result = results[i] if results is not None else None
-                if result is not None:
-                    held = buffers.get(child)
-                    if held is None:
-                        held = buffers[child] = [None] * child.num_outputs
-                    if held[output] is None:
-                        held[output] = result
-                    else:
-                        add_to(held, output, result)
-                    result = None  # nothing else may hold a leaf's gradient
-                waiting[child] = count - 1
-                if count == 1:
-                    ready.append(child)
+            try:
+                buffer = buffers.pop(node, None)
+                edges = node.edges
+                results: Gradients | None = None
+                if not edges and node.is_end:
+                    self._end(node, buffer)
+                elif buffer is not None:
+                    gradients = tuple(buffer)
+                    if node._hooks is not None:
+                        gradients = _call_prehooks(node, gradients, retain=targets is None)
+                    if targets is None or node not in targets or self._capture(node, gradients):
+                        if later is not None:
+                            results = self._first_half(node, gradients, later)
+                        else:
+                            results = node.backward(gradients)
+                            if node._hooks is not None or len(results) != len(edges):
+                                results = _call_hooks(node, results, gradients)
+                            if release:
+                                if self._released is None:
+                                    node.release()
+                                else:
+                                    self._released.append(node)
+                    gradients = ()
+                for i, edge in enumerate(edges):
+                    if edge is None:
+                        continue
+                    child, output = edge
+                    count = waiting.get(child)
+                    if count is None:
+                        continue
+                    result = results[i] if results is not None else None
+                    if result is not None:
+                        held = buffers.get(child)
+                        if held is None:
+                            held = buffers[child] = [None] * child.num_outputs
+                        if held[output] is None:
+                            held[output] = result
+                        else:
+                            add_to(held, output, result)
+                        result = None  # nothing else may hold a leaf's gradient
+                    waiting[child] = count - 1
+                    if count == 1:
+                        ready.append(child)
+            except MemoryError as error:
+                error.add_note(f"no memory was left in the backward of {node.name!r}")
+                raise
             # Counted last: a thread that sees `done` must find all leaves and sinks called.
             self._remaining -= 1
 

@@ -205,6 +205,9 @@ class Operation:
                 check_devices(self.name, *arrays)  # CuPy's errors for a NumPy array
                 check_supported(self.forward, error, *arrays)
                 raise
+            except MemoryError as error:
+                self._note_memory(error, arrays)
+                raise
         if not tensors:
             return result
         if self.several:
@@ -273,6 +276,13 @@ class Operation:
             check_devices(self.name, *arrays)
             check_supported(self.forward, error, *arrays)
             raise
+        except MemoryError as error:
+            self._note_memory(error, arrays)
+            raise
+
+    def _note_memory(self, error: MemoryError, arrays: Any) -> None:
+        shapes = ", ".join([str(x.shape) for x in arrays if is_array(x)])
+        error.add_note(f"no memory was left in {self.name!r} of arrays of the shapes {shapes}")
 
     def _attach_several(
         self,

@@ -417,7 +417,11 @@ def graph_root(
                 "the root of a backward is complex, and gradients are of real numbers; take "
                 "its real part or its absolute value, or pass its gradient"
             )
-        ones: Array = np.empty_like(array)
+        try:
+            ones: Array = np.empty_like(array)
+        except MemoryError as error:
+            error.add_note("no memory was left in 'backward', for the gradient of its root")
+            raise
         ones.fill(1)  # `ones_like` would take four times as long
         if not create_graph:
             return edge, ones
