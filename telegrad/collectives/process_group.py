@@ -661,8 +661,10 @@ class ProcessGroup:
         other = self.describe(over) if isinstance(over, int) else "any rank"
         self._ended[over] = Failure(cause, 0, f"sends and receives with {other} are over")
         self._mailbox.drop(self.is_over)
-        noticed = [action for each in self._operations.values() for action in each.noticed()]
-        return [*noticed, _nothing]
+        actions = [action for each in self._operations.values() for action in each.noticed()]
+        if self.nccl is not None and isinstance(over, int):
+            actions.append(partial(self.nccl.end_messages, over))
+        return [*actions, _nothing]
 
     def leave(self) -> None:
         """Leaves the group and tells the other members; idempotent."""

@@ -22,6 +22,7 @@ from telegrad import collectives as dist
 from telegrad import nn, optim
 from telegrad.arrays import Communicator, Moment, can_reduce, has_nccl, new_unique_id
 from telegrad.collectives import Link, ReduceOp, reduction
+from telegrad.collectives.link import EAGER_BYTES
 from telegrad.collectives.nccl.backend import NcclBackend
 from telegrad.collectives.nccl.side import tell_places
 from telegrad.parallel import (
@@ -352,6 +353,215 @@ def other_kinds(xp: Any) -> None:
 
 def test_what_goes_by_the_host(gpus: Gpus) -> None:
     gpus.run(other_kinds)
+
+
+# -- messages of two ranks -----------------------------------------------------------------------
+
+LARGE = (EAGER_BYTES // 8 + 5, 1)  # float64; smaller arrays leave at once, by the host
+
+
+def passed_round(xp: Any, batched: bool) -> None:
+    """Sends arrays to the right and to the left at once, with several tags, in any order."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    right, left = (r + 1) % n, (r - 1) % n
+    going = [strided(xp, values(10 * r + tag, LARGE, np.float64)) for tag in range(4)]
+    coming = [strided(xp, np.zeros(LARGE)) for _ in range(4)]
+    to, source = (right, right, left, left), (left, left, right, right)
+    sends = [dist.P2POp(dist.isend, going[i], to[i], tag=i) for i in range(4)]
+    recvs = [dist.P2POp(dist.irecv, coming[i], source[i], tag=i) for i in range(4)]
+    ops = [*sends, *recvs[::-1]] if r % 2 else [*recvs, *sends[::-1]]
+    if batched:
+        works = dist.batch_isend_irecv(ops)
+    else:
+        works = [each.op(each.array, each.peer, tag=each.tag) for each in ops]
+    for work in works:
+        work.wait()
+    same(coming, [values(10 * source[i] + i, LARGE, np.float64) for i in range(4)])
+    for work in works:
+        work.then(lambda done: done.value()).wait()
+
+
+@pytest.mark.usefixtures("not_by_the_host")
+@pytest.mark.parametrize("batched", [False, True])
+def test_messages_in_both_directions(standing_in: Gpus, batched: bool) -> None:
+    standing_in.run(passed_round, batched)
+    assert stand_in_nccl.connected() == 0
+
+
+def one_after_the_other(xp: Any) -> None:
+    """Blocking messages down a chain, from a named rank and from any; computed upon at once."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    for src in (r - 1, None):
+        array = xp.full(LARGE, 1.0)
+        if r > 0:
+            assert dist.recv(array, src) == r - 1
+            array += 1.0
+        if r < n - 1:
+            dist.send(array, r + 1)
+            array[...] = -1.0  # after it was sent
+        else:
+            same([array], [np.full(LARGE, float(n))])
+        total = xp.full((2,), 1.0)
+        dist.all_reduce(total)
+        same([total], [np.full(2, float(n))])
+
+
+@pytest.mark.usefixtures("not_by_the_host")
+def test_messages_one_after_the_other(standing_in: Gpus) -> None:
+    standing_in.run(one_after_the_other)
+
+
+def on_one_end_alone(xp: Any) -> None:
+    """Arrays of the host at one end, and short ones, go by the host; others beside them do not."""
+    r = dist.get_rank()
+    if r == 0:
+        dist.send(np.full(LARGE, 2.0), 1)
+        dist.send(xp.full(LARGE, 3.0), 1)
+        dist.send(xp.full(LARGE, 4.0), 1)
+    elif r == 1:
+        there, here, both = xp.zeros(LARGE), np.zeros(LARGE), xp.zeros(LARGE)
+        for array in (there, here, both):
+            dist.recv(array, 0)
+        same([there, both], [np.full(LARGE, 2.0), np.full(LARGE, 4.0)])
+        assert (here == 3.0).all()
+
+
+def test_messages_between_a_gpu_and_a_host(standing_in: Gpus) -> None:
+    standing_in.run(on_one_end_alone)
+
+
+MESSAGES = st.lists(st.tuples(st.integers(0, N - 1), st.integers(1, N - 1), st.integers(0, 2)))
+
+
+def at_random(xp: Any, messages: list[tuple[int, int, int]], seeds: list[int]) -> None:
+    """Starts all messages of this rank, in an order of its own that keeps that of each tag."""
+    n, r = dist.get_world_size(), dist.get_rank()
+    started: list[tuple[int, Any]] = []
+    works, found = [], []
+    mine = [(i, src, (src + far) % n, tag) for i, (src, far, tag) in enumerate(messages)]
+    lanes: dict[Any, list[Any]] = {}
+    for each in mine:
+        if r in each[1:3]:
+            lanes.setdefault(each[1:], []).append(each)
+    rng = np.random.default_rng(seeds[r])
+    while any(lanes.values()):
+        lane = lanes[list(lanes)[rng.integers(len(lanes))]]
+        if not lane:
+            continue
+        i, src, to, tag = lane.pop(0)
+        array = xp.full(LARGE, float(i) if src == r else -1.0)
+        works.append(
+            dist.isend(array, to, tag=tag) if src == r else dist.irecv(array, src, tag=tag)
+        )
+        started.append((i, array))
+        found.append(src != r)
+    for work in works:
+        work.wait()
+    for (i, array), received in zip(started, found, strict=True):
+        assert not received or (array == float(i)).all()
+    dist.barrier()
+
+
+@pytest.mark.usefixtures("not_by_the_host")
+@settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    MESSAGES.filter(lambda found: len(found) < 13),
+    st.lists(st.integers(0, 9), min_size=N, max_size=N),
+)
+def test_any_messages_in_any_order(
+    standing_in: Gpus, messages: list[tuple[int, int, int]], seeds: list[int]
+) -> None:
+    standing_in.run(at_random, messages, seeds)
+
+
+def one_message_fails(xp: Any, fault: Fault) -> list[str]:
+    """Rank 1 has no memory when both have agreed; the messages of ranks 0 and 1 are over."""
+    r, array = dist.get_rank(), xp.full(LARGE, 1.0)
+    found = []
+    if r == 0:
+        work = dist.isend(array, 1)
+        found = [refusal(lambda: done(work)), refusal(lambda: dist.send(array, 1))]
+        xp.cuda.get_current_stream().synchronize()  # the kernel that waits for rank 1 is ended
+    elif r == 1:
+        fault.at(1, no_memory)
+        found = [refusal(lambda: dist.recv(array, 0)), refusal(lambda: dist.recv(array, 0))]
+    total = xp.full((2,), 1.0)
+    dist.all_reduce(total)  # the group goes on
+    same([total], [np.full(2, float(N))])
+    if r == 0:
+        dist.send(array, 2)
+    elif r == 2:
+        dist.recv(array, 0)
+        same([array], [np.full(LARGE, 1.0)])
+    return found
+
+
+def test_a_message_that_fails_ends_those_of_its_ranks(
+    standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for said in standing_in.run(one_message_fails, Fault(monkeypatch, "exchange")):
+        for each in said:
+            assert "MemoryError" in each
+            assert "no memory is left on this GPU" in each
+
+
+def late_message(xp: Any, fault: Fault) -> list[str]:
+    """The kernel of rank 1 is never there: the deadline ends that of rank 0."""
+    r, array = dist.get_rank(), xp.full(LARGE, 1.0)
+    found = []
+    if r == 0:
+        work = dist.isend(array, 1, timeout=1.0)
+        found = [refusal(lambda: done(work))]
+    elif r == 1:
+        fault.at(1, lambda: None)
+        dist.recv(array, 0)
+    dist.barrier()
+    return found
+
+
+def test_a_message_that_is_not_run_in_time(
+    standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (said,), _, _ = standing_in.run(late_message, Fault(monkeypatch, "exchange"))
+    assert is_overdue(said)
+
+
+def receiver_is_lost(xp: Any, ready: threading.Barrier, fault: Fault) -> list[str]:
+    group, array = dist.world_group(), xp.full(LARGE, 1.0)
+    if group.rank == 1:
+        fault.at(1, ready.wait)  # is killed before its kernel is there
+        return [refusal(lambda: dist.recv(array, 0))]
+    found = []
+    if group.rank == 0:
+        work = dist.isend(array, 1)
+        work.wait()
+        ready.wait()
+        xp.cuda.get_current_stream().synchronize()
+        found = [refusal(lambda: done(work))]
+    return [*found, refusal(dist.barrier)]
+
+
+def test_a_receiver_that_is_lost_while_a_kernel_waits_for_it(
+    standing_in: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, fault = threading.Barrier(3), Fault(monkeypatch, "exchange")
+    with ThreadPoolExecutor(N) as pool:
+        xp, call = standing_in.xp, standing_in.cluster.call
+        ranks = [
+            pool.submit(partial(call, r, _on_a_gpu, xp, receiver_is_lost, ready, fault))
+            for r in range(N)
+        ]
+        ready.wait()
+        standing_in.cluster.kill(1)
+        for r in (0, 2):
+            for said in ranks[r].result():
+                assert said.startswith("WorkerLostError: "), said
+        ranks[1].exception()
 
 
 # -- the conformance suite of backends -----------------------------------------------------------

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from telegrad.collectives.algorithms.ring import cut_blocks, segments
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, signature_of
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.api.work import Work
-from telegrad.collectives.link import Link
+from telegrad.collectives.link import EAGER_BYTES, Link, Steps
 from telegrad.collectives.messages import ANY
+from telegrad.collectives.nccl.backend import CallOf, NcclBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import Staged, as_bytes, check_array, from_bytes
 from telegrad.types import Array, Rank
+
+T = TypeVar("T")
 
 __all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
 
@@ -298,6 +301,7 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
         run=run,
         staged=[staged],
         channel=(group.rank, to, check_tag(tag)),
+        on_device=_on_device(group, checked, lambda backend, _: backend.send(checked)),
     )
 
 
@@ -315,9 +319,22 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
         staged.write_back()
         return group.ranks[sender]
 
+    async def receive(backend: NcclBackend, _: CallOf) -> Rank:
+        return group.ranks[await backend.receive(checked)]
+
     return Call(
         signature=signature_of("recv", checked, "", shape=checked.shape),
         run=run,
         expected_bytes=checked.nbytes,
         channel=(source, group.rank, check_tag(tag)),
+        on_device=_on_device(group, checked, receive),
     )
+
+
+def _on_device(
+    group: ProcessGroup, array: Array, run: Callable[[NcclBackend, CallOf], Steps[T]]
+) -> OnDevice[T] | None:
+    """Returns the way by NCCL for an array that waits for its receiver; others leave at once."""
+    if group.nccl is None or array.nbytes <= EAGER_BYTES:
+        return None
+    return OnDevice(arrays=[array], run=run)

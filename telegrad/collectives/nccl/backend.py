@@ -161,6 +161,17 @@ class NcclBackend(Backend):
                 self._communicator.reduce_parts(list(map(_flat, parts)), into, _name_of(op))
         return out
 
+    async def send(self, array: Array) -> None:
+        """Sends an array to the receiver, the second of the communicator's two ranks."""
+        with self._communicator.after(self._called):
+            self._communicator.exchange({1: _flat(array)}, {})
+
+    async def receive(self, array: Array) -> int:
+        """Replaces an array by that of the sender, the first of two ranks; returns its rank."""
+        with self._in_place(array) as own:
+            self._communicator.exchange({}, {0: own})
+        return await self._link.sender()
+
     @property
     def _ranks(self) -> range:
         return range(self._link.size)

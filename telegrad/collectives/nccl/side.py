@@ -11,12 +11,14 @@ it.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -32,6 +34,7 @@ from telegrad.arrays import (
 )
 from telegrad.collectives.backends import MessageBackend
 from telegrad.collectives.link import Link
+from telegrad.collectives.messages import ANY
 from telegrad.collectives.nccl.backend import NcclBackend, OnDevice
 from telegrad.collectives.operation import Call, Group, Operation
 from telegrad.errors import CallTimeoutError, InvalidUseError
@@ -58,16 +61,18 @@ class _Running:
     """An operation that NCCL runs.
 
     Attributes:
-        sequence: The number of the operation in its group.
-        words: The operation, in words.
+        operation: The operation.
         ends_at: The time of its deadline.
         moment: The moment at which the GPU has run it; None until it is enqueued.
     """
 
-    sequence: int
-    words: str
+    operation: Operation[Any]
     ends_at: float
     moment: Moment | None = None
+
+    @property
+    def sequence(self) -> int:
+        return self.operation.slot.id.sequence
 
     @property
     def done(self) -> bool:
@@ -76,7 +81,7 @@ class _Running:
     def expired(self) -> CallTimeoutError:
         """Returns the error that the GPU has not run it in time."""
         return CallTimeoutError(
-            f"{self.words} was entered by all ranks, and their GPUs have not run it in time; "
+            f"{self.operation} was entered by all ranks, and their GPUs have not run it in time; "
             "give a longer timeout=, or math.inf",
             function="collectives",
             phase="waiting",
@@ -84,18 +89,52 @@ class _Running:
 
 
 @final
+class _Order:
+    """The order in which the messages of two ranks are enqueued, which both must have."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._next = 0
+        self._waiting: set[Operation[Any]] = set()
+
+    def new_number(self) -> int:
+        """Returns the number of a message, from 0."""
+        return next(self._numbers)
+
+    async def turn(self, operation: Operation[Any], number: int) -> None:
+        """Waits until all messages before that of a number are enqueued."""
+        self._waiting.add(operation)
+        try:
+            await operation.until(lambda: self._next == number or None)
+        finally:
+            self._waiting.discard(operation)
+
+    def take_next(self) -> None:
+        """Lets the next message be enqueued."""
+        self._next += 1
+        for each in list(self._waiting):
+            each.look()
+
+
+@final
 class NcclSide:
     """The communicators of one group at one member, made when they are needed.
 
-    There is one for each set of GPUs that the arrays of an operation lie on.
+    There is one for each set of GPUs that the arrays of an operation lie on. Messages from one rank
+    to another have communicators of their own.
 
     Args:
         group: The group.
+        pair: The sender and the receiver of messages, as ranks of the group; None for operations of
+            all members.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, pair: tuple[int, int] | None = None) -> None:
         self._group = group
+        self._pair = pair
         self._lock = threading.Lock()  # guards all below
+        self._pairs: dict[tuple[int, int], NcclSide] = {}
+        self._order = _Order()
         self._communicators: dict[tuple[bytes, ...], Communicator] = {}
         self._running: deque[_Running] = deque()
         self._identities: Sequence[str] | None = None
@@ -110,16 +149,55 @@ class NcclSide:
         """Returns a call that all ranks make here or on the host, as they find together."""
         place = _place_of(on_device.arrays)
         said = ON_HOST if place is None else self._identity(place.number)
+        if call.channel is not None:
+            return replace(call, run=partial(self._run_message, call, on_device, place, said))
 
         async def run(link: Link) -> T:
             assert isinstance(link, Operation)
             await self._group.sharing.turn(link)
             found = await tell_places(link, said, on_device.heard)
-            if place is None or not self._possible(found):
+            if place is None or not self._possible(found, range(self._group.size)):
                 return await self._run_on_host(call, place, link)
             return await self._run(on_device, place, found, link)
 
         return replace(call, run=run, in_turn=True)
+
+    async def _run_message(
+        self, call: Call[T], on_device: OnDevice[T], place: Moment | None, said: bytes, link: Link
+    ) -> T:
+        """Sends or receives an array where both ends find that it can go, in their order."""
+        assert isinstance(link, Operation)
+        assert call.channel is not None
+        sender = await link.sender() if call.channel[0] == ANY else call.channel[0]
+        with self._lock:
+            pair = sender, call.channel[1]
+            side = self._pairs.setdefault(pair, NcclSide(self._group, pair))
+        found, number = await self._agree(link, pair, said, side._order)
+        if place is None or number < 0:
+            return await self._run_on_host(call, place, link)
+        await side._order.turn(link, number)
+        value: T = await side._run(on_device, place, found, link)
+        side._order.take_next()
+        return value
+
+    async def _agree(
+        self, link: Link, pair: tuple[int, int], said: bytes, order: _Order
+    ) -> tuple[list[bytes], int]:
+        """Returns the places of both ends, and the number of the message; -1 for the host.
+
+        The receiver gives the numbers. Both ends then know that the other one has entered, and have
+        one order, whatever the tags and the order of their calls.
+        """
+        sender, receiver = pair
+        if link.rank == sender:
+            link.send(receiver, said)
+            answer = memoryview(await link.receive(receiver)).tobytes()
+            number = int.from_bytes(answer[len(said) :], "little", signed=True)
+            return [said, answer[: len(said)]], number
+        found = [memoryview(await link.receive(sender)).tobytes(), said]
+        number = order.new_number() if self._possible(found, pair) else -1
+        link.send(sender, said + number.to_bytes(8, "little", signed=True))
+        return found, number
 
     def _identity(self, number: int) -> bytes:
         with self._lock:
@@ -128,16 +206,16 @@ class NcclSide:
             known = self._identities
         return known[number].encode() if known else WITHOUT_NCCL
 
-    def _possible(self, found: Sequence[bytes]) -> bool:
-        """Returns True if NCCL can connect the places of all ranks; warns once if it cannot."""
+    def _possible(self, found: Sequence[bytes], ranks: Sequence[int]) -> bool:
+        """Returns True if NCCL can connect the places of some ranks; warns once if it cannot."""
         if ON_HOST in found:
             return False
         if WITHOUT_NCCL in found:
-            why = f"{self._group.describe(found.index(WITHOUT_NCCL))} has no NCCL"
+            why = f"{self._group.describe(ranks[found.index(WITHOUT_NCCL)])} has no NCCL"
         elif len(set(found)) < len(found):
             twice = next(each for each in found if found.count(each) > 1)
-            ranks = [self._group.describe(r) for r, each in enumerate(found) if each == twice]
-            why = f"{' and '.join(ranks)} share one GPU, which NCCL refuses"
+            names = [self._group.describe(ranks[i]) for i, x in enumerate(found) if x == twice]
+            why = f"{' and '.join(names)} share one GPU, which NCCL refuses"
         else:
             return True
         if not self._warned:
@@ -158,8 +236,7 @@ class NcclSide:
     async def _run(
         self, on_device: OnDevice[T], place: Moment, found: Sequence[bytes], operation: Operation[T]
     ) -> T:
-        sequence, ends_at = operation.slot.id.sequence, time.monotonic() + operation.seconds_left
-        running = _Running(sequence, str(operation), ends_at)
+        running = _Running(operation, time.monotonic() + operation.seconds_left)
         with self._lock:
             while self._running and self._running[0].done:
                 self._running.popleft()
@@ -183,19 +260,26 @@ class NcclSide:
             known = self._communicators.get(key)
         if known is not None:
             return known
+        ranks = range(operation.size) if self._pair is None else self._pair
+        rank = ranks.index(operation.rank)
         flat = np.zeros(UNIQUE_ID_BYTES, np.uint8)
         try:
-            if operation.rank == 0:
+            if rank == 0:
                 flat[:] = np.frombuffer(new_unique_id(), np.uint8)
         except RuntimeError as error:
             raise _failed(str(operation), error) from error
-        await MessageBackend(operation).broadcast(flat, 0)
+        if self._pair is None:
+            await MessageBackend(operation).broadcast(flat, 0)
+        elif rank == 0:
+            operation.send(ranks[1], flat.tobytes())
+        else:
+            flat[:] = np.frombuffer(await operation.receive(ranks[0]), np.uint8)
         made: list[Communicator | Exception] = []
 
         def connect() -> None:
             found: Communicator | Exception
             try:
-                found = Communicator(operation.size, flat.tobytes(), operation.rank, number)
+                found = Communicator(len(ranks), flat.tobytes(), rank, number)
             except Exception as error:  # at the top of a thread
                 found = error
             with self._lock:
@@ -221,12 +305,17 @@ class NcclSide:
         """Blocks until the GPU has run an operation; raises the cause if it was aborted."""
         assert operation.enqueued is not None
         operation.enqueued.wait()
-        if self._over:
+        channel = operation.slot.id.channel
+        with self._lock:
+            side = self if channel is None else self._pairs[channel[0], channel[1]]
+        if side._over:
             with self._group.state_lock:
                 self._group.check_alive(operation.slot.id, operation)
 
     def end(self, since: int) -> None:
         """Ends the kernels of all operations from number `since` on; never waits."""
+        for each in self._of_messages():
+            each.end(0)
         with self._lock:
             self._since = since
             idle = not (self._running or self._communicators)
@@ -234,8 +323,19 @@ class NcclSide:
         if not idle:
             self._group.submit(self._abort)
 
+    def end_messages(self, other: int) -> None:
+        """Ends the kernels of all messages from and to a rank; never waits."""
+        for each in self._of_messages(other):
+            each.end(0)
+
+    def _of_messages(self, other: int | None = None) -> list[NcclSide]:
+        with self._lock:
+            return [x for pair, x in self._pairs.items() if other is None or other in pair]
+
     def close(self) -> None:
         """Waits for the kernels that run, and frees the communicators."""
+        for side in self._of_messages():
+            side.close()
         with self._lock:
             moments = [each.moment for each in self._running if each.moment is not None]
         for moment in moments:
@@ -287,10 +387,10 @@ class NcclSide:
             for each in communicators:
                 each.check()
         except RuntimeError as error:
-            self._group.fail(_failed(first.words, error), since=first.sequence)
+            self._group.give_up(first.operation, _failed(str(first.operation), error))
         overdue = [each for each in running if time.monotonic() >= each.ends_at]
         if overdue:
-            self._group.fail(overdue[0].expired(), since=overdue[0].sequence)
+            self._group.give_up(overdue[0].operation, overdue[0].expired())
         self._abort()
         self._watch()
 
