@@ -20,9 +20,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import call_profile  # this module by its name: what runs is called __main__, and calls go by name
 from call_points import CALLEE, CALLER, LAST, PATH, Events, cost, install, walk
@@ -133,18 +132,8 @@ def calls(n: int) -> tuple[list[tuple[int, int]], list[list[Thread]], list[list[
 
 
 def options_of(transport: str | None) -> rpc.RpcOptions:
-    """Returns what has workers take a transport.
-
-    Raises:
-        SystemExit: There is none.
-    """
-    chosen: dict[str, Any] = {}
-    if transport is not None:
-        if "local" in {field.name for field in fields(rpc.RpcOptions)}:
-            chosen["local"] = transport == "local"
-        elif transport == "local":
-            raise SystemExit("this telegrad has no local transport")
-    return rpc.RpcOptions(token=secrets.token_hex(16), **chosen)
+    """Returns what has workers take a transport."""
+    return rpc.RpcOptions(token=secrets.token_hex(16), direct=transport != "grpc")
 
 
 def serve(meet: str, options: rpc.RpcOptions, noting: bool) -> None:
@@ -199,11 +188,10 @@ def phases(found: Run, note: float) -> list[tuple[str, str, float]]:
         note: What one takes, in nanoseconds.
     """
     sorted_events = {side: sorted(some) for side, some in found.events.items()}
-    passed = [walk(began, ended, sorted_events) for began, ended in found.spans]
+    path = [point for point in PATH if point.over in ("", found.transport)]
+    passed = [walk(began, ended, sorted_events, path) for began, ended in found.spans]
     last, rows, skipped = [0] * len(passed), [], []
-    for place, point in enumerate(PATH):
-        if point.over not in ("", found.transport):
-            continue
+    for place, point in enumerate(path):
         times = [times[place] for times in passed]
         if sum(time is not None for time in times) < LEAST_SHARE * len(times):
             skipped.append(point.phase)
