@@ -86,8 +86,11 @@ def comes_back(job: HostileJob, fault: Fault, victim: str) -> None:
     for name, failure in waited.items():
         row = ROWS[name]
         may_be = {row.given_up} | (set(row.cut_off) if fault == "cut" else set())
-        # Or another worker, that had not given it up yet, told it of its loss for a third one.
-        told = failure.kind == kind_of(WorkerLostError) and failure.fields["worker"] == victim
+        # Or another worker, that had not given it up yet, told it of its loss for a third one. Or
+        # one that had given it up said so before the coordinator had evicted it.
+        told = failure.kind == kind_of(WorkerLostError) and (
+            failure.fields["worker"] == victim or failure.fields["reason"].startswith("fenced: ")
+        )
         assert told or failure.kind in map(kind_of, may_be), f"{name} {may_be}: {failure}"
     for name, failure in nested.items():
         # Or it was told first that the caller is lost, and that nobody waits for its value.
