@@ -206,8 +206,9 @@ def _check_same(
     complete, now = agent.attachments[JoinedJob].world_size, agent.members.world_size
     if world_size is not None and not complete <= world_size <= now:
         raise AlreadyInitializedError(
-            f"{first}() has joined a job with world_size={complete}, of {now} ranks now, and {verb}() "
-            f"was called with world_size={world_size!r}; write that in {first}(), or start the rest"
+            f"{first}() has joined a job with world_size={complete}, of {now} ranks now, and "
+            f"{verb}() was called with world_size={world_size!r}; write that in {first}(), or "
+            "start the rest"
         )
 
 

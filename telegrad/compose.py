@@ -87,7 +87,7 @@ def make_agent(
         token: The job's token; None only when insecure.
         transports: Where this worker listens and how it reaches the others.
         control_transports: How it reaches the coordinator; `transports` by default.
-        on_found: Hears the coordinator's endpoint before this worker listens; where another hosts it.
+        on_found: Hears the coordinator's endpoint before this worker listens, if another hosts it.
         loop: The loop thread; the process' shared one by default.
         context: What user functions run in copies of; an empty one by default.
         call_off: Ends the wait for the job, called by another thread.

@@ -320,7 +320,7 @@ class RendezvousError(TelegradError, ConnectionError):
     Example:
         >>> from telegrad import rpc
         >>> try:
-        ...     rpc.init_rpc("a", rank=0, world_size=2, init_method="file:///no/such/directory/store")
+        ...     rpc.init_rpc("a", rank=0, world_size=2, init_method="file:///no/such/directory/a")
         ... except RendezvousError:
         ...     print("no job was joined")
         no job was joined
@@ -521,9 +521,8 @@ class RendezvousTimeoutError(RendezvousError, TimeoutError):
         >>> from telegrad import rpc
         >>> place = f"file://{tempfile.mkdtemp()}/store"
         >>> try:
-        ...     rpc.init_rpc(
-        ...         "a", rank=0, world_size=2, init_method=place, options=rpc.RpcOptions(init_timeout=0.2)
-        ...     )
+        ...     options = rpc.RpcOptions(init_timeout=0.2)
+        ...     rpc.init_rpc("a", rank=0, world_size=2, init_method=place, options=options)
         ... except RendezvousTimeoutError as error:
         ...     print(len(error.missing), "worker is missing")
         1 worker is missing

@@ -242,8 +242,8 @@ def _find_gpu(device: str) -> tuple[int, Any]:
             needed, here = runtime.runtimeGetVersion(), runtime.driverGetVersion()
             raise InvalidUseError(
                 f"device {device!r} needs a driver for CUDA {_version(needed)}, for which this "
-                f"CuPy is made; this driver knows CUDA {_version(here)}: install a newer driver, or "
-                f"pip install 'telegrad[cuda{here // 1000}x]'"
+                f"CuPy is made; this driver knows CUDA {_version(here)}: install a newer driver, "
+                f"or pip install 'telegrad[cuda{here // 1000}x]'"
             ) from error
         raise InvalidUseError(f"device {device!r} cannot be used: {error}") from error
     if number >= found:

@@ -457,8 +457,8 @@ class Groups:
         count = self._agent.members.world_size if world_size is None else world_size
         if self._agent.info.rank >= count:
             raise ValueError(
-                f"worker {self._agent.info.name!r} has rank {self._agent.info.rank} and is in no group of "
-                f"{count}; write a larger world_size, or leave it out"
+                f"worker {self._agent.info.name!r} has rank {self._agent.info.rank} and is in no "
+                f"group of {count}; write a larger world_size, or leave it out"
             )
         members = [self._agent.members.find(r) for r in range(count)]
         self._check_living(members, "the group of all workers needs every one of them")
@@ -722,7 +722,8 @@ class Groups:
                 if self._early_of[peer] >= self._most_early:
                     raise DecodeError(
                         f"{self._most_early} messages of that worker wait for process groups that "
-                        f"worker {self._agent.info.name!r} has not made (Limits.served_calls_per_peer)"
+                        f"worker {self._agent.info.name!r} has not made "
+                        "(Limits.served_calls_per_peer)"
                     )
                 self._early_of[peer] += 1
                 self._early.setdefault(key, []).append(_Early(peer, deliver))

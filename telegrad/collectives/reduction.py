@@ -102,7 +102,8 @@ class PremulSum:
             np.broadcast_to(factor, shape)
         except ValueError:
             raise ValueError(
-                f"PREMUL_SUM's factor of shape {factor.shape} does not fit an array of shape {shape}"
+                f"PREMUL_SUM's factor of shape {factor.shape} does not fit an array of shape "
+                f"{shape}"
             ) from None
         return factor
 

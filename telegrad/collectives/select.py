@@ -142,7 +142,8 @@ class Thresholds:
             return Thresholds(**table)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{os.fspath(path)!r} is no table of thresholds: {error}; `telegrad tune` writes one"
+                f"{os.fspath(path)!r} is no table of thresholds: {error}; `telegrad tune` writes "
+                "one"
             ) from error
 
     def save(self, path: str | os.PathLike[str], note: str = "") -> None:

@@ -1,6 +1,6 @@
 """`DistributedSampler`: the indices of the samples that one rank draws in an epoch.
 
-    order of the epoch   7  2  5  0  6  1  3 │ 7  2     the same on every rank, padded to 9 for 3 ranks
+    order of the epoch   7  2  5  0  6  1  3 │ 7  2     the same on every rank; 3 ranks pad it to 9
     rank 0               7        0        3
     rank 1                  2        6       │ 7
     rank 2                     5        1    │    2
@@ -153,8 +153,8 @@ class DistributedSampler:
         for name in _SAME:
             if state[name] != own[name]:
                 raise ValueError(
-                    f"the state is of a DistributedSampler with {name} {state[name]!r}, and this one "
-                    f"has {own[name]!r}; its order would be another one"
+                    f"the state is of a DistributedSampler with {name} {state[name]!r}, and this "
+                    f"one has {own[name]!r}; its order would be another one"
                 )
         epoch, drawn = (_integer(name, state[name], 0) for name in ("epoch", "drawn"))
         self._epoch, self._drawn, self._resumes = epoch, drawn, True

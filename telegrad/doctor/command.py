@@ -256,25 +256,26 @@ def explain(error: Exception, way: PlainDial) -> Finding:
         )
     if way.address and is_loopback_address(way.address) and way.ended != OPEN:
         return Finding(
-            f"--master-addr {way.host}{meant} leads to this host itself, and nobody listens at port "
-            f"{way.port} here",
+            f"--master-addr {way.host}{meant} leads to this host itself, and nobody listens at "
+            f"port {way.port} here",
             "name an address of host 0 that other hosts reach (there: ip -brief address), the same "
             "on all hosts",
         )
     if way.ended == NO_ROUTE:
         return Finding(
-            f"this host knows no way to host 0 at {where}{meant}: {way.words}; its addresses are {own}",
+            f"this host knows no way to host 0 at {where}{meant}: {way.words}; its addresses are "
+            f"{own}",
             "name an address of host 0 in a network that both are in, the same on all hosts; see: "
             f"ip route get {way.address}",
         )
     if way.ended == SILENT:
         return Finding(
             f"host 0 at {where}{meant} does not answer: packets leave this host from "
-            f"{way.source or 'no address'} and nothing comes back; a firewall drops them, or that is "
-            "no address of host 0",
-            f"on host 0 look whether {way.address} is its own (ip -brief address) and let the port in, "
-            f"for example: sudo ufw allow proto tcp from {way.source or 'any'} to any port {way.port}; "
-            f"this host has {own}",
+            f"{way.source or 'no address'} and nothing comes back; a firewall drops them, or that "
+            "is no address of host 0",
+            f"on host 0 look whether {way.address} is its own (ip -brief address) and let the port "
+            f"in, for example: sudo ufw allow proto tcp from {way.source or 'any'} to any port "
+            f"{way.port}; this host has {own}",
         )
     if way.ended == REFUSED:
         return Finding(
@@ -420,7 +421,8 @@ def _examine(
         problems.append(
             Finding(
                 "the workers ended without a report; what they wrote stands above",
-                "look at the first line of the worker that failed; with --timeout there is more time",
+                "look at the first line of the worker that failed; with --timeout there is more "
+                "time",
             )
         )
     if report is not None:
@@ -468,8 +470,8 @@ def explained(
         return [
             Finding(
                 f"missing after {options.gather:g} s: {', '.join(error.missing)}; {heard}",
-                f"{token}run on each of them the same command with its own --node-rank; where it runs, it "
-                f"says why it does not come in; what has to be open here: sudo ufw allow "
+                f"{token}run on each of them the same command with its own --node-rank; where it "
+                f"runs, it says why it does not come in; what has to be open here: sudo ufw allow "
                 f"{options.port}/tcp",
             )
         ]

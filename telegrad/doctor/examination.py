@@ -86,7 +86,8 @@ def examine(timeout: float | None = None) -> DoctorReport:
     """
     if on_own_loop():
         raise BlockingCallError(
-            "doctor.examine() would block a loop of telegrad's; write `await rpc.to_thread(doctor.examine)`"
+            "doctor.examine() would block a loop of telegrad's; write `await "
+            "rpc.to_thread(doctor.examine)`"
         )
     agent = current_agent()
     limit = seconds(timeout, agent.options.timeout)
@@ -174,7 +175,7 @@ class _Examination:
             }
             askers = [each for each in asked if any(peer != each for peer in peers[each])]
             lists = self._together(
-                lambda worker, peers=peers: self._dialled(worker, peers[worker]),  # type: ignore[misc]
+                lambda each, peers=peers: self._dialled(each, peers[each]),  # type: ignore[misc]
                 askers,
             )
             for worker, reaches in zip(askers, lists, strict=True):

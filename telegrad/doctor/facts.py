@@ -336,8 +336,8 @@ def _why(carried: DialResult, dialler: DoctorWorker, listener: DoctorWorker) -> 
             why = "both have certificates of the job's own authority (RpcOptions.tls)"
         case "grpcs":
             why = (
-                f"encrypted, since {listener.name!r} listens beyond loopback; with certificates that "
-                "workers made at their start"
+                f"encrypted, since {listener.name!r} listens beyond loopback; with certificates "
+                "that workers made at their start"
             )
         case "tcps":
             why = "they reach each other directly, past gRPC; encrypted with the same certificates"
@@ -377,7 +377,7 @@ def _words(
 def host_in(endpoint: str) -> str:
     """Returns the host of an endpoint; "" if it has none.
 
-    >>> host_in("grpcs://[fd00::2]:29500"), host_in("grpc://node3:1"), host_in("local://0a1b/tmp/x/s")
+    >>> host_in("grpcs://[fd00::2]:29500"), host_in("grpc://node3:1"), host_in("local://0a1b/tmp/s")
     ('fd00::2', 'node3', '')
     """
     scheme, _, address = endpoint.partition("://")

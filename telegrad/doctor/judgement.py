@@ -56,7 +56,8 @@ class DoctorProblem:
         remedy: The way to fix it.
 
     Example:
-        >>> problem = DoctorProblem("slow link", ("a", "b"), "a and b are far apart", "put them on one host")
+        >>> remedy = "put them on one host"
+        >>> problem = DoctorProblem("slow link", ("a", "b"), "a and b are far apart", remedy)
         >>> problem.kind, problem.remedy
         ('slow link', 'put them on one host')
     """
@@ -106,8 +107,8 @@ def _silent(workers: Sequence[DoctorWorker]) -> Iterator[DoctorProblem]:
                 "silent worker",
                 (each.name,),
                 f"worker {each.name!r} could not be asked: {each.silence}",
-                "look whether its process lives and its log; if it is busy in C code, or stopped, it "
-                "answers nobody; if it lives, call the doctor there too: it sees the other side",
+                "look whether its process lives and its log; if it is busy in C code, or stopped, "
+                "it answers nobody; if it lives, call the doctor there too: it sees the other side",
             )
 
 
@@ -132,12 +133,14 @@ def _loopback(
         yield DoctorProblem(
             "loopback advertised",
             (name, *diallers),
-            f"worker {name!r} on {worker.host} tells the others to dial {_listed(worker.endpoints)}, "
-            f"which from another host leads nowhere ({_listed(diallers)} cannot reach it)",
-            "it has no TCP port, which workers of other hosts need: leave RpcOptions(bind='unix') out"
+            f"worker {name!r} on {worker.host} tells the others to dial "
+            f"{_listed(worker.endpoints)}, which from another host leads nowhere "
+            f"({_listed(diallers)} cannot reach it)",
+            "it has no TCP port, which workers of other hosts need: leave RpcOptions(bind='unix') "
+            "out"
             if without_port
-            else "give it RpcOptions(bind='0.0.0.0', advertise=ADDRESS) with an address of its host "
-            f"({_addresses(worker)}), or name the coordinator by such an address instead of "
+            else "give it RpcOptions(bind='0.0.0.0', advertise=ADDRESS) with an address of its "
+            f"host ({_addresses(worker)}), or name the coordinator by such an address instead of "
             "loopback (--master-addr, MASTER_ADDR), and leave bind out",
         )
 
@@ -182,9 +185,9 @@ def _unreached_problem(ended: str, rows: Sequence[_Row], *, same_host: bool) -> 
         )
     if same_host:
         remedy = (
-            f"both are on this one host: {listener.name!r} advertises an address at which it does not "
-            "listen (RpcOptions(advertise=...)), its process is stopped, or a packet filter stands in "
-            "the way; look with: ss -ltn; sudo nft list ruleset"
+            f"both are on this one host: {listener.name!r} advertises an address at which it does "
+            "not listen (RpcOptions(advertise=...)), its process is stopped, or a packet filter "
+            "stands in the way; look with: ss -ltn; sudo nft list ruleset"
         )
     else:
         remedy = _remedy(ended, diallers, listener, ends)
@@ -281,8 +284,8 @@ def _suspect(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[DoctorProb
         yield DoctorProblem(
             "slow link",
             _names(pair for pair, _, _ in mine),
-            f"{_host_words(worker)} moves {_rate(max(rate for _, rate, _ in mine))} at best with any "
-            f"other host, the others {_rate(mine[0][2])} between them",
+            f"{_host_words(worker)} moves {_rate(max(rate for _, rate, _ in mine))} at best with "
+            f"any other host, the others {_rate(mine[0][2])} between them",
             _another(worker),
         )
     for pair, rate, median in found:
@@ -355,8 +358,8 @@ def _slow(known: _ByName, pairs: Sequence[DoctorPair], told: set[str]) -> Iterat
         yield DoctorProblem(
             "slow link",
             (pair.one, pair.other),
-            f"between {_host_words(a)} and {_host_words(b)} move {_rate(rate)} over {pair.endpoint}, "
-            "less than 100 Mbit/s",
+            f"between {_host_words(a)} and {_host_words(b)} move {_rate(rate)} over "
+            f"{pair.endpoint}, less than 100 Mbit/s",
             _another(a, b),
         )
 
@@ -397,8 +400,8 @@ def _packet_sizes(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[Docto
             yield DoctorProblem(
                 "packet sizes",
                 (a.name, b.name),
-                f"{_host_words(a)} and {_host_words(b)} differ in the MTU of the interfaces between "
-                f"them ({_listed(sorted(map(str, mtus)))} bytes)",
+                f"{_host_words(a)} and {_host_words(b)} differ in the MTU of the interfaces "
+                f"between them ({_listed(sorted(map(str, mtus)))} bytes)",
                 "if large arrays stand still or are slow there, set the same MTU on both, for "
                 f"example: sudo ip link set dev INTERFACE mtu {min(mtus)}",
             )

@@ -41,8 +41,8 @@ example:
   telegrad certs issue coordinator worker0 worker1
   telegrad certs show certs/worker0.crt
 
-Then set TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY as `issue` says, and start the
-job as before: every worker proves its name, and whoever has no certificate is not heard.
+Then set TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY as `issue` says, and start
+the job as before: every worker proves its name, and whoever has no certificate is not heard.
 """
 
 
@@ -166,8 +166,8 @@ def _authority(directory: Path) -> KeyPair:
     for path in (certificate, key):
         if not path.exists():
             raise _RefusedError(
-                f"there is no authority in {directory} ({path.name} is missing); run: telegrad certs "
-                f"init {directory}"
+                f"there is no authority in {directory} ({path.name} is missing); run: telegrad "
+                f"certs init {directory}"
             )
     mode = stat.S_IMODE(key.stat().st_mode)
     if mode & 0o077:
@@ -228,8 +228,8 @@ def _check_new(paths: Sequence[Path]) -> None:
     there = [str(path) for path in paths if path.exists() or path.is_symlink()]
     if there:
         raise _RefusedError(
-            f"{' and '.join(there)} {'are' if len(there) > 1 else 'is'} there already, and nothing is "
-            "overwritten; move it away first, or name another directory"
+            f"{' and '.join(there)} {'are' if len(there) > 1 else 'is'} there already, and nothing "
+            "is overwritten; move it away first, or name another directory"
         )
 
 

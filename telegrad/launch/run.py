@@ -358,8 +358,8 @@ def _host_for_workers(options: RunOptions) -> str:
     first = [each for each in found if ":" not in each.address] or found
     if len(first) > 1:
         raise RendezvousError(
-            f"{options.host!r} means {address_of(options.host)} here, which leads nowhere from other "
-            f"hosts, and it is not clear which address of this machine they reach "
+            f"{options.host!r} means {address_of(options.host)} here, which leads nowhere from "
+            f"other hosts, and it is not clear which address of this machine they reach "
             f"({', '.join(map(str, found))}); name it in --bind"
         )
     return first[0].address if first else options.host

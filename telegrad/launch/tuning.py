@@ -1,4 +1,4 @@
-"""`telegrad tune`: measures the thresholds of collectives on the hosts of a job, and writes a table."""
+"""`telegrad tune`: measures the thresholds of collectives on a job's hosts, and writes a table."""
 
 from __future__ import annotations
 

@@ -175,7 +175,8 @@ def kaiming_uniform_(
     Raises:
         ValueError: The tensor has fewer than two axes, or a name is unknown.
 
-    >>> x = kaiming_uniform_(Tensor(np.zeros((100, 100))), nonlinearity="relu", rng=np.random.default_rng(0))
+    >>> x = Tensor(np.zeros((100, 100)))
+    >>> x = kaiming_uniform_(x, nonlinearity="relu", rng=np.random.default_rng(0))
     >>> round(float(x.data.std()), 2)  # sqrt(2 / 100)
     0.14
     """
@@ -195,7 +196,8 @@ def kaiming_normal_(
 
     Arguments and errors are those of `kaiming_uniform_`.
 
-    >>> x = kaiming_normal_(Tensor(np.zeros((100, 100))), nonlinearity="relu", rng=np.random.default_rng(0))
+    >>> x = Tensor(np.zeros((100, 100)))
+    >>> x = kaiming_normal_(x, nonlinearity="relu", rng=np.random.default_rng(0))
     >>> round(float(x.data.std()), 2)  # sqrt(2 / 100)
     0.14
     """

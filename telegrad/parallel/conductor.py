@@ -234,8 +234,8 @@ class Conductor:
             names = ", ".join(each.name for each in missing) or "the round before to be stepped"
             elapsed = time.monotonic() - began
             error = CallTimeoutError(
-                f"{what} was not complete after {elapsed:.3g} s: worker {trainer.name!r} waited for "
-                f"{names}",
+                f"{what} was not complete after {elapsed:.3g} s: worker {trainer.name!r} waited "
+                f"for {names}",
                 worker=", ".join(each.name for each in missing),
                 function="DistributedOptimizer.step",
                 phase="waiting",
@@ -257,8 +257,8 @@ class Conductor:
     def _refuse(self, trainer: WorkerInfo) -> NoReturn:
         names = ", ".join(each.name for each in self._rounds.trainers) or "none"
         raise ValueError(
-            f"worker {trainer.name!r} is not one of the optimizer's trainers ({names}); it joins them "
-            "by optimizer.join()"
+            f"worker {trainer.name!r} is not one of the optimizer's trainers ({names}); it joins "
+            "them by optimizer.join()"
         )
 
 

@@ -9,8 +9,8 @@ The gradient of a collective is the matching collective on the gradients of its 
 Together the ranks differentiate the sum of their losses. So every rank runs the backward of every
 collective, in one order: the one of the graph, which is the same wherever the programs are. Two
 agreements are checked by labels, and a rank that differs raises `CollectiveMismatchError`
-everywhere: a forward's label tells whether a gradient will flow, a backward's label holds the number
-of its forward in the group.
+everywhere: a forward's label tells whether a gradient will flow, a backward's label holds the
+number of its forward in the group.
 
 Each backward is made of these functions, so `create_graph` records it, and it can be differentiated
 to any order. A further backward goes through the forward again on the ranks whose first gradients
@@ -403,7 +403,7 @@ def scatter(
 
     Args:
         tensor: A Tensor or an array in the shape of this rank's part and of one dtype on every
-            rank. It is not written, and its gradient is zero. It requires a gradient if a part does.
+            rank. It is not written; its gradient is zero. It requires a gradient if a part does.
         scatter_list: At `src` a Tensor or an array for each rank, by rank in the group; None at
             other ranks.
         src: The rank in the job that has the parts.
@@ -736,8 +736,8 @@ class _CollectiveCall:
         self._op = op
         if isinstance(op, type(ReduceOp.PREMUL_SUM(1))):
             raise ValueError(
-                f"functional.{verb} takes no PREMUL_SUM; multiply the Tensor by the factor, and use "
-                "ReduceOp.SUM"
+                f"functional.{verb} takes no PREMUL_SUM; multiply the Tensor by the factor, and "
+                "use ReduceOp.SUM"
             )
         self.picks = self.records and op in _PICKS
         if self.picks and op is not ReduceOp.PRODUCT and self.tensors[0].dtype.kind == "c":

@@ -69,9 +69,9 @@ def read_roll(turns: Sequence[int], names: Sequence[object]) -> Roll:
     for r in active:
         if turns[r] != first:
             raise CollectiveMismatchError(
-                f"inside DistributedDataParallel.join() rank {names[active[0]]} {_WORDS[first]}, but "
-                f"rank {names[r]} {_WORDS[Turn(turns[r])]}; every rank must run the same forwards "
-                "and backwards for each of its inputs"
+                f"inside DistributedDataParallel.join() rank {names[active[0]]} {_WORDS[first]}, "
+                f"but rank {names[r]} {_WORDS[Turn(turns[r])]}; every rank must run the same "
+                "forwards and backwards for each of its inputs"
             )
     return Roll(active, first)
 
@@ -123,7 +123,7 @@ class Turns:
         return roll
 
     def take(self, turn: Turn) -> Roll:
-        """Tells the other ranks, waits for theirs and returns what all do; raises as `read_roll`."""
+        """Tells the others, waits for their turns, returns what all do; raises as `read_roll`."""
         return self.read(self.start(turn).wait())
 
     def factor(self, roll: Roll) -> float:

@@ -209,7 +209,7 @@ class Reducer:
             self._broken = self._broken or broken
 
     def rebuild(self, order: Sequence[int]) -> None:
-        """Fills the buckets of further passes in the given order; every rank calls it with the same.
+        """Fills the buckets of further passes in the given order, which is the same on every rank.
 
         No pass is under way.
         """

@@ -180,8 +180,8 @@ class RemoteModule(RemotePart):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a RemoteModule is a handle on a module of another worker, and is not copied or pickled: "
-            "pass it as an argument of a call, or make another handle with "
+            "a RemoteModule is a handle on a module of another worker, and is not copied or "
+            "pickled: pass it as an argument of a call, or make another handle with "
             "RemoteModule.from_rref(module.get_module_rref()); what it learned is in state_dict()"
         )
 
@@ -341,7 +341,8 @@ def _refuse_device(to: object) -> None:
         worker = to.partition("/")[0].removeprefix("rank:")
         raise UnknownWorkerError(
             f"no worker {to!r}: a worker's name or rank has no device in it; write "
-            f"{int(worker) if worker.isdecimal() else worker!r}, and have the class place its arrays"
+            f"{int(worker) if worker.isdecimal() else worker!r}, and have the class place its "
+            "arrays"
         )
 
 

@@ -221,7 +221,8 @@ class Coordinator(Receiver):
             said = len(envelope.document)
             if said > MOST_SAID_BYTES and envelope.kind.startswith("member."):
                 raise RendezvousError(
-                    f"a request of kind {envelope.kind!r} may have {MOST_SAID_BYTES} bytes (got {said})"
+                    f"a request of kind {envelope.kind!r} may have {MOST_SAID_BYTES} bytes (got "
+                    f"{said})"
                 )
             handler(peer, envelope, read_body(envelope))
         except Exception as error:

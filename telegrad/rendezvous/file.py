@@ -4,7 +4,7 @@ The store is a log of changes, from which every reader builds a table:
 
     telegrad store 1\n | 16 random bytes
     [crc32 of the body | its length | body] [...] ...
-    body: one change, or several that are made at once: [action, key length, value length, key, value]
+    body: one or several changes, made at once: [action, key length, value length, key, value]
 
 A writer appends a change under an exclusive lock of the file. A reader takes no lock and stops at
 the first record that is not whole. If a writer is killed in the middle of a record, the next writer

@@ -1,13 +1,14 @@
 """Init methods: parses them into the address of a job and this worker's place in it.
 
-    env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB, TELEGRAD_NAME
+    env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB,
+                                        TELEGRAD_NAME
     tcp://host:port?rank=&world_size=   the host and port of rank 0
     file:///path?rank=&world_size=      a file that all workers see, with the address of rank 0
     multicast://group:port?...          a multicast group, in which rank 0 answers the others
     slurm://                            what Slurm says (`slurm.py`)
     name://...                          what a plug-in of that name says (`init_plugins.py`)
-    ...?late=1                          any of these three, for a worker that joins a started job, which
-                                        gives it its rank
+    ...?late=1                          any of these three, for a worker that joins a started job,
+                                        which gives it its rank
     None                                env:// if RANK is set, else a job of one on loopback
 
 The coordinator is `telegrad run` itself if TELEGRAD_JOB is in the environment, else rank 0.

@@ -320,7 +320,7 @@ class JobListener(Protocol):
     def on_member_lost(
         self, info: WorkerInfo, reason: str, left: bool, fenced: bool = False
     ) -> None:
-        """Called when a member left, was dropped by the coordinator, or (fenced) gave up this one."""
+        """Called when a member left, was dropped by the coordinator, or (fenced) gave this up."""
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         """Called when the coordinator is lost; with an EvictedError if it has dropped this worker.

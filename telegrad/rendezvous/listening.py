@@ -13,8 +13,8 @@
 
 The worker that hosts the coordinator listens only on the coordinator's port, at the host that the
 job names; all other workers on `port`. Without a TCP port a worker listens on two Unix sockets: one
-for other workers, as it does in any case, and one in place of the port, for the coordinator. Nothing
-here runs on the loop, as names are looked up.
+for other workers, as it does in any case, and one in place of the port, for the coordinator.
+Nothing here runs on the loop, as names are looked up.
 """
 
 from __future__ import annotations
@@ -271,8 +271,8 @@ def _check_family(address: JobAddress, named: str, bound: str) -> None:
     if both and not is_everywhere(bound) and (":" in named) != (":" in bound):
         where = f"[{bound}]" if ":" in bound else bound
         raise RendezvousError(
-            f"the others dial {address.host!r} at {named}, and bind={bound!r} does not listen there; "
-            f"name tcp://{where}:{address.port} on all workers, or leave bind out"
+            f"the others dial {address.host!r} at {named}, and bind={bound!r} does not listen "
+            f"there; name tcp://{where}:{address.port} on all workers, or leave bind out"
         )
 
 
@@ -293,8 +293,8 @@ def loopback_words(endpoint: str) -> str:
     if host is None or not (is_localhost(host) or (is_number(host) and is_loopback_address(host))):
         return ""
     return (
-        f"; {host} leads nowhere from other hosts than that of rank 0: where there are several, say "
-        "RpcOptions(bind=...) with another address of it on rank 0"
+        f"; {host} leads nowhere from other hosts than that of rank 0: where there are several, "
+        "say RpcOptions(bind=...) with another address of it on rank 0"
     )
 
 

@@ -231,8 +231,8 @@ class _Table:
         if self._most_bytes is not None and more > 0 and after > self._most_bytes:
             raise RendezvousError(
                 f"the store is full: with {key[:60]!r} it would hold {after} bytes of keys and "
-                f"values, and takes {self._most_bytes}; delete keys, send what is large by calls, or "
-                "raise Limits.document_bytes where it is hosted (telegrad run: --limit "
+                f"values, and takes {self._most_bytes}; delete keys, send what is large by calls, "
+                "or raise Limits.document_bytes where it is hosted (telegrad run: --limit "
                 "document_bytes=...)"
             )
 
@@ -563,9 +563,9 @@ class StoreWaits:
                 raise RendezvousError(f"call {call} of {peer.name} waits already")
             if line.keys + len(names) > MOST_WAITED:
                 raise RendezvousError(
-                    f"{peer.name} waits for {line.keys} keys of the store, and may for no more than "
-                    f"{MOST_WAITED} at once (it asks for {len(names)} more); wait for fewer of "
-                    "them at a time, in fewer threads"
+                    f"{peer.name} waits for {line.keys} keys of the store, and may for no more "
+                    f"than {MOST_WAITED} at once (it asks for {len(names)} more); wait for fewer "
+                    "of them at a time, in fewer threads"
                 )
             line.waits[call] = (len(names), _too_late)
             line.keys += len(names)
@@ -628,7 +628,7 @@ class StoreWaits:
 
 
 def listed(keys: list[str], most_bytes: int | None) -> list[str]:
-    """Returns the keys of `Store.list_keys`; raises RendezvousError if one answer cannot hold them."""
+    """Returns the keys of `Store.list_keys`; RendezvousError if one answer cannot hold them."""
     size = sum(len(key.encode()) + VALUE_BYTES for key in keys)
     if most_bytes is not None and size > most_bytes:
         raise too_large(size, most_bytes)

@@ -4,10 +4,10 @@ r"""Multicast: workers of one network ask a group for their job, and rank 0 answ
     ask JOB NONCE      ──────────▶   │   ──────────▶  of its job: answers
                        ◀──────────   │   ◀──────────  here JOB NONCE ENDPOINT
 
-A worker repeats its question until it has joined. The answer goes to the group, so one answer serves
-all who have asked. Nothing secret is sent, and nothing in an answer is trusted: the worker dials the
-endpoint, and both prove the token, as always. A forged answer costs the time of a refused dial, and
-the next endpoint has its turn. A datagram is text, of 512 bytes at most:
+A worker repeats its question until it has joined. The answer goes to the group, so one answer
+serves all who have asked. Nothing secret is sent, and nothing in an answer is trusted: the worker
+dials the endpoint, and both prove the token, as always. A forged answer costs the time of a refused
+dial, and the next endpoint has its turn. A datagram is text, of 512 bytes at most:
 
     telegrad multicast 1\nask JOB NONCE\n
 """
@@ -43,7 +43,7 @@ HOPS: Final = 1  # routers are not passed
 IP_MULTICAST_ALL: Final = 49  # Linux; the socket module has no name for it
 
 LOOK_SECONDS: Final = 0.2  # for answers to one question; a round trip takes less than a millisecond
-# Every sender hears its own datagrams. One that hears none of its own in this time has no multicast.
+# Every sender hears its own datagrams. If it hears none in this time, there is no multicast.
 ECHO_SECONDS: Final = 4.0
 ANSWER_PAUSE: Final = 0.01  # between two answers; questions that came meanwhile share the next one
 MOST_READ: Final = 1000  # datagrams at a time
@@ -101,9 +101,9 @@ class MulticastGroup:
         through = f" through {self.interface}" if self.interface else ""
         own = ", ".join(map(str, interfaces())) or "none but loopback"
         return RendezvousError(
-            f"multicast group {self}{through} cannot be used: {reason}; write '?interface=' with the "
-            f"interface of the network that all workers share (this machine has {own}), let the "
-            f"firewall pass UDP port {self.port}, or do without multicast: "
+            f"multicast group {self}{through} cannot be used: {reason}; write '?interface=' with "
+            f"the interface of the network that all workers share (this machine has {own}), let "
+            f"the firewall pass UDP port {self.port}, or do without multicast: "
             "init_method='tcp://HOST:PORT' with the host of rank 0"
         )
 

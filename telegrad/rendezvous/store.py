@@ -222,8 +222,8 @@ def check_key(key: object) -> str:
         raise ValueError("a store key must not be empty")
     if len(key) > MOST_KEY:
         raise ValueError(
-            f"a store key may have {MOST_KEY} characters (got {len(key)}: {key[:20]!r}...); put what "
-            "is long into the value"
+            f"a store key may have {MOST_KEY} characters (got {len(key)}: {key[:20]!r}...); put "
+            "what is long into the value"
         )
     return key
 
@@ -308,7 +308,8 @@ def check_timeout(timeout: float) -> float:
         )
     if math.isnan(timeout) or timeout <= 0:
         raise ValueError(
-            f"timeout must be above 0 seconds (got {timeout}); write math.inf to wait without a limit"
+            f"timeout must be above 0 seconds (got {timeout}); write math.inf to wait without a "
+            "limit"
         )
     return timeout
 

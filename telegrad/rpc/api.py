@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     Seconds: TypeAlias = float | None
 
     class AnyValue:
-        """No function returns it: mypy explains wrong arguments by the first overload, which says so."""
+        """No function returns it; mypy explains wrong arguments by the first overload, with it."""
 
     # fmt: off
     class RpcSync(Protocol):
@@ -102,7 +102,8 @@ if TYPE_CHECKING:
 
         @overload
         def __call__(self, to: To, func: Callable[[*A], AnyValue], args: Given[*A],
-                     kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[Any]: ...
+                     kwargs: None = None, timeout: Seconds = None, retry: int = 0
+                     ) -> Future[Any]: ...
         @overload
         def __call__(self, to: To, func: Callable[[*A], Later[T]], args: Given[*A],
                      kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
@@ -111,7 +112,8 @@ if TYPE_CHECKING:
                      kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...
         @overload
         def __call__(self, to: To, func: Callable[[], AnyValue], args: tuple[()] = (),
-                     kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[Any]: ...
+                     kwargs: None = None, timeout: Seconds = None, retry: int = 0
+                     ) -> Future[Any]: ...
         @overload
         def __call__(self, to: To, func: Callable[[], Later[T]], args: tuple[()] = (),
                      kwargs: None = None, timeout: Seconds = None, retry: int = 0) -> Future[T]: ...

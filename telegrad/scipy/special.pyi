@@ -1,4 +1,4 @@
-"""The types of `telegrad.scipy.special`: a function of a Tensor gives a Tensor, one of arrays Any."""
+"""The types of `telegrad.scipy.special`: a function of a Tensor gives a Tensor, of arrays Any."""
 
 from typing import Any, overload
 

@@ -65,7 +65,7 @@ class Injected:
         >>> plan = FaultPlan(rules=[FaultRule(Fault.DUPLICATE, "rpc.call")])
         >>> with Cluster(2, faults=plan) as cluster:
         ...     root = cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
-        ...     [(fault.passing.sender, fault.verdict.fault) for fault in cluster.network.injected()]
+        ...     [(each.passing.sender, each.verdict.fault) for each in cluster.network.injected()]
         [('worker0', <Fault.DUPLICATE: 'duplicate'>)]
     """
 

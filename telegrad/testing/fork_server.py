@@ -8,9 +8,9 @@ of one that has done so 0.04 s.
       └────────────────────────────── its parent from then on ◀────────────────────────┘
 
 The middle process exits at once. The kernel gives its orphan to the process that the tests run in,
-which asks for orphans meanwhile (PR_SET_CHILD_SUBREAPER). So a program is a child of whoever started
-it, and everything that holds for an executed one holds for it: waiting, signals, exit codes, the
-kernel's death signal.
+which asks for orphans meanwhile (PR_SET_CHILD_SUBREAPER). So a program is a child of whoever
+started it, and everything that holds for an executed one holds for it: waiting, signals, exit
+codes, the kernel's death signal.
 
 A program differs from an executed one in four ways: more modules are imported than it asked for,
 strings have the same hashes in all programs of one server, its output is not buffered, and it has
@@ -50,7 +50,7 @@ BOOTSTRAP = (
 )
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 CLOSE_SECONDS = 5.0
-# The first program waits for the imports of the server, too: 1 s, and 20 s on a machine full of tests.
+# The first program waits for the imports of the server, too: 1 s, and 20 s on a busy machine.
 START_SECONDS = 60.0
 
 
@@ -230,7 +230,7 @@ class ForkedProcess(Popen[Any]):
 
 
 def words_of_program(command: Sequence[str]) -> list[str]:
-    """Returns a command without the interpreter, and without the option that output is unbuffered."""
+    """Returns a command without the interpreter, and without the option for unbuffered output."""
     return [*command[2:]] if [*command[1:2]] == ["-u"] else [*command[1:]]
 
 
@@ -239,7 +239,10 @@ def shared_fork_server() -> ForkServer:
     return _shared.get()
 
 
-_shared: ContextVar[ForkServer] = ContextVar("telegrad_fork_server", default=ForkServer())  # noqa: B039
+_shared: ContextVar[ForkServer] = ContextVar(
+    "telegrad_fork_server",
+    default=ForkServer(),  # noqa: B039
+)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ POLL_SECONDS = 0.0002
 @final
 @dataclass(frozen=True, slots=True)
 class _ForkRequest:
-    """A program to start, and the descriptors that came with it, by the numbers that it has them."""
+    """A program to start, and the descriptors that came with it, by its numbers for them."""
 
     words: list[str]
     directory: str
@@ -51,7 +51,7 @@ def serve(descriptor: int, path: list[str]) -> None:
 
     Args:
         descriptor: The socket to the process that the tests run in.
-        path: What `sys.path` begins with in an interpreter that is executed, but for its first entry.
+        path: The start of `sys.path` in an interpreter that is executed, without its first entry.
     """
     for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry in path:

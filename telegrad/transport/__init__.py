@@ -23,7 +23,9 @@ from telegrad.transport.base import (
     Transport,
     WrappedCarrier,
 )
-from telegrad.transport.grpc import environment as grpc_environment  # noqa: F401  # first: before gRPC is imported
+
+# This import is the first: before gRPC is imported.
+from telegrad.transport.grpc import environment as grpc_environment  # noqa: F401
 from telegrad.transport.grpc.transport import GrpcTransport
 from telegrad.transport.host import read_host_id
 from telegrad.transport.inproc import InprocNetwork, InprocTransport

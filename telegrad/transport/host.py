@@ -2,7 +2,7 @@
 
 The local transport and the doctor both take it from here, so that they agree on which workers share
 a host. Containers with networks of their own have the boot id of their machine, and are hosts of
-their own. Those that share a network (`docker run --network host`, the containers of a pod) are one.
+their own. If they share a network (`docker run --network host`, those of a pod), they are one.
 """
 
 from __future__ import annotations

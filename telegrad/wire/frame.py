@@ -165,8 +165,8 @@ def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[
     if total > limits.message_bytes:
         raise EncodeError(
             f"an envelope of kind {envelope.kind!r} is too big (bytes: {total}, at most "
-            f"{limits.message_bytes}); send less in one call, or raise Limits.message_bytes at both "
-            "ends"
+            f"{limits.message_bytes}); send less in one call, or raise Limits.message_bytes at "
+            "both ends"
         )
     if (most := max(sizes[:2])) > limits.document_bytes:
         raise EncodeError(

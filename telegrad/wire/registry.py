@@ -338,8 +338,9 @@ def register_type(
     known = mine if mine or _is_defined_now(cls) else _REGISTERED_BY_NAME.get(name)
     if known is not None and not _are_same(known, registered, of_one_class=mine is not None):
         raise DuplicateNameError(
-            f"the type {name} has another codec already, of {getattr(known.encode, '__module__', None)}; register it "
-            "once, in the module that defines the class"
+            f"the type {name} has another codec already, of "
+            f"{getattr(known.encode, '__module__', None)}; register it once, in the module that "
+            "defines the class"
         )
     _REGISTERED[cls] = registered
     _REGISTERED_BY_NAME[name] = registered

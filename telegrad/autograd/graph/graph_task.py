@@ -458,8 +458,8 @@ def is_sole(held: list[Any]) -> bool:
     """Returns True if only `held` refers to the array `held[0]`, which is all of its memory.
 
     Views of an array hold it, of NumPy's and CuPy's. The answer is False for memory that another
-    library lends, as its loans cannot be seen, and for other arrays. An array of CuPy that a program
-    made over the pointer of another one (`memptr=`) does not hold it, and is not seen.
+    library lends, as its loans cannot be seen, and for other arrays. An array of CuPy that a
+    program made over the pointer of another one (`memptr=`) does not hold it, and is not seen.
     """
     if getrefcount(held[0]) != _SOLE:
         return False

@@ -64,10 +64,10 @@ async def all_gather(
 async def reduce_scatter(link: Link, parts: Sequence[Array], op: ReduceOp) -> Array:
     """Returns a new array: the reduction of the parts that all ranks have for this one.
 
-    Steps: 1; with parts above 16 MiB n - 1, as for `all_to_all`. Each rank sends n - 1 messages, the
-    bytes of its parts for the others. Each part is combined in rank order, so it has the same bits
-    as in `all_reduce`. Products of complex numbers are an exception: NumPy's depend on the place of
-    an item in its array.
+    Steps: 1; with parts above 16 MiB n - 1, as for `all_to_all`. Each rank sends n - 1 messages,
+    the bytes of its parts for the others. Each part is combined in rank order, so it has the same
+    bits as in `all_reduce`. Products of complex numbers are an exception: NumPy's depend on the
+    place of an item in its array.
     """
     early = await _send_parts(link, parts)
     own = parts[link.rank]
@@ -85,9 +85,9 @@ async def reduce_scatter(link: Link, parts: Sequence[Array], op: ReduceOp) -> Ar
 async def all_to_all(link: Link, parts: Sequence[Array]) -> list[Array]:
     """Returns new arrays: the parts that all ranks have for this one, by rank.
 
-    Steps: 1. Each rank sends n - 1 messages, the bytes of its parts for the others. With parts above
-    16 MiB it is a pairwise exchange of n - 1 steps: in step k, rank r sends to r + k and waits for
-    the part of r - k. The ranks need not agree on this, because the messages are the same.
+    Steps: 1. Each rank sends n - 1 messages, the bytes of its parts for the others. With parts
+    above 16 MiB it is a pairwise exchange of n - 1 steps: in step k, rank r sends to r + k and
+    waits for the part of r - k. The ranks need not agree on this: the messages are the same.
 
     Raises:
         CollectiveMismatchError: A rank sends another shape than its receiver expects. Each rank

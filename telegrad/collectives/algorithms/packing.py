@@ -58,8 +58,8 @@ def pack(value: object, name: str) -> Packed:
     encoded = encode(value, name=name)
     if any(isinstance(each, RRef) for each in encoded.externals):
         raise EncodeError(
-            f"{name} cannot travel: it holds an RRef, whose holders are counted in calls alone; pass "
-            "it to rpc.rpc_sync, or publish the object",
+            f"{name} cannot travel: it holds an RRef, whose holders are counted in calls alone; "
+            "pass it to rpc.rpc_sync, or publish the object",
             path=name,
         )
     externals, buffers = describe(encoded.externals)

@@ -1,7 +1,7 @@
 """Ranks of one host that share memory exchange parts: each shows its own, and reads those for it.
 
-     first block       call │ part for 0 │ part for 1 │ part for 2         its length in the note
-     further blocks           part for 0 │ part for 1 │ part for 2         as long as any part goes on
+     first block       call │ part for 0 │ part for 1 │ part for 2      its length in the note
+     further blocks           part for 0 │ part for 1 │ part for 2      as long as any part goes on
 
      rank 0  ─▶ block ─┐      ┌─▶ rank 0 reads `part for 0` in all blocks
      rank 1  ─▶ block ─┤ meet ├─▶ rank 1 reads `part for 1` in all blocks

@@ -325,8 +325,8 @@ class Coalesced:
     def _check_ended(self) -> None:
         if self.open:
             raise InvalidUseError(
-                "this Work is done after the block of coalesced(), which has not ended; wait for it "
-                "after the block"
+                "this Work is done after the block of coalesced(), which has not ended; wait for "
+                "it after the block"
             )
 
     def _settle(self, done: Future[None]) -> None:

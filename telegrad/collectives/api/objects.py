@@ -1,7 +1,7 @@
 """Collectives of Python objects: everything that an argument of a call may be, but RRefs.
 
-Receivers get copies, as from a call. No gradient flows through them. An object that cannot travel is
-an error on every rank, and the group goes on: the error travels in the place of the object.
+Receivers get copies, as from a call. No gradient flows through them. An object that cannot travel
+is an error on every rank, and the group goes on: the error travels in the place of the object.
 """
 
 from __future__ import annotations

@@ -64,8 +64,9 @@ def backend_of(backend: object) -> tuple[str, MakeBackend | None]:
     if len(found) != 1:
         known = sorted({HOST, NCCL, *(point.name for point in entry_points(group=ENTRY_POINTS))})
         raise InvalidUseError(
-            f"{len(found) or 'no'} packages add a backend {backend!r} (known here: {known}); install "
-            f"one with an entry point in the group {ENTRY_POINTS!r}, or pass the function itself"
+            f"{len(found) or 'no'} packages add a backend {backend!r} (known here: {known}); "
+            f"install one with an entry point in the group {ENTRY_POINTS!r}, or pass the function "
+            "itself"
         )
     try:
         made: MakeBackend = found[0].load()

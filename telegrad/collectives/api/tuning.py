@@ -83,13 +83,14 @@ def tune(
     )
     if longest < SHORTEST_BYTES or count < 1:
         raise ValueError(
-            f"longest_bytes must be at least {SHORTEST_BYTES}, and repeats 1 (got {longest}, {count})"
+            f"longest_bytes must be at least {SHORTEST_BYTES}, and repeats 1 (got {longest}, "
+            f"{count})"
         )
     if chosen.size == 1 or chosen.sharing.in_place or chosen.terms.maker is not None:
         raise InvalidUseError(
-            f"group {chosen.name!r} has no thresholds to measure: it has one rank, or its ranks share "
-            "memory, or a backend of its own; to measure messages on one host, start the workers "
-            "with RpcOptions(direct='tcp'), as `telegrad tune` does"
+            f"group {chosen.name!r} has no thresholds to measure: it has one rank, or its ranks "
+            "share memory, or a backend of its own; to measure messages on one host, start the "
+            "workers with RpcOptions(direct='tcp'), as `telegrad tune` does"
         )
     steps = int(math.log(longest / SHORTEST_BYTES, GROWTH))
     sizes = [SHORTEST_BYTES * GROWTH**i for i in range(steps + 1)]

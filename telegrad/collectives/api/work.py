@@ -23,8 +23,8 @@ class Work(Generic[T]):
     Until the operation is done, its array belongs to it. Any thread may use the handle, and any
     event loop may await it.
 
-    If NCCL runs the operation, it is done when the GPU has run it. `wait` does not wait for that: it
-    returns when the GPU is sure to run it, and makes the current stream of its thread wait.
+    If NCCL runs the operation, it is done when the GPU has run it. `wait` does not wait for that:
+    it returns when the GPU is sure to run it, and makes the current stream of its thread wait.
 
     Args:
         future: The future of the operation's value.
@@ -111,7 +111,7 @@ class Work(Generic[T]):
         self._future.add_done_callback(callback)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Waits on the running event loop; if the waiting task is cancelled, the operation goes on."""
+        """Waits on the running event loop; the operation outlives a cancelled task that waits."""
         self._check()
         return asyncio.shield(self._future).__await__()
 

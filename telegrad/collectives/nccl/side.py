@@ -1,6 +1,6 @@
 """The GPUs of one group at one member: the choice between NCCL and the host, and its kernels' ends.
 
-    turn ─▶ all ranks say which GPU has their arrays ─┬─ each another one ─▶ NCCL's kernel is enqueued
+    turn ─▶ all ranks say which GPU has their arrays ─┬─ each another one ─▶ NCCL's kernel starts
                                                       └─ all else ─▶ the operation runs on the host
 
 That round of messages also compares the calls. So a kernel is enqueued once every rank is known to

@@ -12,7 +12,7 @@ and are done with k.
 
 A rank that has looked for long enough sleeps until a message comes:
 
-    writes `sleeps`; looks once more; sleeps        the last to come: writes its step; reads `sleeps`
+    writes `sleeps`; looks once more; sleeps     the last to come: writes its step; reads `sleeps`
 
 Whichever order these have, the sleeper sees the step or the other one sees the sleeper. That needs
 a fence between the write and the read of each, and writes that others see in their order, as x86-64

@@ -1,7 +1,7 @@
 """Arrays that programs made in shared memory: all ranks map them, and nothing is copied.
 
-A rank gives each such memory one of its slots, and tells the others the slot and the offset when they
-meet. From then on they have it mapped, until they meet after that memory is gone.
+A rank gives each such memory one of its slots, and tells the others the slot and the offset when
+they meet. From then on they have it mapped, until they meet after that memory is gone.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Residents:
             self._own[place.slot] = weakref.ref(memory)
 
     def refuse(self, flat: Array) -> None:
-        """Records that not all ranks can share memory: that of an array, if it is new, is copied."""
+        """Records that not all ranks share memory; that of this array, if it is new, is copied."""
         memory = shared_below(flat)
         if memory is not None and self.place(flat).new:
             self._refused.add(memory)
@@ -120,7 +120,7 @@ class Residents:
         )
 
     def memories(self, places: Sequence[ResidentPlace], flat: Array) -> list[Array]:
-        """Returns the bytes of all ranks from their arrays on; of this rank those of `flat` alone."""
+        """Returns the bytes of all ranks from their arrays on; of this rank, those of `flat`."""
         return [
             flat.view(np.uint8)
             if r == self._rank

@@ -280,8 +280,8 @@ class Life:
         ends = time.monotonic() + CLOSE_SECONDS / 2
         if not steps.drain(time.monotonic() + CLOSE_SECONDS / 4):
             _logger.warning(
-                "agent %r ends while calls still run; their callers were lost or no longer wait for "
-                "them",
+                "agent %r ends while calls still run; their callers were lost or no longer wait "
+                "for them",
                 self.name,
             )
         for callback in self._callbacks[_Moment.DRAINED]:

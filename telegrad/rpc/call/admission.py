@@ -1,4 +1,4 @@
-"""Decides which root calls wait before they are sent: a window at the caller, a budget at the callee.
+"""Decides which root calls wait to be sent: a window at the caller, a budget at the callee.
 
     caller                                              callee
     root call ─▶ place in the Window?  no ─▶ wait
@@ -13,7 +13,7 @@
 
 Guarantees, under any order of messages:
 
-- G1: an admitted call comes whole: its bytes are taken from the budget before the first one is sent.
+- G1: an admitted call comes whole: its bytes are taken from the budget before any of them is sent.
 - G2: every call ends up started or withdrawn, as long as calls in use end, wait or stall: the
   head of the queue is admitted as soon as nothing is in use, whatever its size, and no message that
   a call in use may need (replies, nested calls, its own bytes) ever waits here.

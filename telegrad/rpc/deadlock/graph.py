@@ -148,7 +148,8 @@ def _of_coroutine(task: asyncio.Task[Any], waker: asyncio.Future[Any]) -> TaskWa
         if group is None or getattr(group, "_aborting", True):
             return None
         return TaskWait(waker, _in_order(getattr(group, "_tasks", ())), group=group)
-    if inner.cr_code is getattr(asyncio.tasks._wait, "__code__", None):  # type: ignore[attr-defined]
+    waiting = getattr(asyncio.tasks._wait, "__code__", None)  # type: ignore[attr-defined]
+    if inner.cr_code is waiting:
         found = frame.f_locals
         if found.get("timeout") is None:
             needs_all = found.get("return_when") == asyncio.ALL_COMPLETED
@@ -454,7 +455,9 @@ class _Following:
 
 
 def _joined(clauses: tuple[_Clause, ...]) -> _Clause:
-    return _Clause(*(tuple(itertools.chain.from_iterable(parts)) for parts in zip(*clauses)))  # noqa: B905
+    return _Clause(
+        *(tuple(itertools.chain.from_iterable(parts)) for parts in zip(*clauses, strict=True))
+    )
 
 
 def _pending(wait: Wait) -> tuple[object, ...]:

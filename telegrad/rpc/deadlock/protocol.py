@@ -13,9 +13,8 @@ them: so it is everywhere before the replies of calls that it has let go.
 
 The youngest wait finds the cycle. So a probe goes through waits alone that began no later than the
 one it began with. In a chain of nested calls each wait is younger than its caller's, so the chain
-costs one message a call. Any order of the waits finds each cycle, if it never changes: so the clocks
-of the workers need not agree. Nothing is remembered between the messages: they say all there is to
-know.
+costs one message a call. Any order of the waits finds each cycle, if it never changes: so the
+clocks of the workers need not agree. Nothing is remembered between the messages: they say it all.
 
 A wait that any of several calls may end (the first failure ends an `asyncio.gather`) is part of a
 cycle only if every one of those is: nothing outside may be left that ends it. So a probe that comes

@@ -202,8 +202,8 @@ class Race:
         if len(failures) > NAMED_FAILURES:
             named.append(f"and {len(failures) - NAMED_FAILURES} more")
         lost = NotEnoughResultsError(
-            f"{len(failures)} of {self._wanted + self._spare} failed in {self._label}, so fewer than "
-            f"{self._wanted} can succeed: {'; '.join(named)}",
+            f"{len(failures)} of {self._wanted + self._spare} failed in {self._label}, so fewer "
+            f"than {self._wanted} can succeed: {'; '.join(named)}",
             failures=errors,
         )
         lost.__cause__ = errors[0]
@@ -528,7 +528,7 @@ def _checked(futures: Iterable[Future[T]], verb: str) -> list[Future[T]]:
     return checked
 
 
-# -- many calls at once: all of their values, or the first k of them; what is common is encoded once --
+# -- many calls at once: all of their values, or the first k; what is common is encoded once --
 
 
 @gathers

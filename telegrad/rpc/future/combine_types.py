@@ -1,4 +1,4 @@
-"""The types of `wait_all` and `gather`: those of the values, or Any where the values differ in type."""
+"""The types of `wait_all` and `gather`: those of the values, or Any if these differ in type."""
 
 from __future__ import annotations
 

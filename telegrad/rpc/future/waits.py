@@ -315,10 +315,10 @@ def check_not_inherited(futures: Iterable[Awaited]) -> None:
 
 # -- the sockets that a waiting thread, or event loop, reads -------------------------------------
 #
-# Messages of workers that bypass gRPC (of this host, or by a direct port) need no other thread to be
-# read. The thread that waits for a reply reads (`transport.io.reader`), until it has read several
-# requests, which others run. The source of a future, which the library records with `comes_from`,
-# tells if a message completes it.
+# Messages of workers that bypass gRPC (of this host, or by a direct port) need no other thread to
+# be read. The thread that waits for a reply reads (`transport.io.reader`), until it has read
+# several requests, which others run. The source of a future, which the library records with
+# `comes_from`, tells if a message completes it.
 
 
 class Reads(Protocol):

@@ -1,10 +1,10 @@
 """The calls that RRefs make: create a value, fetch it, run one of its methods.
 
     rpc.remote   {func | rref + method, args, kwargs}   answered once the value is there,
-                                    with its class; with [itself] where it is small and never changes
+                                    with its class; with [itself] if it is small and constant
     rref.fetch   {rref}                                           answered with the value
     rref.call    {rref, method, args, kwargs}                     answered with what it returns
-    rref.read    {rref, name}          answered with [False, the attribute] or [True, None]: a method
+    rref.read    {rref, name}        answered with [False, the attribute] or [True, None]: a method
 
 What the owner does with them is in `serving`. A small value that never changes (a number, a short
 str) comes with the news that it is there, and its creator fetches it without a message.
@@ -216,7 +216,7 @@ def failed(error: BaseException) -> Future[Any]:
 
 
 def result(done: Future[Any]) -> Any:
-    """Returns a value, or raises a copy of its error: the original is kept and may hold no frame."""
+    """Returns a value, or raises a copy of its error: the original is kept and holds no frame."""
     error = done.exception()
     if error is not None:
         raise fresh_copy(error).with_traceback(error.__traceback__)
@@ -237,7 +237,7 @@ _HAS_VALUE = (ForkState.CONFIRMED, ForkState.PENDING)  # as far as is known of a
 @final
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class Creation:
-    """The value that a creation request creates: in the record of the call, and in a header on its way."""
+    """The value that a creation request creates; the call records it, and a header carries it."""
 
     rref: RRefId
     fork: ForkId | None
@@ -295,7 +295,7 @@ class RRefCalls:
         return self.send(method.reference, CALL, method.payload(), method.label, timeout)
 
     def read(self, reference: Reference, name: str, timeout: float | None) -> Future[Any]:
-        """Returns a future of [whether it is a method, the attribute of this name if it is none]."""
+        """Returns a future of [True, None] for a method, else of [False, the attribute]."""
         payload = {"rref": list(reference.rref), "name": name}
         label = f"{reference.type_name or 'RRef'}.{name}"
         return self.send(reference, READ, payload, label, timeout)

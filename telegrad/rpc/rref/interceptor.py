@@ -120,8 +120,8 @@ def when_confirmed(registry: RRefRegistry, references: Sequence[Reference]) -> F
 #      owner    waits until nobody living holds anything of it, then writes one warning
 #
 # Only the holder knows that what the owner still counts is no message on its way, and where its
-# program got the reference; only the owner sees all holders. A worker's references to its own values
-# keep nobody else's memory and are no leak.
+# program got the reference; only the owner sees all holders. A worker's references to its own
+# values keep nobody else's memory and are no leak.
 #
 # Nothing is noted while the job runs: the living references are looked for when there are some.
 

@@ -20,7 +20,7 @@ Both take events and return effects.
 
 A fork at its user (`UserTable`). `let go` means: no handle, no call under way, no pinned child:
 
-    arrived from a parent ─▶ PENDING ── ForkConfirm, reply ──▶ CONFIRMED ── let go ──▶ UserDelete ─▶ ∅
+    arrived from a parent ─▶ PENDING ── ForkConfirm, reply ─▶ CONFIRMED ── let go ─▶ UserDelete ─▶ ∅
     created                     │
                                 ├─ the creation failed ──▶ FAILED ── let go ──▶ UserDelete ─▶ ∅
                                 ├─ gone at the owner ──▶ GONE ── let go ──▶ ∅
@@ -93,7 +93,7 @@ class RRefId(NamedTuple):
 
     Attributes:
         owner: The incarnation of the worker that holds the value.
-        creator: The incarnation of the worker that asked for it; the owner itself for `RRef(value)`.
+        creator: The incarnation of the worker that asked for it; the owner, for `RRef(value)`.
         number: The number of this RRef among those of the same owner and creator, from 0.
     """
 

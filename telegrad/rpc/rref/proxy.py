@@ -94,8 +94,8 @@ def not_here(name: str) -> str:
 def _special(what: str, instead: str = "") -> TypeError:
     return TypeError(
         f"special methods are not had through an RRef ({what}); use "
-        f"{f'{instead}, ' if instead else ''}a method of your own, a function that is called at the "
-        "owner with the RRef and takes its local_value(), or to_here() for a copy"
+        f"{f'{instead}, ' if instead else ''}a method of your own, a function that is called at "
+        "the owner with the RRef and takes its local_value(), or to_here() for a copy"
     )
 
 
@@ -140,7 +140,7 @@ class Target:
         return True
 
     def read(self, name: str) -> tuple[bool, Any, float]:
-        """Asks the owner: whether the name is a method, else the attribute; and how long it took."""
+        """Asks the owner for an attribute: (it is a method, its value if it is none, seconds)."""
         began = time.monotonic()
         is_method, value = self.calls.read(self.reference, name, self.timeout).wait()
         if is_method:
@@ -188,14 +188,14 @@ class UncalledMethod(Generic[R]):
     def __repr__(self) -> str:
         reference = self._target.reference
         return (
-            f"<method {reference.type_name or 'RRef'}.{self._name} at {reference.owner.name!r}, not "
-            "called; write (...) behind it, and () behind an attribute>"
+            f"<method {reference.type_name or 'RRef'}.{self._name} at {reference.owner.name!r}, "
+            "not called; write (...) behind it, and () behind an attribute>"
         )
 
 
 @final
 class SyncProxy(NoSpecialMethods):
-    """`proxy.m(x)` returns what `value.m(x)` returns on the owner, `proxy.a` the attribute there."""
+    """`proxy.m(x)` returns what `value.m(x)` returns on the owner; `proxy.a` the attribute."""
 
     __slots__ = ("_target",)
 

@@ -138,7 +138,7 @@ class RRef(Counted, Generic[T]):
         that the object lacks is an AttributeError from the owner. Methods that are `async def` or
         marked `async_execution` run as functions of that kind do. Where the class of the value is
         not imported here, or says nothing of the name, the owner is asked once what it is; the
-        timeout holds for that and the call together. Special methods (`[...]`, `len()`) are not had.
+        timeout holds for that and the call together. It has no special methods (`[...]`, `len()`).
 
         Args:
             timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.

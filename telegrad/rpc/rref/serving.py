@@ -1,7 +1,7 @@
 """The owner's end of the calls that RRefs make; `calls` names them.
 
-A value that is there already is answered in the thread that serves the request. A fetch or a method call
-that arrives before its value is there waits for it without a thread.
+A value that is there already is answered in the thread that serves the request. A fetch or a method
+call that arrives before its value is there waits for it without a thread.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def read_rref(registry: RRefRegistry, ids: object) -> RRefId:
 
 @final
 class _Creation:
-    """Makes a value: methods, since what served a call is remembered, and a closure holds arguments.
+    """Makes a value, by methods: what served a call is remembered, and a closure holds arguments.
 
     Args:
         registry: The owner's.

@@ -472,7 +472,7 @@ class RRefRegistry:
     # Messages that carry RRefs.
 
     def carry(self, reference: Reference, peer: WorkerInfo) -> tuple[ForkId, bool]:
-        """Makes the fork that leaves for `peer`; and whether this owner knows that there is no value.
+        """Makes the fork that leaves for `peer`; says if this owner knows that there is no value.
 
         Raises:
             OwnerLostError: The value is lost.
@@ -693,12 +693,13 @@ class RRefRegistry:
 # -- messages of the counting protocol: their transport and their encoding -----------------------
 #
 #     ForkRequest, ForkConfirm, CreationAbandon   somebody may wait for it: each leaves at once
-#     UserDelete, ChildAccept                     nobody does: those of one event are one envelope, and
-#                                                 that leaves with the next one to its receiver, of
-#                                                 whatever kind, or when the registry's tick flushes
+#     UserDelete, ChildAccept                     nobody does: those of one event are one envelope,
+#                                                 and that leaves with the next one to its receiver,
+#                                                 of whatever kind, or when the registry's tick
+#                                                 flushes
 #
-# So a value is freed no later than the call that follows is served, or one tick later, and nobody is
-# woken for each RRef. The tables are right under any order and any delay.
+# So a value is freed no later than the call that follows is served, or one tick later, and nobody
+# is woken for each RRef. The tables are right under any order and any delay.
 
 FORK_REQUEST = "rref.fork_request"
 FORK_CONFIRM = "rref.fork_confirm"

@@ -95,7 +95,8 @@ def word_of(value: object) -> object:
         if cls is int:
             fits = -LARGEST_CONSTANT < value < LARGEST_CONSTANT  # type: ignore[operator]
         else:
-            fits = cls not in (str, bytes) or len(value) <= LONGEST_CONSTANT  # type: ignore[arg-type]
+            sized = cls in (str, bytes)
+            fits = not sized or len(value) <= LONGEST_CONSTANT  # type: ignore[arg-type]
         if fits:
             return [value]
     return name_of_class(cls)

@@ -35,7 +35,7 @@ To = str | int | WorkerInfo
 
 @final
 class Stream(Generic[T]):
-    """The items of a generator on another worker, in order; made by `rpc.stream`, `rref.rpc_stream()`.
+    """The items of a generator on another worker, in order, of `rpc.stream` or `rref.rpc_stream()`.
 
     An iterator, plain (`for`) and async (`async for`); a context manager, sync and async, that
     closes it. From any thread; where several read, each item goes to one of them. One that is
@@ -164,7 +164,7 @@ if TYPE_CHECKING:
 
     # fmt: off
     class RpcStream(Protocol):
-        """The type of `stream`: `args` fit the parameters of `func`, where `kwargs` is not given."""
+        """The type of `stream`: `args` fit the parameters of `func` if `kwargs` is not given."""
 
         @overload
         def __call__(self, to: To, func: Callable[[*A], Items[T]], args: Given[*A],

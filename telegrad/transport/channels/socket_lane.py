@@ -4,9 +4,9 @@
 
 A chunk is the same as on a lane over gRPC, behind its size in four bytes. If it is plain, only the
 kernel copies its bytes: out of the value as it was at the time of the call, into the array in which
-it ends. TLS decrypts into that array, too. Bytes that the peer has not sent end the lane before they
-count as placed. There are no credits here either: a reader that is behind stops reading, and TCP
-stops the sender.
+it ends. TLS decrypts into that array, too. Bytes that the peer has not sent end the lane before
+they count as placed. There are no credits here either: a reader that is behind stops reading, and
+TCP stops the sender.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def find_token(explicit: str | bytes | None, environ: Mapping[str, str]) -> byte
             raise AuthenticationError(
                 f"this worker has no credentials: {path} is not there and cannot be made "
                 f"({error.strerror}); run: (umask 077; python -c 'import secrets; "
-                "print(secrets.token_hex())' > job.token), then: export TELEGRAD_TOKEN_FILE=$PWD/job.token"
+                "print(secrets.token_hex())' > job.token), then: export "
+                "TELEGRAD_TOKEN_FILE=$PWD/job.token"
             ) from error
     return read_token_file(path)
 

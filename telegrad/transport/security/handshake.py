@@ -166,8 +166,8 @@ class Underlay:
         holders = " and ".join(map(repr, sorted(self.peer_names))) or "nobody"
         raise RefusedError(
             Reason.AUTHENTICATION,
-            f"a peer that claims to be {name or hello_name!r} has shown the certificate of {holders}; run: "
-            f"telegrad certs issue {name or 'NAME'}, and start it with that one",
+            f"a peer that claims to be {name or hello_name!r} has shown the certificate of "
+            f"{holders}; run: telegrad certs issue {name or 'NAME'}, and start it with that one",
         )
 
 

@@ -130,8 +130,8 @@ class Tls:
         names = () if self.certificate is None else self.certificate.names
         if len(names) != 1:
             raise AuthenticationError(
-                f"this worker has no name, and {self.certificate or 'its certificate'} does not say "
-                "which it is; give it one, as init_rpc('worker5', ...)"
+                f"this worker has no name, and {self.certificate or 'its certificate'} does not "
+                "say which it is; give it one, as init_rpc('worker5', ...)"
             )
         return names[0]
 
@@ -171,7 +171,8 @@ def tls_options(explicit: TlsOptions | None, environ: Mapping[str, str]) -> TlsO
     if missing:
         raise AuthenticationError(
             f"{' and '.join(missing)} must be set, too, where "
-            f"{' or '.join(sorted(set(VARIABLES.values()) - set(missing)))} is; set all three, or none"
+            f"{' or '.join(sorted(set(VARIABLES.values()) - set(missing)))} is; set all three, or "
+            "none"
         )
     return TlsOptions(**found)
 

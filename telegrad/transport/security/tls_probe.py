@@ -137,8 +137,8 @@ class TlsProbe:
     def _hung_up(self, endpoint: str) -> str:
         if self._tls is None or self._tls.certificate is None:
             return (
-                f"{endpoint} hangs up on a worker without a certificate; get one by `telegrad certs "
-                "issue NAME` and name it in RpcOptions.tls, or in TELEGRAD_TLS_CA, "
+                f"{endpoint} hangs up on a worker without a certificate; get one by `telegrad "
+                "certs issue NAME` and name it in RpcOptions.tls, or in TELEGRAD_TLS_CA, "
                 "TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY"
             )
         mine = self._tls.certificate
@@ -147,8 +147,8 @@ class TlsProbe:
         if not mine.valid_from <= now <= mine.valid_until:
             why = "it has expired" if now > mine.valid_until else "it does not count yet"
         return (
-            f"{endpoint} hangs up when it is shown {mine}, this worker's: {why}; issue it anew with "
-            f"the authority of the worker there: {issue_command(mine.names[0])}"
+            f"{endpoint} hangs up when it is shown {mine}, this worker's: {why}; issue it anew "
+            f"with the authority of the worker there: {issue_command(mine.names[0])}"
         )
 
     async def _unverified(
@@ -167,8 +167,9 @@ class TlsProbe:
                 "TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY)"
             )
         return (
-            f"{endpoint} shows {found}, which this worker does not believe: {error.verify_message}; "
-            f"issue it anew with this worker's authority: {issue_command('')}"
+            f"{endpoint} shows {found}, which this worker does not believe: "
+            f"{error.verify_message}; issue it anew with this worker's authority: "
+            f"{issue_command('')}"
         )
 
 

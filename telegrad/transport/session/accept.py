@@ -308,8 +308,8 @@ class Door:
 
     async def _admitted(self, peer: WorkerInfo, *, knows_session: bool) -> Carriers:
         if (peer.name, peer.incarnation) == (self._info.name, self._info.incarnation):
-            own = f"{peer.name!r} (incarnation {peer.incarnation}) is this worker, and dials nobody here"
-            raise RefusedError(Reason.NAME, own)
+            own = f"{peer.name!r} (incarnation {peer.incarnation})"
+            raise RefusedError(Reason.NAME, f"{own} is this worker, and dials nobody here")
         if knows_session and self._find(peer, False) is None:
             reason = Reason.FENCED if self._forgotten(peer) else Reason.UNKNOWN_SESSION
             raise RefusedError(reason, self._no_session())

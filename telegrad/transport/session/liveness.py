@@ -145,7 +145,8 @@ class Liveness:
         """Returns words on how long the peer was silent, and its last report of its own load."""
         words = f"silent for {self.silence(now):.1f} s"
         if self.peer_lag > 0.1 or self.peer_busy:
-            words += f" (it last said: loop {self.peer_lag:.1f} s late, {self.peer_busy} calls being served)"
+            words += f" (it last said: loop {self.peer_lag:.1f} s late, "
+            words += f"{self.peer_busy} calls being served)"
         return words
 
     def tick(self, now: float) -> bool:

@@ -63,8 +63,8 @@ _QUIET: Final = frozenset(
         id,
         (
             type(None), bool, int, float, complex, str, bytes, type(...), frozenset, range,
-            Decimal, UUID, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath, zoneinfo.ZoneInfo,
-            dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone,
+            Decimal, UUID, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath,
+            dt.date, dt.time, dt.datetime, dt.timedelta, dt.timezone, zoneinfo.ZoneInfo,
         ),
     )
 )  # fmt: skip
@@ -125,8 +125,8 @@ def check_hashing(values: Sequence[object]) -> None:
         return
     if (code := code_of(values)) is not None:
         raise DecodeError(
-            f"a set or a dict whose members or keys are hashed and compared by {code}, and reading a"
-            " message runs no code; have a list, or a list of pairs, sent instead"
+            f"a set or a dict whose members or keys are hashed and compared by {code}, and reading "
+            "a message runs no code; have a list, or a list of pairs, sent instead"
         )
 
 

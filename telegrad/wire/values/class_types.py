@@ -65,8 +65,8 @@ def has_finaliser(cls: type) -> bool:
 def _refuse_finaliser(cls: type, what: str) -> None:
     if has_finaliser(cls):
         raise Refused(
-            f"{what} of {cls.__module__}.{cls.__qualname__}, whose __del__ would run for every copy;"
-            " keep the object where it is and send an RRef, or register the class:"
+            f"{what} of {cls.__module__}.{cls.__qualname__}, whose __del__ would run for every "
+            "copy; keep the object where it is and send an RRef, or register the class:"
             f" rpc.register_type({cls.__qualname__}, encode=..., decode=...)"
         )
 
@@ -279,7 +279,8 @@ def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
     for extra in values.keys() - set(fields):
         if extra.startswith("__") or _is_class_attribute(cls, extra):
             raise DecodeError(
-                f"the dataclass {name!r} arrived with the field {extra[:100]!r}, which it has not here"
+                f"the dataclass {name!r} arrived with the field {extra[:100]!r}, which it has not "
+                "here"
             )
     return instance_of(cls, values)
 
