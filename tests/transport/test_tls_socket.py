@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import select
 import socket
 import ssl
@@ -29,6 +30,7 @@ from tests.transport.test_bulk_lanes import MIB, pattern
 from tests.transport.workers import SECONDS
 
 RECORD = 16 * 1024  # bytes of a record of TLS, at most
+MOST_TURNS = 200  # single bytes would be filled a million times
 SIZES = st.one_of(
     st.integers(1, 100),
     st.integers(RECORD - 30, RECORD + 30),
@@ -310,6 +312,16 @@ def shake_alone(end: TlsSocket) -> None:
 # -- the bytes of a lane -----------------------------------------------------------------------------
 
 
+def fill_by(end: DirectSocket, size: int, portions: list[int]) -> bytes:
+    """Fills places of these sizes by turns; after MOST_TURNS one place takes all that is left."""
+    got, turns = bytearray(), itertools.islice(itertools.cycle(portions), MOST_TURNS)
+    while left := size - len(got):
+        place = memoryview(bytearray(min(left, next(turns, left))))
+        end.fill(place)
+        got += place
+    return bytes(got)
+
+
 @KINDS
 @settings(max_examples=30, deadline=None)
 @given(
@@ -330,14 +342,7 @@ def test_bytes_of_any_parts_fill_any_places(
                 here.send_all(*each)
 
         sending = Meanwhile(send)
-        left = sum(map(sum, parts))
-        got, turn = b"", 0
-        while left:
-            place = memoryview(bytearray(min(left, portions[turn % len(portions)])))
-            there.fill(place)
-            got += place
-            left -= len(place)
-            turn += 1
+        got = fill_by(there, sum(map(sum, parts)), portions)
         sending.result()
         assert got == b"".join(b"".join(each) for each in sent)
 
@@ -355,12 +360,7 @@ def test_what_was_read_behind_a_message_fills_first(
         while (taken := there.take()) is None:
             select.select([there.fileno()], [], [], SECONDS)
         assert taken == first
-        got, turn = b"", 0
-        while len(got) < behind:
-            place = memoryview(bytearray(min(behind - len(got), portions[turn % len(portions)])))
-            there.fill(place)
-            got += place
-            turn += 1
+        got = fill_by(there, behind, portions)
         sending.result()
         assert got == rest
 
