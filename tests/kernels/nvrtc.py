@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from telegrad.kernels import cuda
+from tests.gpu.stand_in_kernels import kept
 
 __all__ = ["SOURCES", "compiled", "usage", "variants"]
 
@@ -43,10 +45,22 @@ def _library() -> ctypes.CDLL:
 
 def compiled(code: str, arch: str) -> tuple[bool, str]:
     """Compiles code for an architecture such as `sm_90`; returns success and the compiler's words."""
-    library, program = _library(), ctypes.c_void_p()
+    library, major, minor = _library(), ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    options = [*OPTIONS, f"-arch={arch}"]
+
+    def make(part: Path) -> None:
+        part.write_text(json.dumps(_compile(library, code, options)))
+
+    contents = [code, *options, f"{major.value}.{minor.value}"]
+    done, words = json.loads(kept(".json", contents, make).read_text())
+    return done, words
+
+
+def _compile(library: ctypes.CDLL, code: str, options: list[str]) -> tuple[bool, str]:
+    program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"code", 0, None, None)
-    options = [option.encode() for option in (*OPTIONS, f"-arch={arch}")]
-    array = (ctypes.c_char_p * len(options))(*options)
+    array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     status = library.nvrtcCompileProgram(program, len(options), array)
     size = ctypes.c_size_t()
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))

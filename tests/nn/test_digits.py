@@ -11,7 +11,7 @@ import telegrad as tg
 from telegrad import nn, optim
 from tests.gpu.comparison import host, of
 
-EPOCHS, BATCH, HELD_OUT = 10, 64, 360
+EPOCHS, BATCH, HELD_OUT = 6, 64, 360
 
 
 def test_a_perceptron_learns_digits(xp: Any) -> None:

@@ -94,9 +94,11 @@ MANY: dict[str, Callable[[int], bytes]] = {
     "unreadable attributes": lambda n: exception_document(
         attributes={f"a{i}": [b"\xc7", b"", []] for i in range(n // 6)}
     ),
-    "an ExceptionGroup": lambda n: encode(ExceptionGroup("many", errors(n // 6))).document,
-    "ExceptionGroups": lambda n: encode([ExceptionGroup("one", errors(1))] * (n // 12)).document,
-    "errors with slots and causes": lambda n: encode([OddError(1, detail="x")] * (n // 6)).document,
+    "an ExceptionGroup": lambda n: encode(ExceptionGroup("many", errors(n // 12))).document,
+    "ExceptionGroups": lambda n: encode([ExceptionGroup("one", errors(1))] * (n // 24)).document,
+    "errors with slots and causes": lambda n: (
+        encode([OddError(1, detail="x")] * (n // 12)).document
+    ),
     "unknown classes": lambda n: msgpack.packb(
         [[MARKERS[Tag.EXCEPTION], plain_error(type=f"not_here:Error{i}")] for i in range(n // 6)]
     ),
@@ -105,7 +107,7 @@ MANY: dict[str, Callable[[int], bytes]] = {
     ),
     "dataclasses": lambda n: encode([Point(1.0, Color.RED)] * (n // 6)).document,
     "named tuples": lambda n: encode([Pair(1, 2)] * (n // 6)).document,
-    "flags": lambda n: encode([Access.READ | Access.RUN] * (n // 6)).document,
+    "flags": lambda n: encode([Access.READ | Access.RUN] * (n // 12)).document,
     "nested keys": lambda n: encode({(i, (i, frozenset({i}))): 1 for i in range(n // 3)}).document,
     "a set of texts": lambda n: encode({str(i) for i in range(n)}).document,
     "an OrderedDict": lambda n: encode(OrderedDict.fromkeys(range(n))).document,

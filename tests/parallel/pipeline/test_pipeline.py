@@ -287,10 +287,15 @@ def test_stages_may_have_several_inputs_and_outputs(cluster: Cluster) -> None:
 
 
 BAD = FaultPlan(seed=7, drop=0.02, duplicate=0.05, reorder=0.1, kill=0.01)
+# A message that is lost behind all others is missed at the next heartbeat, of which there are five in
+# this time: by default, every such loss would cost 2 s.
+LOST_AFTER = 3.0
 
 
 def test_a_bad_network_changes_nothing() -> None:
-    with Cluster(3, options=rpc.RpcOptions(timeout=40.0), faults=BAD) as cluster:
+    with Cluster(
+        3, options=rpc.RpcOptions(timeout=40.0, lost_after=LOST_AFTER), faults=BAD
+    ) as cluster:
         cluster.call(0, run_some_case)
 
 
@@ -298,5 +303,7 @@ def test_a_bad_network_changes_nothing() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_bad_network_changes_no_case(schedule: str) -> None:
-    with Cluster(5, options=rpc.RpcOptions(timeout=60.0), limit=1800.0, faults=BAD) as cluster:
+    with Cluster(
+        5, options=rpc.RpcOptions(timeout=60.0, lost_after=LOST_AFTER), limit=1800.0, faults=BAD
+    ) as cluster:
         check_cases(cluster, schedule, 40)
