@@ -6,14 +6,13 @@ import threading
 from collections import Counter
 
 from telegrad import rpc
-from telegrad.rpc.seams import current_agent
 from telegrad.transport.session import carriers as carriers_module
 from telegrad.transport.session import moving
 from telegrad.transport.session.ask import Answer
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.stream import Stream
 from telegrad.transport.session.terms import Terms
-from tests.hosts.traffic import note, ran
+from tests.hosts.traffic import connections, note, ran
 
 __all__ = ["count_moves", "flood", "moves", "ran_times"]
 
@@ -92,7 +91,7 @@ def _call(to: str, key: str, numbers: range, failures: list[str]) -> None:
 
 def _transport(to: str) -> str:
     """Returns the scheme of the stream to a worker; empty where there is none."""
-    for (name, _), known in current_agent().exchange._peers.known.items():
+    for (name, _), known in connections().items():
         if name == to and (stream := known.stream) is not None:
             return stream.carrier.description.partition(" ")[0].partition(":")[0]
     return ""

@@ -32,7 +32,7 @@ def echo(to: str, nbytes: int) -> bool:
 
 def transports() -> list[str]:
     """Returns the schemes of the streams that are up."""
-    links = [SessionLink.of(each) for each in current_agent().exchange._peers.known.values()]
+    links = [SessionLink.of(each) for each in traffic.connections().values()]
     return sorted(link.transport for link in links if link is not None)
 
 
@@ -46,7 +46,7 @@ def wait_for_transport(scheme: str) -> int:
 
 def decisions() -> list[str]:
     """Returns why streams stay on gRPC; empty while a socket is still being dialled."""
-    known = current_agent().exchange._peers.known.values()
+    known = traffic.connections().values()
     return [each.direct.kept for each in known if each.direct.kept]
 
 
@@ -107,7 +107,7 @@ def test_a_firewall_before_them_delays_nothing(make_hosts: MakeHosts, programs: 
 
 def dialled() -> bool:
     """Returns whether this worker has dialled its one stream."""
-    [link] = map(SessionLink.of, current_agent().exchange._peers.known.values())
+    [link] = map(SessionLink.of, traffic.connections().values())
     assert link is not None
     return link.dialled
 

@@ -28,6 +28,7 @@ from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import leaks
+from telegrad.transport.session.carriers import Carriers
 from telegrad.types import Array
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import LIMIT, who
@@ -189,6 +190,11 @@ def meet() -> list[str]:
     """Calls everybody; notes losses from now on."""
     rpc.on_loss(_note_loss)
     return [rpc.rpc_sync(info, who, timeout=LIMIT) for info in rpc.get_worker_infos()]
+
+
+def connections() -> dict[tuple[str, int], Carriers]:
+    """Returns this worker's connections by name and incarnation; an exchange shows none."""
+    return current_agent().exchange._peers.known
 
 
 def _note_loss(worker: rpc.WorkerInfo, error: WorkerLostError) -> None:

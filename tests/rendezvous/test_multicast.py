@@ -176,13 +176,14 @@ def test_any_number_of_announced_endpoints_takes_little_memory(
 ) -> None:
     monkeypatch.setattr(multicast, "MOST_ENDPOINTS", 3)
     reader = open_source()
+    note, tries = reader._note, reader._tries
     for port in range(1, 10):
-        reader._note(f"grpc://127.0.0.1:{port}", "")
-    assert len(reader._tries) == 3
+        note(f"grpc://127.0.0.1:{port}", "")
+    assert len(tries) == 3
     assert read(reader) == "grpc://127.0.0.1:1"
-    reader._note("grpc://127.0.0.1:99", "")
-    assert "grpc://127.0.0.1:1" not in reader._tries
-    assert "grpc://127.0.0.1:99" in reader._tries
+    note("grpc://127.0.0.1:99", "")
+    assert "grpc://127.0.0.1:1" not in tries
+    assert "grpc://127.0.0.1:99" in tries
 
 
 def test_what_was_withdrawn_is_announced_no_more(

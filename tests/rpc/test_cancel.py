@@ -145,13 +145,17 @@ def test_cancelling_a_parent_fails_its_children() -> None:
 def test_it_tells_its_maker_before_a_callback_runs_and_once() -> None:
     future: rpc.Future[int] = rpc.Future()
     heard: list[str] = []
-    future._let_cancel(lambda: heard.append("maker"))
+
+    def tell(maker: str, future: rpc.Future[int]) -> None:
+        future._let_cancel(lambda: heard.append(maker))
+
+    tell("maker", future)
     future.add_done_callback(lambda _: heard.append("callback"))
     assert future.cancel()
     assert not future.cancel()
     assert heard == ["maker", "callback"]
     completed: rpc.Future[int] = rpc.Future()
-    completed._let_cancel(lambda: heard.append("wrong"))
+    tell("wrong", completed)
     completed.set_result(1)
     assert not completed.cancel()
     assert heard == ["maker", "callback"]

@@ -19,14 +19,14 @@ from telegrad.rpc.future import waits
 from telegrad.rpc.future.combine import collect_all, wait_all
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.transport import LoopThread
-from tests.rpc.plain_futures import done, failed, objects_left_by, start
+from tests.rpc.plain_futures import complete_by, done, failed, objects_left_by, start
 from tests.rpc.turns import turn
 
 
 def completed_by(thunk: Callable[[], int]) -> Future[int]:
     """Returns a future whose value a thunk makes once it is read."""
     future: Future[int] = new_future(None, "a reply")
-    assert future._try_set_thunk(thunk)
+    complete_by(future, thunk)
     return future
 
 

@@ -22,7 +22,7 @@ from telegrad.transport import LoopThread
 from tests.repeated import on_examples
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
-from tests.rpc.plain_futures import done, failed, objects_left_by, start
+from tests.rpc.plain_futures import complete_by, done, failed, objects_left_by, start
 from tests.rpc.turns import turn
 
 
@@ -289,11 +289,11 @@ def test_first_n_decodes_no_reply_to_learn_who_succeeded() -> None:
 
     first, second = new_future(None, "a reply"), new_future(None, "a reply")
     result = first_n([first, second], 1)
-    first._try_set_thunk(reply)
+    complete_by(first, reply)
     assert result.value() == [first]
     assert not decoded
     assert first.value() == 1
-    second._try_set_thunk(reply)
+    complete_by(second, reply)
 
 
 def test_sets_of_calls_and_plain_futures_mixed(job: Job) -> None:

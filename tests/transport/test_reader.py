@@ -61,8 +61,11 @@ class World(NamedTuple):
         place: str = getattr(self, actor)
         return place
 
+    def changed(self, **changes: Any) -> World:
+        return self._replace(**changes)
+
     def to(self, actor: str, place: str, **changes: Any) -> World:
-        return self._replace(**{actor: place, **changes})
+        return self.changed(**{actor: place, **changes})
 
     def told(self, event: str, *arguments: int, **options: bool) -> tuple[World, object]:
         """Tells the table of an event."""
@@ -116,7 +119,7 @@ def messages(world: World) -> Iterator[World]:
     asked = {OUTER: "one", INNER: "handler", SECOND: "other", AWAITED: "loop"}
     for message in {OUTER, INNER, SECOND, AWAITED, REQUEST} - world.sent:
         if message == REQUEST or world.where(asked[message]) not in (BEGIN, OUTSIDE):
-            yield world._replace(unread=world.unread | {message}, sent=world.sent | {message})
+            yield world.changed(unread=world.unread | {message}, sent=world.sent | {message})
 
 
 def of_waiter(world: World, actor: str) -> Iterator[World]:
@@ -204,7 +207,7 @@ def of_reader(world: World, reader: str) -> Iterator[World]:
     asleep = reader == "own" or world.where(actor) in (POLLS, LOOKS)
     if asleep and world.reads(reader):
         for message in world.unread:
-            yield world._replace(
+            yield world.changed(
                 unread=world.unread - {message}, hands=world.hands | {(reader, message)}
             )
 
@@ -219,7 +222,7 @@ def handed_over(world: World, reader: str, actor: str, message: str) -> World:
             woken.add("idle")
         elif owner != "idle" and world.role.waiter == waits:
             woken.add("waiter")
-    after = world._replace(
+    after = world.changed(
         hands=world.hands - {(reader, message)},
         open=world.open | {message},
         woken=frozenset(woken),

@@ -169,13 +169,13 @@ Described.value = Descriptor()  # type: ignore[assignment]
 class Missing(enum.Flag):
     A = 1
     B = 2
-    _missing_ = classmethod(noted("Missing._missing_"))
+    _missing_ = classmethod(noted("missing of Missing"))
 
 
 class Iterating(enum.Flag):
     A = 1
     B = 2
-    _iter_member_ = classmethod(noted("Iterating._iter_member_", ()))
+    _iter_member_ = classmethod(noted("members of Iterating", ()))
 
 
 class Setting(enum.Flag):
