@@ -188,36 +188,33 @@ def run_program(program: list[Step]) -> None:
 
 # Ranks, how they reach each other, and numbers of programs: of short arrays, and of long ones.
 JOBS: dict[str, tuple[int, dict[str, Any], int, int]] = {
-    "2 here": (2, {}, 40, 12),
-    "3 here": (3, {}, 40, 12),
-    "4 here": (4, {}, 30, 12),
-    "5 here": (5, {}, 20, 8),
-    "6 here": (6, {}, 20, 8),
-    "9 here": (9, {}, 10, 8),
-    "2 processes": (2, {"processes": True}, 40, 12),
-    "3 processes": (3, {"processes": True}, 40, 12),
-    "2 over TCP": (2, {"processes": True, "options": RpcOptions(direct="tcp")}, 25, 10),
-    "2 over gRPC": (
-        2,
-        {"processes": True, "options": RpcOptions(direct=False)},
-        25,
-        10,
-    ),
+    "2 here": (2, {}, 25, 8),
+    "3 here": (3, {}, 25, 8),
+    "4 here": (4, {}, 20, 8),
+    "5 here": (5, {}, 10, 4),
+    "6 here": (6, {}, 10, 4),
+    "9 here": (9, {}, 5, 3),
+    "2 processes": (2, {"processes": True}, 25, 8),
+    "3 processes": (3, {"processes": True}, 25, 8),
+    "2 over TCP": (2, {"processes": True, "options": RpcOptions(direct="tcp")}, 15, 6),
+    "2 over gRPC": (2, {"processes": True, "options": RpcOptions(direct=False)}, 15, 6),
 }
+MANY = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=MANY)], ids=["some", "many"])
 @pytest.mark.parametrize("job", JOBS)
-def test_programs(job: str) -> None:
+def test_programs(job: str, times: int) -> None:
     """Ranks in processes of their own use shared memory where an operation can."""
     n, arguments, examples, long_examples = JOBS[job]
     with Cluster(n, **arguments) as cluster:
 
-        @settings(max_examples=examples)
+        @settings(max_examples=times * examples)
         @given(st.lists(steps(n), min_size=1, max_size=6))
         def check(program: list[Step]) -> None:
             cluster.run(run_program, program)
 
-        @settings(max_examples=long_examples)
+        @settings(max_examples=times * long_examples)
         @given(steps(n, long=True))
         def check_long(step: Step) -> None:
             cluster.run(run_program, [step])
