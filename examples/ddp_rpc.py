@@ -12,7 +12,7 @@ layers behind are a copy on every trainer, whose gradients are averaged. One bac
                           gradient of the table: of the rows that were used, and stays there
 
 The table has 32,768 rows, of which a batch uses some hundred: its gradient is a `RowSparse`, and a
-step of Adagrad computes those rows alone (`docs/sparse.md`). The texts are those of Python's help().
+step of Adagrad computes those rows alone (`docs/sparse.md`). The texts are of Python's help().
 """
 
 from __future__ import annotations

@@ -448,8 +448,8 @@ class ProcessGroup:
             )
         if self._rank < 0:
             raise ValueError(
-                f"{call.signature.operation} was called on worker {self._agent.info.name!r}, which is "
-                f"no member of group {self._name!r} (ranks: {list(self.ranks)})"
+                f"{call.signature.operation} was called on worker {self._agent.info.name!r}, which "
+                f"is no member of group {self._name!r} (ranks: {list(self.ranks)})"
             )
 
     def _check_open(self, call: Call[Any], operation_id: OperationId) -> None:

@@ -1,7 +1,8 @@
 """The Gaussian error linear unit, `x * Phi(x)`, and gated units.
 
-The first is that of D. Hendrycks and K. Gimpel, "Gaussian error linear units" (2016). Phi is the distribution function of the standard normal distribution. NumPy has neither Phi nor an
-error function, so this file follows J. L. Schonfelder, "Chebyshev expansions for the error and
+The first is that of D. Hendrycks and K. Gimpel, "Gaussian error linear units" (2016). Phi is the
+distribution function of the standard normal distribution. NumPy has neither Phi nor an error
+function, so this file follows J. L. Schonfelder, "Chebyshev expansions for the error and
 related functions" (1978). For z >= 0, exp(z**2) * erfc(z) is a polynomial in t = (z - 2) / (z + 2).
 The coefficients below are its Chebyshev interpolation, computed with 50 digits and written in
 powers of t. With them Phi is right to 1e-15, and to 2e-7 in float32. The relative error is of that

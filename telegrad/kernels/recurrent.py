@@ -331,8 +331,10 @@ def _gru_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
 
 # fmt: off
 RECURRENCES: Final[dict[str, Recurrence]] = {
-    "rnn_tanh": Recurrence((False,), False, partial(_simple_forward, _tanh),    partial(_simple_backward, _tanh_slope)),
-    "rnn_relu": Recurrence((False,), False, partial(_simple_forward, _rectify), partial(_simple_backward, _rectifier_slope)),
+    "rnn_tanh": Recurrence((False,), False, partial(_simple_forward, _tanh),
+                           partial(_simple_backward, _tanh_slope)),
+    "rnn_relu": Recurrence((False,), False, partial(_simple_forward, _rectify),
+                           partial(_simple_backward, _rectifier_slope)),
     "gru":      Recurrence((True, True, False),       True,  _gru_forward,  _gru_backward),
     "lstm":     Recurrence((True, True, False, True), False, _lstm_forward, _lstm_backward),
 }

@@ -64,7 +64,7 @@ def best_cut(
     Args:
         weights: The weight of each item.
         stages: The number of stages.
-        trained: For each item True if it has parameters; each stage gets such an item. None for all.
+        trained: For each item True if it has parameters; each stage gets such an item. None: all.
 
     Raises:
         ValueError: There are fewer items, or fewer with parameters, than stages.

@@ -1,9 +1,9 @@
-"""The mailbox of one place: activations and gradients that other stages hand over, and the way there.
+"""The mailbox of one place: activations and gradients from other stages, and the way there.
 
     stage 0, worker a                             stage 1, worker b
     carry(key, arrays) ── one message ──▶ inbox ──▶ mailbox.put ──▶ the thread that runs the row
 
-A message needs no reply and holds no thread of its receiver: it is put where the row of the receiver
+A message needs no reply and holds no thread of its receiver: it is put where the receiver's row
 looks for it. A row that waits hears at once of the end of the step: its deadline, the loss of a
 worker, or the failure of another stage.
 
@@ -161,7 +161,7 @@ class Recording:
         self._new = {}
 
     def hear(self, peer: WorkerInfo, number: int, track: Track) -> None:
-        """Records a track of a peer; the oldest ones, which no sender uses any more, are dropped."""
+        """Records a track of a peer; the oldest, which no sender uses any more, are dropped."""
         with self._lock:
             known = self._received.setdefault((peer, number >> PLACE_BITS), {})
             known[number] = track
@@ -433,7 +433,7 @@ class Mailboxes:
 
 
 def attach_to(agent: AgentCore) -> Mailboxes:
-    """Attaches the mailboxes of pipelines to an agent; the composition root does so before it opens."""
+    """Attaches pipelines' mailboxes to an agent; the composition root does so before it opens."""
     mailboxes = Mailboxes(agent)
     agent.attachments.attach(mailboxes)
     agent.inbox.on_loss_at_once(mailboxes.lose)

@@ -83,7 +83,8 @@ def split_arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> 
             parts = [_plain(each) for each in spec(value, count)]
             if len(parts) != count:
                 raise ValueError(
-                    f"the spec of argument {k} returned {len(parts)} parts for {count} micro-batches"
+                    f"the spec of argument {k} returned {len(parts)} parts for {count} "
+                    "micro-batches"
                 )
             found.append(Argument(parts, [], parted=True))
             continue

@@ -456,7 +456,7 @@ class Pipeline:
         return self.train(False)
 
     def replace(self, stage: int, worker: str | int | WorkerInfo) -> None:
-        """Moves the stages of a lost worker to another one, and all stages to one and the same step.
+        """Moves the stages of a lost worker to another one, and all stages to the same step.
 
         Weights and the state of optimizers are those of the last `state_dict()`; with `keep_copies`
         those after the last step of an optimizer, or after a state was loaded, of which each place

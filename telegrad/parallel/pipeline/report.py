@@ -108,10 +108,11 @@ def _offset(
 
 
 def ideal(checked: Checked, timeline: Timeline) -> Timeline:
-    """Returns the timeline if nothing took time but the actions, as long as they took on average."""
+    """Returns the timeline if only the actions took time, as long as they took on average."""
     means = _means(checked, timeline)
     named = {Kind(letter).name.lower(): times for letter, times in means.items()}
-    return checked.simulate(Costs(**{**{"backward": 0.0}, **named}, unit="s"))  # type: ignore[arg-type]
+    costs = {"backward": 0.0, **named}
+    return checked.simulate(Costs(**costs, unit="s"))  # type: ignore[arg-type]
 
 
 def report(checked: Checked, reports: Sequence[StepReport]) -> PipelineReport:

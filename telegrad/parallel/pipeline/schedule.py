@@ -213,8 +213,8 @@ def interleaved_ticks(place: int, places: int, micro_batches: int, chunks: int) 
     """Gives 1F1B over the stages of a place, for a group of micro-batches at a time.
 
     A group of P micro-batches passes the first stages of all places, then the second ones, and so
-    on; meanwhile its first micro-batch comes round to place 0 again. Two places and four stages, the
-    stage before the letter:
+    on; meanwhile its first micro-batch comes round to place 0 again. Two places and four stages,
+    the stage before the letter:
 
     0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1     2B2     2B3 0B2 0B3
         1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3

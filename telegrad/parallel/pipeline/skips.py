@@ -1,10 +1,10 @@
-"""Skip connections: a layer puts a value aside, and a later layer, perhaps of another stage, takes it.
+"""Skip connections: a layer puts a value aside; a later layer, perhaps of another stage, takes it.
 
     stage 0              stage 1              stage 2
     Stash("a") ───────────────────────────▶ Pop("a")         one message, past stage 1
 
-Both are layers. In a pipeline the value goes straight from stage to stage, and its gradient straight
-back. In one process both work the same way, without a pipeline.
+Both are layers. In a pipeline the value goes straight from stage to stage, and its gradient
+straight back. In one process both work the same way, without a pipeline.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ def source_of(stage: int, given: object) -> tuple[tuple[WorkerInfo, ...], StageS
         return (given.owner(),), StageSource(rref=given)
     if isinstance(given, Module):
         raise TypeError(
-            f"stage {stage} is a {type(given).__name__} and no worker is named; write (worker, module)"
+            f"stage {stage} is a {type(given).__name__} and no worker is named; write "
+            "(worker, module)"
         )
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 3):
         raise TypeError(f"stage {stage} must be {FORMS}, not {given!r}")

@@ -29,8 +29,8 @@ __all__ = [
 
 HIGHEST_PORT = 65535
 FORMS = (
-    "a number, a range such as range(29500, 29600) or '29500-29599', 0 for any that is free, or None "
-    "to open none"
+    "a number, a range such as range(29500, 29600) or '29500-29599', 0 for any that is free, or "
+    "None to open none"
 )
 DIRECT_FORMS = (
     "True, False, 'local', 'tcp', or a range of ports such as range(29600, 29700) or '29600-29699'"

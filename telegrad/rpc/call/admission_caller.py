@@ -22,10 +22,10 @@ ASK = "rpc.ask"  # [call, bytes]: may it come?
 WITHDRAW = "rpc.withdraw"  # call: one that has asked will not come
 ADMIT = "rpc.admit"  # call: it may
 
-# Of `pending_bytes`: 4 MiB by default. A permit costs a round trip: 200 calls of 16 KiB at once took
-# 36 ms within an allowance of 4 MiB, 61 ms within 1 MiB, over loopback on two cores; one call of
-# 2 MiB took 2.7 ms, or 3.4 ms if it needed a permit. Ten peers that need none hold 40 MiB, and 256
-# hold as much as the calls with a permit.
+# Of `pending_bytes`: 4 MiB by default. A permit costs a round trip: 200 calls of 16 KiB at once
+# took 36 ms within an allowance of 4 MiB, 61 ms within 1 MiB, over loopback on two cores; one call
+# of 2 MiB took 2.7 ms, or 3.4 ms if it needed a permit. Ten peers that need none hold 40 MiB, and
+# 256 hold as much as the calls with a permit.
 UNASKED_PART = 256
 
 Held: TypeAlias = tuple[PendingCall, Sealed]

@@ -45,8 +45,8 @@ MOST_BYTES = 8 * 2**20
 
 
 # Seconds: a call with a layer's arrays and gradients; 2 ms were no better. Eight workers on two
-# processors make 5,100 and 4,400 calls/s with it and 5,700 and 5,400 without, four of them 6,400 and
-# 5,400 with it and 4,700 and 4,100 without: who finds the processor taken stops by itself.
+# processors make 5,100 and 4,400 calls/s with it and 5,700 and 5,400 without, four of them 6,400
+# and 5,400 with it and 4,700 and 4,100 without: who finds the processor taken stops by itself.
 SPIN_SECONDS = 0.001
 
 

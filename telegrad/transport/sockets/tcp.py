@@ -44,7 +44,7 @@ TCP_TLS_SCHEME: Final = "tcps"
 PORT_TOLD: Final = "direct-port="
 HIGHEST_PORT: Final = 65535
 BACKLOG = 128  # connections that wait in the kernel until the loop takes them
-# Of Linux since 6.15; `socket` has no name for it. A cut that heals is noticed within this time, not
+# Of Linux since 6.15; `socket` has no name for it. A cut that heals is noticed in this time, not
 # after 12 s: the time to the next try doubles while a link is down.
 TCP_RTO_MAX_MS: Final = 44
 LONGEST_RETRY_MS: Final = 1000

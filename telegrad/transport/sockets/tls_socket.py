@@ -4,8 +4,8 @@ An SSL object is used by one thread at a time, so a lock stands around each call
 waits: the socket does not block. Bytes that OpenSSL has decrypted are invisible to a poll; `held`
 tells of them.
 
-OpenSSL reads one record of 16 KiB at a time, and its header before it. Nothing of the next record is
-taken from the kernel, so that a poll tells of that one.
+OpenSSL reads one record of 16 KiB at a time, and its header before it. Nothing of the next record
+is taken from the kernel, so that a poll tells of that one.
 """
 
 from __future__ import annotations

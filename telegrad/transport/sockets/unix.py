@@ -1,7 +1,7 @@
 """The transport between the workers of one user on one host: Unix sockets, and no gRPC.
 
-An endpoint is `local://HOST/path`. HOST identifies the host (`transport/host.py`), so that a dialler
-elsewhere does not look for the path. The socket lies in a directory that nobody but its user may
+An endpoint is `local://HOST/path`. HOST identifies the host (`transport/host.py`), so that diallers
+elsewhere do not look for the path. The socket lies in a directory that nobody but its user may
 enter (`message_socket`). Both ends also check the user at the other end, for whom the kernel
 answers.
 """
