@@ -98,7 +98,7 @@ def _compile(source: Path, made: Path, *flags: str) -> None:
 
 @cache
 def _header() -> Path:
-    """Returns a copy of the header; beside it is what g++ has compiled of it, for a fifth less time."""
+    """Returns a copy of the header, beside what g++ compiled of it: a fifth less for each kernel."""
     text = HEADER.read_text()
     flags = [flag for flag in FLAGS if flag != "-shared"] + ["-x", "c++-header"]
     header = kept(".h", [text, *flags], lambda part: part.write_text(text))

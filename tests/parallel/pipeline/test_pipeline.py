@@ -287,8 +287,8 @@ def test_stages_may_have_several_inputs_and_outputs(cluster: Cluster) -> None:
 
 
 BAD = FaultPlan(seed=7, drop=0.02, duplicate=0.05, reorder=0.1, kill=0.01)
-# A message that is lost behind all others is missed at the next heartbeat, of which there are five in
-# this time: by default, every such loss would cost 2 s.
+# A message that is lost behind all others is missed at the next heartbeat, of which there are five
+# in this time: by default, every such loss would cost 2 s.
 LOST_AFTER = 3.0
 
 
