@@ -107,6 +107,17 @@ async def nested_in_a_coroutine(to: str, name: str) -> None:
         raise
 
 
+async def nested_before_the_await(to: str, name: str) -> None:
+    """Awaits the nested call once that was cancelled."""
+    nested = rpc.rpc_async(to, awaits_forever, (name,))
+    gates(f"{name}-cancelled").wait(20)
+    try:
+        await nested
+    except BaseException as error:
+        notes(name).put(error)
+        raise
+
+
 @rpc.functions.async_execution
 def nested_in_a_future(to: str, name: str) -> rpc.Future[str]:
     def written(done: rpc.Future[str]) -> str:
