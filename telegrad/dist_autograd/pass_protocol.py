@@ -233,8 +233,18 @@ class PassProtocol(Generic[G]):
 
     # Events. Each returns the actions to carry out, in this order.
 
-    def enter(self, cut: Cut) -> list[Action[G]]:
-        """Fixes the cut: before the first begin is handled, or in order to start the pass."""
+    def enter(
+        self, cut: Cut, begun_by: WorkerInfo | None = None, answered: frozenset[int] = frozenset()
+    ) -> list[Action[G]]:
+        """Fixes the cut: before the first begin is handled, or in order to start the pass.
+
+        A peer needs no begin if it takes part already and owes no answer.
+
+        Args:
+            cut: The functions that take part.
+            begun_by: The peer whose begin is handled next; None at the starter.
+            answered: Message ids of the sends that this peer answers together with its begin.
+        """
         assert self.phase is Phase.IDLE, "a cut is fixed once"
         out: list[Action[G]] = []
         self.phase = Phase.ACTIVE
@@ -253,8 +263,10 @@ class PassProtocol(Generic[G]):
             else:
                 for number in ids:
                     self._unanswered.add((peer, number))
-                self._unbegun.add(peer)
                 self._engaged.add(peer)
+                if peer == begun_by and answered.issuperset(ids):
+                    continue
+                self._unbegun.add(peer)
                 out.append(Begin(peer, tuple(ids)))
         early, self._early = self._early, []
         for peer, gradients, nones in early:

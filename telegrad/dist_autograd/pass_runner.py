@@ -361,15 +361,15 @@ class PassRunner:
         self, peer: WorkerInfo, message: PassMessage, home: Place | None
     ) -> list[Action[Gradients]]:
         actions: list[Action[Gradients]] = []
+        gradients = message.gradients
         if message.mode is not None:
             if not self._protocol.entered:
                 self._mode = message.mode
                 try:
-                    actions = self._enter(())
+                    actions = self._enter((), peer, frozenset(dict(gradients)))
                 except BaseException as error:  # the begin must be replied to
                     actions = self._failed(error)
             actions += self._protocol.begin(peer, message.claims, None)
-        gradients = message.gradients
         if home is not None and self._task is not None and self._task.streams is not None:
             self._task.streams.lend(home, gradients)
         if gradients or message.nones:
@@ -486,7 +486,12 @@ class PassRunner:
     def _start(self, roots: Sequence[tuple[Edge, Gradient]]) -> list[Action[Gradients]]:
         return [] if self._protocol.entered else self._enter(roots)  # it was aborted before
 
-    def _enter(self, roots: Sequence[tuple[Edge, Gradient]]) -> list[Action[Gradients]]:
+    def _enter(
+        self,
+        roots: Sequence[tuple[Edge, Gradient]],
+        begun_by: WorkerInfo | None = None,
+        answered: frozenset[int] = frozenset(),
+    ) -> list[Action[Gradients]]:
         functions = self._context.functions()
         task = GraphTask(
             roots,
@@ -509,7 +514,8 @@ class PassRunner:
             if not task.reaches(node):
                 unreached.append(key)
         reached = receives.difference(unreached)
-        return self._protocol.enter(Cut(sends, receives, reached, self._lost(peers)))
+        cut = Cut(sends, receives, reached, self._lost(peers))
+        return self._protocol.enter(cut, begun_by, answered)
 
     # Actions.
 

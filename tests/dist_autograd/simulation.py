@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.pass_protocol import Cut, FunctionKey, PassProtocol, Phase
@@ -102,6 +102,18 @@ class Faults:
     deadline: bool = False
 
 
+@dataclass
+class Message:
+    """All that one worker says to another about the pass at one time."""
+
+    claims: tuple[int, ...] | None = None
+    gradients: list[tuple[int, Slots]] = field(default_factory=list)
+    nones: list[int] = field(default_factory=list)
+    begun: bool = False
+    cause: BaseException | None = None
+    function: SimNode | None = None
+
+
 class SimWorker:
     """Drives one PassProtocol as the engine does."""
 
@@ -119,6 +131,7 @@ class SimWorker:
         self.claims: set[FunctionKey] = set()
         self.replies = 0
         self.begins = 0
+        self.said: dict[WorkerInfo, Message] = {}  # what waits to be sent to a peer
         self.asked: set[int] = set()  # at the starter: owners of roots that have not answered
         self.given_up = False
 
@@ -171,18 +184,38 @@ class SimWorker:
         self.recorded.append(node)
         return node
 
-    def on_answer(
-        self,
-        peer: WorkerInfo,
-        gradients: tuple[tuple[int, Slots], ...],
-        nones: tuple[int, ...],
-        function: SimNode | None,
-    ) -> None:
-        if function is not None:
-            self._received(function)
-        self.perform(self.machine.answer(peer, gradients, nones))
+    def say(self, peer: WorkerInfo) -> Message:
+        """Returns the message to fill, which leaves later: together with what comes meanwhile."""
+        message = self.said.get(peer)
+        if message is None:
+            message = self.said[peer] = Message()
+            self.simulation.later(self, lambda: self.send_said(peer))
+        return message
 
-    def enter(self, roots: list[Value]) -> None:
+    def send_said(self, peer: WorkerInfo) -> None:
+        message = self.said.pop(peer)
+        if self.simulation.program.creates and message.gradients:
+            message.function = self.sent(self.simulation.infos.index(peer), ())
+        self.simulation.send(self, peer, lambda w: w.on_message(self.info, message))
+
+    def on_message(self, peer: WorkerInfo, message: Message) -> None:
+        if message.claims is not None:
+            if not self.machine.entered:
+                self.enter([], peer, frozenset(dict(message.gradients)))
+            self.perform(self.machine.begin(peer, message.claims, "begin"))
+        if message.function is not None:
+            self._received(message.function)
+        if message.gradients or message.nones:
+            self.perform(self.machine.answer(peer, message.gradients, message.nones))
+        if message.begun:
+            self.perform(self.machine.begun(peer, message.cause))
+
+    def enter(
+        self,
+        roots: list[Value],
+        begun_by: WorkerInfo | None = None,
+        answered: frozenset[int] = frozenset(),
+    ) -> None:
         sends: dict[WorkerInfo, list[int]] = {}
         send_nodes = [node for node in self.recorded if node.kind == "send"]
         infos = self.simulation.infos
@@ -200,7 +233,7 @@ class SimWorker:
             dict(self.lost),
         )
         self.claims = {(peer, n) for peer, numbers in cut.sends.items() for n in numbers}
-        self.perform(self.machine.enter(cut))
+        self.perform(self.machine.enter(cut, begun_by, answered))
         self.simulation.later(self, self.run_graph)
 
     def run_graph(self) -> None:
@@ -230,16 +263,15 @@ class SimWorker:
         match action:
             case protocol.Begin(peer, claims):
                 self.begins += 1
-                simulation.send(self, peer, lambda w: w.on_begin(self, claims))
+                self.say(peer).claims = claims
             case protocol.Reply(peer, _, cause):
                 self.replies += 1
-                simulation.send(self, peer, lambda w: w.perform(w.machine.begun(self.info, cause)))
+                message = self.say(peer)
+                message.begun, message.cause = True, cause
             case protocol.Answer(peer, gradients, nones):
-                recorded = simulation.program.creates and bool(gradients)
-                function = self.sent(simulation.infos.index(peer), ()) if recorded else None
-                simulation.send(
-                    self, peer, lambda w: w.on_answer(self.info, gradients, nones, function)
-                )
+                message = self.say(peer)
+                message.gradients += gradients
+                message.nones += nones
             case protocol.Abort(peer, first):
                 source = (self.info, "abort")
                 simulation.send(self, peer, lambda w: w.perform(w.machine.abort(first, source)))
@@ -255,11 +287,6 @@ class SimWorker:
                 self.gradients = None
             case protocol.End(cause):
                 simulation.ended(cause)
-
-    def on_begin(self, sender: SimWorker, claims: tuple[int, ...]) -> None:
-        if not self.machine.entered:
-            self.enter([])
-        self.perform(self.machine.begin(sender.info, claims, "begin"))
 
     def on_lost(self, peer: WorkerInfo, cause: BaseException) -> None:
         self.lost[peer] = cause

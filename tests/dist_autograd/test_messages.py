@@ -124,10 +124,11 @@ def doubled(x: Any) -> Any:
     return x + x
 
 
-def backward() -> None:
-    x = tensor(np.ones(3), requires_grad=True)
+def backward(calls: int = 1) -> None:
+    y = tensor(np.ones(3), requires_grad=True)
     with dist_autograd.context() as context_id:
-        y = rpc.rpc_sync("worker1", doubled, (x,))
+        for _ in range(calls):
+            y = rpc.rpc_sync("worker1", doubled, (y,))
         try:
             dist_autograd.backward(context_id, [y.sum()], timeout=30.0)
         finally:
@@ -167,7 +168,7 @@ def test_a_last_message_that_cannot_be_read_ends_its_pass(
     """Its sender is done and has no more to say: the reader waits for its reply no more."""
     spoil(monkeypatch, lambda message: message.begun and current_agent().info.name == sender)
     with pytest.raises(DecodeError, match="message ids"):
-        cluster.call(0, backward)
+        cluster.call(0, backward, 2)  # after one call, worker1 has nothing to be replied to
 
 
 @pytest.mark.timeout(20)

@@ -108,6 +108,25 @@ def test_an_answer_that_overtakes_its_begin_is_kept() -> None:
     assert out == [protocol.Begin(A, (1,)), protocol.Feed((A, 1), (5,))]
 
 
+def test_a_peer_that_began_and_has_answered_gets_no_begin() -> None:
+    callee, key = machine(B), (A, 5)
+    cut = Cut({A: (1, 2), C: (3,)}, frozenset({key}), frozenset({key}))
+    assert callee.enter(cut, A, frozenset({1, 2})) == [protocol.Begin(C, (3,))]
+    callee.begin(A, (5,), "r")
+    fed = [protocol.Feed((A, 1), (7,)), protocol.Feed((A, 2), (8,))]
+    assert callee.answer(A, [(1, (7,)), (2, (8,))], []) == fed
+    assert callee.lost(A, LOST)[0] == protocol.Drop(LOST)  # though it waits for nothing of A
+
+
+@pytest.mark.parametrize(("begun_by", "answered"), [(A, {1}), (C, {1, 2}), (None, {1, 2})])
+def test_a_begin_claims_what_is_not_answered_or_tells_of_the_pass(
+    begun_by: WorkerInfo | None, answered: set[int]
+) -> None:
+    callee = machine(B)
+    cut = Cut({A: (1, 2)}, frozenset(), frozenset())
+    assert callee.enter(cut, begun_by, frozenset(answered)) == [protocol.Begin(A, (1, 2))]
+
+
 def test_a_claim_outside_the_cut_is_answered_with_none_at_once() -> None:
     callee = machine(B)
     callee.enter(Cut({}, frozenset({(A, 1), (A, 2)}), frozenset({(A, 2)})))
