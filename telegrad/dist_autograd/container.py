@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias, final
@@ -73,14 +73,14 @@ class _Dropped(NamedTuple):
 
     Attributes:
         context: The removed context.
-        touched: The peers to tell.
-        passes: The passes to abort.
+        touched: The peers to tell, by incarnation.
+        passes: The passes that have not ended here, or wait for a message.
         kept: Objects that the context no longer needs. They may be the user's and have finalizers,
             so the last reference is dropped where no lock is held.
     """
 
     context: Context
-    touched: set[WorkerInfo]
+    touched: dict[int, WorkerInfo]
     passes: list[PassRunner]
     kept: object
 
@@ -96,7 +96,7 @@ class Opened:
     def __init__(self, agent: AgentCore) -> None:
         self._name = agent.info.name
         self._most = agent.options.limits.served_calls_per_peer
-        self._count = Counter[WorkerInfo]()
+        self._count = Counter[int]()  # by incarnation
 
     def count(self, context: Context, peer: WorkerInfo) -> None:
         """Counts a context, or a pass of it, that a peer opens.
@@ -104,21 +104,22 @@ class Opened:
         Raises:
             PoolExhaustedError: The peer has opened as many as it may.
         """
-        if self._count[peer] >= self._most:
+        opener = peer.incarnation
+        if self._count[opener] >= self._most:
             raise PoolExhaustedError(
                 f"worker {self._name!r} has {self._most} autograd contexts and passes open for "
                 f"{peer.name!r}, as many as it keeps for one worker "
                 "(Limits.served_calls_per_peer); leave some contexts first"
             )
-        self._count[peer] += 1
-        context.opened[peer] += 1
+        self._count[opener] += 1
+        context.opened[opener] += 1
 
     def forget(self, context: Context) -> None:
         """Subtracts all that was counted of a context."""
         self._count.subtract(context.opened)
-        for peer in context.opened:
-            if not self._count[peer]:
-                del self._count[peer]
+        for opener in context.opened:
+            if not self._count[opener]:
+                del self._count[opener]
 
 
 @final
@@ -146,7 +147,8 @@ class Container:
         self._created = 0
         # Passes of released contexts, while they wait for messages of other workers.
         self._ending: dict[PassId, PassRunner] = {}
-        self._riding: set[WorkerInfo] = set()  # peers whose release waits for a message
+        # Peers whose release waits for a message, by incarnation.
+        self._riding: dict[int, WorkerInfo] = {}
         self._flushing = False  # a timer will flush them soon
         self._told: deque[Work] = deque()  # releases that peers have sent
         self._looks = False  # a thread of the pool will handle them soon
@@ -203,7 +205,8 @@ class Container:
             ContextError: The context is released, or this worker does not know it.
         """
         known = check_context_id(context_id)
-        self.work_off()
+        if self._told:
+            self.work_off()
         context = self._contexts.get(known)
         if context is None:
             raise ContextError(self.absence(known))
@@ -358,7 +361,7 @@ class Container:
                 self._close(dropped, None, worker, error)  # all workers see the loss themselves
         if lowest > 1:
             released = make_context_id(self.agent.info.incarnation, lowest - 1)
-            self._tell(set(self.agent.members.living()), ReleaseMessage(released, lowest))
+            self._tell(self.agent.members.living(), ReleaseMessage(released, lowest))
 
     def _give_up(self, error: BaseException) -> None:
         """Gives up all passes here: this worker leaves at once, or was evicted."""
@@ -386,7 +389,7 @@ class Container:
         ending, going_on = self._ending, {each.id: each for each in passes if each.waiting}
         if going_on or ending:
             self._ending = {id_: each for id_, each in ending.items() if each.waiting} | going_on
-        return _Dropped(context, touched, passes, (recorded, ending))
+        return _Dropped(context, touched, list(going_on.values()), (recorded, ending, passes))
 
     def _lowest(self) -> int:
         first = make_context_id(self.agent.info.incarnation, 0)
@@ -408,21 +411,24 @@ class Container:
                 runner.abort_if_running(cause or ContextError(self.absence(context.id)))
         if lowest is None:
             return
-        for peer in touched:
+        for peer in touched.values():
             to_all = to_all or self.agent.members.lost(peer) is not None
         if to_all:
-            touched = {*touched, *self.agent.members.living()}
-        self._tell(touched - {told_by}, ReleaseMessage(context.id, lowest))
+            touched |= {each.incarnation: each for each in self.agent.members.living()}
+        if told_by is not None:
+            touched.pop(told_by.incarnation, None)
+        self._tell(touched.values(), ReleaseMessage(context.id, lowest))
 
-    def _tell(self, peers: set[WorkerInfo], message: ReleaseMessage) -> None:
-        others = peers - {self.agent.info}
+    def _tell(self, peers: Collection[WorkerInfo], message: ReleaseMessage) -> None:
+        me = self.agent.info.incarnation
+        others = [peer for peer in peers if peer.incarnation != me]
         if not others:
             return
         body = message.to_wire()
         for peer in others:
             with suppress(WorkerLostError, UnknownWorkerError):
                 self.agent.messages.post(peer, RELEASE, body, rides=True)
-                self._riding.add(peer)
+                self._riding[peer.incarnation] = peer
         with self._lock:
             first = bool(self._riding) and not self._flushing
             self._flushing |= first
@@ -434,7 +440,7 @@ class Container:
         self._flushing = False  # first: a release from here on gets a flush of its own
         with suppress(KeyError):
             while True:
-                self.agent.messages.flush(self._riding.pop())
+                self.agent.messages.flush(self._riding.popitem()[1])
 
 
 # -- handlers of messages about passes and contexts, which `desk` passes to threads --------------

@@ -72,18 +72,18 @@ class Context:
     Attributes:
         id: Its id.
         introducer: The same.
-        opened: How much of it each peer has opened here: the context itself, and passes. The
-            container's lock guards it.
+        opened: How much of it each peer, by incarnation, has opened here: the context itself, and
+            passes. The container's lock guards it.
     """
 
     def __init__(self, context_id: ContextId, introducer: WorkerInfo | None = None) -> None:
         self.id = context_id
         self.introducer = introducer
-        self.opened = Counter[WorkerInfo]()
+        self.opened = Counter[int]()
         self._lock = threading.Lock()
         self._sends: dict[FunctionKey, SendFunction] = {}
         self._receives: dict[FunctionKey, RecvFunction] = {}
-        self._touched: set[WorkerInfo] = set()
+        self._touched: dict[int, WorkerInfo] = {}  # by incarnation
         self._passes: dict[PassId, PassRunner] = {}
         self._kept: list[PassGradients] = []
         self._released = False
@@ -96,7 +96,7 @@ class Context:
         """
         with self._lock:
             if not self._released:
-                self._touched.add(peer)
+                self._touched[peer.incarnation] = peer
             return not self._released
 
     def record_send(self, function: SendFunction) -> None:
@@ -157,7 +157,7 @@ class Context:
     def ended_passes(self) -> list[PassGradients]:
         """Returns the gradients of the passes that ended here with success."""
         with self._lock:
-            return [*self._kept, *(each.gradients for each in self._passes.values() if each.done)]
+            return self._kept + [each.gradients for each in self._passes.values() if each.done]
 
     def keep(self, gradients: PassGradients) -> bool:
         """Adds gradients that a backward of this worker alone has left.
@@ -172,8 +172,11 @@ class Context:
                 self._kept.append(gradients)
             return not self._released
 
-    def release(self) -> tuple[set[WorkerInfo], list[PassRunner], Functions]:
-        """Releases the context; returns peers to tell, passes to abort, and recorded functions.
+    def release(self) -> tuple[dict[int, WorkerInfo], list[PassRunner], Functions]:
+        """Releases the context.
+
+        Returns:
+            The peers to tell by incarnation, the passes to abort, and the recorded functions.
 
         The functions may hold objects of the user that have finalizers. The caller drops them where
         no lock is held.
@@ -183,7 +186,7 @@ class Context:
             touched, passes = self._touched, list(self._passes.values())
             recorded = Functions(self._sends, self._receives)
             self._sends, self._receives = {}, {}
-            self._touched, self._passes, self._kept = set(), {}, []
+            self._touched, self._passes, self._kept = {}, {}, []
         for runner in passes:
             runner.gradients.release()
         return touched, passes, recorded

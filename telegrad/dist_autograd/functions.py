@@ -142,7 +142,9 @@ class RecvFunction(Sink):
     __slots__ = ("context_id", "message", "peer")
 
     def __init__(self, slots: int, *, context_id: int, peer: WorkerInfo, message: int) -> None:
-        super().__init__(slots)
+        self.edges = ()
+        self.num_outputs = slots
+        self._hooks = None
         self.context_id = context_id
         self.peer = peer
         self.message = message

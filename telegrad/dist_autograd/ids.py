@@ -136,7 +136,8 @@ class ReleasedContexts:
         """Adds all contexts of a creator below the number `lowest`."""
         if lowest > self._lowest.get(creator, 0):
             self._lowest[creator] = lowest
-            self._forget_singles(make_context_id(creator, 0), make_context_id(creator, lowest))
+            if self._single:
+                self._forget_singles(make_context_id(creator, 0), make_context_id(creator, lowest))
 
     def lose(self, worker: WorkerInfo) -> None:
         """Adds all contexts of a creator, which is lost."""
@@ -148,6 +149,5 @@ class ReleasedContexts:
         self._forget_singles(make_context_id(creator, 0), make_context_id(creator + 1, 0))
 
     def _forget_singles(self, first: ContextId, end: ContextId) -> None:
-        if self._single:
-            for known in [each for each in self._single if first <= each < end]:
-                del self._single[known]
+        for known in [each for each in self._single if first <= each < end]:
+            del self._single[known]

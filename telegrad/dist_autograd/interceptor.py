@@ -15,7 +15,9 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, final
+from typing import final
+
+import numpy as np
 
 from telegrad.arrays import current_place
 from telegrad.autograd import GradMode, Tensor, is_grad_enabled, place_under
@@ -78,12 +80,21 @@ class AutogradInterceptor(Interceptor):
         context = self._touch(state, message)
         sent: list[int] = []
         if state.grad and message.externals:
-            externals = enumerate(message.externals)
-            slots = [i for i, each in externals if isinstance(each, Tensor) and each.requires_grad]
-            if slots and context is None:
+            needing = {
+                i: each
+                for i, each in enumerate(message.externals)
+                if isinstance(each, Tensor) and each.requires_grad
+            }
+            if needing and context is None:
                 _warn(message)
-            elif slots and context is not None:
-                sent = [self._record_send(context, message, slots), *slots]
+            elif needing and context is not None:
+                number = self._container.new_message()
+                context.record_send(
+                    SendFunction.of(
+                        needing.values(), context_id=context.id, peer=message.peer, message=number
+                    )
+                )
+                sent = [number, *needing]
         if message.reply:
             if sent:
                 message.headers[NAME] = sent
@@ -155,14 +166,6 @@ class AutogradInterceptor(Interceptor):
             GradMode(enabled=False).__enter__()  # never left: only this call uses this Context
         message.call.state[NAME] = _CallState(context_id, grad, ambient)
 
-    def _record_send(self, context: Context, message: Message, slots: list[int]) -> int:
-        number = self._container.new_message()
-        tensors: list[Any] = [message.externals[slot] for slot in slots]
-        context.record_send(
-            SendFunction.of(tensors, context_id=context.id, peer=message.peer, message=number)
-        )
-        return number
-
     def _record_receive(self, context: Context, message: Message, sent: Sequence[int]) -> None:
         number, *slots = sent
         function = RecvFunction(
@@ -174,7 +177,8 @@ class AutogradInterceptor(Interceptor):
             if not isinstance(value, Tensor):
                 raise DecodeError(f"slot {slot} of the message holds {type(value).__name__}")
             place_under(value, function, output)
-            if (place := current_place(value.data)) is not None:
+            array = value.data
+            if type(array) is not np.ndarray and (place := current_place(array)) is not None:
                 function._made_on = (place,)
         context.record_receive(function)
 

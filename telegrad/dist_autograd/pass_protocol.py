@@ -210,11 +210,6 @@ class PassProtocol(Generic[G]):
         self._aborter: tuple[WorkerInfo, object] | None = None  # its abort waits for mine
 
     @property
-    def entered(self) -> bool:
-        """True if the cut is fixed, or no longer needed."""
-        return self.phase is not Phase.IDLE
-
-    @property
     def unanswered(self) -> frozenset[FunctionKey]:
         """The sends that wait for their answer, for messages that name late peers."""
         return frozenset(self._unanswered)
@@ -274,14 +269,14 @@ class PassProtocol(Generic[G]):
                 self._abort(lost[peer], None, out)
             else:
                 self._take(peer, gradients, nones, out)
-        if not self._unbegun:
+        if self.cause is not None:
             self._settle(out)
         return out
 
     def begin(self, peer: WorkerInfo, claims: Iterable[int], request: object) -> list[Action[G]]:
         """Handles a peer's begin; the reply must name `request`."""
         out: list[Action[G]] = []
-        assert self.entered, "the cut is fixed before a begin is handled"
+        assert self.phase is not Phase.IDLE, "the cut is fixed before a begin is handled"
         self._engaged.add(peer)
         if self.phase is Phase.ABORTED:
             out.append(Reply(peer, request, self.cause))
@@ -299,7 +294,7 @@ class PassProtocol(Generic[G]):
                 nones.append(number)  # (a gradient was already sent when the receive was resolved)
         if nones:
             out.append(Answer(peer, (), tuple(nones)))
-        if not self._unbegun:
+        if self._finished:
             self._settle(out)
         return out
 
@@ -315,7 +310,7 @@ class PassProtocol(Generic[G]):
             self._early.append((peer, tuple(gradients), tuple(nones)))
         elif self.phase is not Phase.ABORTED:
             self._take(peer, gradients, nones, out)
-            if not self._unbegun:
+            if self._finished or self.cause is not None:
                 self._settle(out)
         return out
 
@@ -339,7 +334,7 @@ class PassProtocol(Generic[G]):
                 out.append(Answer(peer, ((number, gradient),), ()))
         if nones and self.phase is not Phase.ABORTED:
             out += [Answer(peer, (), tuple(numbers)) for peer, numbers in nones.items()]
-        if not self._unbegun:
+        if self.cause is not None:
             self._settle(out)
         return out
 
@@ -349,8 +344,7 @@ class PassProtocol(Generic[G]):
         if self.phase is Phase.ACTIVE:
             assert not self._open, "a receive was left unresolved"
             self._finished = True
-            if not self._unbegun:
-                self._settle(out)
+            self._settle(out)
         return out
 
     def begun(self, peer: WorkerInfo, cause: BaseException | None = None) -> list[Action[G]]:
@@ -471,8 +465,8 @@ class PassProtocol(Generic[G]):
     def _settle(self, out: list[Action[G]]) -> None:
         """Adds the reply to the first begin, or the end, once the worker waits for nothing more.
 
-        It can do nothing while a reply to a begin is missing. So many callers skip it then; callers
-        that handle aborts do not, as it also confirms aborts.
+        Unless the pass was aborted, it can do nothing before the local graph is done. So callers
+        skip it then.
         """
         if self._aborter is not None and not self._unconfirmed:
             out.append(Confirm(*self._aborter))

@@ -265,7 +265,7 @@ class PassRunner:
             wanted: The edges whose gradients `take_captured` returns, if the context keeps none.
         """
         self._mode, self._wanted = mode, tuple(wanted)
-        self._handle(lambda: self._start(roots))
+        self._handle(partial(self._start, roots))
 
     def hear(self, peer: WorkerInfo, message: PassMessage) -> None:
         """Queues and handles a peer's message; the caller must call `work` afterwards."""
@@ -363,7 +363,7 @@ class PassRunner:
         actions: list[Action[Gradients]] = []
         gradients = message.gradients
         if message.mode is not None:
-            if not self._protocol.entered:
+            if self._protocol.phase is Phase.IDLE:
                 self._mode = message.mode
                 try:
                     actions = self._enter((), peer, frozenset(dict(gradients)))
@@ -484,7 +484,8 @@ class PassRunner:
         return lost
 
     def _start(self, roots: Sequence[tuple[Edge, Gradient]]) -> list[Action[Gradients]]:
-        return [] if self._protocol.entered else self._enter(roots)  # it was aborted before
+        aborted = self._protocol.phase is not Phase.IDLE
+        return [] if aborted else self._enter(roots)
 
     def _enter(
         self,

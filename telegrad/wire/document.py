@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, unique
 from functools import lru_cache
 from typing import Any, Final, Protocol, final
@@ -37,7 +37,6 @@ __all__ = [
     "Reading",
     "Refused",
     "Tag",
-    "is_small",
     "read_head",
     "too_many_elements",
     "unpack",
@@ -96,6 +95,9 @@ MAX_ENVELOPE_BYTES: Final = 64 * 2**30
 # An empty list takes 64 bytes for one on the wire. So a document that may have 256 MiB becomes 660
 # MB at most, and holds ten million floats.
 BYTES_PER_ELEMENT: Final = 26
+# Bytes. In smaller documents false lengths can reserve too little to matter, and no nesting can
+# exceed the default limit.
+UNCHECKED_SIZE: Final = 256
 
 
 @final
@@ -109,6 +111,8 @@ class DecodeLimits:
         elements: The most items of all lists and dicts of a document together; 0 for one for each
             26 bytes that a document may have.
         message_bytes: The most bytes of a whole message, with its arrays.
+        unchecked_bytes: The bytes of the largest document that no content takes beyond the limits;
+            follows from the others.
     """
 
     # Ten million floats with room to spare; more should be an array, which travels beside a
@@ -118,10 +122,13 @@ class DecodeLimits:
     depth: int = 256
     elements: int = 0
     message_bytes: int = MAX_ENVELOPE_BYTES
+    unchecked_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.elements:
             object.__setattr__(self, "elements", self.document_bytes // BYTES_PER_ELEMENT)
+        least = min(UNCHECKED_SIZE, self.document_bytes, self.depth, self.elements)
+        object.__setattr__(self, "unchecked_bytes", least)
 
 
 DEFAULT_LIMITS: Final = DecodeLimits()
@@ -136,20 +143,7 @@ SMALL_LIMITS: Final = DecodeLimits(document_bytes=2**10, depth=8, elements=100)
 # the reservations of all its headers together are bounded by its size.
 
 MSGPACK_DEPTH: Final = 1024  # levels that msgpack's own reader takes
-# Bytes. In smaller documents false lengths can reserve too little to matter, and no nesting can
-# exceed the default limit.
-UNCHECKED_SIZE: Final = 256
 _AS_DATETIMES: Final = 3  # telegrad has timestamps of its own; other languages use msgpack's
-
-
-def is_small(size: int, limits: DecodeLimits) -> bool:
-    """Returns True if a document of so many bytes is within the limits, whatever its contents."""
-    return (
-        size <= UNCHECKED_SIZE
-        and size <= limits.depth
-        and size <= limits.elements
-        and size <= limits.document_bytes
-    )
 
 
 def _check(document: bytes, limits: DecodeLimits) -> None:
@@ -199,7 +193,7 @@ def unpack(
         Exception: Any error of msgpack for garbage, and any error of the functions above.
     """
     size = len(document)
-    if is_small(size, limits):
+    if size <= limits.unchecked_bytes:
         return msgpack.unpackb(
             document,
             ext_hook=extension,

@@ -379,7 +379,7 @@ def _is_plain_list(value: list[Any], plain: _Kinds = PLAIN) -> bool:
         items = chain.from_iterable(map(dict.values, value))
         keys = map(type, chain.from_iterable(value))
         return _STR.issuperset(keys) and plain.issuperset(map(type, items))
-    return _are_plain(value, plain)
+    return _are_plain_or_bytes(value, plain)
 
 
 def _is_plain_dict(value: dict[Any, Any], plain: _Kinds = PLAIN) -> bool:
@@ -391,10 +391,11 @@ def _is_plain_dict(value: dict[Any, Any], plain: _Kinds = PLAIN) -> bool:
     for each in value.values():
         kind = type(each)
         if kind is list:
-            flat = not each or _are_plain(each, plain)
+            flat = plain.issuperset(map(type, each)) or _are_plain_or_bytes(each, plain)
         elif kind is dict:
-            flat = not each or (
-                _are_plain(each.values(), plain) and _STR.issuperset(map(type, each))
+            inner = each.values()
+            flat = _STR.issuperset(map(type, each)) and (
+                plain.issuperset(map(type, inner)) or _are_plain_or_bytes(inner, plain)
             )
         else:
             flat = kind in plain or (kind is bytes and len(each) < array_types.BESIDE_BYTES)
@@ -403,10 +404,8 @@ def _is_plain_dict(value: dict[Any, Any], plain: _Kinds = PLAIN) -> bool:
     return True
 
 
-def _are_plain(values: Collection[Any], plain: _Kinds) -> bool:
+def _are_plain_or_bytes(values: Collection[Any], plain: _Kinds) -> bool:
     """Returns True if msgpack can pack all values: plain ones, and bytes that are not big."""
-    if plain.issuperset(map(type, values)):
-        return True
     return (plain | _BYTES).issuperset(map(type, values)) and all(
         type(value) is not bytes or len(value) < array_types.BESIDE_BYTES for value in values
     )

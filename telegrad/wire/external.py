@@ -11,7 +11,7 @@ import numpy as np
 
 from telegrad.arrays import is_cupy, octets_from_gpu, to_host
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.wire.document import DEFAULT_LIMITS, DecodeLimits, Refused, is_small, unpack
+from telegrad.wire.document import DEFAULT_LIMITS, DecodeLimits, Refused, unpack
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.memory import NO_MEMORY, SHADOW_BYTES, Memory, Shadow
 from telegrad.wire.registry import (
@@ -201,12 +201,12 @@ def rebuild_held(line: object, buffers: Sequence[Buffer], land: Land) -> Any:
 def _describe(external: Any, memory: Memory) -> tuple[str | Gpu, object, Sequence[Buffer]]:
     if type(external) is np.ndarray:
         return ("array", *describe_array(external, memory))
+    known = external_type(type(external))
+    if known is not None:
+        return (known.tag, *known.describe(external, memory))
     if is_cupy(external):
         return describe_gpu_array(external, memory)
-    known = external_type(type(external))
-    if known is None:
-        raise Refused(f"a {type(external).__qualname__} is no external")
-    return (known.tag, *known.describe(external, memory))
+    raise Refused(f"a {type(external).__qualname__} is no external")
 
 
 def rebuild(
@@ -234,7 +234,9 @@ def rebuild(
         if buffers:
             raise DecodeError(f"{len(buffers)} buffers and no externals")
         return []
-    lines = _lines(metadata, limits)
+    # Small ones are remembered, since arrays of one shape have equal metadata.
+    small = len(metadata) <= limits.unchecked_bytes
+    lines = _kept_lines(metadata) if small else _read_lines(metadata, limits)
     rebuilt: list[object] = []
     used = 0
     for index, (tag, meta, count) in enumerate(lines):
@@ -249,13 +251,6 @@ def rebuild(
     if used != len(buffers):
         raise DecodeError(f"externals of {used} buffers arrived with {len(buffers)}")
     return rebuilt
-
-
-def _lines(metadata: bytes, limits: DecodeLimits) -> Sequence[tuple[str, Any, int]]:
-    """Reads metadata; remembers small ones, since arrays of one shape have equal metadata."""
-    if is_small(len(metadata), limits):
-        return _kept_lines(metadata)
-    return _read_lines(metadata, limits)
 
 
 @lru_cache(KEPT_LINES)

@@ -200,7 +200,7 @@ class SimWorker:
 
     def on_message(self, peer: WorkerInfo, message: Message) -> None:
         if message.claims is not None:
-            if not self.machine.entered:
+            if self.machine.phase is Phase.IDLE:
                 self.enter([], peer, frozenset(dict(message.gradients)))
             self.perform(self.machine.begin(peer, message.claims, "begin"))
         if message.function is not None:
@@ -367,7 +367,7 @@ class Simulation:
             self.later(worker, record)
 
     def _expire(self, starter: SimWorker) -> None:
-        if starter.machine.entered and not self.ends:
+        if starter.machine.phase is not Phase.IDLE and not self.ends:
             cause = CallTimeoutError("the deadline passed")
             self.causes.append(cause)
             starter.perform(starter.machine.abort(cause, at_once=True))

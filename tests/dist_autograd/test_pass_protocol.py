@@ -103,7 +103,7 @@ def test_begin_and_the_first_gradient_leave_together() -> None:
 def test_an_answer_that_overtakes_its_begin_is_kept() -> None:
     callee = machine(B)
     assert callee.answer(A, [(1, (5,))], []) == []
-    assert not callee.entered
+    assert callee.phase is Phase.IDLE
     out = callee.enter(Cut({A: (1,)}, frozenset(), frozenset()))
     assert out == [protocol.Begin(A, (1,)), protocol.Feed((A, 1), (5,))]
 

@@ -16,7 +16,7 @@ from telegrad.transport.session.connection import Connection
 from telegrad.transport.session.stream import Stream
 from telegrad.transport.session.terms import Terms
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import NO_MEMORY, Envelope
 
 KEYS = (b"a" * 32, b"b" * 32)
 SMALL = bytes(90)  # an encoded call
@@ -34,7 +34,8 @@ class End:
         self.got: list[Envelope] = []
         self.turns = 0
         loop = SimpleNamespace(is_loop_thread=lambda: True, call_soon=lambda *_: None)
-        lanes = SimpleNamespace(taken=0, heard=lambda _: None, wake=lambda: None)
+        memory = lambda: NO_MEMORY  # noqa: E731
+        lanes = SimpleNamespace(taken=0, heard=lambda _: None, wake=lambda: None, memory=memory)
         terms = SimpleNamespace(
             limits=ConnectionLimits(),
             lost_after=1e9,

@@ -127,9 +127,10 @@ class Members:
 
     def lost(self, member: WorkerInfo) -> WorkerLostError | None:
         """Returns a fresh error where the member is lost; the eviction where this worker is."""
-        error = self._lost.get(member)
+        error = self._lost.get(member) if self._lost else None
         if error is None:
-            return self._replaced(member)
+            successor = self._by_name.get(member.name)
+            return None if successor is member else self._replaced(member, successor)
         if self._evicted is not None:
             return self.eviction()
         copy = fresh_copy(error)
@@ -163,9 +164,8 @@ class Members:
         forgotten = member.incarnation <= self._forgotten.get(member.name, -1)
         return known in self._lost and member not in self._lost and not forgotten
 
-    def _replaced(self, member: WorkerInfo) -> WorkerLostError | None:
+    def _replaced(self, member: WorkerInfo, successor: WorkerInfo | None) -> WorkerLostError | None:
         """Returns the loss of a member that was not heard of, but whose successor is here."""
-        successor = self._by_name.get(member.name)
         if successor is None or not _is_older(member, successor):
             return None
         reason = f"incarnation {successor.incarnation} has taken its place"

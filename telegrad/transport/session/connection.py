@@ -31,11 +31,9 @@ from telegrad.transport.session.terms import Moved, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     LENT_BYTES,
-    NO_MEMORY,
     Envelope,
     Goodbye,
     Heartbeat,
-    Memory,
     pack_frame,
     unpack_frame,
 )
@@ -135,7 +133,9 @@ class Connection:
             size = buffer.nbytes if type(buffer) is memoryview else len(buffer)
             big = big or size > LENT_BYTES
         if big and envelope.staged is None and not self._terms.loop.is_loop_thread():
-            envelope = self.memory().stage(envelope)  # the loop copies no big part
+            stream = self.stream
+            if stream is not None:
+                envelope = stream.memory.stage(envelope)  # the loop copies no big part
         session = self.session
         with self.lock:
             if self._loss is not None or self._left:
@@ -217,11 +217,6 @@ class Connection:
             return (
                 self._moved_before + now + Moved(envelopes_sent=sent, envelopes_received=received)
             )
-
-    def memory(self) -> Memory:
-        """Returns the memory that the peer shares."""
-        stream = self.stream
-        return NO_MEMORY if stream is None else stream.memory()
 
     def _refusal(self) -> WorkerLostError:
         """Returns the error for a post that is refused. Holds the lock."""

@@ -622,7 +622,8 @@ class Exchange:
     def memory(self, peer: WorkerInfo) -> Memory:
         """Returns the memory that a peer shares with this worker, for what is posted to it next."""
         carriers = self._peers.find(peer, False)
-        return NO_MEMORY if carriers is None else carriers.connection.memory()
+        stream = None if carriers is None else carriers.connection.stream
+        return NO_MEMORY if stream is None else stream.memory
 
     def unconnected(self, peer: WorkerInfo) -> str:
         """Returns the reason, in words, why no connection to a peer is up; empty if one is up."""

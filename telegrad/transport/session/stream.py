@@ -40,6 +40,7 @@ class Stream:
 
     Attributes:
         channels: The lenders and the lanes.
+        memory: The memory in which values that go to the peer next may be put.
         messages_taken: Messages that came; this and the next two are written by the reading thread.
         bytes_taken: The bytes of those messages.
         frames_taken: Those of the messages that were frames and were taken.
@@ -65,6 +66,7 @@ class Stream:
         self.preamble = preamble
         self.lenders = lenders
         self.channels: tuple[Channel, ...] = (*lenders, lanes)
+        self.memory: Memory = self.channels[0].memory()
         self.messages_taken = self.bytes_taken = self.frames_taken = 0
         self.messages_sent = self.bytes_sent = 0
         self.news_due = False
@@ -92,10 +94,6 @@ class Stream:
             raise DecodeError("a frame speaks of shared memory on a stream that has none")
         for channel in self.lenders:
             channel.read(frame)
-
-    def memory(self) -> Memory:
-        """Returns the memory in which values that go to the peer next may be put."""
-        return self.channels[0].memory()
 
     def moved(self) -> Moved:
         """Returns the totals of its frames, and of the parts that its channels lent."""
