@@ -361,7 +361,9 @@ class Container:
                 self._close(dropped, None, worker, error)  # all workers see the loss themselves
         if lowest > 1:
             released = make_context_id(self.agent.info.incarnation, lowest - 1)
-            self._tell(self.agent.members.living(), ReleaseMessage(released, lowest))
+            living = self.agent.members.living()
+            others = [each for each in living if each != self.agent.info]
+            self._tell(others, ReleaseMessage(released, lowest))
 
     def _give_up(self, error: BaseException) -> None:
         """Gives up all passes here: this worker leaves at once, or was evicted."""
@@ -369,7 +371,7 @@ class Container:
             runners = self._runners()
         for runner in runners:
             if runner.waiting:
-                self.agent.pool.submit(runner.give_up, error)
+                self.agent.pool.submit(partial(runner.abort, error, at_once=True))
 
     def _runners(self) -> list[PassRunner]:
         """Returns all passes; under the lock, so that none is just moving into `_ending`."""
@@ -408,7 +410,7 @@ class Container:
         context, touched = dropped.context, dropped.touched
         for runner in dropped.passes:
             if runner.running:
-                runner.abort_if_running(cause or ContextError(self.absence(context.id)))
+                runner.abort(cause or ContextError(self.absence(context.id)))
         if lowest is None:
             return
         for peer in touched.values():
@@ -417,15 +419,14 @@ class Container:
             touched |= {each.incarnation: each for each in self.agent.members.living()}
         if told_by is not None:
             touched.pop(told_by.incarnation, None)
+        touched.pop(self.agent.info.incarnation, None)
         self._tell(touched.values(), ReleaseMessage(context.id, lowest))
 
     def _tell(self, peers: Collection[WorkerInfo], message: ReleaseMessage) -> None:
-        me = self.agent.info.incarnation
-        others = [peer for peer in peers if peer.incarnation != me]
-        if not others:
+        if not peers:
             return
         body = message.to_wire()
-        for peer in others:
+        for peer in peers:
             with suppress(WorkerLostError, UnknownWorkerError):
                 self.agent.messages.post(peer, RELEASE, body, rides=True)
                 self._riding[peer.incarnation] = peer

@@ -66,12 +66,12 @@ class Context:
     All methods may be called from any thread.
 
     Args:
-        context_id: Its id.
+        context_id: The id of the context.
         introducer: The peer whose message named it here first; None at its creator.
 
     Attributes:
-        id: Its id.
-        introducer: The same.
+        id: The id of the context.
+        introducer: The peer that named it here first, or None.
         opened: How much of it each peer, by incarnation, has opened here: the context itself, and
             passes. The container's lock guards it.
     """
@@ -102,13 +102,13 @@ class Context:
     def record_send(self, function: SendFunction) -> None:
         """Records the function of a message to a peer."""
         with self._lock:
-            self._sends[function.peer, function.message] = function
+            self._sends[function.peer.incarnation, function.message] = function
 
     def record_receive(self, function: RecvFunction) -> None:
         """Records the function of a message from a peer."""
         with self._lock:
             if not self._released:
-                self._receives[function.peer, function.message] = function
+                self._receives[function.peer.incarnation, function.message] = function
 
     def remove_send(self, key: FunctionKey) -> None:
         """Removes a send whose message certainly was not delivered."""

@@ -8,7 +8,7 @@ sender's graph                                         receiver's graph
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -53,10 +53,16 @@ __all__ = [
 class SendFunction(Node):
     """The node of one sent message, at which gradients enter this worker's graph.
 
-    Attributes:
+    Args:
+        tensors: The Tensors that were sent in the message, in this order; it stands above them.
         context_id: The autograd context of the message.
         peer: The worker that receives the message.
         message: The autograd message id; with sender and receiver it names the pair.
+
+    Attributes:
+        context_id: The autograd context.
+        peer: The receiver.
+        message: The message id.
         devices: The devices of the sent Tensors. A receiver without a GPU sends gradients from its
             host memory.
     """
@@ -64,43 +70,30 @@ class SendFunction(Node):
     __slots__ = ("context_id", "devices", "message", "peer")
 
     def __init__(
-        self,
-        edges: Iterable[Edge | None],
-        *,
-        context_id: int,
-        peer: WorkerInfo,
-        message: int,
-        devices: Sequence[str],
+        self, tensors: Collection[Tensor], *, context_id: int, peer: WorkerInfo, message: int
     ) -> None:
+        edges: list[Edge | None] = []
+        devices: list[str] = []
+        made: list[Place] = []
+        for each in tensors:
+            edge, array = edge_of(each), each.data
+            edges.append(edge)
+            if type(array) is np.ndarray:
+                devices.append(CPU)
+                continue
+            devices.append(each.device)
+            if (place := current_place(array)) is not None:
+                known = None if edge is None else getattr(edge[0], "_made_on", None)
+                made += known or [place]
         self.edges = tuple(edges)
-        self.num_outputs = len(self.edges)
+        self.num_outputs = len(edges)
         self._hooks = None
         self.context_id = context_id
         self.peer = peer
         self.message = message
         self.devices = tuple(devices)
-
-    @staticmethod
-    def of(
-        tensors: Collection[Tensor], *, context_id: int, peer: WorkerInfo, message: int
-    ) -> SendFunction:
-        """Returns the send function above tensors that were sent in one message, in this order."""
-        edges: list[Edge | None] = []
-        devices: list[str] = []
-        made: list[Place] = []
-        for each in tensors:
-            edge, device = edge_of(each), each.device
-            edges.append(edge)
-            devices.append(device)
-            if device != CPU and (place := current_place(each.data)) is not None:
-                known = None if edge is None else getattr(edge[0], "_made_on", None)
-                made += known or [place]
-        function = SendFunction(
-            edges, context_id=context_id, peer=peer, message=message, devices=devices
-        )
         if made:
-            function._made_on = tuple(made)
-        return function
+            self._made_on = tuple(made)
 
     @property
     def name(self) -> str:

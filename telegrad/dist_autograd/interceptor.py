@@ -77,7 +77,9 @@ class AutogradInterceptor(Interceptor):
         state = self._state_of(message)
         if state is PLAIN and not message.externals:
             return
-        context = self._touch(state, message)
+        context = None if state.context_id is None else self._container.get(state.context_id)
+        if context is not None and not context.touch(message.peer):
+            context = None  # released meanwhile
         sent: list[int] = []
         if state.grad and message.externals:
             needing = {
@@ -90,7 +92,7 @@ class AutogradInterceptor(Interceptor):
             elif needing and context is not None:
                 number = self._container.new_message()
                 context.record_send(
-                    SendFunction.of(
+                    SendFunction(
                         needing.values(), context_id=context.id, peer=message.peer, message=number
                     )
                 )
@@ -124,7 +126,7 @@ class AutogradInterceptor(Interceptor):
         context = self._container.get(context_id) if context_id is not None else None
         if context is None or not sent:
             return
-        key = (message.peer, sent[0])
+        key = (message.peer.incarnation, sent[0])
         if message.externals:  # an outgoing message: it carries at least one Tensor
             context.remove_send(key)
         else:
@@ -145,14 +147,6 @@ class AutogradInterceptor(Interceptor):
         state = _CallState(context_id, grad)
         message.call.state[NAME] = state
         return state
-
-    def _touch(self, state: _CallState, message: Message) -> Context | None:
-        if state.context_id is None:
-            return None
-        context = self._container.get(state.context_id)
-        if context is None or not context.touch(message.peer):
-            return None  # released meanwhile
-        return context
 
     def _serve(
         self, message: Message, context_id: ContextId | None, grad: bool, context: Context | None

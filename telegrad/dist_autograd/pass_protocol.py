@@ -35,14 +35,13 @@ Nothing here uses a clock, a thread or a socket. The events of one machine come 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from types import MappingProxyType
 from typing import Final, Generic, TypeAlias, TypeVar, final
 
 from telegrad.errors import AutogradError
-from telegrad.types import WorkerInfo
 
 __all__ = [
     "Abort",
@@ -56,13 +55,17 @@ __all__ = [
     "Feed",
     "FunctionKey",
     "PassProtocol",
+    "Peer",
     "Phase",
     "Reply",
 ]
 
 G = TypeVar("G")  # the gradients of one function, one slot per Tensor that was sent
 
-FunctionKey: TypeAlias = tuple[WorkerInfo, int]
+Peer: TypeAlias = int
+"""A worker, by its incarnation: no other has it, and Python hashes it without a call."""
+
+FunctionKey: TypeAlias = tuple[Peer, int]
 """A send or recv function at one worker: the peer, and the message id that the sender gave it."""
 
 
@@ -77,10 +80,10 @@ class Cut:
         lost: Peers known to be lost, each with the error to raise for it.
     """
 
-    sends: Mapping[WorkerInfo, Sequence[int]]
+    sends: Mapping[Peer, Sequence[int]]
     receives: frozenset[FunctionKey]
     reached: frozenset[FunctionKey]
-    lost: Mapping[WorkerInfo, BaseException] = field(default_factory=dict)
+    lost: Mapping[Peer, BaseException] = field(default_factory=dict)
 
 
 _NOTHING: Final = Cut(MappingProxyType({}), frozenset(), frozenset(), MappingProxyType({}))
@@ -94,7 +97,7 @@ _NOTHING: Final = Cut(MappingProxyType({}), frozenset(), frozenset(), MappingPro
 class Begin:
     """To a peer: the pass began, and these sends of mine to you are claims. Expects a reply."""
 
-    peer: WorkerInfo
+    peer: Peer
     claims: tuple[int, ...]
 
 
@@ -103,7 +106,7 @@ class Begin:
 class Reply:
     """To a peer: the reply to its begin; it carries a cause if the pass was aborted here."""
 
-    peer: WorkerInfo
+    peer: Peer
     request: object
     cause: BaseException | None
 
@@ -113,7 +116,7 @@ class Reply:
 class Answer(Generic[G]):
     """To a peer: answers to its own sends: gradients by message id, and a list of nones."""
 
-    peer: WorkerInfo
+    peer: Peer
     gradients: tuple[tuple[int, G], ...]
     nones: tuple[int, ...]
 
@@ -123,7 +126,7 @@ class Answer(Generic[G]):
 class Abort:
     """To a peer: a request to end the pass with this cause. To the starter: the wish to do so."""
 
-    peer: WorkerInfo
+    peer: Peer
     cause: BaseException
 
 
@@ -132,7 +135,7 @@ class Abort:
 class Confirm:
     """To a peer: the reply to its abort."""
 
-    peer: WorkerInfo
+    peer: Peer
     request: object
 
 
@@ -184,30 +187,31 @@ class PassProtocol(Generic[G]):
     Args:
         me: This worker.
         starter: The worker on which backward was called; it alone decides how the pass ended.
+        name_of: Returns the name of a peer for errors.
     """
 
-    def __init__(self, me: WorkerInfo, starter: WorkerInfo) -> None:
+    def __init__(self, me: Peer, starter: Peer, name_of: Callable[[Peer], str] = str) -> None:
+        self._name_of = name_of
         self.me = me
         self.starter = starter
-        self._starts = me == starter
         self.phase = Phase.IDLE
         self.cause: BaseException | None = None
         self._cut = _NOTHING
-        self._parent: tuple[WorkerInfo, object] | None = None
+        self._parent: tuple[Peer, object] | None = None
         self._ended = False  # the first begin was replied to; at the starter: End was returned
         self._finished = False  # the local graph has nothing left to do
-        self._early: list[tuple[WorkerInfo, tuple[tuple[int, G], ...], tuple[int, ...]]] = []
+        self._early: list[tuple[Peer, tuple[tuple[int, G], ...], tuple[int, ...]]] = []
         self._unanswered: set[FunctionKey] = set()  # my sends that wait for their answer
-        self._unbegun: set[WorkerInfo] = set()  # peers whose reply to my begin is missing
-        self._engaged: set[WorkerInfo] = set()  # peers that began with me, or I with them
+        self._unbegun: set[Peer] = set()  # peers whose reply to my begin is missing
+        self._engaged: set[Peer] = set()  # peers that began with me, or I with them
         # My receives that are reached. Open: not resolved yet; True if a claim on it has come.
         # Resolved: True if a gradient came to it.
         self._open: dict[FunctionKey, bool] = {}
         self._resolved: dict[FunctionKey, bool] = {}
-        self._gone: set[WorkerInfo] = set()
-        self._told: set[WorkerInfo] = set()  # peers that were sent an abort
-        self._unconfirmed: set[WorkerInfo] = set()  # those of them that have not replied to it
-        self._aborter: tuple[WorkerInfo, object] | None = None  # its abort waits for mine
+        self._gone: set[Peer] = set()
+        self._told: set[Peer] = set()  # peers that were sent an abort
+        self._unconfirmed: set[Peer] = set()  # those of them that have not replied to it
+        self._aborter: tuple[Peer, object] | None = None  # its abort waits for mine
 
     @property
     def unanswered(self) -> frozenset[FunctionKey]:
@@ -215,12 +219,12 @@ class PassProtocol(Generic[G]):
         return frozenset(self._unanswered)
 
     @property
-    def unbegun(self) -> frozenset[WorkerInfo]:
+    def unbegun(self) -> frozenset[Peer]:
         """The peers whose reply to this worker's begin is missing, for messages."""
         return frozenset(self._unbegun)
 
     @property
-    def awaited(self) -> WorkerInfo | None:
+    def awaited(self) -> Peer | None:
         """One of the peers whose reply to this worker's begin is missing; None if there is none."""
         for peer in self._unbegun:
             return peer
@@ -229,7 +233,7 @@ class PassProtocol(Generic[G]):
     # Events. Each returns the actions to carry out, in this order.
 
     def enter(
-        self, cut: Cut, begun_by: WorkerInfo | None = None, answered: frozenset[int] = frozenset()
+        self, cut: Cut, begun_by: Peer | None = None, answered: frozenset[int] = frozenset()
     ) -> list[Action[G]]:
         """Fixes the cut: before the first begin is handled, or in order to start the pass.
 
@@ -273,7 +277,7 @@ class PassProtocol(Generic[G]):
             self._settle(out)
         return out
 
-    def begin(self, peer: WorkerInfo, claims: Iterable[int], request: object) -> list[Action[G]]:
+    def begin(self, peer: Peer, claims: Iterable[int], request: object) -> list[Action[G]]:
         """Handles a peer's begin; the reply must name `request`."""
         out: list[Action[G]] = []
         assert self.phase is not Phase.IDLE, "the cut is fixed before a begin is handled"
@@ -281,7 +285,7 @@ class PassProtocol(Generic[G]):
         if self.phase is Phase.ABORTED:
             out.append(Reply(peer, request, self.cause))
             return out
-        if self._parent is None and not self._starts:
+        if self._parent is None and self.me != self.starter:
             self._parent = (peer, request)
         else:
             out.append(Reply(peer, request, None))
@@ -299,7 +303,7 @@ class PassProtocol(Generic[G]):
         return out
 
     def answer(
-        self, peer: WorkerInfo, gradients: Iterable[tuple[int, G]], nones: Iterable[int]
+        self, peer: Peer, gradients: Iterable[tuple[int, G]], nones: Iterable[int]
     ) -> list[Action[G]]:
         """Takes a peer's answers to sends of this worker.
 
@@ -317,7 +321,7 @@ class PassProtocol(Generic[G]):
     def resolve(self, answers: Iterable[tuple[FunctionKey, G | None]]) -> list[Action[G]]:
         """Takes what the local graph computed for these receives: a gradient each, or none."""
         out: list[Action[G]] = []
-        nones: dict[WorkerInfo, list[int]] = {}
+        nones: dict[Peer, list[int]] = {}
         for key, gradient in answers:
             if self.phase is Phase.ABORTED:
                 break
@@ -347,7 +351,7 @@ class PassProtocol(Generic[G]):
             self._settle(out)
         return out
 
-    def begun(self, peer: WorkerInfo, cause: BaseException | None = None) -> list[Action[G]]:
+    def begun(self, peer: Peer, cause: BaseException | None = None) -> list[Action[G]]:
         """Takes a peer's reply to this worker's begin; a cause says that the peer aborted."""
         out: list[Action[G]] = []
         self._unbegun.discard(peer)
@@ -356,7 +360,7 @@ class PassProtocol(Generic[G]):
         self._settle(out)
         return out
 
-    def lost(self, peer: WorkerInfo, cause: BaseException) -> list[Action[G]]:
+    def lost(self, peer: Peer, cause: BaseException) -> list[Action[G]]:
         """Records that a peer is lost for good."""
         out: list[Action[G]] = []
         self._gone.add(peer)
@@ -364,7 +368,7 @@ class PassProtocol(Generic[G]):
         self._unconfirmed.discard(peer)
         if peer == self.starter or (self.phase is Phase.ACTIVE and peer in self._engaged):
             self._abort(cause, peer, out)
-        elif self.phase is Phase.DONE and peer in self._engaged and not self._starts:
+        elif self.phase is Phase.DONE and peer in self._engaged and self.me != self.starter:
             # This worker's part is over, but the pass perhaps is not, and it may be that no other
             # worker knows this one. The starter decides, and tells this one if it aborted.
             self._tell(self.starter, cause, out)
@@ -374,7 +378,7 @@ class PassProtocol(Generic[G]):
     def abort(
         self,
         cause: BaseException,
-        source: tuple[WorkerInfo, object] | None = None,
+        source: tuple[Peer, object] | None = None,
         *,
         at_once: bool = False,
     ) -> list[Action[G]]:
@@ -389,7 +393,7 @@ class PassProtocol(Generic[G]):
         peer = None if source is None else source[0]
         aborted_before = self.phase is Phase.ABORTED
         self._abort(cause, peer, out)
-        if self._starts and peer is not None and self.phase is Phase.ABORTED:
+        if self.me == self.starter and peer is not None and self.phase is Phase.ABORTED:
             assert self.cause is not None
             self._tell(peer, self.cause, out)  # it may only have reported a loss
         if at_once:
@@ -399,14 +403,14 @@ class PassProtocol(Generic[G]):
             # Only the starter waits for its own aborts. A peer that merely reported a loss waits
             # for the starter's confirmation; waiting for that peer in turn would be a cycle.
             aborts = self.phase is Phase.ABORTED and not aborted_before
-            if self._starts or not aborts:
+            if self.me == self.starter or not aborts:
                 out.append(Confirm(*source))
             else:
                 self._aborter = source
         self._settle(out)
         return out
 
-    def confirmed(self, peer: WorkerInfo) -> list[Action[G]]:
+    def confirmed(self, peer: Peer) -> list[Action[G]]:
         """Takes a peer's reply to this worker's abort."""
         out: list[Action[G]] = []
         self._unconfirmed.discard(peer)
@@ -417,7 +421,7 @@ class PassProtocol(Generic[G]):
 
     def _take(
         self,
-        peer: WorkerInfo,
+        peer: Peer,
         gradients: Iterable[tuple[int, G]],
         nones: Iterable[int],
         out: list[Action[G]],
@@ -432,15 +436,15 @@ class PassProtocol(Generic[G]):
             elif gradient is not None:
                 self._abort(
                     AutogradError(
-                        f"{peer.name} answered message {number} with a gradient, "
+                        f"{self._name_of(peer)} answered message {number} with a gradient, "
                         "but no send function here waits for it"
                     ),
                     None,
                     out,
                 )
 
-    def _abort(self, cause: BaseException, source: WorkerInfo | None, out: list[Action[G]]) -> None:
-        if self.phase is Phase.ABORTED or (self.phase is Phase.DONE and self._starts):
+    def _abort(self, cause: BaseException, source: Peer | None, out: list[Action[G]]) -> None:
+        if self.phase is Phase.ABORTED or (self.phase is Phase.DONE and self.me == self.starter):
             return
         self.phase = Phase.ABORTED
         self.cause = cause
@@ -451,10 +455,10 @@ class PassProtocol(Generic[G]):
         audience = self._engaged | {self.starter}
         if self._parent is not None:
             audience.add(self._parent[0])
-        for peer in sorted(audience - {source}, key=lambda worker: worker.name):
+        for peer in sorted(audience - {source}):
             self._tell(peer, cause, out)
 
-    def _tell(self, peer: WorkerInfo, cause: BaseException, out: list[Action[G]]) -> None:
+    def _tell(self, peer: Peer, cause: BaseException, out: list[Action[G]]) -> None:
         if peer == self.me or peer in self._told:
             return
         if peer not in self._gone and peer not in self._cut.lost:
@@ -476,7 +480,7 @@ class PassProtocol(Generic[G]):
         if self.phase is Phase.ACTIVE and self._finished and not self._unanswered:
             self.phase = Phase.DONE
         if self.phase is Phase.DONE or self.phase is Phase.ABORTED:
-            if self._starts:
+            if self.me == self.starter:
                 out.append(End(self.cause))
             elif self._parent is not None:
                 out.append(Reply(*self._parent, self.cause))

@@ -60,6 +60,7 @@ from telegrad.dist_autograd.pass_protocol import (
     Cut,
     FunctionKey,
     PassProtocol,
+    Peer,
     Phase,
     Reply,
 )
@@ -132,7 +133,7 @@ def record_sent(
         return
     number = new_message()
     context.record_send(
-        SendFunction.of(needing.values(), context_id=context.id, peer=peer, message=number)
+        SendFunction(needing.values(), context_id=context.id, peer=peer, message=number)
     )
     message.function, message.slots = number, tuple(needing)
 
@@ -200,7 +201,7 @@ class PassRunner:
         desk: The dispatcher of messages, here of replies, to threads.
 
     Attributes:
-        ended: The future completed at the starter when the pass has ended everywhere.
+        ended: At the starter alone, the future completed when the pass has ended everywhere.
         gradients: The gradients of this worker's leaves; valid once this is `done`.
     """
 
@@ -214,10 +215,12 @@ class PassRunner:
     ) -> None:
         self.id = pass_id
         starts = pass_id.incarnation == agent.info.incarnation
-        self._starter = agent.info if starts else pass_id.starter
+        starter = agent.info if starts else pass_id.starter
+        self._peers = {starter.incarnation: starter}  # by incarnation, as the protocol knows them
         self.gradients = PassGradients(context.ended_passes)
-        label = f"backward of context {context.id}"
-        self.ended: Future[None] = new_future(agent.pool.submit, label)
+        if starts:
+            label = f"backward of context {context.id}"
+            self.ended: Future[None] = new_future(agent.pool.submit, label)
         self._agent = agent
         self._context = context
         self._new_message = new_message
@@ -226,7 +229,9 @@ class PassRunner:
         # At the starter of a pass that keeps no gradients: the wanted edges, and their gradients.
         self._wanted: tuple[Edge, ...] = ()
         self._captured: MutableMapping[Edge, Gradient] = {}
-        self._protocol: PassProtocol[Gradients] = PassProtocol(agent.info, self._starter)
+        self._protocol: PassProtocol[Gradients] = PassProtocol(
+            agent.info.incarnation, starter.incarnation, lambda peer: self._peers[peer].name
+        )
         self._events: deque[Event] = deque()
         self._working = threading.Lock()
         self._functions: Functions | None = None
@@ -234,7 +239,7 @@ class PassRunner:
         self._fed = False  # the graph may have ready nodes
         self._finishing = False  # the graph is done, the hooks' work at the end is not
         self._nones: deque[FunctionKey] = deque()  # receives that only none reached
-        self._outgoing: dict[WorkerInfo, PassMessage] = {}  # sent at the end of the work
+        self._outgoing: dict[Peer, PassMessage] = {}  # sent at the end of the work
 
     @property
     def done(self) -> bool:
@@ -278,11 +283,18 @@ class PassRunner:
         *,
         at_once: bool = False,
     ) -> None:
-        """Aborts the pass because of an error at this worker, or at the request of a peer."""
+        """Aborts the pass because of an error at this worker, or at the request of a peer.
+
+        Args:
+            cause: The error that ends the pass.
+            source: The peer and the message in which it requests the abort.
+            at_once: True if this worker waits for no other: it leaves, or was evicted.
+        """
         task = self._task
-        if task is not None and (source is None or self._starter != self._agent.info):
+        starts = self.id.incarnation == self._agent.info.incarnation
+        if task is not None and (source is None or not starts):
             task.abort()  # no further rule starts, in whatever thread the task runs
-        self._handle(lambda: self._protocol.abort(cause, source, at_once=at_once))
+        self._handle(partial(self._abort, cause, source, at_once=at_once))
 
     def work(self) -> None:
         """Works on the graph until it is dry, and sends the collected messages."""
@@ -300,7 +312,7 @@ class PassRunner:
     def late_workers(self) -> list[str]:
         """Returns the names of the workers that this one waits for."""
         late = {peer for peer, _ in self._protocol.unanswered} | self._protocol.unbegun
-        return sorted(peer.name for peer in late)
+        return sorted(self._peers[peer].name for peer in late)
 
     def missing(self) -> str:
         """Returns in words what this worker waits for."""
@@ -310,18 +322,9 @@ class PassRunner:
             return f"while worker {self._agent.info.name!r} {doing}"
         return f"waiting for {', '.join(map(repr, late))}"
 
-    def abort_if_running(self, cause: BaseException) -> None:
-        """Aborts the pass unless its part here has ended."""
-        if self.running:
-            self.abort(cause)
-
-    def give_up(self, error: BaseException) -> None:
-        """Ends the pass here without a wait for others: this worker leaves, or was evicted."""
-        self.abort(error, at_once=True)
-
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Handles the loss of a worker."""
-        self._handle(lambda: self._protocol.lost(peer, error))
+        self._handle(lambda: self._protocol.lost(self._known(peer), error))
 
     # One thread at a time.
 
@@ -353,14 +356,26 @@ class PassRunner:
                 return True
         return False
 
+    def _known(self, worker: WorkerInfo) -> Peer:
+        """Returns a worker as the protocol knows it."""
+        self._peers[worker.incarnation] = worker
+        return worker.incarnation
+
+    def _abort(
+        self, cause: BaseException, source: tuple[WorkerInfo, Envelope] | None, *, at_once: bool
+    ) -> list[Action[Gradients]]:
+        told = None if source is None else (self._known(source[0]), source[1])
+        return self._protocol.abort(cause, told, at_once=at_once)
+
     def _failed(self, error: BaseException) -> list[Action[Gradients]]:
         note_origin(error, self._agent.info.name, self._context.id)
         return self._protocol.abort(error)
 
     def _hear(
-        self, peer: WorkerInfo, message: PassMessage, home: Place | None
+        self, sender: WorkerInfo, message: PassMessage, home: Place | None
     ) -> list[Action[Gradients]]:
         actions: list[Action[Gradients]] = []
+        peer = self._known(sender)
         gradients = message.gradients
         if message.mode is not None:
             if self._protocol.phase is Phase.IDLE:
@@ -374,7 +389,7 @@ class PassRunner:
             self._task.streams.lend(home, gradients)
         if gradients or message.nones:
             if message.function:
-                gradients = record_received(self._context, peer, message)
+                gradients = record_received(self._context, sender, message)
             actions += self._protocol.answer(peer, gradients, message.nones)
         if message.begun:  # last: it says that all answers are there
             actions += self._protocol.begun(peer, message.cause)
@@ -466,7 +481,7 @@ class PassRunner:
         if functions is None:
             return  # aborted meanwhile
         assert isinstance(sink, RecvFunction), sink
-        key = (sink.peer, sink.message)
+        key = (sink.peer.incarnation, sink.message)
         if functions.receives.get(key) is not sink:
             if gradients is not None:
                 raise _mismatch(sink, self._context.id)
@@ -475,10 +490,10 @@ class PassRunner:
         else:
             self._queue(partial(self._protocol.resolve, [(key, gradients)]))
 
-    def _lost(self, peers: set[WorkerInfo]) -> dict[WorkerInfo, WorkerLostError]:
+    def _lost(self) -> dict[Peer, WorkerLostError]:
         lost, agent = {}, self._agent
-        for peer in peers:
-            error = agent.members.lost(peer) if peer.incarnation != agent.info.incarnation else None
+        for peer, worker in self._peers.items():
+            error = agent.members.lost(worker) if peer != agent.info.incarnation else None
             if error is not None:
                 lost[peer] = error
         return lost
@@ -490,7 +505,7 @@ class PassRunner:
     def _enter(
         self,
         roots: Sequence[tuple[Edge, Gradient]],
-        begun_by: WorkerInfo | None = None,
+        begun_by: Peer | None = None,
         answered: frozenset[int] = frozenset(),
     ) -> list[Action[Gradients]]:
         functions = self._context.functions()
@@ -505,17 +520,18 @@ class PassRunner:
         )
         self._functions, self._task, self._fed = functions, task, True
         self.gradients.streams = task.streams
-        sends: dict[WorkerInfo, list[int]] = {}
-        for peer, number in functions.sends:
+        sends: dict[Peer, list[int]] = {}
+        for (peer, number), send in functions.sends.items():
+            self._peers[peer] = send.peer
             sends.setdefault(peer, []).append(number)
-        receives, peers = frozenset(functions.receives), {self._starter, *sends}
+        receives = frozenset(functions.receives)
         unreached: list[FunctionKey] = []
         for key, node in functions.receives.items():
-            peers.add(key[0])
+            self._peers[key[0]] = node.peer
             if not task.reaches(node):
                 unreached.append(key)
         reached = receives.difference(unreached)
-        cut = Cut(sends, receives, reached, self._lost(peers))
+        cut = Cut(sends, receives, reached, self._lost())
         return self._protocol.enter(cut, begun_by, answered)
 
     # Actions.
@@ -537,10 +553,10 @@ class PassRunner:
                     with suppress(
                         WorkerLostError, UnknownWorkerError
                     ):  # the agent tells of it, too
-                        self._abort_at(peer, cause)
+                        self._abort_at(self._peers[peer], cause)
                 case protocol.Confirm(peer, request):
                     assert isinstance(request, Envelope)
-                    self._agent.messages.reply(peer, request)
+                    self._agent.messages.reply(self._peers[peer], request)
                 case _:
                     self._say(action)
 
@@ -571,7 +587,7 @@ class PassRunner:
             if not (task is None or task.dry):
                 self._send(peer)
         elif isinstance(action, Begin):
-            self._context.touch(peer)
+            self._context.touch(self._peers[peer])
             message.mode, message.claims = self._mode, action.claims
         else:
             message.begun, message.cause = True, action.cause
@@ -581,13 +597,13 @@ class PassRunner:
             self._send(next(iter(self._outgoing)))
         return []
 
-    def _send(self, peer: WorkerInfo) -> None:
-        message = self._outgoing.pop(peer)
+    def _send(self, peer: Peer) -> None:
+        message, to = self._outgoing.pop(peer), self._peers[peer]
         try:
             if self._mode.create and message.gradients:
-                record_sent(self._context, peer, message, self._new_message)
+                record_sent(self._context, to, message, self._new_message)
             with self.gradients.in_order():  # another thread may have computed them
-                self._agent.messages.post(peer, PASS, message.to_wire())
+                self._agent.messages.post(to, PASS, message.to_wire())
         except (WorkerLostError, UnknownWorkerError) as error:
             self._events.append(partial(self._protocol.lost, peer, error))
         except BaseException as error:
@@ -605,9 +621,9 @@ class PassRunner:
         def read() -> PassRunner:
             error = future.exception()
             if isinstance(error, WorkerLostError):
-                self._queue(partial(self._protocol.lost, peer, error))
+                self._queue(partial(self._protocol.lost, peer.incarnation, error))
             else:
-                self._queue(partial(self._protocol.confirmed, peer))
+                self._queue(partial(self._protocol.confirmed, peer.incarnation))
             return self
 
         abort = AbortMessage(self._context.id, self.id, cause)

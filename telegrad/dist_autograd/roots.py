@@ -241,6 +241,6 @@ class RemoteRoots:
             graph_root(root)  # raises if the value cannot be a root for another reason
         context, message = self._container.find(context_id), self._container.new_message()
         context.touch(caller)
-        function = SendFunction.of([root], context_id=context_id, peer=caller, message=message)
+        function = SendFunction([root], context_id=context_id, peer=caller, message=message)
         context.record_send(function)
         return message, root.shape, root.dtype

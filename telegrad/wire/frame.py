@@ -150,7 +150,7 @@ def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[
     """
     fields = ENVELOPE_BYTES
     if envelope.headers:
-        fields += sum([len(name) + len(value) for name, value in envelope.headers.items()])
+        fields += sum(map(len, envelope.headers)) + sum(map(len, envelope.headers.values()))
     total, buffers = len(envelope.document) + len(envelope.externals), envelope.buffers
     if not buffers:  # most have none
         if total <= INLINE_BYTES:

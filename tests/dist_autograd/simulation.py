@@ -15,9 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from telegrad.dist_autograd import pass_protocol as protocol
-from telegrad.dist_autograd.pass_protocol import Cut, FunctionKey, PassProtocol, Phase
+from telegrad.dist_autograd.pass_protocol import Cut, FunctionKey, PassProtocol, Peer, Phase
 from telegrad.errors import AutogradError, CallTimeoutError, WorkerLostError
-from telegrad.types import WorkerInfo
 from tests.dist_autograd.simulated_programs import (
     PRIME,
     Program,
@@ -126,12 +125,12 @@ class SimWorker:
         self.machine: PassProtocol[Slots] = PassProtocol(self.info, starter)
         self.graph: LocalGraph | None = None
         self.gradients: dict[SimNode, int] | None = None
-        self.lost: dict[WorkerInfo, BaseException] = {}
+        self.lost: dict[Peer, BaseException] = {}
         self.fed: Counter[FunctionKey] = Counter()
         self.claims: set[FunctionKey] = set()
         self.replies = 0
         self.begins = 0
-        self.said: dict[WorkerInfo, Message] = {}  # what waits to be sent to a peer
+        self.said: dict[Peer, Message] = {}  # what waits to be sent to a peer
         self.asked: set[int] = set()  # at the starter: owners of roots that have not answered
         self.given_up = False
 
@@ -184,7 +183,7 @@ class SimWorker:
         self.recorded.append(node)
         return node
 
-    def say(self, peer: WorkerInfo) -> Message:
+    def say(self, peer: Peer) -> Message:
         """Returns the message to fill, which leaves later: together with what comes meanwhile."""
         message = self.said.get(peer)
         if message is None:
@@ -192,13 +191,13 @@ class SimWorker:
             self.simulation.later(self, lambda: self.send_said(peer))
         return message
 
-    def send_said(self, peer: WorkerInfo) -> None:
+    def send_said(self, peer: Peer) -> None:
         message = self.said.pop(peer)
         if self.simulation.program.creates and message.gradients:
             message.function = self.sent(self.simulation.infos.index(peer), ())
         self.simulation.send(self, peer, lambda w: w.on_message(self.info, message))
 
-    def on_message(self, peer: WorkerInfo, message: Message) -> None:
+    def on_message(self, peer: Peer, message: Message) -> None:
         if message.claims is not None:
             if self.machine.phase is Phase.IDLE:
                 self.enter([], peer, frozenset(dict(message.gradients)))
@@ -213,10 +212,10 @@ class SimWorker:
     def enter(
         self,
         roots: list[Value],
-        begun_by: WorkerInfo | None = None,
+        begun_by: Peer | None = None,
         answered: frozenset[int] = frozenset(),
     ) -> None:
-        sends: dict[WorkerInfo, list[int]] = {}
+        sends: dict[Peer, list[int]] = {}
         send_nodes = [node for node in self.recorded if node.kind == "send"]
         infos = self.simulation.infos
         for node in send_nodes:
@@ -288,7 +287,7 @@ class SimWorker:
             case protocol.End(cause):
                 simulation.ended(cause)
 
-    def on_lost(self, peer: WorkerInfo, cause: BaseException) -> None:
+    def on_lost(self, peer: Peer, cause: BaseException) -> None:
         self.lost[peer] = cause
         if self.simulation.infos.index(peer) in self.asked:
             self.give_up(cause)
@@ -301,7 +300,7 @@ class Simulation:
     def __init__(self, program: Program, rng: random.Random, faults: Faults | None = None) -> None:
         self.program = program
         self.rng = rng
-        self.infos = [WorkerInfo(f"w{i}", i, 100 + i) for i in range(program.workers)]
+        self.infos = [100 + i for i in range(program.workers)]
         self.workers = [SimWorker(self, i) for i in range(program.workers)]
         self.alive = set(range(program.workers))
         self.faults = faults or Faults()
@@ -310,9 +309,7 @@ class Simulation:
         # (sender or None, receiver, what happens there)
         self.bag: list[tuple[int, int, Callable[[], None]]] = []
 
-    def send(
-        self, sender: SimWorker, peer: WorkerInfo, action: Callable[[SimWorker], None]
-    ) -> None:
+    def send(self, sender: SimWorker, peer: Peer, action: Callable[[SimWorker], None]) -> None:
         receiver = self.workers[self.infos.index(peer)]
         self.bag.append((sender.index, receiver.index, lambda: action(receiver)))
 

@@ -301,7 +301,8 @@ class Listening:
     def lose(self, peer: WorkerInfo, error: BaseException) -> None:
         self.told.put("lose")
 
-    def give_up(self, error: BaseException) -> None:
+    def abort(self, cause: BaseException, *, at_once: bool) -> None:
+        assert at_once
         self.told.put("give_up")
 
 

@@ -194,7 +194,7 @@ def fed_after_it_was_dropped() -> None:
     with dist_autograd.context() as context_id:
         runner = container.new_pass(container.find(context_id))
         cause, info = ValueError("why"), rpc.get_worker_info()
-        actions = [Drop(cause), Feed((info, 1), None), End(cause)]
+        actions = [Drop(cause), Feed((info.incarnation, 1), None), End(cause)]
         with mock.patch.object(PassProtocol, "abort", return_value=actions):
             runner.abort(cause)
         with pytest.raises(ValueError, match="why"):

@@ -8,18 +8,17 @@ from dataclasses import replace
 import pytest
 
 from telegrad.dist_autograd import pass_protocol as protocol
-from telegrad.dist_autograd.pass_protocol import Cut, PassProtocol, Phase
+from telegrad.dist_autograd.pass_protocol import Cut, PassProtocol, Peer, Phase
 from telegrad.errors import AutogradError, CallTimeoutError, WorkerLostError
-from telegrad.types import WorkerInfo
 from tests.dist_autograd.simulated_programs import ProgramMaker, SimNode, local_gradients
 from tests.dist_autograd.simulation import Faults, Simulation, Slots
 
 FAST_PROGRAMS = 2_500
-A, B, C = (WorkerInfo(name, rank, rank + 1) for rank, name in enumerate("abc"))
+A, B, C = 1, 2, 3
 LOST = WorkerLostError("b is lost", worker="b")
 
 
-def machine(me: WorkerInfo, starter: WorkerInfo = A) -> PassProtocol[Slots]:
+def machine(me: Peer, starter: Peer = A) -> PassProtocol[Slots]:
     return PassProtocol(me, starter)
 
 
@@ -120,7 +119,7 @@ def test_a_peer_that_began_and_has_answered_gets_no_begin() -> None:
 
 @pytest.mark.parametrize(("begun_by", "answered"), [(A, {1}), (C, {1, 2}), (None, {1, 2})])
 def test_a_begin_claims_what_is_not_answered_or_tells_of_the_pass(
-    begun_by: WorkerInfo | None, answered: set[int]
+    begun_by: Peer | None, answered: set[int]
 ) -> None:
     callee = machine(B)
     cut = Cut({A: (1, 2)}, frozenset(), frozenset())

@@ -162,11 +162,10 @@ def test_a_gradient_comes_back_to_the_device_of_its_tensor(xp: Any) -> None:
     """A worker without CuPy answers with NumPy's arrays: the rule before it got one and raised."""
     assert sys.modules["cupy"] is xp
     node = SendFunction(
-        [None, None, None],
+        [tensor(xp.ones(2)), tensor(np.ones(2)), tensor(xp.ones(2))],
         context_id=1,
         peer=WorkerInfo("worker1", 1, 1),
         message=1,
-        devices=["cuda:0", "cpu", "cuda:0"],
     )
     first, second, third = node.backward((np.ones(2), xp.ones(2), None))
     close(first, np.ones(2))

@@ -146,8 +146,8 @@ class Leaks:
     """The references that outlive the job, at both ends.
 
     Args:
-        agent: Whose.
-        registry: Its RRefs.
+        agent: This worker's agent.
+        registry: The RRefs of this worker.
     """
 
     def __init__(self, agent: AgentCore, registry: RRefRegistry) -> None:

@@ -212,7 +212,12 @@ class Session:
         for buffer in envelope.buffers:
             size += ENVELOPE_BYTES + (buffer.nbytes if type(buffer) is memoryview else len(buffer))
         if envelope.headers or envelope.externals or size > self._small:  # as few are
-            size, whole = self._measure(envelope)
+            size, whole = measure(envelope, self._limits)
+            if size > MAX_INLINE_BYTES:
+                raise EncodeError(
+                    f"the headers of an envelope of kind {envelope.kind!r} are too big (bytes: "
+                    f"{size}, at most {MAX_INLINE_BYTES}); send fewer references in one call"
+                )
         if envelope.number:
             envelope = replace(envelope)
         envelope.number = self._last_posted = number = self._last_posted + 1
@@ -221,15 +226,6 @@ class Session:
             self.replies_unread += 1
         self.pending = True
         return number
-
-    def _measure(self, envelope: Envelope) -> tuple[int, bool]:
-        size, whole = measure(envelope, self._limits)
-        if size > MAX_INLINE_BYTES:
-            raise EncodeError(
-                f"the headers of an envelope of kind {envelope.kind!r} are too big "
-                f"(bytes: {size}, at most {MAX_INLINE_BYTES}); send fewer references in one call"
-            )
-        return size, whole
 
     def leave(self, reason: str, *, now: bool = False) -> None:
         """Requests a goodbye after all posted envelopes, once their big parts have arrived.
