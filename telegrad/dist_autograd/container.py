@@ -133,6 +133,7 @@ class Container:
 
     Attributes:
         desk: The dispatcher of messages of passes to threads.
+        new_message: Returns a new autograd message id, unique among all that this worker sends.
     """
 
     def __init__(self, agent: AgentCore) -> None:
@@ -143,7 +144,7 @@ class Container:
         self._released = ReleasedContexts()
         self._opened = Opened(agent)  # by peers
         self._next_pass = itertools.count(1)
-        self._next_message = itertools.count(1)
+        self.new_message: Callable[[], int] = itertools.count(1).__next__
         self._created = 0
         # Passes of released contexts, while they wait for messages of other workers.
         self._ending: dict[PassId, PassRunner] = {}
@@ -229,10 +230,6 @@ class Container:
             f"worker {self.agent.info.name!r} knows no autograd context {context_id}; it hears of "
             "one by the first call made to it inside `with dist_autograd.context()`"
         )
-
-    def new_message(self) -> int:
-        """Returns a new autograd message id, unique among all that this worker sends."""
-        return next(self._next_message)
 
     def new_pass(self, context: Context) -> PassRunner:
         """Makes a pass that starts here.

@@ -1,4 +1,6 @@
-"""`Desk`, the dispatcher of messages of passes to threads; one thread reads a whole batch.
+"""Dispatches the work of passes to threads: `Desk` messages, an `EventQueue` events.
+
+One thread reads a whole batch of messages.
 
     received by a thread that waits in backward    that thread reads them (`OwnPart`)
     received by another thread, or by the loop     a thread of the pool reads them
@@ -13,15 +15,71 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.rpc import Future
 from telegrad.rpc.seams import AgentCore, Driven, Shield, new_future
 
-__all__ = ["Desk", "OwnPart", "Work", "seconds_until"]
+__all__ = ["Desk", "Event", "EventQueue", "OwnPart", "Work", "seconds_until"]
+
+A = TypeVar("A")  # an action
+
+Event: TypeAlias = "Callable[[], Sequence[A]]"
+"""A function that handles an event, and returns the actions to carry out."""
+
+
+@final
+class EventQueue(Generic[A]):
+    """Handles events one at a time, each in one of the threads that bring events.
+
+    No thread waits for another one: a thread that finds the queue in use leaves its event there.
+
+    Args:
+        perform: Function that carries out the actions of an event.
+        failed: Function that turns the error of an event, or of its actions, into other actions,
+            so that no error leaves the queue.
+    """
+
+    def __init__(
+        self,
+        perform: Callable[[Sequence[A]], None],
+        failed: Callable[[BaseException], Sequence[A]],
+    ) -> None:
+        self._perform = perform
+        self._failed = failed
+        self._events: deque[Event[A]] = deque()
+        self._handling = threading.Lock()
+
+    def append(self, event: Event[A]) -> None:
+        """Queues an event; called while an event is handled, which the new one then follows."""
+        self._events.append(event)
+
+    def handle(self, event: Event[A]) -> bool:
+        """Queues an event and handles the queue.
+
+        Returns:
+            False if another thread handles the queue; that thread then handles this event, too.
+        """
+        events, handling = self._events, self._handling
+        events.append(event)
+        while handling.acquire(blocking=False):
+            try:
+                while events:
+                    react = events.popleft()
+                    try:
+                        if actions := react():
+                            self._perform(actions)
+                    except BaseException as error:
+                        self._perform(self._failed(error))
+            finally:
+                handling.release()
+            # A thread that found the lock taken has queued its event before: look again.
+            if not events:
+                return True
+        return False
 
 
 class Workable(Protocol):

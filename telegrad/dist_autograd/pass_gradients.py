@@ -14,7 +14,14 @@ from typing import Any, Final, final
 import numpy as np
 
 from telegrad.arrays import Streams, namespace, to_device
-from telegrad.autograd import Gradient, GradientTarget, Tensor, enable_grad, is_row_sparse
+from telegrad.autograd import (
+    Completion,
+    Gradient,
+    GradientTarget,
+    Tensor,
+    enable_grad,
+    is_row_sparse,
+)
 from telegrad.autograd.seams import add_to
 
 __all__ = ["PassGradients", "moved_to", "sum_of"]
@@ -98,6 +105,21 @@ class PassGradients(GradientTarget):
         """Returns a block whose work on GPUs comes after that of the rules, in any thread."""
         return _AT_ONCE if self.streams is None else self.streams.entered()
 
+    def finish_then(self, done: Callable[[BaseException | None], None]) -> None:
+        """Starts the work that hooks left for the end of the pass; blocks no thread until its end.
+
+        Args:
+            done: Function called once: with None when all of that work is done, else with the
+                first error.
+        """
+        try:
+            with self.in_order():
+                completions = self.finish()
+        except BaseException as error:  # a hook raised
+            done(error)
+        else:
+            _when_all_done(completions, done)
+
     def release(self) -> None:
         """Has memory go back to the pool behind those that have read the gradients."""
         if self.streams is not None:
@@ -108,6 +130,23 @@ class PassGradients(GradientTarget):
         with self._lock:
             self._cleared = True
             self._held.clear()
+
+
+def _when_all_done(
+    completions: Sequence[Completion], done: Callable[[BaseException | None], None]
+) -> None:
+    if not completions:
+        done(None)
+        return
+
+    def next_one(first: Completion) -> None:
+        error = first.exception()
+        if error is None:
+            _when_all_done(completions[1:], done)
+        else:
+            done(error)
+
+    completions[0].then(next_one)
 
 
 def sum_of(first: Any, second: Any) -> Gradient:

@@ -18,29 +18,24 @@ A recorded pass leaves functions of its own, as a message of gradients is a mess
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
 from telegrad.arrays import Place, current_place
 from telegrad.autograd import (
-    Completion,
     Edge,
     Gradient,
     Gradients,
-    GraphTask,
-    Sink,
     Tensor,
     attach,
     is_row_sparse,
 )
 from telegrad.dist_autograd import pass_protocol as protocol
-from telegrad.dist_autograd.desk import Desk
+from telegrad.dist_autograd.desk import Desk, Event, EventQueue
 from telegrad.dist_autograd.functions import Functions, RecvFunction, SendFunction
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.messages import (
@@ -53,6 +48,7 @@ from telegrad.dist_autograd.messages import (
     note_origin,
 )
 from telegrad.dist_autograd.pass_gradients import PassGradients
+from telegrad.dist_autograd.pass_graph import PassGraph
 from telegrad.dist_autograd.pass_protocol import (
     Action,
     Answer,
@@ -64,7 +60,7 @@ from telegrad.dist_autograd.pass_protocol import (
     Phase,
     Reply,
 )
-from telegrad.errors import AutogradError, ContextMismatchError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import AgentCore, new_future
 from telegrad.types import WorkerInfo
@@ -180,8 +176,6 @@ def _home_of(message: PassMessage) -> Place | None:
 
 # -- the runner ----------------------------------------------------------------------------------
 
-Event: TypeAlias = Callable[[], list[Action[Gradients]]]
-
 # The begins of a pass wait for the work on a graph of at most so many nodes, and leave with its
 # answers: such a graph takes less time than one more message.
 SMALL_GRAPH = 32
@@ -226,19 +220,13 @@ class PassRunner:
         self._new_message = new_message
         self._desk = desk
         self._mode = PassMode()
-        # At the starter of a pass that keeps no gradients: the wanted edges, and their gradients.
-        self._wanted: tuple[Edge, ...] = ()
-        self._captured: MutableMapping[Edge, Gradient] = {}
+        self._captured: MutableMapping[Edge, Gradient] = {}  # see `take_captured`
         self._protocol: PassProtocol[Gradients] = PassProtocol(
             agent.info.incarnation, starter.incarnation, lambda peer: self._peers[peer].name
         )
-        self._events: deque[Event] = deque()
-        self._working = threading.Lock()
-        self._functions: Functions | None = None
-        self._task: GraphTask | None = None
-        self._fed = False  # the graph may have ready nodes
+        self._events: EventQueue[Action[Gradients]] = EventQueue(self._perform, self._failed)
+        self._graph: PassGraph | None = None  # from the cut on, until it is done or dropped
         self._finishing = False  # the graph is done, the hooks' work at the end is not
-        self._nones: deque[FunctionKey] = deque()  # receives that only none reached
         self._outgoing: dict[Peer, PassMessage] = {}  # sent at the end of the work
 
     @property
@@ -269,12 +257,12 @@ class PassRunner:
             mode: The options of the pass.
             wanted: The edges whose gradients `take_captured` returns, if the context keeps none.
         """
-        self._mode, self._wanted = mode, tuple(wanted)
-        self._handle(partial(self._start, roots))
+        self._mode = mode
+        self._handle(partial(self._start, roots, wanted))
 
     def hear(self, peer: WorkerInfo, message: PassMessage) -> None:
         """Queues and handles a peer's message; the caller must call `work` afterwards."""
-        self._queue(partial(self._hear, peer, message, _home_of(message)))
+        self._events.handle(partial(self._hear, peer, message, _home_of(message)))
 
     def abort(
         self,
@@ -290,23 +278,23 @@ class PassRunner:
             source: The peer and the message in which it requests the abort.
             at_once: True if this worker waits for no other: it leaves, or was evicted.
         """
-        task = self._task
+        graph = self._graph
         starts = self.id.incarnation == self._agent.info.incarnation
-        if task is not None and (source is None or not starts):
-            task.abort()  # no further rule starts, in whatever thread the task runs
+        if graph is not None and (source is None or not starts):
+            graph.task.abort()  # no further rule starts, in whatever thread it runs
         self._handle(partial(self._abort, cause, source, at_once=at_once))
 
     def work(self) -> None:
         """Works on the graph until it is dry, and sends the collected messages."""
-        if self._fed:
+        if self._graph is not None:
             self._run_graph()
-        while self._outgoing and self._queue(self._say_all):
-            if self._fed:
+        while self._outgoing and self._events.handle(self._say_all):
+            if self._graph is not None:
                 self._run_graph()  # another thread's event may have been handled there
 
     def take_captured(self) -> MutableMapping[Edge, Gradient]:
         """Returns the gradients of the wanted edges; callable once, when the pass has ended."""
-        captured, self._captured, self._wanted = self._captured, {}, ()
+        captured, self._captured = self._captured, {}
         return captured
 
     def late_workers(self) -> list[str]:
@@ -328,33 +316,9 @@ class PassRunner:
 
     # One thread at a time.
 
-    def _handle(self, event: Event) -> None:
-        self._queue(event)
+    def _handle(self, event: Event[Action[Gradients]]) -> None:
+        self._events.handle(event)
         self.work()
-
-    def _queue(self, event: Event) -> bool:
-        """Queues an event and handles the queue.
-
-        Returns:
-            False if another thread handles the queue; that thread then handles this event, too.
-        """
-        events, working = self._events, self._working
-        events.append(event)
-        while working.acquire(blocking=False):
-            try:
-                while events:
-                    react = events.popleft()
-                    try:
-                        if actions := react():
-                            self._perform(actions)
-                    except BaseException as error:  # it must end the pass, not leave it hanging
-                        self._perform(self._failed(error))
-            finally:
-                working.release()
-            # A thread that found the lock taken has queued its event before: look again.
-            if not events:
-                return True
-        return False
 
     def _known(self, worker: WorkerInfo) -> Peer:
         """Returns a worker as the protocol knows it."""
@@ -381,12 +345,13 @@ class PassRunner:
             if self._protocol.phase is Phase.IDLE:
                 self._mode = message.mode
                 try:
-                    actions = self._enter((), peer, frozenset(dict(gradients)))
+                    cut = self._cut((), ())
+                    actions = self._protocol.enter(cut, peer, frozenset(dict(gradients)))
                 except BaseException as error:  # the begin must be replied to
                     actions = self._failed(error)
             actions += self._protocol.begin(peer, message.claims, None)
-        if home is not None and self._task is not None and self._task.streams is not None:
-            self._task.streams.lend(home, gradients)
+        if home is not None and self._graph is not None and self._graph.task.streams is not None:
+            self._graph.task.streams.lend(home, gradients)
         if gradients or message.nones:
             if message.function:
                 gradients = record_received(self._context, sender, message)
@@ -398,141 +363,85 @@ class PassRunner:
     # The graph: outside of the queue, so that events go on being handled while a rule runs.
 
     def _run_graph(self) -> None:
-        # Each thread that handles an event comes here afterwards. In `_queue` below, it may
+        # Each thread that handles an event comes here afterwards. In `handle` below, it may
         # handle an event of another thread, which has found nothing to do and left: so look again.
-        while self._fed and (task := self._task) is not None:
-            self._fed = False
-            if self._outgoing and task.remaining > SMALL_GRAPH:
-                self._queue(self._say_all)
+        while (graph := self._graph) is not None and graph.fed:
+            graph.fed = False
+            if self._outgoing and graph.task.remaining > SMALL_GRAPH:
+                self._events.handle(self._say_all)
             try:
-                done = task.run()
-            except BaseException as error:  # SystemExit too: a rule, a hook or a sink raised
-                self._queue(partial(self._failed, self._or_mismatch(task, error)))
+                done = graph.run()
+            except BaseException as error:  # SystemExit too: a rule, a hook or a receive raised
+                self._events.handle(partial(self._failed, error))
                 return
-            # A task that is done has called all sinks: their gradients and nones are here.
-            if self._nones:
-                self._queue(self._ran)
+            # A graph that is done has called for all receives: their gradients and nones are here.
+            if graph.nones:
+                self._events.handle(self._ran)
             elif done:
-                self._queue(self._graph_done)
+                self._events.handle(self._graph_done)
 
-    def _or_mismatch(self, task: GraphTask, error: BaseException) -> BaseException:
-        """Returns an error, or its reason if two contexts share a graph, which one freed."""
-        if isinstance(error, AutogradError):
-            for node in task.reachable:
-                if isinstance(node, RecvFunction) and node.context_id != self._context.id:
-                    mismatch = _mismatch(node, self._context.id)
-                    mismatch.__cause__ = error
-                    mismatch.add_note(f"first of all {error}")
-                    return mismatch
-        return error
+    def _on_gradients(self, key: FunctionKey, gradients: Gradients) -> None:
+        self._events.handle(partial(self._protocol.resolve, [(key, gradients)]))
 
     def _ran(self) -> list[Action[Gradients]]:
         """Resolves all receives that only none reached, and checks if the graph is done."""
-        task = self._task
-        if task is None:
+        graph = self._graph
+        if graph is None:
             return []
-        done = task.done  # read first: a task that is done has called all sinks before
+        done = graph.task.done  # read first: a task that is done has called all sinks before
         nones: list[tuple[FunctionKey, Gradients | None]] = []
-        while self._nones:  # this thread alone takes from it now
-            nones.append((self._nones.popleft(), None))
-        if done:  # queued, so that it comes after the gradients that the sinks have queued
+        while graph.nones:  # this thread alone takes from it now
+            nones.append((graph.nones.popleft(), None))
+        if done:  # queued, so that it comes after the gradients that the receives have queued
             self._events.append(self._graph_done)
         return self._protocol.resolve(nones) if nones else []
 
     def _graph_done(self) -> list[Action[Gradients]]:
         """Handles the end of the graph; may run several times, as several threads may see it."""
-        if self._task is None:
+        if self._graph is None:
             return []
-        self._captured = self._task.captured
-        self._task = self._functions = None
+        self._captured = self._graph.task.captured
+        self._graph = None
         if not self.gradients.has_ends:
             return self._protocol.finished()
         self._finishing = True
-        self._agent.pool.submit(self._finish)
+        self._agent.pool.submit(
+            self.gradients.finish_then, self._finished
+        )  # events go on meanwhile
         return []
 
-    def _finish(self) -> None:
-        """Runs the hooks' work at the end of the pass, in the pool, so that events are handled."""
-        try:
-            with self.gradients.in_order():
-                completions = self.gradients.finish()
-        except BaseException as error:  # a hook raised
-            self._handle(partial(self._failed, error))
-        else:
-            self._finish_after(completions)
+    def _finished(self, error: BaseException | None) -> None:
+        event = self._protocol.finished if error is None else partial(self._failed, error)
+        self._handle(event)
 
-    def _finish_after(self, completions: Sequence[Completion]) -> None:
-        if not completions:
-            self._handle(self._protocol.finished)
-            return
-
-        def done(first: Completion) -> None:
-            error = first.exception()
-            if error is None:
-                self._finish_after(completions[1:])
-            else:
-                self._handle(partial(self._failed, error))
-
-        completions[0].then(done)
-
-    def _on_sink(self, sink: Sink, gradients: Gradients | None) -> None:
-        """Handles a sink that the graph has reached: a recv function; queues its gradients."""
-        functions = self._functions
-        if functions is None:
-            return  # aborted meanwhile
-        assert isinstance(sink, RecvFunction), sink
-        key = (sink.peer.incarnation, sink.message)
-        if functions.receives.get(key) is not sink:
-            if gradients is not None:
-                raise _mismatch(sink, self._context.id)
-        elif gradients is None:
-            self._nones.append(key)
-        else:
-            self._queue(partial(self._protocol.resolve, [(key, gradients)]))
-
-    def _lost(self) -> dict[Peer, WorkerLostError]:
-        lost, agent = {}, self._agent
-        for peer, worker in self._peers.items():
-            error = agent.members.lost(worker) if peer != agent.info.incarnation else None
-            if error is not None:
-                lost[peer] = error
-        return lost
-
-    def _start(self, roots: Sequence[tuple[Edge, Gradient]]) -> list[Action[Gradients]]:
-        aborted = self._protocol.phase is not Phase.IDLE
-        return [] if aborted else self._enter(roots)
-
-    def _enter(
-        self,
-        roots: Sequence[tuple[Edge, Gradient]],
-        begun_by: Peer | None = None,
-        answered: frozenset[int] = frozenset(),
+    def _start(
+        self, roots: Sequence[tuple[Edge, Gradient]], wanted: Sequence[Edge]
     ) -> list[Action[Gradients]]:
+        aborted = self._protocol.phase is not Phase.IDLE
+        return [] if aborted else self._protocol.enter(self._cut(roots, wanted))
+
+    def _cut(self, roots: Sequence[tuple[Edge, Gradient]], wanted: Sequence[Edge]) -> Cut:
+        """Makes the graph of the functions that are recorded now, and returns them as a cut."""
         functions = self._context.functions()
-        task = GraphTask(
+        self._graph = graph = PassGraph(
+            self._context.id,
+            functions,
             roots,
-            accumulate=self.gradients,
-            sources=list(functions.sends.values()),
-            retain_graph=self._mode.retain,
-            create_graph=self._mode.create,
-            sink=self._on_sink,
-            captures=None if self._mode.keep else self._wanted,
+            self._mode,
+            gradients=self.gradients,
+            wanted=wanted,
+            on_gradients=self._on_gradients,
         )
-        self._functions, self._task, self._fed = functions, task, True
-        self.gradients.streams = task.streams
-        sends: dict[Peer, list[int]] = {}
-        for (peer, number), send in functions.sends.items():
-            self._peers[peer] = send.peer
-            sends.setdefault(peer, []).append(number)
-        receives = frozenset(functions.receives)
-        unreached: list[FunctionKey] = []
-        for key, node in functions.receives.items():
-            self._peers[key[0]] = node.peer
-            if not task.reaches(node):
-                unreached.append(key)
-        reached = receives.difference(unreached)
-        cut = Cut(sends, receives, reached, self._lost())
-        return self._protocol.enter(cut, begun_by, answered)
+        for each in (functions.sends, functions.receives):
+            for key, function in each.items():
+                self._peers[key[0]] = function.peer
+        lost: dict[Peer, WorkerLostError] = {}
+        for peer, worker in self._peers.items():
+            if peer != self._agent.info.incarnation:
+                error = self._agent.members.lost(worker)
+                if error is not None:
+                    lost[peer] = error
+        return graph.cut(lost)
 
     # Actions.
 
@@ -540,15 +449,21 @@ class PassRunner:
         for action in actions:
             match action:
                 case protocol.Feed(key, gradient):
-                    functions, task = self._functions, self._task
-                    if functions is not None and task is not None:
-                        task.feed(functions.sends[key], gradient)
-                        self._fed = True
+                    if self._graph is not None:
+                        self._graph.feed(key, gradient)
                     # Else the pass was aborted, perhaps by the action right before this one.
                 case protocol.Drop(cause):
-                    self._drop(cause)
+                    if self._graph is not None:
+                        self._graph.drop()
+                    self._graph = None
+                    self._captured = {}
+                    self.gradients.abandon(cause)
+                    self.gradients.clear()
                 case protocol.End(cause):
-                    self._end(cause)
+                    if cause is None:
+                        self.ended.try_set_result(None)
+                    else:
+                        self._agent.inbox.weigh(cause, self.ended.try_set_exception)
                 case protocol.Abort(peer, cause):
                     with suppress(
                         WorkerLostError, UnknownWorkerError
@@ -560,20 +475,6 @@ class PassRunner:
                 case _:
                     self._say(action)
 
-    def _drop(self, cause: BaseException) -> None:
-        if self._task is not None:
-            self._task.abort()
-        self._task = self._functions = None
-        self._captured = {}
-        self.gradients.abandon(cause)
-        self.gradients.clear()
-
-    def _end(self, cause: BaseException | None) -> None:
-        if cause is None:
-            self.ended.try_set_result(None)
-        else:
-            self._agent.inbox.weigh(cause, self.ended.try_set_exception)
-
     def _say(self, action: Begin | Answer[Gradients] | Reply) -> None:
         """Adds an action to the next message to a peer."""
         peer = action.peer
@@ -583,8 +484,7 @@ class PassRunner:
         if isinstance(action, Answer):
             message.gradients += action.gradients
             message.nones += action.nones
-            task = self._task
-            if not (task is None or task.dry):
+            if self._graph is not None and not self._graph.task.dry:
                 self._send(peer)
         elif isinstance(action, Begin):
             self._context.touch(self._peers[peer])
@@ -621,25 +521,11 @@ class PassRunner:
         def read() -> PassRunner:
             error = future.exception()
             if isinstance(error, WorkerLostError):
-                self._queue(partial(self._protocol.lost, peer.incarnation, error))
+                self._events.handle(partial(self._protocol.lost, peer.incarnation, error))
             else:
-                self._queue(partial(self._protocol.confirmed, peer.incarnation))
+                self._events.handle(partial(self._protocol.confirmed, peer.incarnation))
             return self
 
         abort = AbortMessage(self._context.id, self.id, cause)
         future = self._agent.messages.request(peer, ABORT, abort.to_wire())
         future._call_when_done(partial(self._desk.put, read))
-
-
-def _mismatch(sink: RecvFunction, context_id: int) -> AutogradError | ContextMismatchError:
-    if sink.context_id == context_id:
-        return AutogradError(
-            f"a gradient reached {sink.name}, which was not yet recorded when the pass began; "
-            "call backward when what it depends on has arrived"
-        )
-    return ContextMismatchError(
-        f"backward in autograd context {context_id} reached a value that was received from "
-        f"{sink.peer.name!r} in context {sink.context_id}; receive it inside the context that "
-        "backward runs in, or detach() it; a function that serves calls of several contexts at "
-        "once computes for each call by itself, or under no_grad()"
-    )

@@ -146,8 +146,8 @@ def test_with_captures_only_what_leads_to_them_or_to_a_sink_is_run() -> None:
     captured = edge(wanted)
     assert captured is not None
     task = record.task(source, captures=[captured])
-    assert task.reaches(sink)
-    assert not task.reaches(edge(other)[0])
+    assert sink in task.reachable
+    assert edge(other)[0] not in task.reachable
     task.feed(source, (ONE, ONE))
     assert task.run()
     assert task.captured == {captured: np.array([3.0])}
@@ -155,8 +155,8 @@ def test_with_captures_only_what_leads_to_them_or_to_a_sink_is_run() -> None:
     assert record.leaves == {}
 
     nothing = record.task(source, captures=[])  # what leads to sinks alone
-    assert nothing.reaches(sink)
-    assert not nothing.reaches(captured[0])
+    assert sink in nothing.reachable
+    assert captured[0] not in nothing.reachable
 
 
 def test_hooks_of_a_sink() -> None:
@@ -181,9 +181,9 @@ def test_each_reachable_sink_is_called_once_and_no_other() -> None:
     source = Source(x * x + x, x * y)
     record = Record()
     task = record.task(source)
-    assert task.reaches(near)
-    assert task.reaches(far)
-    assert not task.reaches(other)
+    assert near in task.reachable
+    assert far in task.reachable
+    assert other not in task.reachable
     assert near in task.reachable
     task.feed(source, (ONE, None))
     assert task.run()
@@ -266,7 +266,7 @@ def test_captures_run_only_what_lies_between() -> None:
     assert task.run()
     assert np.asarray(task.captured[edge(hidden)]).tolist() == [3.0]
     assert ran == []
-    assert not task.reaches(sink)
+    assert sink not in task.reachable
 
 
 def test_a_source_outside_the_captures_may_be_fed() -> None:

@@ -174,7 +174,7 @@ def test_a_graph_of_it_is_freed_without_the_garbage_collector() -> None:
 def reachable(value: Tensor) -> frozenset[Any]:
     edge = edge_of(value)
     assert edge is not None
-    return GraphTask([(edge, value.data)], accumulate=lambda *_: None).reachable
+    return frozenset(GraphTask([(edge, value.data)], accumulate=lambda *_: None).reachable)
 
 
 def test_eight_threads_at_once() -> None:

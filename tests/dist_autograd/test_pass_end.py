@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Completion, GradientTarget, GraphTask, PassEnd, Sink, Tensor, tensor
+from telegrad.autograd import Completion, GradientTarget, GraphTask, PassEnd, Tensor, tensor
 from telegrad.dist_autograd import pass_runner
 from telegrad.dist_autograd.messages import PassMessage
+from telegrad.dist_autograd.pass_graph import PassGraph
+from telegrad.dist_autograd.pass_protocol import FunctionKey
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import current_agent
@@ -277,11 +279,11 @@ def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taken late, it found the graph done, and the gradient behind it was called unresolved."""
-    tasks: list[GraphTask] = []
+    graphs: list[PassGraph] = []
     others: list[threading.Thread] = []
 
-    def look_before(on_sink: Any, sink: Sink, gradients: Any) -> None:
-        runner, held = on_sink.__self__, Held(tasks[0])
+    def look_before(on_gradients: Any, key: FunctionKey, gradients: Any) -> None:
+        runner, held = on_gradients.__self__, Held(graphs[0].task)
 
         def handle_events() -> None:
             runner.hear(rpc.WorkerInfo("worker0", 0, 0), cast("PassMessage", held))
@@ -291,17 +293,17 @@ def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
         others[-1].start()
         assert held.reached.wait(20.0)
         runner._events.append(runner._ran)  # of a thread that found this one in the graph
-        on_sink(sink, gradients)
+        on_gradients(key, gradients)
 
-    def make_task(*given: Any, sink: Any, **options: Any) -> GraphTask:
+    def make_graph(*given: Any, on_gradients: Any, **options: Any) -> PassGraph:
         if current_agent().info.name == "worker1":
-            sink = partial(look_before, sink)
-        task = GraphTask(*given, sink=sink, **options)
+            on_gradients = partial(look_before, on_gradients)
+        graph = PassGraph(*given, on_gradients=on_gradients, **options)
         if current_agent().info.name == "worker1":
-            tasks.append(task)
-        return task
+            graphs.append(graph)
+        return graph
 
-    monkeypatch.setattr(pass_runner, "GraphTask", make_task)
+    monkeypatch.setattr(pass_runner, "PassGraph", make_graph)
     cluster.call(0, through_a_call)
     assert len(others) == 1
     others[0].join(20.0)

@@ -161,13 +161,9 @@ class GraphTask:
         return not self._ready and self._inbox.empty()
 
     @property
-    def reachable(self) -> frozenset[Node]:
+    def reachable(self) -> Set[Node]:
         """The nodes of this task's graph, which lead from roots and sources to leaves and sinks."""
-        return frozenset(self._waiting)
-
-    def reaches(self, node: Node) -> bool:
-        """Returns True if this task's graph contains `node`."""
-        return node in self._waiting
+        return self._waiting.keys()
 
     def feed(self, node: Node, gradients: Gradients | None) -> None:
         """Queues the gradients of a source's outputs; `run` processes them.

@@ -55,7 +55,7 @@ class HalvedBackward:
             return {}
         task = GraphTask(self._roots, accumulate=_none, captures=self._inputs, later=self._later)
         task.run()
-        self._roots = [(edge, g) for edge, g in self._roots if not task.reaches(edge[0])]
+        self._roots = [(edge, g) for edge, g in self._roots if edge[0] not in task.reachable]
         return task.captured
 
     def run_weights(self, accumulate: Accumulate) -> None:
