@@ -37,7 +37,7 @@ from telegrad.rendezvous.membership import (
     Welcome,
     check_job,
 )
-from telegrad.rendezvous.memory import MemoryStore, StoreWaits, Wanted, listed
+from telegrad.rendezvous.memory import MemoryStore, StoreWaits, WaitAnswer, listed
 from telegrad.transport import (
     ConnectionLimits,
     Credentials,
@@ -331,11 +331,11 @@ class Coordinator(Receiver):
     def _on_store_wait(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         fields = _fields(body)
         wanted = _WAITS[envelope.kind]
-        if wanted is Wanted.QUEUED and fields.get("block") is False:
+        if wanted is WaitAnswer.QUEUED and fields.get("block") is False:
             value = self._store.queue_pop(fields.get("key"), block=False)  # type: ignore[arg-type]
             self._answer(peer, envelope.call, value)
             return
-        single = wanted in (Wanted.VALUE, Wanted.QUEUED)
+        single = wanted in (WaitAnswer.VALUE, WaitAnswer.QUEUED)
         keys = [fields.get("key")] if single else fields.get("keys")
         if not isinstance(keys, list):
             raise TypeError(f"keys must be a list of str (got {keys!r:.60})")
@@ -494,11 +494,11 @@ def _absent() -> None:
 
 
 # The requests to the store, and how they are served; the store checks the types of what was sent.
-_WAITS: Final[Mapping[str, Wanted]] = {
-    messages.STORE_GET: Wanted.VALUE,
-    messages.STORE_MULTI_GET: Wanted.VALUES,
-    messages.STORE_WAIT: Wanted.NOTHING,
-    messages.STORE_QUEUE_POP: Wanted.QUEUED,
+_WAITS: Final[Mapping[str, WaitAnswer]] = {
+    messages.STORE_GET: WaitAnswer.VALUE,
+    messages.STORE_MULTI_GET: WaitAnswer.VALUES,
+    messages.STORE_WAIT: WaitAnswer.NOTHING,
+    messages.STORE_QUEUE_POP: WaitAnswer.QUEUED,
 }
 _OPERATIONS: Final[Mapping[str, Callable[[MemoryStore, Mapping[str, Any]], object]]] = {
     messages.STORE_SET: lambda store, it: store.set(it["key"], it["value"]),

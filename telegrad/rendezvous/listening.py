@@ -47,7 +47,7 @@ from telegrad.transport import (
     split_host,
 )
 
-__all__ = ["JobPort", "Place", "address_words", "choose_place", "loopback_words"]
+__all__ = ["Addresses", "JobPort", "address_words", "choose_place", "loopback_words"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ LOOPBACK, LOOPBACK_V6 = "127.0.0.1", "::1"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Place:
+class Addresses:
     """The addresses of a worker's listener.
 
     Attributes:
@@ -153,7 +153,7 @@ class JobPort:
         else:
             self._place(choose_place(self._bind, self._advertise, host), self._ports)
 
-    def _place(self, place: Place, ports: Sequence[int]) -> None:
+    def _place(self, place: Addresses, ports: Sequence[int]) -> None:
         first = self._make(place.bind, ports[0], place.advertise)
         self._listens_at = place.bind, first.tls
         others = [first.on_port(port) for port in ports[1:]]
@@ -171,7 +171,7 @@ def host_of(endpoint: str) -> str | None:
     return split_host(host) if colon and scheme in ("grpc", "grpcs") else None
 
 
-def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> Place:
+def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> Addresses:
     """Returns the place at which the worker that hosts the coordinator listens.
 
     Raises:
@@ -187,7 +187,7 @@ def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> 
         bound = address_of(bind)
         _check_local(bound, f"bind={bind!r}")
         _check_family(address, own, bound)
-        return Place(bound, _published(advertise or address.host, bound))
+        return Addresses(bound, _published(advertise or address.host, bound))
     if not is_local(own):
         raise RendezvousError(
             f"rank 0 hosts the coordinator, and {address.host!r} is no address of its machine "
@@ -202,10 +202,10 @@ def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> 
             own,
             _own_addresses(),
         )
-    return Place(own, _published(advertise or own, own))
+    return Addresses(own, _published(advertise or own, own))
 
 
-def choose_place(bind: str | None, advertise: str | None, coordinator: str | None) -> Place:
+def choose_place(bind: str | None, advertise: str | None, coordinator: str | None) -> Addresses:
     """Returns the place at which a worker listens.
 
     Args:
@@ -214,9 +214,9 @@ def choose_place(bind: str | None, advertise: str | None, coordinator: str | Non
         coordinator: The coordinator's host; None if it is not known, or on this machine.
 
     >>> choose_place(None, None, "127.0.0.1")
-    Place(bind='127.0.0.1', advertise='127.0.0.1')
+    Addresses(bind='127.0.0.1', advertise='127.0.0.1')
     >>> choose_place("::", None, "::1")
-    Place(bind='::', advertise='::1')
+    Addresses(bind='::', advertise='::1')
 
     Raises:
         RendezvousError: No address can be chosen; the message lists those of this machine.
@@ -227,13 +227,13 @@ def choose_place(bind: str | None, advertise: str | None, coordinator: str | Non
     loopback = LOOPBACK_V6 if here and ":" in str(remote) else LOOPBACK
     if bind is None:
         if remote is None or here:
-            return Place(loopback, _published(advertise or loopback, loopback))
+            return Addresses(loopback, _published(advertise or loopback, loopback))
         route = _route(remote)
-        return Place(route, _published(advertise or route, route))
+        return Addresses(route, _published(advertise or route, route))
     bound = address_of(bind)
     _check_local(bound, f"bind={bind!r}")
     if advertise is not None:
-        return Place(bound, _published(advertise, bound))
+        return Addresses(bound, _published(advertise, bound))
     if not is_everywhere(bound):
         if remote is not None and is_loopback_address(bound) and not is_local(remote):
             raise RendezvousError(
@@ -241,13 +241,15 @@ def choose_place(bind: str | None, advertise: str | None, coordinator: str | Non
                 f"bind={bind!r}; leave bind out, or name an address of this machine "
                 f"({_own_addresses()})"
             )
-        return Place(bound, bound)
+        return Addresses(bound, bound)
     if here:
-        return Place(bound, loopback if bound == "::" or loopback == LOOPBACK else _mixed(bound))
+        return Addresses(
+            bound, loopback if bound == "::" or loopback == LOOPBACK else _mixed(bound)
+        )
     found = _only_address(bound) if remote is None else _route(remote)
     if ":" in found and ":" not in bound:
         found = _mixed(bound)
-    return Place(bound, found)
+    return Addresses(bound, found)
 
 
 def _published(advertise: str, bound: str) -> str:

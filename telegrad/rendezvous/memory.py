@@ -36,7 +36,7 @@ __all__ = [
     "MOST_WAITED",
     "MemoryStore",
     "StoreWaits",
-    "Wanted",
+    "WaitAnswer",
     "listed",
 ]
 
@@ -491,7 +491,7 @@ MOST_WAITED: Final = 10_000
 VALUE_BYTES = 16  # of an answer, beside each value
 
 
-class Wanted(Enum):
+class WaitAnswer(Enum):
     """The answer to a wait."""
 
     VALUE = auto()  # of the only key
@@ -541,7 +541,7 @@ class StoreWaits:
         with self._lock:
             return sum(len(line.waits) for line in self._lines.values())
 
-    def wait(self, peer: WorkerInfo, call: int, keys: list[str], wanted: Wanted) -> None:
+    def wait(self, peer: WorkerInfo, call: int, keys: list[str], wanted: WaitAnswer) -> None:
         """Answers a call once all the keys are set: at once, later, or never.
 
         Args:
@@ -576,10 +576,10 @@ class StoreWaits:
                 return
             if waits:
                 self._reply(peer, call, values, wanted)
-            elif wanted is Wanted.QUEUED:
+            elif wanted is WaitAnswer.QUEUED:
                 self._store.put_back(names[0], values[0])
 
-        if wanted is Wanted.QUEUED:
+        if wanted is WaitAnswer.QUEUED:
             cancel = self._store.take(names[0], ready)
         else:
             cancel = self._store.watch(names, ready)
@@ -602,11 +602,11 @@ class StoreWaits:
         for _, cancel in line.waits.values():
             cancel()
 
-    def _reply(self, peer: WorkerInfo, call: int, values: list[bytes], wanted: Wanted) -> None:
+    def _reply(self, peer: WorkerInfo, call: int, values: list[bytes], wanted: WaitAnswer) -> None:
         match wanted:
-            case Wanted.NOTHING:
+            case WaitAnswer.NOTHING:
                 self._answer(peer, call, None)
-            case Wanted.VALUES:
+            case WaitAnswer.VALUES:
                 size = sum(len(value) + VALUE_BYTES for value in values)
                 if self._most_bytes is not None and size > self._most_bytes:
                     self._refuse(peer, call, too_large(size, self._most_bytes))

@@ -10,7 +10,7 @@ import pytest
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous import JobAddress, JobPort, listening
 from telegrad.rendezvous.listening import (
-    Place,
+    Addresses,
     address_words,
     choose_place,
     host_of,
@@ -38,39 +38,39 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[Interface]:
 @pytest.mark.parametrize(
     ("bind", "advertise", "coordinator", "place"),
     [
-        (None, None, None, Place("127.0.0.1", "127.0.0.1")),
-        (None, None, "127.0.0.1", Place("127.0.0.1", "127.0.0.1")),
-        (None, None, "127.0.0.2", Place("127.0.0.1", "127.0.0.1")),
-        (None, None, "::1", Place("::1", "::1")),
-        (None, None, ELSEWHERE, Place(HERE, HERE)),
-        (None, None, ELSEWHERE_V6, Place(HERE_V6, HERE_V6)),
-        (None, "gate.example", ELSEWHERE, Place(HERE, "gate.example")),
-        ("0.0.0.0", None, ELSEWHERE, Place("0.0.0.0", HERE)),
-        ("::", None, ELSEWHERE, Place("::", HERE)),
-        ("::", None, ELSEWHERE_V6, Place("::", HERE_V6)),
-        ("[::]", None, ELSEWHERE_V6, Place("::", HERE_V6)),
-        ("0.0.0.0", None, "127.0.0.1", Place("0.0.0.0", "127.0.0.1")),
-        ("0.0.0.0", "10.9.9.9", ELSEWHERE, Place("0.0.0.0", "10.9.9.9")),
-        ("0.0.0.0", None, None, Place("0.0.0.0", HERE)),
-        ("::", None, None, Place("::", HERE)),
-        (HERE, None, ELSEWHERE, Place(HERE, HERE)),
-        (HERE_V6, None, ELSEWHERE, Place(HERE_V6, HERE_V6)),
-        ("localhost", None, None, Place("127.0.0.1", "127.0.0.1")),
-        ("127.0.0.1", None, HERE, Place("127.0.0.1", "127.0.0.1")),
-        ("127.0.0.1", "10.9.9.9", ELSEWHERE, Place("127.0.0.1", "10.9.9.9")),
-        (None, None, "localhost", Place("127.0.0.1", "127.0.0.1")),
-        ("127.0.0.1", "localhost", None, Place("127.0.0.1", "127.0.0.1")),
-        ("::1", "LocalHost.", None, Place("::1", "::1")),
-        ("::1", "localhost:4000", None, Place("::1", "[::1]:4000")),
-        ("0.0.0.0", "localhost", ELSEWHERE, Place("0.0.0.0", "127.0.0.1")),
-        ("::", "localhost", ELSEWHERE, Place("::", "127.0.0.1")),
-        (None, "gate.example:4000", ELSEWHERE, Place(HERE, "gate.example:4000")),
-        (None, "[fd00::7]:4000", ELSEWHERE_V6, Place(HERE_V6, "[fd00::7]:4000")),
-        (None, "[fd00::7]", ELSEWHERE_V6, Place(HERE_V6, "fd00::7")),
+        (None, None, None, Addresses("127.0.0.1", "127.0.0.1")),
+        (None, None, "127.0.0.1", Addresses("127.0.0.1", "127.0.0.1")),
+        (None, None, "127.0.0.2", Addresses("127.0.0.1", "127.0.0.1")),
+        (None, None, "::1", Addresses("::1", "::1")),
+        (None, None, ELSEWHERE, Addresses(HERE, HERE)),
+        (None, None, ELSEWHERE_V6, Addresses(HERE_V6, HERE_V6)),
+        (None, "gate.example", ELSEWHERE, Addresses(HERE, "gate.example")),
+        ("0.0.0.0", None, ELSEWHERE, Addresses("0.0.0.0", HERE)),
+        ("::", None, ELSEWHERE, Addresses("::", HERE)),
+        ("::", None, ELSEWHERE_V6, Addresses("::", HERE_V6)),
+        ("[::]", None, ELSEWHERE_V6, Addresses("::", HERE_V6)),
+        ("0.0.0.0", None, "127.0.0.1", Addresses("0.0.0.0", "127.0.0.1")),
+        ("0.0.0.0", "10.9.9.9", ELSEWHERE, Addresses("0.0.0.0", "10.9.9.9")),
+        ("0.0.0.0", None, None, Addresses("0.0.0.0", HERE)),
+        ("::", None, None, Addresses("::", HERE)),
+        (HERE, None, ELSEWHERE, Addresses(HERE, HERE)),
+        (HERE_V6, None, ELSEWHERE, Addresses(HERE_V6, HERE_V6)),
+        ("localhost", None, None, Addresses("127.0.0.1", "127.0.0.1")),
+        ("127.0.0.1", None, HERE, Addresses("127.0.0.1", "127.0.0.1")),
+        ("127.0.0.1", "10.9.9.9", ELSEWHERE, Addresses("127.0.0.1", "10.9.9.9")),
+        (None, None, "localhost", Addresses("127.0.0.1", "127.0.0.1")),
+        ("127.0.0.1", "localhost", None, Addresses("127.0.0.1", "127.0.0.1")),
+        ("::1", "LocalHost.", None, Addresses("::1", "::1")),
+        ("::1", "localhost:4000", None, Addresses("::1", "[::1]:4000")),
+        ("0.0.0.0", "localhost", ELSEWHERE, Addresses("0.0.0.0", "127.0.0.1")),
+        ("::", "localhost", ELSEWHERE, Addresses("::", "127.0.0.1")),
+        (None, "gate.example:4000", ELSEWHERE, Addresses(HERE, "gate.example:4000")),
+        (None, "[fd00::7]:4000", ELSEWHERE_V6, Addresses(HERE_V6, "[fd00::7]:4000")),
+        (None, "[fd00::7]", ELSEWHERE_V6, Addresses(HERE_V6, "fd00::7")),
     ],
 )
 def test_places(
-    bind: str | None, advertise: str | None, coordinator: str | None, place: Place
+    bind: str | None, advertise: str | None, coordinator: str | None, place: Addresses
 ) -> None:
     assert choose_place(bind, advertise, coordinator) == place
 
@@ -125,17 +125,17 @@ def hosting(host: str, port: int = 29500, *, file: str = "") -> JobAddress:
 @pytest.mark.parametrize(
     ("address", "bind", "advertise", "place"),
     [
-        (hosting(HERE), None, None, Place(HERE, HERE)),
-        (hosting("::1"), None, None, Place("::1", "::1")),
-        (hosting(HERE), "0.0.0.0", None, Place("0.0.0.0", HERE)),
-        (hosting("192.0.2.77"), "0.0.0.0", None, Place("0.0.0.0", "192.0.2.77")),
-        (hosting(HERE), None, "10.9.9.9", Place(HERE, "10.9.9.9")),
-        (hosting("127.0.0.1", 0), None, None, Place("127.0.0.1", "127.0.0.1")),
-        (hosting("127.0.0.1", 0, file="/f"), "0.0.0.0", None, Place("0.0.0.0", HERE)),
+        (hosting(HERE), None, None, Addresses(HERE, HERE)),
+        (hosting("::1"), None, None, Addresses("::1", "::1")),
+        (hosting(HERE), "0.0.0.0", None, Addresses("0.0.0.0", HERE)),
+        (hosting("192.0.2.77"), "0.0.0.0", None, Addresses("0.0.0.0", "192.0.2.77")),
+        (hosting(HERE), None, "10.9.9.9", Addresses(HERE, "10.9.9.9")),
+        (hosting("127.0.0.1", 0), None, None, Addresses("127.0.0.1", "127.0.0.1")),
+        (hosting("127.0.0.1", 0, file="/f"), "0.0.0.0", None, Addresses("0.0.0.0", HERE)),
     ],
 )
 def test_places_of_who_hosts_the_coordinator(
-    address: JobAddress, bind: str | None, advertise: str | None, place: Place
+    address: JobAddress, bind: str | None, advertise: str | None, place: Addresses
 ) -> None:
     assert host_place(address, bind, advertise) == place
 
@@ -194,16 +194,16 @@ def test_of_this_machine_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("host", "bind", "place"),
     [
-        ("localhost", None, Place("127.0.0.1", "127.0.0.1")),
-        ("localhost", "127.0.0.1", Place("127.0.0.1", "127.0.0.1")),
-        ("localhost", "localhost", Place("127.0.0.1", "127.0.0.1")),
-        ("localhost", "0.0.0.0", Place("0.0.0.0", "127.0.0.1")),
-        ("localhost", "::", Place("::", "127.0.0.1")),
-        ("::1", "::1", Place("::1", "::1")),
+        ("localhost", None, Addresses("127.0.0.1", "127.0.0.1")),
+        ("localhost", "127.0.0.1", Addresses("127.0.0.1", "127.0.0.1")),
+        ("localhost", "localhost", Addresses("127.0.0.1", "127.0.0.1")),
+        ("localhost", "0.0.0.0", Addresses("0.0.0.0", "127.0.0.1")),
+        ("localhost", "::", Addresses("::", "127.0.0.1")),
+        ("::1", "::1", Addresses("::1", "::1")),
     ],
 )
 def test_whoever_hosts_the_coordinator_publishes_no_name_of_loopback(
-    host: str, bind: str | None, place: Place
+    host: str, bind: str | None, place: Addresses
 ) -> None:
     assert host_place(hosting(host), bind, None) == place
 

@@ -24,7 +24,7 @@ from telegrad.rendezvous import (
     memory as waits,
 )
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rendezvous.memory import StoreWaits, Wanted
+from telegrad.rendezvous.memory import StoreWaits, WaitAnswer
 from telegrad.transport import ConnectionLimits, InprocNetwork, InprocTransport
 from telegrad.types import WorkerInfo
 from telegrad.wire import DecodeLimits
@@ -51,7 +51,7 @@ class Answers:
         self.answers.append(answer)
 
     def wait(
-        self, call: int, *keys: str, peer: WorkerInfo = ONE, wanted: Wanted = Wanted.NOTHING
+        self, call: int, *keys: str, peer: WorkerInfo = ONE, wanted: WaitAnswer = WaitAnswer.NOTHING
     ) -> None:
         self.waits.wait(peer, call, list(keys), wanted)
 
@@ -60,7 +60,7 @@ class Answers:
 def test_a_line_waits_for_so_many_keys_and_no_more() -> None:
     it = Answers()
     it.wait(1, "a", "b")
-    it.wait(2, "c", wanted=Wanted.VALUE)
+    it.wait(2, "c", wanted=WaitAnswer.VALUE)
     for keys in (["d"], ["d", "e"], ["a"]):
         with pytest.raises(RendezvousError, match=r"one waits for 3 keys .* wait for fewer"):
             it.wait(3, *keys)
@@ -106,7 +106,7 @@ def test_what_is_not_waiting_holds_nothing() -> None:
         it.wait(1, "b")
     it.wait(0, "b")
     with pytest.raises(TypeError):
-        it.waits.wait(ONE, 2, ["a", 3], Wanted.NOTHING)  # type: ignore[list-item]
+        it.waits.wait(ONE, 2, ["a", 3], WaitAnswer.NOTHING)  # type: ignore[list-item]
     assert len(it.waits) == 1
     it.waits.forget(ONE, 2)
     it.waits.forget(OTHER, 1)
@@ -253,8 +253,8 @@ def test_one_request_gets_no_more_than_one_message_of_values() -> None:
     """A request that names one large key ten thousand times made an answer of that many copies."""
     it = Answers()
     it.store.set("k", bytes(400))
-    it.wait(1, "k", "k", wanted=Wanted.VALUES)
-    it.wait(2, "k", "k", "k", wanted=Wanted.VALUES)
+    it.wait(1, "k", "k", wanted=WaitAnswer.VALUES)
+    it.wait(2, "k", "k", "k", wanted=WaitAnswer.VALUES)
     assert it.answers[0] == (ONE, 1, [bytes(400)] * 2)
     error = it.answers[1][2]
     assert isinstance(error, RendezvousError)
@@ -265,13 +265,13 @@ def test_one_request_gets_no_more_than_one_message_of_values() -> None:
 
 def test_a_value_for_a_client_that_has_gone_stays_in_the_queue() -> None:
     it = Answers()
-    it.wait(1, "q", wanted=Wanted.QUEUED)
-    it.wait(2, "q", peer=OTHER, wanted=Wanted.QUEUED)
+    it.wait(1, "q", wanted=WaitAnswer.QUEUED)
+    it.wait(2, "q", peer=OTHER, wanted=WaitAnswer.QUEUED)
     assert it.waits.forget(ONE, 1)
     assert not it.waits.forget(ONE, 1)
     it.store.queue_push("q", b"v")
     assert it.answers == [(OTHER, 2, b"v")]
-    it.wait(3, "q", wanted=Wanted.QUEUED)
+    it.wait(3, "q", wanted=WaitAnswer.QUEUED)
     it.waits.lose(ONE)
     it.store.queue_push("q", b"w")
     assert it.store.queue_pop("q", block=False) == b"w"
@@ -291,7 +291,7 @@ def test_a_value_that_was_taken_for_a_wait_that_ended_meanwhile_is_put_back() ->
         return take(key, late)
 
     it.store.take = take_late  # type: ignore[method-assign]
-    it.wait(1, "q", wanted=Wanted.QUEUED)
+    it.wait(1, "q", wanted=WaitAnswer.QUEUED)
     it.store.queue_push("q", b"v")
     assert it.answers == []
     assert it.store.queue_pop("q", block=False) == b"v"

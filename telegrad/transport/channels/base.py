@@ -32,7 +32,7 @@ from telegrad.wire import (
     Span,
 )
 
-__all__ = ["Channel", "Counters", "Kind", "Means", "Pieces"]
+__all__ = ["Channel", "ChannelKind", "Counters", "Means", "Pieces"]
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class Channel(ABC):
         """Ends the channel with its stream: nothing is sent any more. Idempotent."""
 
 
-class Kind(ABC):
+class ChannelKind(ABC):
     """A kind of channel, for all streams of one worker."""
 
     @abstractmethod

@@ -29,7 +29,7 @@ from telegrad.arrays import SharedMemory, shared_below
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, Direct
 from telegrad.transport.channels.answers import Answering
-from telegrad.transport.channels.base import Channel, Kind
+from telegrad.transport.channels.base import Channel, ChannelKind
 from telegrad.transport.channels.device_memory import DeviceSlabs, DeviceStream, Hold
 from telegrad.transport.channels.ledger import Account, Block, Bounds, Ledger
 from telegrad.transport.channels.loans import FIRST_HANDLE, Loans, Watch
@@ -165,7 +165,7 @@ def _place_of(buffer: memoryview) -> int:
 
 
 @final
-class SlabPool(Kind):
+class SlabPool(ChannelKind):
     """The slabs of one worker; any thread.
 
     Attributes:

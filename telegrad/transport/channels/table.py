@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import final
 
 from telegrad.transport.base import Carrier
-from telegrad.transport.channels.base import Channel, Kind, Means
+from telegrad.transport.channels.base import Channel, ChannelKind, Means
 from telegrad.transport.channels.shared_memory import SlabPool
 from telegrad.wire import Land
 
@@ -29,11 +29,11 @@ class Channels:
     def __init__(self, means: Means) -> None:
         self.means = means
         memory = SlabPool(means.clock, moved=means.moved)
-        self.kinds: tuple[Kind, ...] = (memory,)
+        self.kinds: tuple[ChannelKind, ...] = (memory,)
         self.land: Land = memory.devices.land
 
     def open(self, carrier: Carrier, capabilities: Sequence[str]) -> tuple[Channel, ...]:
-        """Opens the channels of a stream that lend; see `Kind.open`."""
+        """Opens the channels of a stream that lend; see `ChannelKind.open`."""
         opened = [kind.open(carrier, capabilities) for kind in self.kinds]
         return tuple(each for each in opened if each is not None)
 

@@ -24,7 +24,7 @@ from telegrad.transport.io.spin import Spin
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.tags import BadTagError
 
-__all__ = ["READ_ERRORS", "Frames", "Pump", "TaskPump", "WaitGate"]
+__all__ = ["READ_ERRORS", "Pump", "StreamEnd", "TaskPump", "WaitGate"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class WaitGate(Protocol):
     wake: Callable[[], None] | None
 
 
-class Frames(Protocol):
+class StreamEnd(Protocol):
     """The connection's end of a stream: the source and the receiver of its messages.
 
     Attributes:
@@ -124,7 +124,7 @@ class TaskPump(Pump):
     def __init__(
         self,
         carrier: Carrier,
-        frames: Frames,
+        frames: StreamEnd,
         loop: LoopThread,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         spin: float,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import final
 
 from telegrad.transport.base import CarrierClosedError, Direct
-from telegrad.transport.io.pump import READ_ERRORS, Frames, Pump
+from telegrad.transport.io.pump import READ_ERRORS, Pump, StreamEnd
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.loop import LoopThread
 
@@ -36,7 +36,7 @@ class SocketPump(Pump):
     """
 
     def __init__(
-        self, direct: Direct, frames: Frames, loop: LoopThread, reader: SocketReader
+        self, direct: Direct, frames: StreamEnd, loop: LoopThread, reader: SocketReader
     ) -> None:
         if (descriptor := direct.fileno()) < 0:
             raise CarrierClosedError("the local stream was closed before it was used")

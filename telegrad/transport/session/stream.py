@@ -125,7 +125,7 @@ class Stream:
 @final
 @dataclass(slots=True, kw_only=True)
 class StreamFrames:
-    """The frames of one stream, as its pump sees them; see `pump.Frames`."""
+    """The frames of one stream, as its pump sees them; see `pump.StreamEnd`."""
 
     next_message: Callable[[], bytes | None]
     written: Callable[[], None]
