@@ -96,6 +96,7 @@ def _called(envelope: Envelope) -> str:
 _NONE: Final = encode(None)  # the value of many calls
 _NOTHING: Final = _NONE.document
 _ARRAYS: Final = frozenset({np.ndarray})  # externals without a meaning to any interceptor
+_BYTES: Final = frozenset({bytes})  # buffers that nobody can write into
 
 _bytes_of: Final[Callable[[Any], int]] = operator.attrgetter("nbytes")
 
@@ -300,7 +301,7 @@ class MessageCodec:
                     if settled:
                         memory = to_settle = memory.answering()
                 externals, own = describe(lifted, self.devices.place(peer), memory)
-                buffers = _shared(own)
+                buffers = own if _BYTES.issuperset(map(type, own)) else _shared(own)
             if message is not None:
                 for name, said in message.headers.items():
                     headers[name] = write_header(said)
