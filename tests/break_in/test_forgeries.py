@@ -29,6 +29,7 @@ from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, PoolExhaustedError
 from telegrad.nn import Linear
 from telegrad.parallel import Pipeline
+from telegrad.parallel.pipeline.mailbox import AGAIN_HEAD
 from telegrad.rpc.rref.numbers import SeenNumbers
 from telegrad.rpc.rref.protocol import (
     ForkId,
@@ -158,7 +159,7 @@ def forgeries(
             yield TRAINER, [pipeline, 0, 1, "B", 0, 0, "", 0, [np.full((4, 2), 9.0, np.float32)]]
             yield SERVER, [pipeline, 1, 1, "F", 1, 0, "", 0, [np.full((4, 2), 9.0, np.float32)]]
         case "pipeline.again":
-            yield from ((SERVER, [pipeline, 1, n, 0, 1]) for n in numbers)
+            yield from ((SERVER, AGAIN_HEAD.pack(pipeline, 1, n, 0, 1)) for n in numbers)
         case "pipeline.end":
             yield from (([TRAINER, SERVER][k], [pipeline, k, n]) for k in (0, 1) for n in numbers)
 

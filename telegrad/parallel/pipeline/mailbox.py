@@ -9,12 +9,13 @@ worker, or the failure of another stage.
 
 The first step records what is handed over: for each track, a pair of stages with dtypes and shapes,
 the sender draws a number, and tells it with the arrays. In later steps the number, the step and the
-micro-batch stand before the bytes, and nothing is described again. Values of other shapes are
+micro-batch stand before the bytes, at fixed places, and nothing is described again. Values of other shapes are
 described, as in the first step, and recorded in turn.
 """
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,9 +47,10 @@ __all__ = [
 ]
 
 CARRY = "pipeline.carry"  # [*place, step, *key, track, values]; the track is 0 for none
-AGAIN = "pipeline.again"  # [*place, step, micro-batch, track], and the bytes of the arrays
+AGAIN = "pipeline.again"  # the numbers of AGAIN_HEAD, and the bytes of the arrays
 END = "pipeline.end"  # [*place, step]: the step has failed elsewhere
 
+AGAIN_HEAD = struct.Struct(">5Q")  # *place, step, micro-batch, track
 
 PLACE_BITS = 32  # the number of a track is its place, and so many bits
 MOST_TRACKS = 256  # of one place and its neighbour; more than the shapes of any steady training
@@ -345,9 +347,9 @@ class Mailboxes:
             body = [*place, step, *key, number, values]
             self._agent.messages.post(to.worker, CARRY, body)
             return
-        body = [*place, step, key.micro_batch, number]
+        head = AGAIN_HEAD.pack(*place, step, key.micro_batch, number)
         arrays = [memoryview(x.reshape(-1).view(np.uint8)) for x in values if x is not None]
-        self._agent.messages.post(to.worker, AGAIN, body, buffers=arrays)
+        self._agent.messages.post_packed(to.worker, AGAIN, head, arrays)
 
     def end(self, to: WorkerInfo, place: PlaceId, step: int) -> None:
         """Tells a place that a step has failed elsewhere; does nothing where its worker is lost."""
@@ -384,11 +386,14 @@ class Mailboxes:
 
     def on_again(self, peer: WorkerInfo, envelope: Any) -> None:
         """Takes what another place hands over on a recorded track."""
-        match self._agent.messages.read(envelope):
-            case [int(pipeline), int(place), int(step), int(batch), int(number)]:
-                mailbox = self._known.get((pipeline, place))
-            case _:
-                raise DecodeError(f"the body of {AGAIN} is not [place, step, micro-batch, track]")
+        try:
+            pipeline, place, step, batch, number = AGAIN_HEAD.unpack(envelope.document)
+        except struct.error:
+            raise DecodeError(
+                f"the body of {AGAIN} is not place, step, micro-batch and track, "
+                f"{AGAIN_HEAD.size} bytes"
+            ) from None
+        mailbox = self._known.get((pipeline, place))
         if mailbox is None:
             return
         track = mailbox.recording.find(peer, number)

@@ -78,6 +78,22 @@ class Messages:
         envelope = write_body(kind, body, buffers=buffers, place=place, memory=memory)
         self._post(to, envelope, rides=rides)
 
+    def post_packed(
+        self, to: WorkerInfo, kind: str, packed: bytes, buffers: Sequence[Buffer]
+    ) -> None:
+        """Sends a message that expects no reply, with a body whose layout both ends know.
+
+        Args:
+            to: The receiver.
+            kind: The kind for which the receiver has registered a handler.
+            packed: The body; arrives as `envelope.document`, which `read` cannot decode.
+            buffers: As for `post`.
+
+        Raises:
+            WorkerLostError: The worker is lost, or this agent was shut down.
+        """
+        self._post(to, Envelope(kind, document=packed, buffers=buffers))
+
     def request(
         self,
         to: WorkerInfo,
