@@ -232,6 +232,7 @@ def run_in_thread(function: Callable[[], object]) -> None:
 def staying(world: World, monkeypatch: pytest.MonkeyPatch) -> Stay:
     """The waits of this thread, which has the role, and all of whose work counts as short."""
     monkeypatch.setattr(reader_module, "SHORT_SECONDS", math.inf)
+    monkeypatch.setattr(reader_module, "LOOK_SECONDS", 0.0)
     stay = Stay(world.reader)
     opened = Gate()
     opened.open()
@@ -311,10 +312,24 @@ def test_who_only_looks_at_it_does_not_keep_the_role_of_another(
     staying.end()
 
 
+def test_who_stays_reads_no_more_often_than_it_has_to(
+    world: World, staying: Stay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "LOOK_SECONDS", math.inf)
+    world.send(0, b"a")
+    staying.look()
+    assert world.came.empty()
+    monkeypatch.setattr(reader_module, "LOOK_SECONDS", 0.0)
+    staying.look()
+    assert world.next() == (b"a", ME)
+    staying.end()
+
+
 def test_who_stays_does_not_keep_what_comes_for_long(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "SHORT_SECONDS", math.inf)
+    monkeypatch.setattr(reader_module, "LOOK_SECONDS", 0.0)
     stay = Stay(world.reader)
     for _ in range(3):
         stay.look()
@@ -329,6 +344,7 @@ def test_who_works_for_long_between_two_waits_does_not_stay(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(reader_module, "LOOK_SECONDS", 0.0)
     stay = Stay(world.reader)
     for _ in range(5):
         stay.look()

@@ -53,6 +53,8 @@ END = "pipeline.end"  # [*place, step]: the step has failed elsewhere
 AGAIN_HEAD = struct.Struct(">5Q")  # *place, step, micro-batch, track
 
 PLACE_BITS = 32  # the number of a track is its place, and so many bits
+# Seconds of a wait before which the pool does not hear that its thread waits; that takes 15 us.
+BRIEF_SECONDS = 0.001
 MOST_TRACKS = 256  # of one place and its neighbour; more than the shapes of any steady training
 
 
@@ -187,6 +189,7 @@ class PlaceMailbox:
 
     Attributes:
         recording: The tracks of the place.
+        error: The error that ends the step that runs; None while it goes on.
     """
 
     def __init__(self, me: PlaceId, peers: Sequence[WorkerInfo], stay: Stay) -> None:
@@ -200,7 +203,7 @@ class PlaceMailbox:
         self._step = 0  # the one that runs, or ran last
         self._undo: Callable[[], None] = _nothing
         self._failed = 0  # the last step that failed elsewhere, perhaps before it began here
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         self._deadline = 0.0
 
     def begin(self, step: int, deadline: float, *, afresh: bool) -> None:
@@ -214,7 +217,7 @@ class PlaceMailbox:
         self.recording.begin_step(afresh=afresh)
         with self._lock:
             self._step, self._deadline, self._undo = step, deadline, _nothing
-            self._error = EndedElsewhereError() if self._failed >= step else None
+            self.error = EndedElsewhereError() if self._failed >= step else None
             self._values = {key: x for key, x in self._values.items() if key[0] >= step}
 
     def end(self, undo: Callable[[], None]) -> None:
@@ -242,18 +245,25 @@ class PlaceMailbox:
         Raises:
             BaseException: The error that ends the step; CallTimeoutError at its deadline.
         """
-        wanted = (self._step, key)
+        wanted, gate = (self._step, key), None
         while True:
             with self._lock:
-                if self._error is not None:
-                    raise self._error
-                if wanted in self._values:
-                    return self._values.pop(wanted)
-                gate = self._gate = Gate()
+                if self.error is not None:
+                    raise self.error
+                values = self._values.pop(wanted, None)
+                if values is None:
+                    gate = self._gate = Gate()
+            if values is not None:
+                if gate is None:  # it has not waited, and so has not read
+                    self._stay.look()
+                return values
+            assert gate is not None
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise CallTimeoutError("the time of the step is over", phase="waiting")
-            gate.wait(left, drive=self._stay.wait)
+            self._stay.wait(gate, min(left, BRIEF_SECONDS))
+            if gate.shut:
+                gate.wait(left, drive=self._stay.wait)
 
     def _open_gate(self) -> None:
         """Lets the row look again; holds the lock."""
@@ -265,17 +275,11 @@ class PlaceMailbox:
         """Returns the number of values that nobody has taken yet."""
         return len(self._values)
 
-    def check(self) -> None:
-        """Reads what has come; raises the error that ends the step that runs, if there is one."""
-        self._stay.look()
-        if self._error is not None:
-            raise self._error
-
     def fail(self, error: BaseException) -> None:
         """Ends the step that runs with an error; the first one counts."""
         with self._lock:
-            if self._error is None:
-                self._error = error
+            if self.error is None:
+                self.error = error
                 self._open_gate()
 
     def end_elsewhere(self, step: int) -> None:
@@ -283,8 +287,8 @@ class PlaceMailbox:
         with self._lock:
             self._failed = max(self._failed, step)
             self._values = {key: x for key, x in self._values.items() if key[0] > self._failed}
-            if self._error is None and step == self._step:
-                self._error = EndedElsewhereError()
+            if self.error is None and step == self._step:
+                self.error = EndedElsewhereError()
                 self._open_gate()
             undo = self._undo if step == self._step - 1 else _nothing
         undo()

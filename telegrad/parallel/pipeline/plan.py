@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from telegrad.nn import Module, Parameter
-from telegrad.parallel.pipeline.mailbox import Mailboxes, Peer, PlaceMailbox
+from telegrad.parallel.pipeline.mailbox import Key, Mailboxes, Peer, PlaceMailbox
 from telegrad.parallel.pipeline.micro_batches import Argument, Spec, check_spec
+from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.types import Array, WorkerInfo
 
-__all__ = ["LocalPlace", "PlacePlan", "Settings", "StepOrder", "StepReport", "Tie", "Wait"]
+__all__ = [
+    "LocalPlace",
+    "PlacePlan",
+    "PlannedAction",
+    "Settings",
+    "StepOrder",
+    "StepReport",
+    "Tie",
+    "Wait",
+]
 
 RECOMPUTE = ("never", "always", "except_last")
 
@@ -186,6 +196,26 @@ class StepReport:
     wait: Wait | None = None
 
 
+class PlannedAction(NamedTuple):
+    """One action of a row, with all that is the same in each step.
+
+    Attributes:
+        kind: The letter of its kind.
+        stage: The stage that does it.
+        micro_batch: The micro-batch that it is done for.
+        takes: The key of the values that it takes from the stage beside it; None for none.
+        gives: The key of the values that it hands to the stage beside it; None for none.
+        to: The place that takes those.
+    """
+
+    kind: str
+    stage: int
+    micro_batch: int
+    takes: Key | None
+    gives: Key | None
+    to: Peer | None
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
@@ -198,6 +228,7 @@ class LocalPlace:
         mailboxes: The messages to other places.
         peers: All places, by number, this one among them.
         checked: The stages whose `forward` is known to take what the stage before it gives.
+        row: Its row of the schedule.
     """
 
     plan: PlacePlan
@@ -206,6 +237,22 @@ class LocalPlace:
     mailboxes: Mailboxes
     peers: list[Peer]
     checked: set[int] = field(default_factory=set)
+    row: list[PlannedAction] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row", [self._planned(*each) for each in self.plan.row])
+
+    def _planned(self, kind: str, stage: int, i: int) -> PlannedAction:
+        if kind == Kind.WEIGHTS.value:
+            return PlannedAction(kind, stage, i, None, None, None)
+        ahead = kind == Kind.FORWARD.value
+        letter = (Kind.FORWARD if ahead else Kind.BACKWARD).value
+        source, target = (stage - 1, stage + 1) if ahead else (stage + 1, stage - 1)
+        takes = Key(letter, stage, i) if 0 <= source <= self.last else None
+        if not 0 <= target <= self.last:
+            return PlannedAction(kind, stage, i, takes, None, None)
+        to = self.peers[self.place_of(target, i)]
+        return PlannedAction(kind, stage, i, takes, Key(letter, target, i), to)
 
     @property
     def last(self) -> int:

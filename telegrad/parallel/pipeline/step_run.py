@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias, final
@@ -37,9 +37,16 @@ from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root, post_ac
 from telegrad.dist_autograd.seams import PassGradients
 from telegrad.errors import CallTimeoutError, PipelineError, WorkerLostError
 from telegrad.parallel.bucket import Slot, assign_buckets
-from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Key
+from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Key, Peer
 from telegrad.parallel.pipeline.micro_batches import described
-from telegrad.parallel.pipeline.plan import LocalPlace, PlacePlan, StepOrder, StepReport, Tie
+from telegrad.parallel.pipeline.plan import (
+    LocalPlace,
+    PlacePlan,
+    PlannedAction,
+    StepOrder,
+    StepReport,
+    Tie,
+)
 from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.parallel.pipeline.skips import Skips, through
 from telegrad.types import Array
@@ -47,7 +54,6 @@ from telegrad.types import Array
 __all__ = ["StepRun"]
 
 FORWARD, BACKWARD, INPUTS, WEIGHTS = (each.value for each in Kind)
-_NO_SKIPS: Final = nullcontext()
 TIES = "T"  # no kind of a schedule: before its first action and after its last
 PHASES = {
     FORWARD: "forward",
@@ -56,9 +62,6 @@ PHASES = {
     WEIGHTS: "backward for weights",
     TIES: "exchange of shared parameters",
 }
-
-Results: TypeAlias = "list[tuple[Key, list[Any]]]"
-"""The values that an action hands over, and the keys under which other stages look for them."""
 
 Awaited: TypeAlias = "dict[Tensor, Callable[[Tensor], None]]"
 """Parameters, and what is called with each of them once it has its next gradient."""
@@ -208,7 +211,7 @@ class _SharedGradients:
             gradients.replace(self._parameters[k], None)
         self._sent.add(b)
         key = Key(TIES, self._tie.parameters[0][0], self._tie.copy, str(b))
-        self._run.carry(self._tie.owner, key, values)
+        self._run.carry(self._run.place.peers[self._tie.owner], key, values)
 
 
 @final
@@ -221,22 +224,23 @@ class _Sharing:
 
     Attributes:
         awaited: The parameters whose next gradient completes a bucket, or part of one.
+        ends: The last backward of each stage; empty if nothing is shared.
     """
 
     def __init__(self, run: StepRun, plan: PlacePlan | None) -> None:
         self.awaited: Awaited = {}
+        self.ends: dict[int, tuple[str, int]] = {}
         self._parts: list[_SharedGradients] = []
-        self._ends: dict[int, tuple[str, int]] = {}  # the last backward of each stage
         if plan is None:
             return
         self._parts = [_SharedGradients(run, each) for each in plan.ties if each.copy == plan.place]
         if self._parts:
             backwards = [each for each in plan.row if each[0] in (BACKWARD, WEIGHTS)]
-            self._ends = {stage: (kind, i) for kind, stage, i in backwards}
+            self.ends = {stage: (kind, i) for kind, stage, i in backwards}
 
     def begin(self, kind: str, stage: int, i: int) -> None:
         """Notes that an action begins."""
-        if self._ends and self._ends[stage] == (kind, i):
+        if self.ends[stage] == (kind, i):
             for part in self._parts:
                 part.watch(stage, self.awaited)
 
@@ -276,6 +280,7 @@ class StepRun:
         self._source = -1  # the stage whose values are awaited, or that values are handed to
         self._doing = ""  # that in words; empty while the stage itself is at work
         self._inputs: list[Tensor] = []  # of the forward that runs
+        self._results: list[tuple[Key, list[Any]]] = []  # what an action hands to later stages
         self._began = 0.0
         self._times: list[tuple[float, float]] = []
         self._holds: dict[int, int] = {}  # micro-batches, by stage; and the most so far
@@ -294,14 +299,9 @@ class StepRun:
         try:
             with enable_grad() if train else no_grad():
                 self._exchange_values()
-                for kind, stage, i in self.place.plan.row:
-                    if not train and (kind != FORWARD or i >= count):
-                        continue
-                    self._now, self._doing, self._source = (kind, stage, i), "was to begin", stage
-                    self.place.mailbox.check()
-                    self._doing = ""
-                    self._sharing.begin(kind, stage, i)
-                    self._act(kind, stage, i)
+                for action in self.place.row:
+                    if train or (action.kind == FORWARD and action.micro_batch < count):
+                        self._act(action)
                 if train:
                     self._exchange_gradients()
         except BaseException as error:  # around the user's modules
@@ -314,44 +314,55 @@ class StepRun:
 
     # -- the actions -----------------------------------------------------------------------------
 
-    def _act(self, kind: str, stage: int, i: int) -> None:
+    def _act(self, action: PlannedAction) -> None:
         """Runs an action, notes its times, and hands its results over."""
+        kind, stage, i, _, gives, to = action
+        self._now = kind, stage, i
+        if (error := self.place.mailbox.error) is not None:
+            self._doing, self._source = "was to begin", stage
+            raise error
+        if self._sharing.ends:
+            self._sharing.begin(kind, stage, i)
         self._began = time.monotonic()
-        action = _ACTIONS[kind]
-        results = action(self, stage, i)
+        values = _ACTIONS[kind](self, action)
         self._times.append((self._began, time.monotonic()))
-        for key, values in results:
-            self.hand(key, values)
+        if gives is not None:
+            assert to is not None
+            self.carry(to, gives, values)
+        while self._results:
+            self.hand(*self._results.pop())
 
-    def _forward(self, stage: int, i: int) -> Results:
+    def _forward(self, action: PlannedAction) -> list[Any]:
         order, place = self._order, self.place
-        if stage == 0:
+        _, stage, i, takes, gives, _ = action
+        if takes is None:
             inputs = [Tensor(each.part(i)) for each in order.inputs]
         else:
-            arrays = self.take(Key(FORWARD, stage, i), stage - 1)
-            inputs = [self.leaf(x) for x in arrays]
+            inputs = [self.leaf(x) for x in self.take(takes, stage - 1)]
         if stage not in place.checked:
             self._check_inputs(stage, i, inputs)
         kept = _Kept(inputs, [])
         self._inputs = inputs
-        with _skips(self, stage, i, kept, again=False):
+        if self.has_skips:
+            with self._skips(stage, i, kept, again=False):
+                outputs = self._call(stage, i, inputs)
+        else:
             outputs = self._call(stage, i, inputs)
         self._inputs = []
         kept.outputs = [outputs] if type(outputs) is Tensor else _tensors(outputs, place, stage, i)
-        results: Results = []
+        values = [] if gives is None else [x.data for x in kept.outputs]
         if stage == self._last:
             self._finish(i, kept)
-        else:
-            results.append((Key(FORWARD, stage + 1, i), [x.data for x in kept.outputs]))
         if order.train:
             self._keep(stage, i, kept)
-        return results
+        return values
 
     def _call(self, stage: int, i: int, inputs: list[Tensor]) -> Any:
         module, mode = self.place.stages[stage], self.place.plan.recompute
-        last = i == len(self._order.shares) - 1
-        if self._order.train and (mode == "always" or (mode == "except_last" and not last)):
-            return recompute(module, *inputs)
+        if mode != "never" and self._order.train:
+            last = i == len(self._order.shares) - 1
+            if mode == "always" or not last:
+                return recompute(module, *inputs)
         return module(*inputs)
 
     def _finish(self, i: int, kept: _Kept) -> None:
@@ -376,66 +387,76 @@ class StepRun:
         kept.loss, kept.outputs = loss, []
         self._losses[i] = float(loss.data.reshape(()))
 
-    def _backward(self, stage: int, i: int) -> Results:
-        roots, kept = self._roots(stage, i)
-        self._drop(stage, i)
+    def _backward(self, action: PlannedAction) -> list[Any]:
+        _, stage, i, takes, _, _ = action
+        kept = self._drop(stage, i)
+        roots = self._roots(stage, i, takes, kept)
         target = _Target(self.gradients, kept.leaves(), self._sharing.awaited)
         if roots:
-            with _skips(self, stage, i, kept, again=True):
-                GraphTask(roots, accumulate=target).run()
+            task = GraphTask(roots, accumulate=target)
+            if self.has_skips:
+                with self._skips(stage, i, kept, again=True):
+                    task.run()
+            else:
+                task.run()
             self._finish_pass(target)
-        return self._results(stage, i, kept, target.inputs)
+        return self._given(kept, target.inputs)
 
-    def _backward_of_inputs(self, stage: int, i: int) -> Results:
-        roots, kept = self._roots(stage, i)
+    def _backward_of_inputs(self, action: PlannedAction) -> list[Any]:
+        _, stage, i, takes, _, _ = action
+        kept = self._kept[stage, i]
+        roots = self._roots(stage, i, takes, kept)
         edges = {x: edge for x in kept.leaves() if (edge := edge_of(x)) is not None}
         kept.halved = HalvedBackward(roots, list(edges.values()))
-        with _skips(self, stage, i, kept, again=True):
+        with self._skips(stage, i, kept, again=True):
             found = kept.halved.run_inputs()
-        return self._results(stage, i, kept, {x: found.get(edge) for x, edge in edges.items()})
+        return self._given(kept, {x: found.get(edge) for x, edge in edges.items()})
 
-    def _backward_of_weights(self, stage: int, i: int) -> Results:
+    def _backward_of_weights(self, action: PlannedAction) -> list[Any]:
+        _, stage, i, *_ = action
         kept = self._drop(stage, i)
         assert kept.halved is not None
         target = _Target(self.gradients, (), self._sharing.awaited)
-        with _skips(self, stage, i, kept, again=True):
+        with self._skips(stage, i, kept, again=True):
             kept.halved.run_weights(target)
         self._finish_pass(target)
         return []
 
-    def _roots(self, stage: int, i: int) -> tuple[list[Any], _Kept]:
+    def _roots(self, stage: int, i: int, takes: Key | None, kept: _Kept) -> list[Any]:
         """Returns where the gradients of a backward start; its outputs are no longer kept."""
         order = self._order
-        kept = self._kept[stage, i]
-        if stage < self._last:
-            gradients = self.take(Key(BACKWARD, stage, i), stage + 1)
+        if takes is not None:
+            gradients = self.take(takes, stage + 1)
             pairs = list(zip(kept.outputs, gradients, strict=True))
         else:
-            assert kept.loss is not None
-            weight = np.full(kept.loss.shape, order.shares[i] * order.scale, kept.loss.dtype)
-            pairs = [(kept.loss, weight)]
+            loss = kept.loss
+            assert loss is not None
+            weight = np.array(order.shares[i] * order.scale, loss.dtype).reshape(loss.shape)
+            pairs = [(loss, weight)]
         for name, value in kept.stashed.items():
             _, target = self.skip(name)
             pairs += [(value, self.take(Key(BACKWARD, stage, i, name), target)[0])]
         kept.outputs, kept.loss, kept.stashed = [], None, {}
-        return [graph_root(x, g) for x, g in pairs if g is not None and x.requires_grad], kept
+        return [graph_root(x, g) for x, g in pairs if g is not None and x.requires_grad]
 
-    def _results(
-        self, stage: int, i: int, kept: _Kept, found: Mapping[Tensor, Gradient | None]
-    ) -> Results:
-        """Returns the gradients of all that came from other stages, which take them back."""
-        results: Results = []
-        if stage > 0:
-            results.append((Key(BACKWARD, stage - 1, i), [found.get(x) for x in kept.inputs]))
+    def _given(self, kept: _Kept, found: Mapping[Tensor, Gradient | None]) -> list[Any]:
+        """Returns the gradients of the inputs; those of skip connections are handed over, too."""
+        _, _, i = self._now
         for name, x in kept.popped.items():
             source, _ = self.skip(name)
-            results.append((Key(BACKWARD, source, i, name), [found.get(x)]))
-        return results
+            self._results.append((Key(BACKWARD, source, i, name), [found.get(x)]))
+        return [found.get(x) for x in kept.inputs]
 
     @staticmethod
     def _finish_pass(target: _Target) -> None:
         for completion in target.finish():
             completion.wait()
+
+    def _skips(
+        self, stage: int, i: int, kept: _Kept, *, again: bool
+    ) -> AbstractContextManager[Any]:
+        """Returns a block in which the layers of skip connections find where these go."""
+        return through(_StageSkips(self, stage, i, kept, again=again))
 
     # -- tied parameters ---------------------------------------------------------------------------
 
@@ -446,7 +467,7 @@ class StepRun:
             if tie.owner == plan.place:
                 values = [place.parameter(stage, name).data for stage, name, _, _ in tie.parameters]
                 key = Key(TIES, tie.parameters[0][2], tie.owner)
-                self.carry(tie.copy, key, values)
+                self.carry(place.peers[tie.copy], key, values)
         for tie in plan.ties:
             if tie.copy == plan.place:
                 owner, _, copy, _ = tie.parameters[0]
@@ -492,13 +513,13 @@ class StepRun:
 
     def hand(self, key: Key, values: list[Any]) -> None:
         """Hands values to the stage that the key names."""
-        self.carry(self.place.place_of(key.stage, key.micro_batch), key, values)
+        here = self.place
+        self.carry(here.peers[here.place_of(key.stage, key.micro_batch)], key, values)
 
-    def carry(self, place: int, key: Key, values: list[Any]) -> None:
+    def carry(self, to: Peer, key: Key, values: list[Any]) -> None:
         """Hands values to a place."""
         self._source, self._doing = key.stage, "had done"
-        here = self.place
-        here.mailboxes.carry(here.peers[place], self._order.step, key, values, here.mailbox)
+        self.place.mailboxes.carry(to, self._order.step, key, values, self.place.mailbox)
         self._doing = ""
 
     def _keep(self, stage: int, i: int, kept: _Kept) -> None:
@@ -570,19 +591,12 @@ class StepRun:
         )
 
 
-_ACTIONS: Final[Mapping[str, Callable[[StepRun, int, int], Results]]] = {
+_ACTIONS: Final[Mapping[str, Callable[[StepRun, PlannedAction], list[Any]]]] = {
     FORWARD: StepRun._forward,
     BACKWARD: StepRun._backward,
     INPUTS: StepRun._backward_of_inputs,
     WEIGHTS: StepRun._backward_of_weights,
 }
-
-
-def _skips(run: StepRun, stage: int, i: int, kept: _Kept, *, again: bool) -> Any:
-    """Returns a block in which the layers of skip connections find where these go."""
-    if not run.has_skips:
-        return _NO_SKIPS
-    return through(_StageSkips(run, stage, i, kept, again=again))
 
 
 def _tensors(outputs: Any, place: LocalPlace, stage: int, i: int) -> list[Tensor]:

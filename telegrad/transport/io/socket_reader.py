@@ -48,6 +48,8 @@ LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
 # computes loses the interpreter's lock to it.
 SHORT_SECONDS = 0.002
 SHORT_IN_A_ROW = 2  # pieces of such work; short and long ones may take turns
+# Seconds for which such a thread does not look at the sockets again: a look costs 10 us.
+LOOK_SECONDS = 0.001
 
 
 class Source(Protocol):
@@ -165,7 +167,7 @@ class SocketReader:
 
     # In a thread that waits for replies.
 
-    def wait(self, gate: WaitGate, seconds: float) -> None:
+    def wait(self, gate: WaitGate, seconds: float, *, stay: bool = False) -> None:
         """Reads until a gate opens, in the thread that waits at it, or until others do better.
 
         Returns early, with the gate shut, where another thread waits already, and after several
@@ -174,6 +176,7 @@ class SocketReader:
         Args:
             gate: The gate at which this thread waits.
             seconds: The longest wait.
+            stay: True to hold the role first, as `hold` does, and so after this wait, too.
         """
         me, outer = threading.get_ident(), self._shield
         with Shield() as shield:
@@ -181,6 +184,8 @@ class SocketReader:
                 self.bursts.write()
             with self._role_lock:
                 polls = self._polls
+                if stay and polls is not None and not self._closed:
+                    self._role.hold_begins(me)
                 held = self._role.held and self._role.waiter == me
                 # A signal handler that came while this thread hands a message over cannot read.
                 inside = self._role.waiter == me and not (held or outer.polling)
@@ -393,32 +398,34 @@ class Stay:
     def __init__(self, reader: SocketReader) -> None:
         self._reader = reader
         self._ended = 0.0  # the time of the end of the last wait, or look
+        self._looked = 0.0  # the time at which it read last
         self._in_a_row = 0  # pieces of work that were short
 
     def wait(self, gate: WaitGate, seconds: float) -> None:
         """Reads until a gate opens, as `SocketReader.wait` does."""
-        if self._is_soon():
-            self._reader.hold()
-        else:
+        soon = self._is_soon(time.monotonic())
+        if not soon:
             self.end()
-        self._reader.wait(gate, seconds)
-        self._ended = time.monotonic()
+        self._reader.wait(gate, seconds, stay=soon)
+        self._ended = self._looked = time.monotonic()
 
     def look(self) -> None:
-        """Reads what has come, unless another thread waits; never waits."""
-        if self._is_soon():
-            self._reader.look()
-        else:
+        """Reads what has come, unless another thread waits, or it did so just now; never waits."""
+        now = time.monotonic()
+        if not self._is_soon(now):
             self.end()
-        self._ended = time.monotonic()
+        elif now - self._looked >= LOOK_SECONDS:
+            self._reader.look()
+            self._looked = now = time.monotonic()
+        self._ended = now
 
     def end(self) -> None:
         """Gives the role up, in the thread that waited; idempotent."""
         self._reader.release(threading.get_ident())
 
-    def _is_soon(self) -> bool:
+    def _is_soon(self, now: float) -> bool:
         """Returns True if there was little work before this wait, and before the last one."""
-        short = time.monotonic() - self._ended < SHORT_SECONDS
+        short = now - self._ended < SHORT_SECONDS
         self._in_a_row = self._in_a_row + 1 if short else 0
         return self._in_a_row >= SHORT_IN_A_ROW
 
