@@ -213,7 +213,9 @@ def _pack_envelope(packed: pb.Envelope, envelope: Envelope, lent: Collection[int
         for name, value in envelope.headers.items():
             packed.headers[name] = value
     document, externals, buffers = envelope.document, envelope.externals, envelope.buffers
-    behind = _total(buffers) if buffers else 0
+    behind = 0
+    for buffer in buffers:
+        behind += buffer.nbytes if type(buffer) is memoryview else len(buffer)
     # Where neither is larger, each part fits, and so do all together.
     if lent or behind > INLINE_BYTES or len(document) + len(externals) > INLINE_BYTES:
         _pack_parts(packed, envelope, lent)

@@ -112,7 +112,7 @@ class Session:
         self.pending = False
         self.news = self.replies_unread = self.written = 0
         self._limits = limits
-        self._small = min(INLINE_BYTES, limits.document_bytes, limits.message_bytes)
+        self._small = min(INLINE_BYTES, limits.document_bytes, limits.message_bytes // 2)
         self._unacknowledged: dict[int, _Posted] = {}
         self._announced = 0  # envelopes up to this number were written on this carrier
         self._announced_before = 0  # the same, for earlier carriers
@@ -208,10 +208,11 @@ class Session:
         Raises:
             EncodeError: The envelope or its headers are too big; nothing was posted.
         """
-        size, whole = len(envelope.document) + ENVELOPE_BYTES, True
+        texts, behind, whole = len(envelope.document), 0, True
         for buffer in envelope.buffers:
-            size += ENVELOPE_BYTES + (buffer.nbytes if type(buffer) is memoryview else len(buffer))
-        if envelope.headers or envelope.externals or size > self._small:  # as few are
+            behind += buffer.nbytes if type(buffer) is memoryview else len(buffer)
+        size, small = texts + behind + ENVELOPE_BYTES * (1 + len(envelope.buffers)), self._small
+        if envelope.headers or envelope.externals or texts > small or behind > small:  # as few are
             size, whole = measure(envelope, self._limits)
             if size > MAX_INLINE_BYTES:
                 raise EncodeError(
