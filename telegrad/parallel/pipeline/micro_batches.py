@@ -46,6 +46,10 @@ class Argument:
     rows: list[int]
     parted: bool = False
 
+    def to_wire(self) -> list[Any]:
+        """Returns the values of the attributes."""
+        return [self.values, self.rows, self.parted]
+
     def part(self, i: int) -> Any:
         """Returns the part of micro-batch `i`."""
         if self.parted:

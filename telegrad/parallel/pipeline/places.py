@@ -243,7 +243,7 @@ class Places:
         unsent: BaseException | None = None
         try:
             for member, each in zip(self.members, orders, strict=True):
-                calls.append(self._call(member, "run", (each,)))
+                calls.append(self._call(member, "run", (_handed(member, each),)))
         except Exception as error:  # a worker is lost, or an argument is too large for a message
             unsent = error
             self._end(step)
@@ -260,7 +260,7 @@ class Places:
             failure = self._failure(unsent, calls, "step")
             raise failure from failure.__cause__
         self._failed = False
-        return [call.value() for call in calls]
+        return [StepReport.from_wire(call.value()) for call in calls]
 
     def _end(self, step: int) -> None:
         mailboxes = current_agent().attachments[Mailboxes]
@@ -307,13 +307,22 @@ class Places:
         """
         member = next((each for each in self.members if each.worker.name == error.worker), called)
         ended = [call.value() for call in calls if call.done() and call.exception() is None]
-        waits = [each.wait for each in ended if isinstance(each, StepReport) and each.wait]
+        reports = map(StepReport.from_wire, ended) if phase == "step" else ()
+        waits = [each.wait for each in reports if each.wait]
         if not waits:
             return _named(error, member, f"is lost in the {phase}", phase)
         wait = min(waits, key=lambda each: each.worker != member.worker.name)
         stage = wait.stage if wait.worker == member.worker.name else -1
         words = f"is lost; {wait.words}"
         return _named(error, member, words, wait.phase, stage, wait.micro_batch)
+
+
+def _handed(member: RemotePlace, order: StepOrder) -> list[Any] | None:
+    """Returns an order as the argument of a call; it is left at a runner on this worker."""
+    if not member.runner.is_owner():
+        return order.to_wire()
+    member.runner.local_value().leave(order)  # no byte of it is copied
+    return None
 
 
 def _named(

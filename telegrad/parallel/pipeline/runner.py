@@ -81,6 +81,7 @@ class StageRunner:
         self._stages = {stage: source.module(stage) for stage, source in sources.items()}
         self._place: LocalPlace | None = None
         self._running = threading.Lock()
+        self._left: StepOrder | None = None
         self._copies: dict[int, dict[int, StateCopy]] = {}
 
     def facts(self) -> dict[int, StageFacts]:
@@ -106,14 +107,27 @@ class StageRunner:
         peers = mailboxes.peers(plan.pipeline, plan.workers)
         self._place = LocalPlace(plan, self._stages, mailbox, mailboxes, peers)
 
-    def run(self, order: StepOrder) -> StepReport:
-        """Runs a step; returns at its end, here or elsewhere.
+    def leave(self, order: StepOrder) -> None:
+        """Takes the order of the next step from a driver on this worker, as it is."""
+        self._left = order
+
+    def run(self, values: list[Any] | None) -> list[Any]:
+        """Runs a step; returns its report at its end, here or elsewhere, as plain values.
 
         Gradients of the parameters go to the autograd context of the call.
+
+        Args:
+            values: The order as plain values; None for the one that was left here.
 
         Raises:
             PipelineError: This place failed, or waited in vain.
         """
+        left, self._left = self._left, None
+        order = left if values is None else StepOrder.from_wire(values)
+        assert order is not None
+        return self._run(order).to_wire()
+
+    def _run(self, order: StepOrder) -> StepReport:
         place, context_id = self._place, ambient_context()
         assert place is not None
         agent, served = current_agent(), current_served_call()
