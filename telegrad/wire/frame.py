@@ -295,13 +295,17 @@ def _check_count(data: bytes) -> None:
             fields += 1
             if fields > MAX_ENVELOPES:
                 raise DecodeError(f"a frame of more than {MAX_ENVELOPES} envelopes")
-            key, at = _varint(data, at)
+            key, at = data[at], at + 1
+            if key > 0x7F:
+                key, at = _varint(data, at - 1)
             kind = key & 7
             if kind == _LENGTH_DELIMITED:
                 size, at = _varint(data, at)
                 at += size
             elif kind == 0:
-                _, at = _varint(data, at)
+                while data[at] > 0x7F:
+                    at += 1
+                at += 1
             else:
                 at += _FIXED_SIZES[kind]
     except (IndexError, KeyError) as error:

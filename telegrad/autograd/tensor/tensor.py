@@ -426,6 +426,13 @@ def graph_root(
         if not create_graph:
             return edge, ones
         gradient = ones
+    if (
+        type(gradient) is type(array) is np.ndarray
+        and gradient.shape == array.shape
+        and gradient.dtype == array.dtype
+        and not create_graph
+    ):
+        return edge, gradient  # the usual case of a gradient that came from elsewhere
     if not isinstance(gradient, Tensor):
         gradient = Tensor(array_beside(gradient, array))
     given = gradient

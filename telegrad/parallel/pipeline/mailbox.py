@@ -134,26 +134,28 @@ class Recording:
 
     Args:
         place: The place; its numbers differ from those of other places of its worker.
+
+    Attributes:
+        sent: The numbers of the tracks that their receivers know: by the receiver, and the values
+            of the track.
     """
 
     def __init__(self, place: int) -> None:
-        self._sent: dict[tuple[PlaceId, Track], int] = {}
-        self._new: dict[tuple[PlaceId, Track], int] = {}
+        self.sent: dict[tuple[Any, ...], int] = {}
+        self._new: dict[tuple[Any, ...], int] = {}
         self._received: dict[tuple[WorkerInfo, int], dict[int, Track]] = {}  # by peer and place
         self._drawn = place << PLACE_BITS
         self._lock = threading.Lock()  # guards what is received
 
-    def number(self, to: PlaceId, track: Track) -> tuple[int, bool]:
-        """Returns the number of a track, and True if its receiver knows it; 0 for no number."""
-        known = self._sent.get((to, track))
-        if known is not None:
-            return known, True
-        if len(self._sent) + len(self._new) >= MOST_TRACKS:
-            return 0, False
-        if (to, track) not in self._new:
+    def draw(self, to: PlaceId, track: Track) -> int:
+        """Returns the number of a track that its receiver does not know yet; 0 for no number."""
+        if len(self.sent) + len(self._new) >= MOST_TRACKS:
+            return 0
+        known = self._new.get((to, *track))
+        if known is None:
             self._drawn += 1
-            self._new[to, track] = self._drawn
-        return self._new[to, track], False
+            known = self._new[to, *track] = self._drawn
+        return known
 
     def begin_step(self, *, afresh: bool) -> None:
         """Begins a step: what the last one recorded counts from now on.
@@ -161,7 +163,7 @@ class Recording:
         Args:
             afresh: True if the last step failed: then nothing counts.
         """
-        self._sent = {} if afresh else self._sent | self._new
+        self.sent = {} if afresh else self.sent | self._new
         self._new = {}
 
     def hear(self, peer: WorkerInfo, number: int, track: Track) -> None:
@@ -343,15 +345,17 @@ class Mailboxes:
             if (mailbox := self._known.get(place)) is not None:
                 mailbox.put(step, key, values)
             return
-        number, known = 0, False
-        if (layouts := _layouts(values)) is not None:
-            track = Track(key.kind, key.stage, key.name, layouts)
-            number, known = sender.recording.number(place, track)
-        if not known:
+        kind, stage, batch, name = key
+        layouts, recording = _layouts(values), sender.recording
+        number = recording.sent.get((place, kind, stage, name, layouts))
+        if number is None:
+            number = 0
+            if layouts is not None:
+                number = recording.draw(place, Track(kind, stage, name, layouts))
             body = [*place, step, *key, number, values]
             self._agent.messages.post(to.worker, CARRY, body)
             return
-        head = AGAIN_HEAD.pack(*place, step, key.micro_batch, number)
+        head = AGAIN_HEAD.pack(*place, step, batch, number)
         arrays = [memoryview(x.reshape(-1).view(np.uint8)) for x in values if x is not None]
         self._agent.messages.post_packed(to.worker, AGAIN, head, arrays)
 

@@ -82,7 +82,7 @@ class _Kept:
 
     def leaves(self) -> list[Tensor]:
         """Returns all that came from other stages."""
-        return [*self.inputs, *self.popped.values()]
+        return [*self.inputs, *self.popped.values()] if self.popped else self.inputs
 
 
 @final
@@ -399,7 +399,8 @@ class StepRun:
                     task.run()
             else:
                 task.run()
-            self._finish_pass(target)
+            for completion in target.finish():
+                completion.wait()
         return self._given(kept, target.inputs)
 
     def _backward_of_inputs(self, action: PlannedAction) -> list[Any]:
@@ -419,7 +420,8 @@ class StepRun:
         target = _Target(self.gradients, (), self._sharing.awaited)
         with self._skips(stage, i, kept, again=True):
             kept.halved.run_weights(target)
-        self._finish_pass(target)
+        for completion in target.finish():
+            completion.wait()
         return []
 
     def _roots(self, stage: int, i: int, takes: Key | None, kept: _Kept) -> list[Any]:
@@ -446,11 +448,6 @@ class StepRun:
             source, _ = self.skip(name)
             self._results.append((Key(BACKWARD, source, i, name), [found.get(x)]))
         return [found.get(x) for x in kept.inputs]
-
-    @staticmethod
-    def _finish_pass(target: _Target) -> None:
-        for completion in target.finish():
-            completion.wait()
 
     def _skips(
         self, stage: int, i: int, kept: _Kept, *, again: bool
