@@ -245,7 +245,8 @@ class Pipeline:
 
         Args:
             arguments: The inputs of the first stage and then the target of the loss; if there is
-                one argument alone, it is the input.
+                one argument alone, it is the input. They must not change during the step: stages
+                on this worker get them without a copy.
 
         Returns:
             The loss, as the mean over the mini-batch.

@@ -153,7 +153,7 @@ class StepOrder:
     sample: bool = False
 
     def to_wire(self) -> list[Any]:
-        """Returns the order as plain values in fixed places, which encode at a tenth of the cost."""
+        """Returns the order as plain values in fixed places, which the codec takes as they are."""
         target = None if self.target is None else self.target.to_wire()
         return [
             *(self.step, self.train, self.shares, [each.to_wire() for each in self.inputs]),

@@ -225,6 +225,10 @@ LOCAL_SCHEME = "local"
 BACKLOG = 128  # connections that wait in the kernel until the loop takes them
 OVERFLOW_UID = 65534  # the kernel's id for users that this namespace does not know
 CREDENTIALS = struct.Struct("3i")  # the layout of SO_PEERCRED: process, user, group
+# Bytes that a socket takes before its reader does; the kernel limits them to net.core.wmem_max. The
+# kernel's default holds three messages of 64 KiB: a stage of a pipeline that is ahead of the next one
+# leaves the others to the loops of both workers, which run 30 functions more for each.
+SEND_BYTES = 2**20
 # A listener whose queue is full refuses for the moment; it takes within a turn of its loop.
 RETRY_SECONDS = 0.005
 PAUSE_SECONDS = 0.1  # before the next connection is taken, after one could not be
@@ -357,6 +361,7 @@ async def _connect(path: str) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connected.setblocking(False)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         while True:
             try:
                 connected.connect(path)
@@ -438,6 +443,7 @@ class _LocalListener(Listener):
             connected.close()
             return
         connected.setblocking(False)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         described = f"{LOCAL_SCHEME} {self._path}"
         carrier = SocketCarrier(connected, described, told=self._told, trusted=True)
         task = self._loop.create_task(self._run(carrier))
