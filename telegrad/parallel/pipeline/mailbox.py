@@ -9,8 +9,8 @@ worker, or the failure of another stage.
 
 The first step records what is handed over: for each track, a pair of stages with dtypes and shapes,
 the sender draws a number, and tells it with the arrays. In later steps the number, the step and the
-micro-batch stand before the bytes, at fixed places, and nothing is described again. Values of other shapes are
-described, as in the first step, and recorded in turn.
+micro-batch stand before the bytes, at fixed places, and nothing is described again. Values of
+other shapes are described, as in the first step, and recorded in turn.
 """
 
 from __future__ import annotations

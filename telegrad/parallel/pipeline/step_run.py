@@ -267,14 +267,12 @@ class StepRun:
     Attributes:
         place: The place.
         gradients: The gradients of the parameters so far.
-        has_skips: True if there are skip connections in the pipeline.
     """
 
     def __init__(self, place: LocalPlace, order: StepOrder, gradients: PassGradients) -> None:
         self.place, self._last = place, place.last
         self._order = order
         self.gradients = gradients
-        self.has_skips = bool(place.plan.skips)
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._now = (TIES, min(place.stages), -1)
         self._source = -1  # the stage whose values are awaited, or that values are handed to
@@ -343,7 +341,7 @@ class StepRun:
             self._check_inputs(stage, i, inputs)
         kept = _Kept(inputs, [])
         self._inputs = inputs
-        if self.has_skips:
+        if self.place.plan.skips:
             with self._skips(stage, i, kept, again=False):
                 outputs = self._call(stage, i, inputs)
         else:
@@ -394,7 +392,7 @@ class StepRun:
         target = _Target(self.gradients, kept.leaves(), self._sharing.awaited)
         if roots:
             task = GraphTask(roots, accumulate=target)
-            if self.has_skips:
+            if self.place.plan.skips:
                 with self._skips(stage, i, kept, again=True):
                     task.run()
             else:

@@ -12,6 +12,7 @@ import sys, threading
 import numpy as np
 from telegrad import nn, rpc
 from telegrad.parallel import Pipeline
+from telegrad.transport.io import spin
 from tests.counting import Cost
 
 FEW, MANY, STEPS, BATCHES = 4, 20, 10, 6
@@ -44,8 +45,9 @@ def both_ends(pipe, inputs):
     counts = np.add(end(), rpc.rpc_sync(1, end))
     return counts / STEPS
 
+spin.SPIN_SECONDS = 0
 threading.setprofile(cost.note)
-agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0))
+agent = rpc.init_rpc()
 if agent.rank == 0:
     pipes = {}
     for count in (FEW, MANY):
