@@ -55,7 +55,7 @@ from telegrad.errors import (
 from telegrad.rpc import Future
 from telegrad.rpc.seams import AgentCore, new_future, on_own_loop, seconds
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Blocks, Envelope
 
 __all__ = [
     "MOST_MEMBERSHIPS",
@@ -373,7 +373,7 @@ def attach_to(agent: AgentCore) -> Groups:
     agent.life.on_leaving(groups.leave)
     agent.life.after_close(groups.close)
     for kind in (PUSH, ENTERED, READY):
-        agent.inbox.register(kind, groups.on_operation, anywhere=True)
+        agent.inbox.register(kind, groups.on_operation, anywhere=True, memory=groups.blocks.take)
     agent.inbox.register(ABORT, groups.on_abort)
     agent.inbox.register(LEFT, groups.on_left)
     agent.inbox.register(FORM, groups.formations.on_form)
@@ -405,6 +405,7 @@ class Groups:
         owns_agent: True if the agent runs for the groups alone and ends with them.
         warn_after: Seconds after which a waiting operation is logged, for groups made later.
         formations: The groups that are being formed.
+        blocks: Memory for long messages.
     """
 
     def __init__(self, agent: AgentCore) -> None:
@@ -419,10 +420,10 @@ class Groups:
         self._gone = GoneGroups()
         self._early: dict[GroupKey, list[_Early]] = {}
         self._early_of = Counter[WorkerInfo | None]()  # how many of them a worker has sent
-        self._most_early = agent.options.limits.served_calls_per_peer
         self._closed = False
         self._cross_waits = CrossWaits(agent, self._find)
         self.formations = Formations(agent, self._over, self._cross_waits)
+        self.blocks = Blocks()
 
     def current_world(self) -> ProcessGroup:
         """Returns the group of all workers.
@@ -578,6 +579,7 @@ class Groups:
         self.formations.close()
         for group in self._forget_all():
             group.leave()
+        self.blocks.drop()
 
     def leave_alone(self, group: ProcessGroup) -> None:
         """Leaves one group and tells its members; idempotent."""
@@ -624,6 +626,7 @@ class Groups:
             timeout=timeout,
             warn_after=self.warn_after,
             cross_waits=self._cross_waits,
+            blocks=self.blocks,
             terms=terms,
         )
 
@@ -719,11 +722,11 @@ class Groups:
         with self._table_lock:
             group = self._groups.get(key)
             if group is None and key not in self._gone:
-                if self._early_of[peer] >= self._most_early:
+                most = self._agent.options.limits.served_calls_per_peer
+                if self._early_of[peer] >= most:
                     raise DecodeError(
-                        f"{self._most_early} messages of that worker wait for process groups that "
-                        f"worker {self._agent.info.name!r} has not made "
-                        "(Limits.served_calls_per_peer)"
+                        f"{most} messages of that worker wait for process groups that worker "
+                        f"{self._agent.info.name!r} has not made (Limits.served_calls_per_peer)"
                     )
                 self._early_of[peer] += 1
                 self._early.setdefault(key, []).append(_Early(peer, deliver))

@@ -62,7 +62,7 @@ from telegrad.rpc.seams import (
     seconds,
 )
 from telegrad.types import Rank, WorkerInfo
-from telegrad.wire import Buffer, copy_of
+from telegrad.wire import Blocks, Buffer
 
 __all__ = [
     "TELL_AFTER",
@@ -186,6 +186,7 @@ class Group(Protocol):
     state_lock: threading.Lock
     allowance: MessageAllowance
     cross_waits: CrossWaits
+    blocks: Blocks
     sharing: Sharing
 
     @property
@@ -352,7 +353,7 @@ class Operation(Meeting, Generic[T]):
         nbytes = memoryview(data).nbytes
         if nbytes > SHORT_BYTES:
             shared = self.group.shared(to, data)  # in this thread, as the loop may run the post
-            data = copy_of(data) if copy and shared is data else shared
+            data = self.group.blocks.copy_of(data) if copy and shared is data else shared
         elif copy:
             data = bytes(data)
         with self.group.state_lock:

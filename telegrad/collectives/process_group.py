@@ -66,7 +66,7 @@ from telegrad.rpc.seams import (
     seconds,
 )
 from telegrad.types import Rank, WorkerInfo
-from telegrad.wire import Buffer, Envelope
+from telegrad.wire import Blocks, Buffer, Envelope
 
 __all__ = [
     "GroupStatistics",
@@ -147,6 +147,7 @@ class ProcessGroup:
         timeout: Seconds for an operation without a timeout of its own.
         warn_after: Seconds after which a waiting operation is logged.
         cross_waits: The operations in which the worker waits, in all its groups.
+        blocks: Memory for long messages.
         terms: The backend and the thresholds of the group.
 
     Example:
@@ -170,6 +171,7 @@ class ProcessGroup:
         timeout: float,
         warn_after: float,
         cross_waits: CrossWaits,
+        blocks: Blocks,
         terms: GroupTerms,
     ) -> None:
         self.key = key
@@ -179,6 +181,7 @@ class ProcessGroup:
         self.timeout = timeout
         self.warn_after = warn_after
         self.cross_waits = cross_waits
+        self.blocks = blocks
         self.sharing = Sharing(_neighbours(agent, members), longest_spin(), terms)
         self.nccl = NcclSide(self) if terms.backend == NCCL else None
         self._name = name

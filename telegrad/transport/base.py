@@ -338,6 +338,16 @@ class Receiver(ABC):
         del peer
         return None
 
+    def memory(self, kind: str, size: int) -> memoryview | None:
+        """Returns memory for a received buffer; None for fresh memory. In any thread, quick.
+
+        Args:
+            kind: The kind of its envelope.
+            size: Its bytes.
+        """
+        del kind, size
+        return None
+
     def load(self) -> int:
         """Returns how many calls this worker serves; its peers are told."""
         return 0

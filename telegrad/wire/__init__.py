@@ -30,8 +30,11 @@ from telegrad.wire.frame import (
 )
 from telegrad.wire.lending import FIRST_BUFFER, LENT_BYTES, Lending, Lent
 from telegrad.wire.memory import (
+    KEPT_BYTES,
+    LEAST_BLOCK_BYTES,
     NO_MEMORY,
     SHADOW_BYTES,
+    Blocks,
     Memory,
     Mode,
     copy_of,
@@ -45,6 +48,7 @@ from telegrad.wire.pieces import (
     CHUNK_HEADER_BYTES,
     PIECE_BYTES,
     Assembly,
+    BufferMemory,
     Piece,
     Span,
     chunk_header,
@@ -77,6 +81,8 @@ __all__ = [
     "FIRST_BUFFER",
     "HOST",
     "INLINE_BYTES",
+    "KEPT_BYTES",
+    "LEAST_BLOCK_BYTES",
     "LENT_BYTES",
     "MOST_GPUS",
     "NO_MEMORY",
@@ -85,7 +91,9 @@ __all__ = [
     "SMALL_LIMITS",
     "Allowance",
     "Assembly",
+    "Blocks",
     "Buffer",
+    "BufferMemory",
     "DecodeLimits",
     "DeviceMap",
     "Encoded",

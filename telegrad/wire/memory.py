@@ -1,4 +1,4 @@
-"""Copies of bytes without the interpreter's lock, the interface of shared memory, and shadows.
+"""Copies of bytes without the interpreter's lock, blocks, the interface of shared memory, shadows.
 
 `tobytes` and `bytearray` hold the lock until the last byte is copied. For some GiB these are
 seconds in which no thread of the process runs, including that of the heartbeats: its peers would
@@ -8,8 +8,10 @@ consider it dead.
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import dataclass
 from enum import IntEnum
+from sys import getrefcount
 from typing import Any, Final, Literal, Protocol, final
 
 import numpy as np
@@ -20,8 +22,11 @@ from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.lending import LENT_BYTES
 
 __all__ = [
+    "KEPT_BYTES",
+    "LEAST_BLOCK_BYTES",
     "NO_MEMORY",
     "SHADOW_BYTES",
+    "Blocks",
     "Memory",
     "Mode",
     "Shadow",
@@ -155,6 +160,79 @@ def copy_of(data: Buffer) -> Buffer:
 def _octets(array: np.ndarray[Any, Any], order: Literal["C", "F"]) -> np.ndarray[Any, Any]:
     """Returns a contiguous array's bytes, not copied, as NumPy's own array class."""
     return np.asarray(array).reshape(-1, order=order).view(np.uint8)
+
+
+# -- blocks: memory of long buffers that is used again -------------------------------------------
+#
+# The system clears each page of fresh memory when it is first written. For a long buffer that takes
+# as long as to copy it twice.
+
+LEAST_BLOCK_BYTES: Final = 2**20  # smaller memory is kept by the allocator
+# All blocks of one worker: an `all_reduce` between two hosts has no more under way.
+KEPT_BYTES: Final = 32 * 2**20
+
+
+def _references(kept: list[np.ndarray[Any, Any]]) -> int:
+    return getrefcount(kept[0])
+
+
+_FREE: Final = _references([np.empty(0)])  # the references to a block that only a list has
+
+
+@final
+class Blocks:
+    """The blocks of one worker. Any thread takes one; it is free again when nothing refers to it.
+
+    >>> blocks = Blocks()
+    >>> block = blocks.take(2**20)
+    >>> first = np.frombuffer(block, np.uint8).ctypes.data
+    >>> del block
+    >>> np.frombuffer(blocks.take(2**20), np.uint8).ctypes.data == first
+    True
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[np.ndarray[Any, Any]] = []  # the one taken last is the last
+
+    def take(self, size: int) -> memoryview | None:
+        """Returns memory of exactly that size; None if fresh memory is as good.
+
+        Args:
+            size: In bytes.
+        """
+        if size < LEAST_BLOCK_BYTES or size > KEPT_BYTES:
+            return None
+        with self._lock:
+            kept = self._kept
+            free = [i for i in range(len(kept)) if getrefcount(kept[i]) == _FREE]
+            fitting = [i for i in free if kept[i].nbytes == size]
+            if fitting:
+                kept.append(kept.pop(fitting[-1]))
+                return kept[-1].data
+            total = sum([each.nbytes for each in kept])
+            for i in reversed(free):
+                if total + size <= KEPT_BYTES:
+                    break
+                total -= kept.pop(i).nbytes
+            if total + size > KEPT_BYTES:
+                return None
+            kept.append(np.empty(size, np.uint8))
+            return kept[-1].data
+
+    def copy_of(self, data: Buffer) -> Buffer:
+        """Returns a copy of bytes."""
+        view = memoryview(data)
+        block = self.take(view.nbytes)
+        if block is None:
+            return copy_of(view)
+        np.copyto(np.frombuffer(block, np.uint8), np.frombuffer(view, np.uint8))
+        return block
+
+    def drop(self) -> None:
+        """Returns the memory of all blocks to the system, as soon as nothing refers to them."""
+        with self._lock:
+            self._kept.clear()
 
 
 # -- a shadow: it stands in shared host memory for an array whose bytes stay on the GPU ----------

@@ -10,9 +10,9 @@ because a receiver reports its progress by the number of chunks, and a MiB may t
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ __all__ = [
     "CHUNK_HEADER_BYTES",
     "PIECE_BYTES",
     "Assembly",
+    "BufferMemory",
     "Piece",
     "Span",
     "chunk_header",
@@ -37,6 +38,9 @@ __all__ = [
 
 PIECE_BYTES = 2**20  # a 64 MiB gRPC message moves at 0.3 GB/s, 1 MiB ones at 1.35
 BLOCK_BYTES = 2**14  # a part may be cut at its multiples; at 56 kbit/s one takes two seconds
+
+# Returns memory for one received buffer: the kind of its envelope, and its bytes.
+BufferMemory: TypeAlias = Callable[[str, int], memoryview | None]
 
 _HEADER: Final = struct.Struct(">QQIQ")
 CHUNK_HEADER_BYTES: Final = _HEADER.size
@@ -179,6 +183,8 @@ class Assembly:
         envelope: The envelope as `unpack_frame` returned it; `join` completes it.
         awaited: The parts to come and their sizes, `frame.awaited[envelope.number]`.
         most: The most bytes that they may have together.
+        memory: Returns memory for a buffer of an envelope of some kind and so many bytes, or None
+            for fresh memory.
 
     Attributes:
         envelope: The envelope.
@@ -188,13 +194,14 @@ class Assembly:
         DecodeError: The sizes are impossible.
     """
 
-    __slots__ = ("_claimed", "_left", "_parts", "envelope", "parts")
+    __slots__ = ("_claimed", "_left", "_memory", "_parts", "envelope", "parts")
 
     def __init__(
         self,
         envelope: Envelope,
         awaited: Mapping[int, int],
         most: int = MAX_ENVELOPE_BYTES,
+        memory: BufferMemory | None = None,
     ) -> None:
         if sum(awaited.values()) > most or min(awaited.values(), default=1) <= 0:
             raise DecodeError(f"parts of impossible sizes were announced: {dict(awaited)}")
@@ -203,6 +210,7 @@ class Assembly:
         self.parts = len(awaited)
         self._left = sum(map(_blocks, awaited.values()))
         self._claimed = 0  # claims under way
+        self._memory = memory
 
     @property
     def left(self) -> int:
@@ -276,6 +284,10 @@ class Assembly:
         return part - 2 < len(buffers) and isinstance(buffers[part - 2], memoryview)
 
     def _take_memory(self, piece: Span, size: int) -> memoryview:
+        if self._memory is not None and piece.part > 1:
+            taken = self._memory(self.envelope.kind, size)
+            if taken is not None:
+                return taken
         try:  # np.empty touches no page before its bytes arrive; bytearray(n) would
             return np.empty(size, np.uint8).data
         except MemoryError as error:

@@ -99,6 +99,9 @@ class FakeJob:
         arrays: Of each rank.
         seed: Of the drawing.
         calls: Of each rank; by default of an operation with its array alone.
+
+    Attributes:
+        most_waiting: The most messages of one rank to another that were sent and not received.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class FakeJob:
         if calls is None:
             calls = [Signature(operation="fake", shape=array.shape) for array in arrays]
         self.links = [FakeLink(self, r, call) for r, call in enumerate(calls)]
+        self.most_waiting = 0
         self._arrays = arrays
         self._random = random.Random(seed)
         self._queues: dict[Way, deque[Sent]] = defaultdict(deque)
@@ -116,6 +120,7 @@ class FakeJob:
     def deliver(self, way: Way, sent: Sent) -> None:
         """Takes a message, for which its receiver may wait."""
         self._queues[way].append(sent)
+        self.most_waiting = max(self.most_waiting, len(self._queues[way]))
         if way in self._waiting:
             self._waiting.remove(way)
             self._ready.append(way[2])

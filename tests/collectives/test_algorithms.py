@@ -6,6 +6,7 @@ import math
 import warnings
 from functools import reduce
 from typing import Any
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -211,6 +212,21 @@ def test_large_parts_are_sent_one_after_another(large: list[list[bool]], seed: i
 def is_rounded_by_place(op: ReduceOp, dtype: str) -> bool:
     """NumPy's vector instructions fuse the sums of a complex product, its code for the rest not."""
     return op is ReduceOp.PRODUCT and np.dtype(dtype).kind == "c"
+
+
+@given(st.integers(2, 6), st.integers(0, 500), st.integers(0, 2**16))
+def test_a_ring_of_many_segments_has_few_under_way(n: int, size: int, seed: int) -> None:
+    arrays = arrays_for(n, size, "int64", seed)
+    total = np.sum(arrays, axis=0)
+    with patch.object(ring, "SEGMENT_BYTES", 64):
+        m = ring.segments(arrays[0].nbytes // n)
+        job = FakeJob(arrays, seed)
+        job.run(lambda link, flat: ring.all_reduce(link, flat, ReduceOp.SUM))
+    for link, array in zip(job.links, arrays, strict=True):
+        np.testing.assert_array_equal(array, total)
+        assert link.messages == 2 * (n - 1) * m
+    # For a rank that is late, of each rank's own segments in all steps; however many there are.
+    assert job.most_waiting <= ring.AT_ONCE * n * 2 * (n - 1)
 
 
 def rounds_of(n: int) -> int:

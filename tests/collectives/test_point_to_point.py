@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad import collectives as dist
+from telegrad.collectives.algorithms import ring
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE, refusal
@@ -153,6 +154,37 @@ def takes_from_any(kind: str) -> list[str]:
         dist.destroy_process_group()
         return []
     return [refusal(dist.barrier)]
+
+
+# -- long messages -----------------------------------------------------------------------------
+
+
+def send_in_segments(sizes: list[int], any_rank: bool) -> int:
+    """Sends arrays one after the other; returns the number of this rank's messages."""
+    r, before = remote_code.begin(), dist.world_group().statistics().messages_sent
+    for i, size in enumerate(sizes):
+        if r == 0:
+            array = np.arange(size) + i
+            dist.send(array, 1)
+            array[:] = -1  # it may be changed
+        else:
+            array = np.zeros(size, np.int64)
+            assert dist.recv(array, None if any_rank else 0) == 0
+            np.testing.assert_array_equal(array, np.arange(size) + i)
+    return dist.world_group().statistics().messages_sent - before
+
+
+@pytest.mark.parametrize("any_rank", [False, True])
+def test_a_receiver_asks_for_each_segment_but_the_first_two(
+    any_rank: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring, "SEGMENT_BYTES", 64)
+    sizes = [0, 1, 8, 9, 16, 17, 100, 333]
+    counts = [ring.segments(8 * size) for size in sizes]
+    with Cluster(2) as cluster:
+        sent, asked = cluster.run(send_in_segments, sizes, any_rank)
+    assert sent == sum(counts)
+    assert asked == sum(max(m - ring.AT_ONCE, 0) for m in counts)
 
 
 @pytest.mark.parametrize("kind", ["dtype", "large"])

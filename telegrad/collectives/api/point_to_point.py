@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
-from telegrad.collectives.algorithms.ring import cut_blocks, segments
+from telegrad.collectives.algorithms.ring import AT_ONCE, cut_blocks, segments
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, signature_of
 from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.api.work import Work
@@ -293,7 +293,9 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
 
     async def run(link: Link) -> None:
         flat = staged.flat
-        for part in cut_blocks(flat, segments(flat.nbytes)):
+        for s, part in enumerate(cut_blocks(flat, segments(flat.nbytes))):
+            if s >= AT_ONCE:
+                await link.signalled(to)  # an earlier one has come
             link.send(to, as_bytes(part), copy=True)
 
     return Call(
@@ -314,8 +316,12 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
     async def run(link: Link) -> Rank:
         sender = await link.sender() if source == ANY else source
         flat = staged.flat
-        for part in cut_blocks(flat, segments(flat.nbytes)):
-            part[...] = from_bytes(await link.receive(sender), checked.dtype, part.shape)
+        m = segments(flat.nbytes)
+        for s, part in enumerate(cut_blocks(flat, m)):
+            data = from_bytes(await link.receive(sender), checked.dtype, part.shape)
+            if s + AT_ONCE < m:
+                link.signal(sender)
+            part[...] = data
         staged.write_back()
         return group.ranks[sender]
 

@@ -20,10 +20,16 @@ __all__ = ["Handler", "Inbox", "LossCallback", "Refuse"]
 Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
 Refuse: TypeAlias = Callable[[WorkerInfo, int, Exception], None]
 LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]
+TakeMemory: TypeAlias = Callable[[int], memoryview | None]
 
 _logger = logging.getLogger(__name__)
 
 MOST_GARBAGE_TOLD = 100  # messages of one peer that are logged; it may send a million
+
+
+def no_memory(size: int) -> None:
+    """Returns None: a received buffer gets fresh memory."""
+    del size
 
 
 @final
@@ -40,14 +46,15 @@ class Inbox(Receiver):
         pool: Runs callbacks.
 
     Attributes:
-        anywhere: Kinds of requests whose handlers may be called in any thread.
+        anywhere: Kinds of requests whose handlers may be called in any thread, each with the
+            function that returns memory for its buffers.
     """
 
     def __init__(self, members: Members, pool: Pool) -> None:
         self._members = members
         self._pool = pool
         self._handlers: dict[str, Handler] = {}
-        self.anywhere: set[str] = set()
+        self.anywhere: dict[str, TakeMemory] = {}
         self._on_reply: Handler
         self._refuse_request: Refuse
         self._losses: list[LossCallback] = []
@@ -69,7 +76,14 @@ class Inbox(Receiver):
         """Registers the answer to requests without a handler; it gets the number of the call."""
         self._refuse_request = refuse
 
-    def register(self, kind: str, handler: Handler, *, anywhere: bool = False) -> None:
+    def register(
+        self,
+        kind: str,
+        handler: Handler,
+        *,
+        anywhere: bool = False,
+        memory: TakeMemory = no_memory,
+    ) -> None:
         """Registers a handler: `handler(peer, envelope)` is called for each envelope of a kind.
 
         It must not block: heavy work goes to the pool.
@@ -79,6 +93,8 @@ class Inbox(Receiver):
             handler: The function, which is called on the loop.
             anywhere: True if it may be called in the thread that has read the envelope instead, by
                 several threads at once.
+            memory: Returns memory for a received buffer of so many bytes, None for fresh memory. It
+                is called in any thread, where the handler may be.
 
         Raises:
             ValueError: The kind has a handler.
@@ -87,7 +103,7 @@ class Inbox(Receiver):
             raise ValueError(f"envelopes of kind {kind!r} have a handler already")
         self._handlers[kind] = handler
         if anywhere:
-            self.anywhere.add(kind)
+            self.anywhere[kind] = memory
 
     def on_loss(self, callback: LossCallback) -> None:
         """Calls `callback(worker, error)` in the pool for each worker that is lost."""
@@ -127,6 +143,10 @@ class Inbox(Receiver):
             held, self._held = self._held, []
             self._holding = False
         return held
+
+    def memory(self, kind: str, size: int) -> memoryview | None:
+        """Returns memory for a received buffer; None for fresh memory."""
+        return self.anywhere.get(kind, no_memory)(size)
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Hands an envelope to its handler; garbage is logged, and answered if it is a request."""

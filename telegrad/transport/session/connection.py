@@ -101,7 +101,7 @@ class Connection:
     def __init__(self, peer: WorkerInfo, terms: Terms, keeper: Keeper) -> None:
         self.peer = peer
         self.lock = threading.Lock()
-        self.session = Session(terms.limits.received)
+        self.session = Session(terms.limits.received, terms.receiver.memory)
         self.pulse = Pulse(terms.lost_after)
         self.cargo = Cargo(
             self.session, self.lock, terms.bulk, self._take_from_lanes, self._cargo_lost

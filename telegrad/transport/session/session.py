@@ -38,6 +38,7 @@ from telegrad.wire import (
     INLINE_BYTES,
     PIECE_BYTES,
     Assembly,
+    BufferMemory,
     DecodeLimits,
     Envelope,
     Frame,
@@ -99,6 +100,7 @@ class Session:
 
     Args:
         limits: The limits of one message, to the peer or from it.
+        memory: Returns memory for received buffers; see `Assembly`.
 
     Attributes:
         pending: True if the next write would carry anything that the peer has to have now.
@@ -108,10 +110,13 @@ class Session:
         cutting: The pieces still to be sent, by envelope, for `next_piece`. Read-only to others.
     """
 
-    def __init__(self, limits: DecodeLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, limits: DecodeLimits = DEFAULT_LIMITS, memory: BufferMemory | None = None
+    ) -> None:
         self.pending = False
         self.news = self.replies_unread = self.written = 0
         self._limits = limits
+        self._memory = memory
         self._small = min(INLINE_BYTES, limits.document_bytes, limits.message_bytes // 2)
         self._unacknowledged: dict[int, _Posted] = {}
         self._announced = 0  # envelopes up to this number were written on this carrier
@@ -432,7 +437,7 @@ class Session:
         if self._parts_awaited > MOST_PARTS_AWAITED:
             raise DecodeError(f"more than {MOST_PARTS_AWAITED} parts announced that have not come")
         most = self._limits.message_bytes
-        self._assemblies[envelope.number] = Assembly(envelope, awaited, most)
+        self._assemblies[envelope.number] = Assembly(envelope, awaited, most, self._memory)
 
     def _is_complete(self, number: int) -> bool:
         return number <= self._received or number in self._received_later
