@@ -202,7 +202,7 @@ PARTS: Final[dict[str, Part]] = {
             "telegrad-plain": "telegrad_collectives.py",
             "torch": "torch_collectives.py",
         },
-        [(HOSTS, ["--ranks", "2", "--figures", *REDUCED])],
+        [(HOSTS, ["--ranks", "2", "--figures", *REDUCED, *EXCHANGED])],
         between_hosts=True,
     ),
     "growth": Part(
@@ -435,5 +435,20 @@ ROWS: Final[tuple[Row, ...]] = (
         HOSTS,
         ("barrier", "p50"),
         INSECURE,
+    ),
+    Row(
+        "between hosts: 4 B there and back, us",
+        COLLECTIVES_HOSTS,
+        HOSTS,
+        ("exchange 4 B", "p50"),
+        INSECURE,
+    ),
+    Row(
+        "between hosts: 64 MiB there and back, ms",
+        COLLECTIVES_HOSTS,
+        HOSTS,
+        ("exchange 64 MiB", "p50"),
+        INSECURE,
+        1e3,
     ),
 )
