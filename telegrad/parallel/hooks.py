@@ -254,6 +254,11 @@ class ErrorFeedback:
 
     Attributes:
         group: The group, or None.
+
+    Example:
+        >>> from telegrad.parallel import ErrorFeedback
+        >>> ErrorFeedback().group is None  # one for each module: register_comm_hook(state, hook)
+        True
     """
 
     def __init__(self, group: ProcessGroup | None = None) -> None:

@@ -193,7 +193,7 @@ def test_hellos_of_64_mib(victim: Victim) -> None:
 def test_hellos_of_almost_2_mib_that_never_end(victim: Victim) -> None:
     """gRPC gathers no more than 128 of them, however many come."""
     size, most = MAX_MESSAGE_BYTES - 100, UNPROVED
-    victim.allowed = most * MAX_MESSAGE_BYTES
+    victim.allowed = most * MAX_MESSAGE_BYTES * 3 // 2  # gRPC frees a little later than it cuts off
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(2 * most))
         raw = [stack.enter_context(RawStream(victim.port)) for _ in range(2 * most)]

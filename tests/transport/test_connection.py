@@ -46,6 +46,7 @@ class End:
             receiver=SimpleNamespace(
                 on_envelope=lambda _, envelope: self.got.append(envelope),
                 anywhere=(),
+                memory=lambda kind, size: None,
                 load=lambda: 0,
             ),
             reader=SimpleNamespace(bursts=SimpleNamespace(write=lambda: None)),
