@@ -129,8 +129,7 @@ def options_of(network: str, seed: int) -> dict[str, Any]:
     """Returns the arguments of a cluster for one kind of network; faults by chance have the seed."""
     common: dict[str, Any] = {"timeout": work.CALL_SECONDS, "lost_after": LOST_AFTER}
     if network != "unix":
-        common["local"] = False
-        common["direct"] = network == "tcp"
+        common["direct"] = "tcp" if network == "tcp" else False
     found: dict[str, Any] = {"options": rpc.RpcOptions(**common), "limit": MOST_SECONDS}
     if network == "faulty":
         faults: dict[str, Any] = {
