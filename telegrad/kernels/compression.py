@@ -7,7 +7,7 @@
 What is left out of one step is added to the numbers of the next one, so nothing is lost but time.
 That is the error feedback of S. P. Karimireddy et al., "Error feedback fixes SignSGD and other
 gradient compression schemes" (2019). A number that is not finite makes the mean so, and leaves no
-rest. Twins: `cuda/compression.cu`.
+rest. Overflow is silent, as on a GPU. Twins: `cuda/compression.cu`.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def quantize(values: Array, rest: Array) -> Array:
             args = (values, rest, scales, codes, size, codes.size)
             _QUANTIZE.launch(*args, blocks=blocks_for(blocks, 8), ITEM=values.dtype)
         return packed  # type: ignore[no-any-return]
-    rest += values
     table = np.zeros((blocks, _BLOCK), rest.dtype)
-    table.reshape(-1)[:size] = rest
     with np.errstate(all="ignore"):
+        rest += values
+        table.reshape(-1)[:size] = rest
         small = table.astype(np.float32, copy=False)
         scale = np.abs(small).max(1, keepdims=True) / np.float32(127)
         scale[~np.isfinite(scale)] = np.nan
@@ -100,10 +100,11 @@ def mean_quantized(rows: Array, out: Array) -> None:
             _MEAN_QUANTIZED.launch(*args, blocks=blocks_for(size, _THREADS), ITEM=out.dtype)
         return
     total = np.zeros(size, np.float32)
-    for row in rows:
-        scales, codes = _scales_and_codes(row, blocks)
-        total += codes[:size] * np.repeat(scales, _BLOCK)[:size]
-    out[...] = total * np.float32(1 / n)
+    with np.errstate(all="ignore"):
+        for row in rows:
+            scales, codes = _scales_and_codes(row, blocks)
+            total += codes[:size] * np.repeat(scales, _BLOCK)[:size]
+        out[...] = total * np.float32(1 / n)
 
 
 def _scales_and_codes(packed: Any, blocks: int) -> tuple[Any, Any]:
@@ -141,23 +142,21 @@ def pack_largest(values: Array, rest: Array, k: int) -> Array:
         raise ValueError(f"cannot pack the {k} largest of {size} numbers, of up to 2**32 - 1")
     packed: Any = namespace(values).empty(8 * k, dtype=np.uint8)
     numbers, places = packed[: 4 * k].view(np.float32), packed[4 * k :].view(np.uint32)
-    if k == 0:
-        rest += values
-    elif is_cupy(values):
+    if k and is_cupy(values):
         with values.device:  # type: ignore[attr-defined]
             _launch_selection(values, rest, k, numbers, places)
-    else:
+        return packed  # type: ignore[no-any-return]
+    with np.errstate(all="ignore"):
         rest += values
-        with np.errstate(over="ignore"):
+        if k:
             found = rest.astype(np.float32, copy=False)
-        bits = np.abs(found).view(np.uint32)
-        least = np.partition(bits, size - k)[size - k]
-        larger = np.flatnonzero(bits > least)
-        places[...] = np.sort(np.r_[larger, np.flatnonzero(bits == least)[: k - larger.size]])
-        numbers[...] = found[places]
-        with np.errstate(invalid="ignore"):
+            bits = np.abs(found).view(np.uint32)
+            least = np.partition(bits, size - k)[size - k]
+            larger = np.flatnonzero(bits > least)
+            places[...] = np.sort(np.r_[larger, np.flatnonzero(bits == least)[: k - larger.size]])
+            numbers[...] = found[places]
             rest[places] -= numbers
-        rest[bits >= 0x7F800000] = 0
+            rest[bits >= 0x7F800000] = 0
     return packed  # type: ignore[no-any-return]
 
 
@@ -184,13 +183,14 @@ def mean_largest(rows: Array, out: Array) -> None:
     check_devices("a compressed bucket", rows, out)
     total: Any = namespace(out).zeros(out.size, dtype=np.float32)
     k = rows.shape[1] // 8
-    for row in rows:
-        numbers, places = row[: 4 * k].view(np.float32), row[4 * k :].view(np.uint32)
-        if is_cupy(out):
-            with out.device:  # type: ignore[attr-defined]
-                how: Any = {"blocks": blocks_for(k, _THREADS), "ITEM": out.dtype}
-                _ADD_LARGEST.launch(numbers, places, total, out.size, k, **how)
-        else:
-            total[places] += numbers  # of one rank, no place is there twice
-    total *= np.float32(1 / len(rows))
-    flatten([total], dtype=out.dtype, out=out)
+    with np.errstate(all="ignore"):
+        for row in rows:
+            numbers, places = row[: 4 * k].view(np.float32), row[4 * k :].view(np.uint32)
+            if is_cupy(out):
+                with out.device:  # type: ignore[attr-defined]
+                    how: Any = {"blocks": blocks_for(k, _THREADS), "ITEM": out.dtype}
+                    _ADD_LARGEST.launch(numbers, places, total, out.size, k, **how)
+            else:
+                total[places] += numbers  # of one rank, no place is there twice
+        total *= np.float32(1 / len(rows))
+        flatten([total], dtype=out.dtype, out=out)

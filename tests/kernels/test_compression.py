@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -125,6 +126,33 @@ def test_numbers_that_are_not_finite_travel_and_leave_nothing(odd: float) -> Non
     assert np.isfinite(rest).all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "first", "second", "rest"),
+    [
+        (np.float32, np.inf, -np.inf, 0),
+        (np.float32, 3.4e38, 3.4e38, 1e36),
+        (np.float64, 1.7e308, 1.7e308, 1e308),
+        (np.float16, 65504, 65504, 300),
+    ],
+)
+@pytest.mark.parametrize(
+    ("pack", "unpack"),
+    [
+        (kernels.quantize, kernels.mean_quantized),
+        (partial(kernels.pack_largest, k=1), kernels.mean_largest),
+    ],
+)
+def test_overflow_is_silent_on_every_rank(
+    dtype: Any, first: float, second: float, rest: float, pack: Any, unpack: Any
+) -> None:
+    """A loss scale looks for it: it is no warning, which may be an error of the backward."""
+    rests = [np.full(2, rest, computing_dtype(np.dtype(dtype))) for _ in range(2)]
+    given_ = [np.array([x, 0], dtype) for x in (first, second)]
+    rows = [pack(x, kept) for x, kept in zip(given_, rests, strict=True)]
+    assert not np.isfinite(mean_of(unpack, rows, given_[0])[0])
+    assert np.isfinite(rests).all()
+
+
 def test_numbers_below_the_least_scale_are_kept() -> None:
     rest, values = np.zeros(3, np.float32), np.full(3, 1e-30, np.float32)
     sent = mean_of(kernels.mean_quantized, [kernels.quantize(values, rest)], rest)
@@ -203,14 +231,13 @@ def test_more_items_than_a_grid(cupy: Any) -> None:
 def test_cupys_means_are_numpys(cupy: Any, size: int, dtype: Any, n: int, odd: int) -> None:
     values = [numbers(size, r, dtype, odd=odd) for r in range(n)]
     k = size // 3
-    with np.errstate(all="ignore"):
-        for unpack, rows in (
-            (kernels.mean_quantized, [kernels.quantize(x, rest_for(x, 7)) for x in values]),
-            (kernels.mean_largest, [kernels.pack_largest(x, rest_for(x, 7), k) for x in values]),
-        ):
-            there = cupy.empty(size, dtype=dtype)
-            unpack(cupy.asarray(np.stack(rows)), there)
-            same(there, mean_of(unpack, rows, values[0]))
+    for unpack, rows in (
+        (kernels.mean_quantized, [kernels.quantize(x, rest_for(x, 7)) for x in values]),
+        (kernels.mean_largest, [kernels.pack_largest(x, rest_for(x, 7), k) for x in values]),
+    ):
+        there = cupy.empty(size, dtype=dtype)
+        unpack(cupy.asarray(np.stack(rows)), there)
+        same(there, mean_of(unpack, rows, values[0]))
 
 
 def test_places_that_are_not_there_write_nothing(cupy: Any) -> None:
