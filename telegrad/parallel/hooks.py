@@ -247,7 +247,8 @@ class ErrorFeedback:
     It takes memory of the size of the gradients, in float32, or float64 for those of float64. It
     belongs to one module and is no part of `state_dict()`: without it, training goes on as if the
     rest had been zero. The rest of the first backward is dropped, as the buckets change after it.
-    Under a loss scale, the rest keeps the scale that its gradients had.
+    So is what travels for a parameter in a backward in which no rank has a gradient for it. Under a
+    loss scale, the rest keeps the scale that its gradients had.
 
     Args:
         group: The group to average over; None for the group of the module.
@@ -271,6 +272,8 @@ class ErrorFeedback:
         if rest is None or [*map(id, parameters)] != [*map(id, bucket.parameters)]:
             buffer = bucket.buffer
             rest = namespace(buffer).zeros(buffer.shape, dtype=computing_dtype(buffer.dtype))
+            # This and all later ones are of buckets that are no more.
+            self._rests = {b: kept for b, kept in self._rests.items() if b < bucket.index}
             self._rests[bucket.index] = bucket.parameters, rest
         return rest
 

@@ -401,10 +401,7 @@ class Reduction(PassEnd):
             raise TypeError(
                 f"a communication hook must return a Future of the averaged bucket, not {work!r}"
             )
-
-        def take(found: object) -> None:
-            self._take_hooked(bucket, given, found)
-
+        take = partial(self._take_hooked, bucket, given)
         self._when_done(work, take, own=False, note=partial(self._note_memory, b, bucket))
 
     def _start_rows(self, b: int, i: int) -> None:

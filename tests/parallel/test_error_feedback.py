@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -78,6 +79,23 @@ def test_bytes_of_a_hook(ranks: Cluster, hook: CommHook, share: float) -> None:
     size = 100_000
     for _, _, sent in ranks.run(in_steps, hook, size, 1):
         assert sent == pytest.approx((N - 1) * 4 * size * share, rel=0.03)
+
+
+def test_no_rest_of_a_bucket_that_is_no_more_is_kept() -> None:
+    """The first backward has had more buckets; a rest of its last one stayed for ever."""
+    a, b = (tg.tensor(np.zeros(3, np.float32), requires_grad=True) for _ in range(2))
+
+    def rest_of(index: int, *parameters: tg.Tensor) -> Array:
+        buffer = np.zeros(3 * len(parameters), np.float32)
+        group = cast("dist.ProcessGroup", None)
+        return state.rest_of(GradientBucket(index, buffer, parameters, False, group, "a bucket"))
+
+    state = ErrorFeedback()
+    first, later = rest_of(0, a), weakref.ref(rest_of(1, b))
+    assert rest_of(0, a) is first
+    assert later() is rest_of(1, b)
+    assert rest_of(0, b, a).shape == (6,)
+    assert later() is None
 
 
 def of_another_dtype(hook: CommHook) -> bool:
