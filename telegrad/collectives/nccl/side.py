@@ -90,7 +90,10 @@ class _Running:
 
 @final
 class _Order:
-    """The order in which the messages of two ranks are enqueued, which both must have."""
+    """The order in which messages from one rank to another are enqueued, the same on both.
+
+    Only the message whose turn it is lets the next one come.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -132,9 +135,9 @@ class NcclSide:
     def __init__(self, group: Group, pair: tuple[int, int] | None = None) -> None:
         self._group = group
         self._pair = pair
+        self._order = _Order()
         self._lock = threading.Lock()  # guards all below
         self._pairs: dict[tuple[int, int], NcclSide] = {}
-        self._order = _Order()
         self._communicators: dict[tuple[bytes, ...], Communicator] = {}
         self._running: deque[_Running] = deque()
         self._identities: Sequence[str] | None = None

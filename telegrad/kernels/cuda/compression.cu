@@ -1,7 +1,8 @@
 // Codecs of gradients that leave out a part of them. Twin: telegrad/kernels/compression.py.
 //
-// Each adds the numbers to what was left out before, packs what travels, and keeps the rest. Products
-// and sums of what has travelled are never joined to one rounding, so GPUs get the bits of NumPy.
+// Each adds the numbers to what was left out before, packs what travels, and keeps the rest.
+// Products and sums of what has travelled are never joined to one rounding, so GPUs get the bits of
+// NumPy.
 //
 // ITEM: the type of the numbers.
 //
@@ -12,7 +13,7 @@ constexpr int THREADS = 256;
 constexpr int BLOCK = 256;  // items of a scale; a warp has a block
 constexpr unsigned INFINITE = 0x7f800000u;
 
-// -- 8 bits, and a scale for each block -------------------------------------------------------------
+// -- 8 bits, and a scale for each block -----------------------------------------------------------
 
 // Writes `padded` codes, zeros after the n-th.
 KERNEL void quantize(
@@ -49,7 +50,8 @@ KERNEL void quantize(
 
 // Writes factor times the sum of all rows to y; a row of `bytes` has `blocks` scales and its codes.
 KERNEL void mean_quantized(
-    const unsigned char* rows, ITEM* y, Index n, Index count, Index bytes, Index blocks, double factor) {
+    const unsigned char* rows, ITEM* y, Index n, Index count, Index bytes, Index blocks,
+    double factor) {
     const Index step = (Index)gridDim.x * THREADS;
     for (Index i = (Index)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) {
         float sum = 0;
@@ -62,10 +64,10 @@ KERNEL void mean_quantized(
     }
 }
 
-// -- the k largest: a radix selection on the bits of their magnitudes, from the highest digit on -----
+// -- the k largest: a radix selection on the bits of their magnitudes, from the highest digit on --
 //
-// words: how many items have each value of digit 0, 1, 2 and 3, 256 numbers for each; then for 0 to 4
-// known digits what is known of the smallest item that travels.
+// words: how many items have each value of digit 0, 1, 2 and 3, 256 numbers for each; then for 0 to
+// 4 known digits what is known of the smallest item that travels.
 
 struct Least {
     unsigned bits, left;  // its first digits; how many items with these digits travel
@@ -104,8 +106,10 @@ __device__ inline void note(unsigned* words, int digits, Least known) {
     }
 }
 
-// Counts by the next digit the items that begin with the known ones; adds x to the rest before the first.
-KERNEL void count_digits(const ITEM* x, Real* rest, unsigned* words, Index n, Index k, Index known) {
+// Counts by the next digit the items that begin with the known ones. With none known, adds x to the
+// rest before that.
+KERNEL void count_digits(
+    const ITEM* x, Real* rest, unsigned* words, Index n, Index k, Index known) {
     __shared__ unsigned counts[256];
     const int digits = (int)known;
     const Least now = least(words, digits, k);
@@ -123,8 +127,10 @@ KERNEL void count_digits(const ITEM* x, Real* rest, unsigned* words, Index n, In
     note(words, digits, now);
 }
 
-// Counts the items of each block's part that are larger than the smallest that travels, and as large.
-KERNEL void count_largest(const Real* rest, unsigned* words, unsigned* counts, Index n, Index k, Index part) {
+// Counts the items of each block's part that are larger than the smallest that travels, and those
+// that are as large.
+KERNEL void count_largest(
+    const Real* rest, unsigned* words, unsigned* counts, Index n, Index k, Index part) {
     const Least now = least(words, 4, k);
     const Index first = blockIdx.x * part, end = min(n, first + part);
     Index more = 0, same = 0;
@@ -144,8 +150,8 @@ KERNEL void count_largest(const Real* rest, unsigned* words, unsigned* counts, I
 
 // Packs the values and places of the largest in the order of their places.
 KERNEL void pack_largest(
-    Real* rest, const unsigned* words, const unsigned* counts, float* values, unsigned* places, Index n,
-    Index part) {
+    Real* rest, const unsigned* words, const unsigned* counts, float* values, unsigned* places,
+    Index n, Index part) {
     __shared__ unsigned votes[2][THREADS / 32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const unsigned below = (1u << lane) - 1, bits_of_least = words[KNOWN + 8];
@@ -162,8 +168,10 @@ KERNEL void pack_largest(
         const Index i = start + threadIdx.x;
         const Real value = i < end ? rest[i] : 0;
         const unsigned bits = magnitude(value);
-        const bool larger = i < end && bits > bits_of_least, equal = i < end && bits == bits_of_least;
-        const unsigned of_larger = __ballot_sync(WARP, larger), of_equal = __ballot_sync(WARP, equal);
+        const bool larger = i < end && bits > bits_of_least;
+        const bool equal = i < end && bits == bits_of_least;
+        const unsigned of_larger = __ballot_sync(WARP, larger);
+        const unsigned of_equal = __ballot_sync(WARP, equal);
         if (lane == 0) {
             votes[0][warp] = __popc(of_larger);
             votes[1][warp] = __popc(of_equal);
@@ -189,7 +197,8 @@ KERNEL void pack_largest(
 }
 
 // Adds the values of one rank, whose places differ.
-KERNEL void add_largest(const float* values, const unsigned* places, float* sums, Index n, Index k) {
+KERNEL void add_largest(
+    const float* values, const unsigned* places, float* sums, Index n, Index k) {
     const Index step = (Index)gridDim.x * THREADS;
     for (Index i = (Index)blockIdx.x * THREADS + threadIdx.x; i < k; i += step)
         if (places[i] < n) sums[places[i]] += values[i];
