@@ -225,6 +225,7 @@ def test_a_ring_of_many_segments_has_few_under_way(n: int, size: int, seed: int)
     for link, array in zip(job.links, arrays, strict=True):
         np.testing.assert_array_equal(array, total)
         assert link.messages == 2 * (n - 1) * m
+    assert job.steps == 2 * (n - 1) + math.ceil(m / ring.AT_ONCE) - 1
     # For a rank that is late, of each rank's own segments in all steps; however many there are.
     assert job.most_waiting <= ring.AT_ONCE * n * 2 * (n - 1)
 

@@ -35,7 +35,7 @@ AT_ONCE = 2
 async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     """Replaces `flat` by the reduction over all ranks.
 
-    Steps: 2 (n - 1), and two more for each 4 MiB of a block above 8 MiB. Each rank sends 2 (n - 1)
+    Steps: 2 (n - 1), and one more for each 8 MiB of a block above 8 MiB. Each rank sends 2 (n - 1)
     messages, one in each step and all to the next rank; of blocks above 4 MiB one for each 4 MiB.
     They have about 2 (n - 1) / n B bytes for an array of B bytes. Exactly: all blocks but the
     (r + 1)-th, and all but the (r + 2)-th, where blocks differ by one item at most. Only the first
