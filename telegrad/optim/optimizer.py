@@ -414,13 +414,16 @@ class Optimizer(ABC):
             held: list[list[Any]] = []
             exact: list[Any] = []
             made: list[Any] = []
+            lacking = places
             try:
                 with some[0].device:
                     for i, array, state in zip(places, some, states, strict=True):
+                        lacking = [i]
                         known = state or self.initial(array, options)
                         held.append(_held(known, rule.state, array))
                         exact.append(gradients[i].astype(array.dtype, copy=False))
                         made.append(xp.empty(array.shape, array.dtype))
+                lacking = places  # for what all need together
                 count, launch = kernels.plan_step(
                     rule,
                     some,
@@ -432,8 +435,6 @@ class Optimizer(ABC):
                     scale=scale,
                 )
             except MemoryError as error:
-                first = len(made) % len(some)  # of all, if that is what they need together
-                lacking = places[first : len(made) + 1]
                 words = self._without_memory([parameters[i] for i in lacking])
                 error.add_note(f"{words}; no parameter was stepped")
                 raise
