@@ -193,7 +193,7 @@ class Blocks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: list[np.ndarray[Any, Any]] = []  # the one taken last is the last
+        self._kept: list[np.ndarray[Any, Any]] = []  # the one taken last is the first
 
     def take(self, size: int) -> memoryview | None:
         """Returns memory of exactly that size; None if fresh memory is as good.
@@ -208,17 +208,15 @@ class Blocks:
             free = [i for i in range(len(kept)) if getrefcount(kept[i]) == _FREE]
             fitting = [i for i in free if kept[i].nbytes == size]
             if fitting:
-                kept.append(kept.pop(fitting[-1]))
-                return kept[-1].data
-            total = sum([each.nbytes for each in kept])
-            for i in reversed(free):
-                if total + size <= KEPT_BYTES:
-                    break
-                total -= kept.pop(i).nbytes
-            if total + size > KEPT_BYTES:
+                kept.insert(0, kept.pop(fitting[0]))
+                return kept[0].data
+            room = KEPT_BYTES - size - sum([each.nbytes for each in kept])
+            if room + sum([kept[i].nbytes for i in free]) < 0:
                 return None
-            kept.append(np.empty(size, np.uint8))
-            return kept[-1].data
+            while room < 0:  # those that were not taken for the longest time make way
+                room += kept.pop(free.pop()).nbytes
+            kept.insert(0, np.empty(size, np.uint8))
+            return kept[0].data
 
     def copy_of(self, data: Buffer) -> Buffer:
         """Returns a copy of bytes."""

@@ -284,11 +284,12 @@ class Assembly:
         return part - 2 < len(buffers) and isinstance(buffers[part - 2], memoryview)
 
     def _take_memory(self, piece: Span, size: int) -> memoryview:
-        if self._memory is not None and piece.part > 1:
-            taken = self._memory(self.envelope.kind, size)
-            if taken is not None:
-                return taken
-        try:  # np.empty touches no page before its bytes arrive; bytearray(n) would
+        try:
+            if self._memory is not None and piece.part > 1:
+                taken = self._memory(self.envelope.kind, size)
+                if taken is not None:
+                    return taken
+            # np.empty touches no page before its bytes arrive; bytearray(n) would
             return np.empty(size, np.uint8).data
         except MemoryError as error:
             raise self._error(piece, f"no memory for {size} bytes") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,13 @@ SIZES = st.sampled_from(
 
 def octets(block: Buffer) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer(block, np.uint8)
+
+
+def owner(block: memoryview | None) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Returns the array whose memory a block is."""
+    assert block is not None
+    assert isinstance(block.obj, np.ndarray)
+    return block.obj
 
 
 @settings(max_examples=50)
@@ -51,6 +60,28 @@ def test_a_block_is_used_again_once_no_view_of_it_is_left() -> None:
     again = blocks.take(LEAST_BLOCK_BYTES)
     assert again is not None
     assert octets(again).ctypes.data == place
+
+
+def test_blocks_that_are_used_no_more_make_way() -> None:
+    """Else a program whose sizes change would get fresh memory for each message from then on."""
+    blocks = Blocks()
+    old = [blocks.take(KEPT_BYTES // 8) for _ in range(8)]
+    assert None not in old
+    del old
+    sizes = [KEPT_BYTES // 8 - 1, KEPT_BYTES // 8 - 2]
+    first = [weakref.ref(owner(blocks.take(size))) for size in sizes]
+    for each, size in zip(first, sizes, strict=True):
+        assert owner(blocks.take(size)) is each()
+
+
+def test_a_block_that_cannot_be_had_costs_no_other() -> None:
+    blocks = Blocks()
+    held, free = blocks.take(KEPT_BYTES // 2), blocks.take(KEPT_BYTES // 4)
+    kept = weakref.ref(owner(free))
+    del free
+    assert blocks.take(KEPT_BYTES // 2 + 1) is None
+    assert kept() is not None
+    assert held is not None
 
 
 @pytest.mark.parametrize("size", [0, 1, LEAST_BLOCK_BYTES - 1, KEPT_BYTES + 1])

@@ -323,6 +323,18 @@ def test_pieces_that_do_not_fit() -> None:
         Assembly(Envelope("k"), {2: 2**60})
 
 
+@pytest.mark.parametrize("part", [0, 2])
+def test_parts_for_which_there_is_no_memory(part: int) -> None:
+    def no_memory(kind: str, size: int) -> memoryview:
+        raise MemoryError(f"{size} bytes of {kind}")
+
+    size = 2**60 if part == 0 else 10
+    envelope = Envelope("k", number=1, buffers=[b""])
+    assembly = Assembly(envelope, {part: size}, size, no_memory)
+    with pytest.raises(DecodeError, match=f"no memory for {size} bytes"):
+        assembly.claim(Span(1, part, 0, min(size, PIECE_BYTES)))
+
+
 @on_examples(st.randoms(use_true_random=False))
 def test_pieces_may_be_cut_anew(random: Random) -> None:
     """On the grid of 16 KiB, and overlap: all is there when each block is, and not before."""
