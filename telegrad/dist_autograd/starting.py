@@ -150,6 +150,7 @@ def _wait(late: Callable[[], None], runner: PassRunner, wait: Callable[[], None]
         wait()
     except CallTimeoutError:
         late()
+        runner.ended.wait()
     except BaseException:
         _interrupt(runner)
         raise
@@ -161,7 +162,7 @@ def _interrupt(runner: PassRunner) -> None:
 
 
 def _abort_late(agent: AgentCore, runner: PassRunner, started: float) -> None:
-    """Aborts a pass that has not ended in time, and waits until it has ended."""
+    """Aborts a pass that has not ended in time."""
     if runner.ended.done():
         return
     elapsed = time.monotonic() - started
@@ -174,4 +175,3 @@ def _abort_late(agent: AgentCore, runner: PassRunner, started: float) -> None:
         elapsed=elapsed,
     )
     runner.abort(error, at_once=True)
-    runner.ended.wait()

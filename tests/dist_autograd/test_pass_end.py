@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -193,6 +194,34 @@ def late_end(timeout: float) -> None:
 
 def test_an_end_that_takes_too_long_is_abandoned(cluster: Cluster) -> None:
     with_more_time(lambda timeout: cluster.call(0, late_end, timeout), 0.05, 2.0, 12.0)
+
+
+def late_hook(timeout: float) -> None:
+    x = tensor(2.0, requires_grad=True)
+    end = Doubling(x)
+
+    def outlast_the_pass(*_: object) -> None:
+        assert end.abandoned.wait(20.0)
+
+    x.register_post_accumulate_hook(outlast_the_pass)
+    with dist_autograd.context() as context_id:
+        loss = rpc.rpc_sync("worker1", double, (x,)) * x
+        with pytest.raises(CallTimeoutError):
+            dist_autograd.backward(context_id, [loss], timeout=timeout)
+    assert end.target is not None, "the pass was over before it had come there"
+
+
+def double(x: Tensor) -> Tensor:
+    return x * 2.0
+
+
+def test_a_pass_that_ends_late_while_its_caller_computes_fails_no_other_work(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another thread aborts it then, which also raised the error, and a log told of that."""
+    with Cluster(2) as cluster:
+        with_more_time(lambda timeout: cluster.call(0, late_hook, timeout), 0.3, 2.0, 12.0)
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 def begin_then_wait(loss: Tensor, end: Doubling, context_id: int) -> Future[None]:
