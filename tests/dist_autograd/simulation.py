@@ -233,6 +233,7 @@ class SimWorker:
         )
         self.claims = {(peer, n) for peer, numbers in cut.sends.items() for n in numbers}
         self.perform(self.machine.enter(cut, begun_by, answered))
+        self.simulation.spared += begun_by is not None and begun_by not in self.said
         self.simulation.later(self, self.run_graph)
 
     def run_graph(self) -> None:
@@ -306,6 +307,7 @@ class Simulation:
         self.faults = faults or Faults()
         self.causes: list[BaseException] = []
         self.ends: list[BaseException | None] = []
+        self.spared = 0  # begins to peers that had begun and answered
         # (sender or None, receiver, what happens there)
         self.bag: list[tuple[int, int, Callable[[], None]]] = []
 

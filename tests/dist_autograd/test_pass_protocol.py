@@ -66,7 +66,7 @@ def test_random_programs_end_under_faults(kind: str) -> None:
 
 
 def test_the_programs_are_not_trivial() -> None:
-    reached = nested = asked = several = 0
+    reached = nested = asked = several = spared = 0
     for seed in range(200):
         rng = random.Random(seed)
         program = ProgramMaker(rng, rng.randint(2, 4)).make()
@@ -75,10 +75,14 @@ def test_the_programs_are_not_trivial() -> None:
         nested += len(workers) > 2
         asked += bool(program.remote_roots)
         several += len({node.worker for node, _ in program.remote_roots}) > 1
+        simulation = Simulation(program, rng)
+        simulation.run()
+        spared += simulation.spared
     assert reached > 100
     assert nested > 20
     assert asked > 80
     assert several > 20
+    assert spared > 20
 
 
 # The worked example of docs/dist-autograd.md: A calls B, B calls C, C calls A back.
