@@ -405,9 +405,8 @@ class PassRunner:
         if not self.gradients.has_ends:
             return self._protocol.finished()
         self._finishing = True
-        self._agent.pool.submit(
-            self.gradients.finish_then, self._finished
-        )  # events go on meanwhile
+        # In the pool, so that events are handled meanwhile.
+        self._agent.pool.submit(self.gradients.finish_then, self._finished)
         return []
 
     def _finished(self, error: BaseException | None) -> None:
@@ -465,9 +464,8 @@ class PassRunner:
                     else:
                         self._agent.inbox.weigh(cause, self.ended.try_set_exception)
                 case protocol.Abort(peer, cause):
-                    with suppress(
-                        WorkerLostError, UnknownWorkerError
-                    ):  # the agent tells of it, too
+                    # The agent tells of a loss, too.
+                    with suppress(WorkerLostError, UnknownWorkerError):
                         self._abort_at(self._peers[peer], cause)
                 case protocol.Confirm(peer, request):
                     assert isinstance(request, Envelope)
