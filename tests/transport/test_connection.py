@@ -21,8 +21,8 @@ from telegrad.wire import NO_MEMORY, Envelope
 KEYS = (b"a" * 32, b"b" * 32)
 SMALL = bytes(90)  # an encoded call
 
-# Of Python functions, from the post to the hand-over, for one envelope and for each further one of its frame.
-# There were 46 and 18 once, and a round trip took 1.7 times as much of the processors.
+# Of Python functions, from the post to the hand-over, for one envelope and for each further one of
+# its frame. There were 46 and 18 once, and a round trip took 1.7 times as much of the processors.
 MOST_CALLS = 17
 MOST_FURTHER_CALLS = 5
 
