@@ -178,6 +178,40 @@ def test_an_end_that_cannot_finish_fails_the_pass(cluster: Cluster) -> None:
     cluster.call(0, raising_end)
 
 
+class Clumsy(Doubling):
+    """Raises when it is to give up."""
+
+    def abandon(self, cause: BaseException) -> None:
+        super().abandon(cause)
+        raise LookupError("nothing to give up")
+
+
+class ClumsyHead(Head):
+    def __init__(self) -> None:
+        super().__init__()
+        self.end = Clumsy(self.weight)
+
+
+def clumsy_ends() -> None:
+    x = tensor(2.0, requires_grad=True)
+    end = Clumsy(x)
+    head = rpc.remote("worker1", ClumsyHead)
+    with dist_autograd.context() as context_id:
+        ended = started(context_id, head.rpc_sync().forward(x))
+        assert end.finishing.wait(20.0)
+        end.done.set_exception(ArithmeticError("no average"))
+        with pytest.raises(ArithmeticError, match="no average") as caught:
+            ended.wait(20.0)
+        assert "Clumsy.abandon raised LookupError('nothing to give up')" in caught.value.__notes__
+        assert head.rpc_sync().cause() == "ArithmeticError"
+        assert not dist_autograd.get_gradients(context_id)
+        assert head.rpc_sync().gradient(context_id) is None
+
+
+def test_an_end_that_raises_when_it_is_abandoned_holds_up_nobody(cluster: Cluster) -> None:
+    cluster.call(0, clumsy_ends)
+
+
 def late_end(timeout: float) -> None:
     x = tensor(2.0, requires_grad=True)
     end = Doubling(x)

@@ -129,12 +129,18 @@ class GradientTarget(ABC):
         return [end.finish() for end in ends]
 
     def abandon(self, cause: BaseException) -> None:
-        """Tells the ends of this pass that it failed; idempotent. The engine calls it."""
+        """Tells the ends of this pass that it failed; idempotent. The engine calls it.
+
+        If an end raises, the others hear all the same, and a note of `cause` tells of its error.
+        """
         with self._ends_lock:
             self._abandoned = True
             ends, self._ends = self._ends, []
         for end in ends:
-            end.abandon(cause)
+            try:
+                end.abandon(cause)
+            except Exception as error:  # of any class, and the pass must still end everywhere
+                cause.add_note(f"{type(end).__qualname__}.abandon raised {error!r}")
 
 
 @final
