@@ -27,11 +27,6 @@ _logger = logging.getLogger(__name__)
 MOST_GARBAGE_TOLD = 100  # messages of one peer that are logged; it may send a million
 
 
-def no_memory(size: int) -> None:
-    """Returns None: a received buffer gets fresh memory."""
-    del size
-
-
 @final
 class Inbox(Receiver):
     """The Exchange's receiver: it blocks nowhere.
@@ -47,14 +42,14 @@ class Inbox(Receiver):
 
     Attributes:
         anywhere: Kinds of requests whose handlers may be called in any thread, each with the
-            function that returns memory for its buffers.
+            function that returns memory for its buffers, if it has one.
     """
 
     def __init__(self, members: Members, pool: Pool) -> None:
         self._members = members
         self._pool = pool
         self._handlers: dict[str, Handler] = {}
-        self.anywhere: dict[str, TakeMemory] = {}
+        self.anywhere: dict[str, TakeMemory | None] = {}
         self._on_reply: Handler
         self._refuse_request: Refuse
         self._losses: list[LossCallback] = []
@@ -82,7 +77,7 @@ class Inbox(Receiver):
         handler: Handler,
         *,
         anywhere: bool = False,
-        memory: TakeMemory = no_memory,
+        memory: TakeMemory | None = None,
     ) -> None:
         """Registers a handler: `handler(peer, envelope)` is called for each envelope of a kind.
 
@@ -94,7 +89,7 @@ class Inbox(Receiver):
             anywhere: True if it may be called in the thread that has read the envelope instead, by
                 several threads at once.
             memory: Returns memory for a received buffer of so many bytes, None for fresh memory. It
-                is called in any thread, where the handler may be.
+                is called in any thread, and only if the handler may be; by default, all is fresh.
 
         Raises:
             ValueError: The kind has a handler.
@@ -146,7 +141,8 @@ class Inbox(Receiver):
 
     def memory(self, kind: str, size: int) -> memoryview | None:
         """Returns memory for a received buffer; None for fresh memory."""
-        return self.anywhere.get(kind, no_memory)(size)
+        take = self.anywhere.get(kind)
+        return None if take is None else take(size)
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Hands an envelope to its handler; garbage is logged, and answered if it is a request."""
