@@ -234,10 +234,10 @@ def staying(world: World, monkeypatch: pytest.MonkeyPatch) -> Stay:
     monkeypatch.setattr(reader_module, "SHORT_SECONDS", math.inf)
     monkeypatch.setattr(reader_module, "LOOK_SECONDS", 0.0)
     stay = Stay(world.reader)
-    opened = Gate()
-    opened.open()
-    stay.wait(opened, SECONDS)
-    stay.wait(opened, SECONDS)
+    for _ in range(2):
+        opened = Gate()
+        opened.open()
+        stay.wait(opened, SECONDS)
     return stay
 
 
@@ -350,6 +350,22 @@ def test_who_works_for_long_between_two_waits_does_not_stay(
         stay.look()
         world.send(0, b"a")
         assert world.next() == (b"a", LOOP)
+
+
+def test_a_wait_in_two_parts_does_not_count_as_short_work(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stay = Stay(world.reader)
+    for _ in range(3):  # long and short work take turns
+        for limit in (0.0, math.inf):
+            monkeypatch.setattr(reader_module, "SHORT_SECONDS", limit)
+            gate = Gate()
+            stay.wait(gate, 0.0)
+            monkeypatch.setattr(reader_module, "SHORT_SECONDS", math.inf)
+            gate.open()
+            stay.wait(gate, SECONDS)
+            world.send(0, b"a")
+            assert world.next() == (b"a", LOOP)
 
 
 def test_closing_ends_a_stay(world: World, staying: Stay) -> None:

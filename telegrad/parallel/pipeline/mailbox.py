@@ -201,6 +201,7 @@ class PlaceMailbox:
         self.recording = Recording(me.place)
         self._lock = threading.Lock()
         self._gate: Gate | None = None  # of the row while it waits
+        self._wanted: tuple[int, Key] | None = None  # what it waits for, or waited for last
         self._values: dict[tuple[int, Key], Any] = {}
         self._step = 0  # the one that runs, or ran last
         self._undo: Callable[[], None] = _nothing
@@ -239,7 +240,8 @@ class PlaceMailbox:
         with self._lock:
             if step >= self._step and step > self._failed:
                 self._values[step, key] = values
-                self._open_gate()
+                if self._wanted == (step, key):
+                    self._open_gate()
 
     def take(self, key: Key) -> Any:
         """Waits for a value of the step that runs, and removes it.
@@ -254,7 +256,8 @@ class PlaceMailbox:
                     raise self.error
                 values = self._values.pop(wanted, None)
                 if values is None:
-                    gate = self._gate = Gate()
+                    self._wanted, gate = wanted, Gate()
+                    self._gate = gate
             if values is not None:
                 if gate is None:  # it has not waited, and so has not read
                     self._stay.look()

@@ -400,13 +400,18 @@ class Stay:
         self._ended = 0.0  # the time of the end of the last wait, or look
         self._looked = 0.0  # the time at which it read last
         self._in_a_row = 0  # pieces of work that were short
+        self._gate: WaitGate | None = None  # of the last wait
 
     def wait(self, gate: WaitGate, seconds: float) -> None:
-        """Reads until a gate opens, as `SocketReader.wait` does."""
-        soon = self._is_soon(time.monotonic())
-        if not soon:
-            self.end()
-        self._reader.wait(gate, seconds, stay=soon)
+        """Reads until a gate opens, as `SocketReader.wait` does.
+
+        A second call with the same gate goes on with its wait: no work lies between them.
+        """
+        if gate is not self._gate:
+            self._gate = gate
+            if not self._is_soon(time.monotonic()):
+                self.end()
+        self._reader.wait(gate, seconds, stay=self._in_a_row >= SHORT_IN_A_ROW)
         self._ended = self._looked = time.monotonic()
 
     def look(self) -> None:
