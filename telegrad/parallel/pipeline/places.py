@@ -317,12 +317,12 @@ class Places:
         return _named(error, member, words, wait.phase, stage, wait.micro_batch)
 
 
-def _handed(member: RemotePlace, order: StepOrder) -> list[Any] | None:
+def _handed(member: RemotePlace, order: StepOrder) -> list[Any] | int:
     """Returns an order as the argument of a call; it is left at a runner on this worker."""
     if not member.runner.is_owner():
         return order.to_wire()
     member.runner.local_value().leave(order)  # no byte of it is copied
-    return None
+    return order.step
 
 
 def _named(

@@ -17,7 +17,7 @@ from telegrad.dist_autograd.seams import (
     enter_ambient,
     leave_ambient,
 )
-from telegrad.errors import ContextError, PipelineError
+from telegrad.errors import ContextError, InvalidUseError, PipelineError
 from telegrad.nn import Module, Parameter
 from telegrad.parallel.owners import OwnerOptimizer
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailboxes, PlaceId, PlaceMailbox
@@ -81,7 +81,7 @@ class StageRunner:
         self._stages = {stage: source.module(stage) for stage, source in sources.items()}
         self._place: LocalPlace | None = None
         self._running = threading.Lock()
-        self._left: StepOrder | None = None
+        self._left: dict[int, StepOrder] = {}  # by step; one at most
         self._copies: dict[int, dict[int, StateCopy]] = {}
 
     def facts(self) -> dict[int, StageFacts]:
@@ -108,23 +108,31 @@ class StageRunner:
         self._place = LocalPlace(plan, self._stages, mailbox, mailboxes, peers)
 
     def leave(self, order: StepOrder) -> None:
-        """Takes the order of the next step from a driver on this worker, as it is."""
-        self._left = order
+        """Takes the order of a step from a driver on this worker, as it is, in place of any other.
 
-    def run(self, values: list[Any] | None) -> list[Any]:
+        Args:
+            order: The order; `run` is then called with the number of its step.
+        """
+        self._left = {order.step: order}
+
+    def run(self, given: list[Any] | int) -> list[Any]:
         """Runs a step; returns its report at its end, here or elsewhere, as plain values.
 
         Gradients of the parameters go to the autograd context of the call.
 
         Args:
-            values: The order as plain values; None for the one that was left here.
+            given: The order as plain values; or the step, if its order was left here.
 
         Raises:
             PipelineError: This place failed, or waited in vain.
+            InvalidUseError: No order of that step is here: its driver has given the step up, and
+                begun a later one.
         """
-        left, self._left = self._left, None
-        order = left if values is None else StepOrder.from_wire(values)
-        assert order is not None
+        if not isinstance(given, int):
+            return self._run(StepOrder.from_wire(given)).to_wire()
+        order = self._left.pop(given, None)
+        if order is None:
+            raise InvalidUseError(f"step {given} has no order here: a later one has begun, or none")
         return self._run(order).to_wire()
 
     def _run(self, order: StepOrder) -> StepReport:

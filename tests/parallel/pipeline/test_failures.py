@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count as count_from
 from typing import Any, cast
 
 import numpy as np
@@ -268,6 +269,44 @@ def test_a_step_that_is_too_large_for_one_worker_ends_on_the_others() -> None:
 
 def test_ctrl_c_ends_the_step_on_all(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.call(0, interrupted, monkeypatch)
+
+
+def begun_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver gives a step up before its stage has begun, and the stage begins in the next."""
+    pipe = Pipeline([("worker0", Block, (0,))], num_microbatches=M, loss=LOSS)
+    run, served = StageRunner.run, count_from(1)
+    called, ordered, over = (threading.Event() for _ in range(3))
+
+    def late(self: StageRunner, given: Any) -> list[Any]:
+        if next(served) > 1:
+            ordered.set()
+            assert over.wait(30)
+            return run(self, given)
+        called.set()
+        assert ordered.wait(30)
+        try:
+            return run(self, given)
+        finally:
+            over.set()
+
+    def interrupt(*args: Any, **options: Any) -> Any:
+        assert called.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StageRunner, "run", late)
+    with monkeypatch.context() as patched:
+        patched.setattr(places, "as_completed", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pipe.step(*batch(9, 1))
+    loss, gradients = reference(nn.Sequential(Block(0)), *batch(9))
+    assert pipe.step(*batch(9)) == pytest.approx(loss, rel=1e-10)
+    close(pipe.gradients(), gradients)
+
+
+def test_a_stage_that_begins_late_takes_no_order_of_a_later_step(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.call(0, begun_late, monkeypatch)
 
 
 # -- workers that are lost -----------------------------------------------------------------------
