@@ -270,6 +270,10 @@ class PlaceMailbox:
             if gate.shut:
                 gate.wait(left, drive=self._stay.wait)
 
+    def look(self) -> None:
+        """Reads what has come, before work that takes no value; never waits."""
+        self._stay.look()
+
     def _open_gate(self) -> None:
         """Lets the row look again; holds the lock."""
         gate, self._gate = self._gate, None

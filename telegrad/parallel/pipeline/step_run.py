@@ -278,7 +278,7 @@ class StepRun:
         self._source = -1  # the stage whose values are awaited, or that values are handed to
         self._doing = ""  # that in words; empty while the stage itself is at work
         self._inputs: list[Tensor] = []  # of the forward that runs
-        self._results: list[tuple[Key, list[Any]]] = []  # what an action hands to later stages
+        self._results: list[tuple[Key, list[Any]]] = []  # gradients of skip connections
         self._began = 0.0
         self._times: list[tuple[float, float]] = []
         self._holds: dict[int, int] = {}  # micro-batches, by stage; and the most so far
@@ -341,7 +341,7 @@ class StepRun:
             self._check_inputs(stage, i, inputs)
         kept = _Kept(inputs, [])
         self._inputs = inputs
-        if self.place.plan.skips:
+        if place.plan.skips:
             with self._skips(stage, i, kept, again=False):
                 outputs = self._call(stage, i, inputs)
         else:
@@ -413,6 +413,7 @@ class StepRun:
 
     def _backward_of_weights(self, action: PlannedAction) -> list[Any]:
         _, stage, i, *_ = action
+        self.place.mailbox.look()
         kept = self._drop(stage, i)
         assert kept.halved is not None
         target = _Target(self.gradients, (), self._sharing.awaited)

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from telegrad import nn, optim
 from telegrad.autograd import Tensor
+from telegrad.autograd.seams import HalvedBackward
 from telegrad.errors import PipelineError
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline.mailbox import Mailboxes, PlaceMailbox
+from telegrad.rpc.seams import Stay
 from telegrad.testing import Cluster
 from telegrad.transport.io import socket_reader as reader_module
 from tests.parallel.pipeline.models import Block, batch, close, reference
@@ -130,6 +132,32 @@ def test_the_thread_of_a_stage_reads_its_messages_itself() -> None:
         # takes the role back once where the machine is busy.
         assert len(read) == 16
         assert sum(read) >= 12
+
+
+def weights_alone() -> None:
+    stages = [(f"worker{k}", Block, (k,)) for k in range(2)]
+    pipe = Pipeline(stages, schedule="zb-h1", num_microbatches=M, loss=LOSS)
+    pipe.step(*batch(6))
+
+
+def test_a_stage_reads_before_it_computes_gradients_of_weights_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That action takes no value, and several of them may end a row."""
+    seen: list[tuple[int, str]] = []
+    for owner, name in ((Stay, "look"), (HalvedBackward, "run_weights")):
+        method = getattr(owner, name)
+
+        def noted(*given: Any, method: Any = method, name: str = name) -> None:
+            seen.append((threading.get_ident(), name))
+            method(*given)
+
+        monkeypatch.setattr(owner, name, noted)
+    with Cluster(2) as cluster:
+        cluster.call(0, weights_alone)
+    rows = [[name for thread, name in seen if thread == row] for row in {row for row, _ in seen}]
+    before = [pair[0] for row in rows for pair in pairwise(row) if pair[1] == "run_weights"]
+    assert before == ["look"] * 2 * M
 
 
 class Dynamic(nn.Module):
