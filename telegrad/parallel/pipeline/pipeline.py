@@ -245,8 +245,8 @@ class Pipeline:
 
         Args:
             arguments: The inputs of the first stage and then the target of the loss; if there is
-                one argument alone, it is the input. They must not change during the step: stages
-                on this worker get them without a copy.
+                one argument alone, it is the input. They must not change before the step has
+                ended: stages on this worker get them without a copy.
 
         Returns:
             The loss, as the mean over the mini-batch.
@@ -282,7 +282,10 @@ class Pipeline:
         return float(sum(losses[i] * share for i, share in enumerate(found)))
 
     def step_async(self, *arguments: Any) -> Future[float]:
-        """Starts `step` and returns the future of its loss, for coroutines."""
+        """Starts `step` and returns the future of its loss, for coroutines.
+
+        Change the arguments, or the memory of a batch, only after the future is done.
+        """
         return to_thread(self.step, *arguments)  # type: ignore[return-value]
 
     def forward(self, *inputs: Any) -> Any:

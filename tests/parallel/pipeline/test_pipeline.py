@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 
 from telegrad import dist_autograd, nn, optim, rpc
+from telegrad.autograd import Tensor
 from telegrad.errors import InvalidUseError
 from telegrad.parallel import DistributedOptimizer, LossScale, Pipeline, RemoteModule
 from telegrad.testing import Cluster, FaultPlan
+from telegrad.types import Array
 from tests.parallel.pipeline.models import (
     SCHEDULES,
     WIDTH,
@@ -284,6 +286,32 @@ def test_stages_may_have_several_inputs_and_outputs(cluster: Cluster) -> None:
 
 
 # -- over a network that loses, repeats and delays messages ---------------------------------------
+
+
+SEEN: list[Array] = []
+
+
+class Seeing(Block):
+    """Keeps the arrays that it is called with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        SEEN.append(x.data)
+        return super().forward(x)
+
+
+def share_inputs() -> None:
+    SEEN.clear()
+    pipe = Pipeline(
+        [("worker0", Seeing, (0,)), ("worker1", Seeing, (1,))], num_microbatches=3, loss=LOSS
+    )
+    inputs, labels = batch(8)
+    pipe.step(inputs, labels)
+    assert sum(np.shares_memory(inputs, each) for each in SEEN) == 3
+    assert len(SEEN) == 6
+
+
+def test_a_stage_of_the_driver_gets_its_inputs_without_a_copy(cluster: Cluster) -> None:
+    cluster.call(0, share_inputs)
 
 
 BAD = FaultPlan(seed=7, drop=0.02, duplicate=0.05, reorder=0.1, kill=0.01)
