@@ -8,8 +8,7 @@ a function  function(argument, number) returns the parts, one for each micro-bat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias
 
 from telegrad.arrays import as_array
 from telegrad.autograd import Tensor
@@ -30,9 +29,7 @@ Spec: TypeAlias = "str | Callable[[Any, int], Sequence[Any]]"
 """The rule for one argument: `split`, `replicate` or a function."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(NamedTuple):
     """One argument of a step, as it is sent to the stage that needs it.
 
     Attributes:
@@ -45,10 +42,6 @@ class Argument:
     values: Any
     rows: list[int]
     parted: bool = False
-
-    def to_wire(self) -> list[Any]:
-        """Returns the values of the attributes."""
-        return [self.values, self.rows, self.parted]
 
     def part(self, i: int) -> Any:
         """Returns the part of micro-batch `i`."""

@@ -154,11 +154,9 @@ class StepOrder:
 
     def to_wire(self) -> list[Any]:
         """Returns the order as plain values in fixed places, which the codec takes as they are."""
-        target = None if self.target is None else self.target.to_wire()
-        return [
-            *(self.step, self.train, self.shares, [each.to_wire() for each in self.inputs]),
-            *(target, self.scale, self.afresh, self.sample),
-        ]
+        inputs, target = [[*each] for each in self.inputs], self.target and [*self.target]
+        options = self.scale, self.afresh, self.sample
+        return [self.step, self.train, self.shares, inputs, target, *options]
 
     @staticmethod
     def from_wire(values: list[Any]) -> StepOrder:

@@ -176,7 +176,7 @@ class SocketReader:
         Args:
             gate: The gate at which this thread waits.
             seconds: The longest wait.
-            stay: True to hold the role first, as `hold` does, and so after this wait, too.
+            stay: True to hold the role after this wait, as `hold` does.
         """
         me, outer = threading.get_ident(), self._shield
         with Shield() as shield:
@@ -184,8 +184,6 @@ class SocketReader:
                 self.bursts.write()
             with self._role_lock:
                 polls = self._polls
-                if stay and polls is not None and not self._closed:
-                    self._role.hold_begins(me)
                 held = self._role.held and self._role.waiter == me
                 # A signal handler that came while this thread hands a message over cannot read.
                 inside = self._role.waiter == me and not (held or outer.polling)
@@ -205,7 +203,7 @@ class SocketReader:
                 with self._role_lock:
                     polls.users -= 1
                     self._holds += 1
-                    self._role.wait_ends(me, holds=held and not gate.shut)
+                    self._role.wait_ends(me, holds=(stay or held) and not gate.shut)
                     if self._role.waiter and not self._role.held:
                         polls.wake_waiter()  # a handler's wait ends: the outer reply may be here
                     self._arm()
