@@ -53,7 +53,8 @@ END = "pipeline.end"  # [*place, step]: the step has failed elsewhere
 AGAIN_HEAD = struct.Struct(">5Q")  # *place, step, micro-batch, track
 
 PLACE_BITS = 32  # the number of a track is its place, and so many bits
-# Seconds of a wait before which the pool does not hear that its thread waits; that takes 15 us.
+# Seconds after which a row tells the pool of threads that it waits: telling takes 15 us, and most
+# values come sooner.
 BRIEF_SECONDS = 0.001
 MOST_TRACKS = 256  # of one place and its neighbour; more than the shapes of any steady training
 
@@ -255,20 +256,19 @@ class PlaceMailbox:
                 if self.error is not None:
                     raise self.error
                 values = self._values.pop(wanted, None)
-                if values is None:
-                    self._wanted, gate = wanted, Gate()
-                    self._gate = gate
-            if values is not None:
-                if gate is None:  # it has not waited, and so has not read
-                    self._stay.look()
-                return values
-            assert gate is not None
+                if values is not None:
+                    break
+                self._wanted, gate = wanted, Gate()
+                self._gate = gate
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise CallTimeoutError("the time of the step is over", phase="waiting")
             self._stay.wait(gate, min(left, BRIEF_SECONDS))
             if gate.shut:
                 gate.wait(left, drive=self._stay.wait)
+        if gate is None:  # it has not waited, and so has not read
+            self._stay.look()
+        return values
 
     def look(self) -> None:
         """Reads what has come, before work that takes no value; never waits."""
