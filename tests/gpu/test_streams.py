@@ -22,6 +22,7 @@ from telegrad.parallel import (
     DistributedDataParallel,
     DistributedOptimizer,
     ErrorFeedback,
+    Pipeline,
     allreduce_hook,
     bfloat16_compress_hook,
     float16_compress_hook,
@@ -428,6 +429,36 @@ def test_training_over_workers_on_streams(
         optimizer.step()
         expected.append(loss.item())
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+class Mean(nn.Module):
+    """A stage of its own; on the GPU, in the null stream."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1, rng=np.random.default_rng(0))
+        self.to(device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).mean()
+
+
+def step_of_a_pipeline(device: str) -> float:
+    pipe = Pipeline([("worker0", Mean, (device,))], num_microbatches=2)
+    with STREAMS["stem"] if device == "cuda" else nullcontext():
+        return pipe.step(tg.tensor(X, device=device) * 2.0)
+
+
+def test_a_stage_of_the_driver_gets_inputs_that_are_complete(
+    streams: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STREAMS, "stem", streams[0])
+    with Cluster(1) as cluster:
+        expected = cluster.call(0, step_of_a_pipeline, "cpu")
+        with watched() as seen:
+            found = cluster.call(0, step_of_a_pipeline, "cuda")
+    assert not seen.races
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 # -- collectives ---------------------------------------------------------------------------------

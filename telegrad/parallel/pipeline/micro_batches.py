@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from telegrad.arrays import as_array
+from telegrad.arrays import as_array, is_cupy
 from telegrad.autograd import Tensor
 from telegrad.types import Array
 
@@ -42,6 +42,11 @@ class Argument(NamedTuple):
     values: Any
     rows: list[int]
     parted: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if any of it is in the memory of a GPU."""
+        return any(map(is_cupy, self.values)) if self.parted else is_cupy(self.values)
 
     def part(self, i: int) -> Any:
         """Returns the part of micro-batch `i`."""

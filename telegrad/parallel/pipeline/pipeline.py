@@ -246,7 +246,7 @@ class Pipeline:
         Args:
             arguments: The inputs of the first stage and then the target of the loss; if there is
                 one argument alone, it is the input. They must not change before the step has
-                ended: stages on this worker get them without a copy.
+                ended: stages on this worker get arrays of host memory without a copy.
 
         Returns:
             The loss, as the mean over the mini-batch.

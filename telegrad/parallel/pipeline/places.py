@@ -318,8 +318,13 @@ class Places:
 
 
 def _handed(member: RemotePlace, order: StepOrder) -> list[Any] | int:
-    """Returns an order as the argument of a call; it is left at a runner on this worker."""
-    if not member.runner.is_owner():
+    """Returns an order as the argument of a call; it is left at a runner on this worker.
+
+    Arrays of a GPU are sent there, too: the runner's thread works in another stream, and would not
+    wait for the one in which they are made.
+    """
+    given = order.inputs if order.target is None else [*order.inputs, order.target]
+    if not member.runner.is_owner() or any(each.on_gpu for each in given):
         return order.to_wire()
     member.runner.local_value().leave(order)  # no byte of it is copied
     return order.step

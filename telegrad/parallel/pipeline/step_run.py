@@ -432,7 +432,8 @@ class StepRun:
         else:
             loss = kept.loss
             assert loss is not None
-            weight = np.array(order.shares[i] * order.scale, loss.dtype).reshape(loss.shape)
+            weight: Array = np.empty_like(loss.data)  # on its device
+            weight.fill(order.shares[i] * order.scale)
             pairs = [(loss, weight)]
         for name, value in kept.stashed.items():
             _, target = self.skip(name)
