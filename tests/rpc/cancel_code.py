@@ -107,12 +107,15 @@ async def nested_in_a_coroutine(to: str, name: str) -> None:
         raise
 
 
-async def nested_before_the_await(to: str, name: str) -> None:
-    """Awaits the nested call once that was cancelled."""
+async def nested_before_the_await(to: str, name: str, then: bool) -> None:
+    """Awaits the nested call once that was cancelled, or what follows from it."""
     nested = rpc.rpc_async(to, awaits_forever, (name,))
-    gates(f"{name}-cancelled").wait(20)
+    awaited = nested.then(lambda done: done.value()) if then else nested
+    failed = gates(f"{name}-failed")
+    awaited.then(lambda _: failed.set())  # in a thread: this one is the loop's
+    assert failed.wait(20)
     try:
-        await nested
+        await awaited
     except BaseException as error:
         notes(name).put(error)
         raise

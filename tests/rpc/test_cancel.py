@@ -446,8 +446,9 @@ def test_what_a_cancelled_call_waits_for_is_cancelled(job: Job, form: str) -> No
     assert_nothing_is_left(job)
 
 
-def test_a_coroutine_that_awaits_late_sees_its_own_cancellation(job: Job) -> None:
-    future = call(job, 0, cancel_code.nested_before_the_await, "w2", "late")
+@pytest.mark.parametrize("then", [False, True])
+def test_a_coroutine_that_awaits_late_sees_its_own_cancellation(job: Job, then: bool) -> None:
+    future = call(job, 0, cancel_code.nested_before_the_await, "w2", "late", then)
     assert entered("late")
     assert future.cancel()
     assert type(notes("late").get(timeout=20)) is asyncio.CancelledError

@@ -415,8 +415,10 @@ class Future(Generic[T]):
                     end()
                 if self._state == _PENDING:
                     self._forget(arrived.arrive)
-        elif self._state == _CANCELLED:
-            yield  # if this task is cancelled too, it sees that first: it is under way on the loop
+        elif self._state >= _ERROR:
+            # It may have failed because the call that this task serves was cancelled. The loop has
+            # yet to cancel the task, whose code is to see its own cancellation.
+            yield
         if self._has_value():
             return self._value  # type: ignore[return-value]
         raise self._fresh_error()  # here, not in `value`: one frame
