@@ -316,11 +316,7 @@ def _make_grpc_agent(
     )
     port = JobPort(
         address,
-        functools.partial(
-            GrpcTransport,
-            tls=tls,
-            insecure=options.insecure,
-        ),
+        functools.partial(GrpcTransport, tls=tls, insecure=options.insecure),
         bind=options.bind,
         advertise=options.advertise,
         ports=options.ports,

@@ -151,8 +151,7 @@ class RpcOptions:
             (docs/gpu.md).
         cuda_ipc: True to send arrays of GPUs to workers of this host through memory of the GPU that
             both open, if both set this and it is available, in place of host memory (docs/gpu.md).
-        limits: The numbers of calls and of their bytes that may be under way before root calls
-            wait.
+        limits: The limits on calls under way, and on what one message may hold.
 
     Example:
         >>> from telegrad import rpc
@@ -173,13 +172,13 @@ class RpcOptions:
     bind: str | None = None  # no wider than the job: a stranger does not reach loopback
     advertise: str | None = None  # right unless addresses are translated on the way
     port: int | range | str | None = 0  # two workers of one host never want the same one
-    direct: bool | range | str = True  # a call takes a quarter of the time that it takes over gRPC
+    direct: bool | range | str = True  # a call takes a third of the time that it takes over gRPC
     token: str | bytes | None = None  # the launcher or the user's file has it
     tls: TlsOptions | None = None  # encryption needs no authority, and names do
     callables: str | Sequence[str] | Decide = "project"  # runs all that a user's program defines
     insecure: bool = False  # a port that anyone may use runs anyone's calls
     device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)  # one GPU needs none
-    cuda_ipc: bool = False  # one array of 1 MiB takes no less time than by the host (docs/gpu.md)
+    cuda_ipc: bool = False  # it takes memory of the GPU for each peer (docs/gpu.md)
     limits: Limits = field(default_factory=Limits)  # only a flood reaches them
 
     def __post_init__(self) -> None:

@@ -154,7 +154,7 @@ class Retries:
 
     def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
-        self._changed = threading.Condition()  # guards the next one
+        self._changed = threading.Condition()  # guards the set of calls
         self._calls: set[_Call] = set()
         self._tick = Tick(
             agent.deadlines.after, LOOK_SECONDS, self._look, lambda: bool(self.pending)

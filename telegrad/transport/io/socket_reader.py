@@ -44,8 +44,8 @@ __all__ = ["SocketReader", "Source", "Stay"]
 
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
 # Seconds of work between two waits for which a thread holds the role. Messages may wait for as
-# long. To wake another thread for each takes some 50 us of processor time, and a thread that
-# computes loses the interpreter's lock to it.
+# long, and for `LOOK_SECONDS` more. To wake another thread for each takes some 50 us of processor
+# time, and a thread that computes loses the interpreter's lock to it.
 SHORT_SECONDS = 0.002
 SHORT_IN_A_ROW = 2  # pieces of such work; short and long ones may take turns
 # Seconds for which such a thread does not look at the sockets again: a look costs 10 us.

@@ -44,9 +44,10 @@ SECONDS_PER_BYTE = 300e-6 / 2**20
 MOST_BYTES = 8 * 2**20
 
 
-# Seconds: a call with a layer's arrays and gradients; 2 ms were no better. Eight workers on two
-# processors make 5,100 and 4,400 calls/s with it and 5,700 and 5,400 without, four of them 6,400
-# and 5,400 with it and 4,700 and 4,100 without: who finds the processor taken stops by itself.
+# A call with a layer's arrays and gradients is answered within so many seconds; 2 ms were no
+# better. A thread that finds its processor taken stops looking, so that many workers may share few
+# processors. In two runs on two processors, four workers made 6,400 and 5,400 calls/s, and 4,700
+# and 4,100 without looking. Eight workers made 5,100 and 4,400, and 5,700 and 5,400 without.
 SPIN_SECONDS = 0.001
 
 
