@@ -33,7 +33,8 @@ def test_the_names_are_those_of_workers() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "message_bytes", "message_bytes=", "message_bytes=0", "message_bytes=1.5e9",
-     f"message_bytes={MOST + 1}", "document_bytes=-1", "document_bytes=inf", "pending_bytes=1", "=5"],
+     f"message_bytes={MOST + 1}", "document_bytes=-1", "document_bytes=inf", "pending_bytes=1",
+     "=5"],
 )  # fmt: skip
 def test_what_is_no_limit(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(argparse.ArgumentTypeError):

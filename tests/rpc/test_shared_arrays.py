@@ -77,7 +77,7 @@ def test_a_killed_receiver_keeps_nothing_of_the_sender(cluster: Cluster) -> None
     cluster.call(0, shared_code.none_mapped)
 
 
-def test_over_grpc_nothing_is_shared() -> None:
+def test_over_tcp_nothing_is_shared() -> None:
     with Cluster(2, processes=True, options=rpc.RpcOptions(direct="tcp")) as cluster:
         copies, moved = cluster.call(0, shared_code.copies_of, SIZE)
         assert SIZE in copies

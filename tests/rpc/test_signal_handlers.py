@@ -46,8 +46,8 @@ def note_gate(self, *args, real=Gate.wait, **kwargs):
 Shield.wait, Gate.wait = note_wait, note_gate
 
 def is_waiting():
-    '''Over gRPC the main thread waits at a gate, else it polls.'''
-    return shields and shields[-1].polling if DIRECT is True else waits
+    '''The main thread polls; before a move to TCP, it waits at a gate.'''
+    return (shields and shields[-1].polling) or (DIRECT == 'tcp' and waits)
 
 def signals():
     '''Sends the signal once the main thread polls; it never does where another one reads for it.'''

@@ -1,8 +1,8 @@
 """A worker that does what the test at the other end of an inherited pipe tells it.
 
 Arguments: the descriptor of the pipe, and options of `init_rpc` as JSON; with `"apart": true` among
-them the worker uses no Unix sockets, as if its system had none. What `env://` reads says which worker
-it is. On SIGUSR1 it writes down where its threads are.
+them the worker uses no Unix sockets, as if its system had none. What `env://` reads says which
+worker it is. On SIGUSR1 it writes down where its threads are.
 """
 
 from __future__ import annotations
