@@ -1,4 +1,4 @@
-"""Holds docs/security.md to the code: its settings exist, its program runs, its records are right."""
+"""Holds docs/security.md to the code: its settings exist, its program runs, its log is right."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import AuthenticationError, EncodeError
 from telegrad.launch.cli import main
+from telegrad.transport import ConnectionLimits
 from telegrad.wire import DecodeLimits, decode, encode
 from tests.audit_log import audit_log_of_all
 from tests.conftest import Programs, unused_port
@@ -43,6 +44,20 @@ def test_the_table_of_limits_has_all_with_their_defaults() -> None:
         assert number, default
         told[name.strip("`")] = int(number[1].replace(",", "")) * UNITS[number[2] or ""]
     assert told == dataclasses.asdict(rpc.Limits())
+
+
+def test_the_fixed_bounds_are_told() -> None:
+    streams, size, seconds, workers = re.findall(
+        r"\*\*(\d+) streams\*\*.*?stream has (\d+) KiB.*?"
+        r"\*\*(\d+) s\*\*.*?\*\*([\d,]+) workers\*\*",
+        GUIDE,
+        re.DOTALL,
+    )[0]
+    limits = ConnectionLimits()
+    assert int(streams) == limits.unproved
+    assert int(size) * 2**10 == limits.handshake_bytes
+    assert float(seconds) == limits.handshake_seconds
+    assert int(workers.replace(",", "")) == limits.connections
 
 
 def test_the_depth_that_a_sender_refuses_is_told() -> None:
