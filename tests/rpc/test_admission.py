@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from hypothesis import strategies as st
 
 from telegrad.rpc import Limits
 from telegrad.rpc.call.admission import LOOKS, Budget, Grant, Move, NextStep, Window
+from telegrad.rpc.call.admission_callee import CalleeAdmission
+from telegrad.rpc.call.admission_caller import ASK
 from telegrad.types import WorkerInfo
+from telegrad.wire import read_body, write_body
 from tests.repeated import on_examples
 
 A, B, C = (WorkerInfo(name, rank, rank + 1) for rank, name in enumerate("abc"))
@@ -203,6 +208,26 @@ def test_calls_that_stall_let_one_more_in_at_a_time() -> None:
     budget.arrive(A, 2)
     assert calls(budget.look({}, budget.changes)) == []
     assert budget.in_use == 30
+
+
+def test_a_stall_ends_even_where_a_worker_may_be_silent_for_ever() -> None:
+    looks: list[tuple[float, Callable[[], None]]] = []
+    posted: list[object] = []
+    admission = CalleeAdmission(
+        Limits(pending_bytes=1),
+        math.inf,
+        SimpleNamespace(after=lambda *look: looks.append(look)),  # type: ignore[arg-type]
+        lambda peer, envelope: posted.append(read_body(envelope)),
+        lambda peer: {},
+    )
+    for call in (1, 2):
+        admission.on_ask(A, write_body(ASK, [call, 10]))
+    assert admission.arrive(A, 1)
+    while posted == [1]:
+        seconds, look = looks.pop()
+        assert seconds < math.inf
+        look()
+    assert posted == [1, 2]
 
 
 def test_one_caller_may_hold_up_the_large_calls_of_others() -> None:

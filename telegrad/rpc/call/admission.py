@@ -137,9 +137,9 @@ class Grant(NamedTuple):
 _Key: TypeAlias = tuple[WorkerInfo, int]
 
 # A permit lapses after so many looks at which nothing of its call had come. They take `lost_after`,
-# the time in which a silent worker is lost. A worker that is alive announces an admitted call at
-# once and sends its pieces in turn with all other messages. On a loaded host it pauses for a second
-# or two, and a permit that lapses too soon exceeds the budget.
+# the time in which a silent worker is lost, and 100 s at most. A worker that is alive announces an
+# admitted call at once and sends its pieces in turn with all other messages. On a loaded host it
+# pauses for a second or two, and a permit that lapses too soon exceeds the budget.
 LOOKS: Final = 10
 
 
@@ -233,7 +233,7 @@ class Budget:
         return self._admit()
 
     def look(self, missing: Mapping[Grant, int | None], seen: int) -> list[Grant]:
-        """Checks for a stall, a `LOOKS`th of `lost_after` after the last look, while calls wait.
+        """Checks for a stall, some time after the last look, while calls wait.
 
         A permit of whose call nothing has come for `LOOKS` looks lapses. If no call is coming and
         no call has arrived or ended since the last look, one more is admitted beyond the limit: the

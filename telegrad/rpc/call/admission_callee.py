@@ -18,6 +18,11 @@ from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body
 
 __all__ = ["CalleeAdmission"]
 
+# Seconds between two looks. By default it is 1 s: longer than most functions work on big arguments,
+# shorter than anyone takes for a hang. A worker may be silent for longer, even for ever, but calls
+# that wait where nobody sees it still need the next one.
+LONGEST_PAUSE = 10.0
+
 
 @final
 class CalleeAdmission:
@@ -43,9 +48,7 @@ class CalleeAdmission:
         post: Callable[[WorkerInfo, Envelope], None],
         awaited: Callable[[WorkerInfo], Mapping[int, int]],
     ) -> None:
-        # 1 s by default: longer than most functions work on big arguments, shorter than anyone
-        # takes for a hang.
-        self._stalled_after = lost_after / LOOKS
+        self._pause = min(lost_after / LOOKS, LONGEST_PAUSE)
         self._most_asked = limits.served_calls_per_peer
         self._deadlines = deadlines
         self._post = post
@@ -104,7 +107,7 @@ class CalleeAdmission:
             self._watching |= watch
             seen = self._budget.changes
         if watch:
-            self._deadlines.after(self._stalled_after, lambda: self._look(seen))
+            self._deadlines.after(self._pause, lambda: self._look(seen))
         while grants:
             grant = grants.popleft()
             try:
