@@ -52,8 +52,11 @@ def _fresh_meter() -> Iterator[None]:
 
 
 def strict(**limits: Any) -> dict[str, Any]:
-    """The options of a job whose budget is not overdrawn while a test runs."""
-    return {"limits": Limits(**limits), "lost_after": 1000.0}
+    """The options of a job whose budget is overdrawn after 3 s, which is longer than a test runs.
+
+    A reply that holds an RRef is kept until its receipt, which comes with a heartbeat, every 6 s.
+    """
+    return {"limits": Limits(**limits), "lost_after": 30.0}
 
 
 def assert_nothing_is_left(job: Job, *agents: seams.AgentCore) -> None:
