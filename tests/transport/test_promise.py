@@ -283,12 +283,11 @@ def test_silence_is_a_loss_after_the_bound(floor: Floor) -> None:
     loop.run(slow.get_stuck(), SECONDS)  # nothing that alice asks arrives any more
     let_pass(clock, 9.0, alice)
     assert not alice.recorder.lost
-    for _ in range(20):  # an answer under way counts from when it is read, which may be late
-        if not alice.recorder.lost:
-            let_pass(clock, 1.0, alice)
+    while not alice.recorder.lost:  # an answer under way counts from when it is read, maybe late
+        let_pass(clock, 1.0, alice)
     error = alice.recorder.wait_lost()
     assert "silent for" in error.reason
-    assert error.last_seen >= 10.0
+    assert 10.0 <= error.last_seen <= 13.0
     loop.call_soon(slow.go.set)
     assert slow.closed.wait(SECONDS)
 
