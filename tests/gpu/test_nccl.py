@@ -560,7 +560,9 @@ def test_a_receiver_that_is_lost_while_a_kernel_waits_for_it(
         standing_in.cluster.kill(1)
         for r in (0, 2):
             for said in ranks[r].result():
-                assert said.startswith("WorkerLostError: "), said
+                # A rank that is killed inside this process may still say that it leaves.
+                assert said.startswith(("WorkerLostError: ", "CollectiveMismatchError: ")), said
+                assert "'worker1'" in said
         ranks[1].exception()
 
 
