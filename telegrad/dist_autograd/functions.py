@@ -135,9 +135,7 @@ class RecvFunction(Sink):
     __slots__ = ("context_id", "message", "peer")
 
     def __init__(self, slots: int, *, context_id: int, peer: WorkerInfo, message: int) -> None:
-        self.edges = ()
-        self.num_outputs = slots
-        self._hooks = None
+        super().__init__(slots)
         self.context_id = context_id
         self.peer = peer
         self.message = message

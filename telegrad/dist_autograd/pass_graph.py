@@ -2,7 +2,7 @@
 
     roots, gradients of its sends ──▶ graph task ──▶ leaves, gradients and nones of its receives
 
-A graph task in one thread at a time, of any threads. It knows neither peers nor messages.
+Any thread may run the graph task, one at a time. The graph knows neither peers nor messages.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class PassGraph:
         sends: dict[Peer, list[int]] = {}
         for peer, number in self._functions.sends:
             sends.setdefault(peer, []).append(number)
-        receives, reachable = frozenset(self._functions.receives), self.task.reachable
-        unreached: list[FunctionKey] = []
-        for key, node in self._functions.receives.items():
-            if node not in reachable:
-                unreached.append(key)
-        return Cut(sends, receives, receives.difference(unreached), lost)
+        receives, reachable = self._functions.receives, self.task.reachable
+        reached: list[FunctionKey] = []
+        for key, node in receives.items():
+            if node in reachable:
+                reached.append(key)
+        return Cut(sends, frozenset(receives), frozenset(reached), lost)
 
     def feed(self, key: FunctionKey, gradients: Gradients | None) -> None:
         """Queues the answer to a send; `run` processes it."""
