@@ -4,10 +4,10 @@
              ├─ + ─ a codec ──┤
     rest ────┘                └─ rest ─▶ the next step
 
-What is left out of one step is added to the numbers of the next one, so nothing is lost but time.
-That is the error feedback of S. P. Karimireddy et al., "Error feedback fixes SignSGD and other
-gradient compression schemes" (2019). A number that is not finite makes the mean so, and leaves no
-rest. Overflow is silent, as on a GPU. Twins: `cuda/compression.cu`.
+What is left out of one step is added to the numbers of the next one, and so comes later. That is
+the error feedback of S. P. Karimireddy et al., "Error feedback fixes SignSGD and other gradient
+compression schemes" (2019). A number that is not finite makes the mean so, and leaves no rest.
+Overflow is silent, as on a GPU. Twins: `cuda/compression.cu`.
 """
 
 from __future__ import annotations
