@@ -44,6 +44,12 @@ def kept(array: Any) -> Any:
     return array
 
 
+def read_only() -> Any:
+    array = np.ones((2, 3))
+    array.flags.writeable = False
+    return array
+
+
 def gradient_of(make: Callable[[], Any]) -> Tensor:
     x = tensor(np.zeros((2, 3)), requires_grad=True)
     Made.apply(x, make).backward()
@@ -115,6 +121,23 @@ def test_a_second_backward_adds() -> None:
     assert x.grad.data.tolist() == [6.0] * 3
 
 
+@pytest.mark.parametrize(
+    ("make", "own"),
+    [(lambda: np.ones((2, 3)), True), (lambda: kept(np.ones((2, 3))), False), (read_only, False)],
+)
+def test_a_sum_is_in_the_memory_of_the_gradient_that_nobody_else_has(make: Any, own: bool) -> None:
+    x = tensor(np.zeros((2, 3)), requires_grad=True)
+    Made.apply(x, lambda: np.full((2, 3), 4.0)).backward()
+    before = x.grad
+    Made.apply(x, make).backward()
+    assert before is not None
+    assert x.grad is not None
+    assert (MADE[1]() is x.grad.data) == own
+    assert before.tolist() == [[4.0] * 3] * 2
+    assert x.grad.tolist() == [[5.0] * 3] * 2
+    assert all((array == 1.0).all() for array in HELD)
+
+
 def test_grad_copies_nothing_that_nobody_else_has() -> None:
     x = tensor(np.zeros((2, 3)), requires_grad=True)
     (found,) = grad(Made.apply(x, lambda: np.ones((2, 3))), x)
@@ -171,12 +194,6 @@ def test_what_nobody_else_has_is_added_to_in_place() -> None:
     assert total.data is first()
     assert second() is None
     assert total.tolist() == [[2.0] * 3] * 2
-
-
-def read_only() -> Any:
-    array = np.ones((2, 3))
-    array.flags.writeable = False
-    return array
 
 
 @pytest.mark.parametrize(

@@ -450,13 +450,22 @@ def accumulate_grad(tensor: Tensor, gradient: Gradient, *, own: bool = False) ->
     """Adds `gradient`, in the tensor's shape and dtype, to its `grad`; safe from several threads.
 
     `grad` is a new Tensor each time. It shares no memory with `gradient`, except that `own`
-    lets it keep an array that nothing else holds.
+    lets it keep, and write to, an array that nothing else holds.
     """
     with (tensor._leaf or tensor._make_leaf()).lock:
         held = tensor.grad
         rows = type(gradient) is not np.ndarray and is_row_sparse(gradient)
         if rows or (held is not None and is_row_sparse(held)):
             tensor.grad = _with_rows(held, gradient)
+        elif (
+            own
+            and held is not None
+            and type(gradient) is type(held.data) is np.ndarray
+            and gradient.dtype == held.dtype
+            and gradient.flags.writeable
+        ):
+            gradient += held.data  # a sum in new memory takes longer
+            tensor.grad = holding(gradient)
         elif held is not None:
             total = held + gradient
             tensor.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
