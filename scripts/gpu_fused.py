@@ -468,8 +468,8 @@ def window_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Ite
     _, places = kernels.max_pool2d(x, windows=apart)
 
     def back() -> object:
-        of_x = kernels.conv2d_input(g, weight, windows=sides, shape=images)
-        return of_x, kernels.conv2d_weight(g, x, windows=sides, shape=filters)
+        of_x = kernels.conv2d_input(g, weight, windows=sides, into=images)
+        return of_x, kernels.conv2d_weight(g, x, windows=sides, into=filters)
 
     def pooled() -> object:
         rows = xp.maximum(x[..., ::2, :], x[..., 1::2, :])
@@ -519,7 +519,7 @@ def window_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Ite
         "max pool, back",
         size,
         moved + half.nbytes + places.nbytes,
-        lambda: kernels.spread_places(half, places, windows=apart, shape=images),
+        lambda: kernels.spread_places(half, places, windows=apart, into=images),
         None,
         theirs["pool back"],
     )

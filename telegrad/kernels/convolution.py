@@ -70,7 +70,7 @@ def conv2d(
 
 
 def conv2d_weight(
-    gradient: Array, x: Array, *, windows: Windows, groups: int = 1, shape: Shape = ()
+    gradient: Array, x: Array, *, windows: Windows, groups: int = 1, into: Shape = ()
 ) -> Array:
     """Returns the gradient of the weight of `conv2d`.
 
@@ -79,25 +79,25 @@ def conv2d_weight(
         x: The images given to `conv2d`.
         windows: The windows given to `conv2d`.
         groups: The number of groups given to `conv2d`.
-        shape: The shape of the weight.
+        into: The shape of the weight.
     """
     xp = namespace(gradient, x)
-    matrices = gradient.reshape(len(x), groups, shape[0] // groups, math.prod(gradient.shape[2:]))
+    matrices = gradient.reshape(len(x), groups, into[0] // groups, math.prod(gradient.shape[2:]))
     total: Any = None
-    for some, columns in _columns(x, windows, groups, math.prod(shape)):
+    for some, columns in _columns(x, windows, groups, math.prod(into)):
         part = _product(matrices[some], columns.swapaxes(-1, -2)).sum(0)
         if total is None:
             total = part.astype(gradient.dtype, copy=False)
         else:
             total += part
     if total is None:
-        return xp.zeros(shape, gradient.dtype)  # type: ignore[no-any-return]
-    result: Array = total.reshape(shape)
+        return xp.zeros(into, gradient.dtype)  # type: ignore[no-any-return]
+    result: Array = total.reshape(into)
     return result
 
 
 def conv2d_input(
-    gradient: Array, weight: Array, *, windows: Windows, groups: int = 1, shape: Shape = ()
+    gradient: Array, weight: Array, *, windows: Windows, groups: int = 1, into: Shape = ()
 ) -> Array:
     """Returns the gradient of the input of `conv2d`.
 
@@ -106,26 +106,26 @@ def conv2d_input(
         weight: The filters given to `conv2d`.
         windows: The windows given to `conv2d`.
         groups: The number of groups given to `conv2d`.
-        shape: The shape of the input.
+        into: The shape of the input.
     """
     xp = namespace(gradient, weight)
-    n, channels = shape[:2]
+    n, channels = into[:2]
     down, across = gradient.shape[2:]
     filters = len(weight) // groups
     matrix = weight.reshape(groups, filters, -1).swapaxes(-1, -2)
     matrices = gradient.reshape(n, groups, filters, down * across)
     dtype = xp.result_type(gradient, weight)
     launched = on_kernels(gradient, weight)
-    result: Any = xp.empty(shape, dtype) if launched else xp.zeros(shape, dtype)
+    result: Any = xp.empty(into, dtype) if launched else xp.zeros(into, dtype)
     if not result.size:
         return result  # type: ignore[no-any-return]
-    parts = () if launched else [*windows.parts(shape)]
+    parts = () if launched else [*windows.parts(into)]
     columns_of_one = channels * math.prod(windows.size) * down * across
     for some in _batches(n, columns_of_one * result.itemsize, on_gpu=is_cupy(result)):
         columns = _product(matrix, matrices[some])
         if launched:
             target = result[some]
-            launch_windows("scatter_windows", windows, shape, columns, target, over=target)
+            launch_windows("scatter_windows", windows, into, columns, target, over=target)
             continue
         spread = columns.reshape(-1, channels, math.prod(windows.size), down, across)
         target = result[some]

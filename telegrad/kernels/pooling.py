@@ -55,16 +55,16 @@ def max_pool2d(x: Array, *, windows: Windows) -> tuple[Array, Array]:
     return largest, places
 
 
-def spread_places(gradient: Array, places: Array, *, windows: Windows, shape: Shape) -> Array:
-    """Returns zeros of `shape` plus each gradient at the place of its window."""
+def spread_places(gradient: Array, places: Array, *, windows: Windows, into: Shape) -> Array:
+    """Returns zeros of `into` plus each gradient at the place of its window."""
     xp = namespace(gradient)
     if on_kernels(gradient):
-        spread: Array = xp.empty(shape, gradient.dtype)
+        spread: Array = xp.empty(into, gradient.dtype)
         arrays = gradient, places, spread
-        launch_windows("spread_windows", windows, shape, *arrays, over=spread, PLACE=places.dtype)
+        launch_windows("spread_windows", windows, into, *arrays, over=spread, PLACE=places.dtype)
         return spread
-    result: Any = xp.zeros(shape, gradient.dtype)
-    for part in windows.parts(shape):
+    result: Any = xp.zeros(into, gradient.dtype)
+    for part in windows.parts(into):
         won = places[part.windows] == part.place
         if windows.apart:
             xp.multiply(gradient[part.windows], won, out=result[part.inside])
@@ -98,12 +98,12 @@ def mean_pool2d(x: Array, *, windows: Windows, count_padding: bool = True) -> Ar
 
 
 def spread_means(
-    gradient: Array, *, windows: Windows, shape: Shape, count_padding: bool = True
+    gradient: Array, *, windows: Windows, into: Shape, count_padding: bool = True
 ) -> Array:
-    """Returns the gradient of the input of `mean_pool2d`, which has `shape`; its transpose."""
-    result: Any = namespace(gradient).zeros(shape, gradient.dtype)
-    share: Any = gradient / _counts(gradient, windows, shape, count_padding=count_padding)
-    for part in windows.parts(shape):
+    """Returns the gradient of the input of `mean_pool2d`, which has `into`; its transpose."""
+    result: Any = namespace(gradient).zeros(into, gradient.dtype)
+    share: Any = gradient / _counts(gradient, windows, into, count_padding=count_padding)
+    for part in windows.parts(into):
         if windows.apart:
             result[part.inside] = share[part.windows]
         else:

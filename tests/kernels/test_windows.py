@@ -53,11 +53,11 @@ def test_cupys_convolutions_are_numpys(
         patch.setattr(convolution, "_GPU_BYTES", 1 << 14)  # a few images at a time
         found = kernels.conv2d(there[0], there[1], cupy.asarray(bias), **how)
         agree(cupy, found, kernels.conv2d(*wide(x, weight, bias), **how).astype(dtype), times=terms)
-        found = kernels.conv2d_weight(there[2], there[0], shape=weight.shape, **how)
-        expected = kernels.conv2d_weight(*wide(gradient, x), shape=weight.shape, **how)
+        found = kernels.conv2d_weight(there[2], there[0], into=weight.shape, **how)
+        expected = kernels.conv2d_weight(*wide(gradient, x), into=weight.shape, **how)
         agree(cupy, found, expected.astype(dtype), times=max(1, gradient.size))
-        found = kernels.conv2d_input(there[2], there[1], shape=x.shape, **how)
-        expected = kernels.conv2d_input(*wide(gradient, weight), shape=x.shape, **how)
+        found = kernels.conv2d_input(there[2], there[1], into=x.shape, **how)
+        expected = kernels.conv2d_input(*wide(gradient, weight), into=x.shape, **how)
         agree(cupy, found, expected.astype(dtype), times=6 * terms)
 
 
@@ -75,7 +75,7 @@ def test_cupys_largest_items_are_numpys(
     agree(cupy, found, largest)
     agree(cupy, there, places)
     gradient = normal(1, *largest.shape).astype(dtype)
-    how: Any = {"windows": windows, "shape": x.shape}
+    how: Any = {"windows": windows, "into": x.shape}
     found = kernels.spread_places(laid(cupy, gradient, layout), there, **how)
     expected = kernels.spread_places(gradient.astype(np.float64), places, **how)
     agree(cupy, found, expected.astype(dtype), times=9)

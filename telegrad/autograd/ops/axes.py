@@ -67,14 +67,8 @@ def _turned(x: Any) -> Any:
     return swapaxes(x, axis1=-1, axis2=-2)
 
 
-@composed(np.matrix_transpose)
-def _matrix_transpose(x: Any, /) -> Any:
-    return _turned(as_tensor(x))
-
-
-@composed(np.linalg.matrix_transpose)
-def _transpose_of_linalg(x: Any, /) -> Any:
-    return _turned(as_tensor(x))
+composed(np.matrix_transpose)(lambda x, /: _turned(as_tensor(x)))
+composed(np.linalg.matrix_transpose)(lambda x, /: _turned(as_tensor(x)))
 
 
 @composed(np.flip)
@@ -86,14 +80,8 @@ def flip(m: Any, axis: Any = None) -> Any:
     return getitem(m, index=index)
 
 
-@composed(np.flipud)
-def _flipud(m: Any) -> Any:
-    return flip(m, 0)
-
-
-@composed(np.fliplr)
-def _fliplr(m: Any) -> Any:
-    return flip(m, 1)
+composed(np.flipud)(lambda m: flip(m, 0))
+composed(np.fliplr)(lambda m: flip(m, 1))
 
 
 @composed(np.rot90)
@@ -112,11 +100,10 @@ def _negative(shift: Any) -> Any:
     return tuple([-k for k in shift]) if isinstance(shift, (list, tuple)) else -shift
 
 
-roll: Operation  # declared here, because its rule names it
-
 # fmt: off
-roll = numpy_function(np.roll, "a", options={"shift": None, "axis": None}, complex_rule="own",
-                      a=lambda g, shift, axis: roll(g, _negative(shift), axis))
+roll: Operation = numpy_function(
+    np.roll, "a", options={"shift": None, "axis": None}, complex_rule="own",
+    a=lambda g, shift, axis: roll(g, _negative(shift), axis))
 # fmt: on
 
 
@@ -135,24 +122,20 @@ def _on_diagonal(a: Any, *, into: Shape, offset: int = 0, axis1: int = 0, axis2:
     return whole
 
 
-diagonal: Operation  # declared here, because rules above their definitions name them
-on_diagonal: Operation
-tril: Operation
-triu: Operation
 _AXES: Final = {"offset": 0, "axis1": 0, "axis2": 1}
 
 # fmt: off
-diagonal    = numpy_function(
+diagonal: Operation = numpy_function(
     np.diagonal, "a", view=True, options=_AXES, complex_rule="own",
     a=lambda g, shape, offset, axis1, axis2:
         on_diagonal(g, into=shape, offset=offset, axis1=axis1, axis2=axis2))
-on_diagonal = primitive(
+on_diagonal: Operation = primitive(
     "on_diagonal", _on_diagonal, "a", options={"into": (), **_AXES}, complex_rule="own",
     a=lambda g, offset, axis1, axis2: diagonal(g, offset=offset, axis1=axis1, axis2=axis2))
-tril        = numpy_function(np.tril, "m", options={"k": 0}, complex_rule="own",
-                             m=lambda g, k: tril(g, k=k))
-triu        = numpy_function(np.triu, "m", options={"k": 0}, complex_rule="own",
-                             m=lambda g, k: triu(g, k=k))
+tril: Operation = numpy_function(np.tril, "m", options={"k": 0}, complex_rule="own",
+                                 m=lambda g, k: tril(g, k=k))
+triu: Operation = numpy_function(np.triu, "m", options={"k": 0}, complex_rule="own",
+                                 m=lambda g, k: triu(g, k=k))
 # fmt: on
 
 
@@ -167,9 +150,7 @@ def _diag(v: Any, k: int = 0) -> Any:
     raise ValueError(f"diag takes one axis or two, not {v.ndim}")
 
 
-@composed(np.diagflat)
-def _diagflat(v: Any, k: int = 0) -> Any:
-    return _diag(ravel(as_tensor(v)), k)
+composed(np.diagflat)(lambda v, k=0: _diag(ravel(as_tensor(v)), k))
 
 
 # -- `np.pad` ------------------------------------------------------------------------------------
@@ -310,11 +291,6 @@ def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> A
 # -- sliding windows, which are views of an array ------------------------------------------------
 
 
-def _windows(x: Any, window_shape: Any, axis: Any = None) -> Array:
-    seen: Array = sliding_window_view(x, window_shape, axis)
-    return seen
-
-
 def _folded(a: Any, *, into: Shape, axis: Any) -> Array:
     """Adds up windows at their places in an array of shape `into`: the transpose of `windows`."""
     axes = normalize_axis_tuple(range(len(into)) if axis is None else axis, len(into), None, True)
@@ -329,15 +305,14 @@ def _folded(a: Any, *, into: Shape, axis: Any) -> Array:
     return whole
 
 
-windows: Operation  # declared here, because rules above their definitions name them
-folded: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
-windows = primitive("sliding_window_view", _windows, "x", stands_for=(sliding_window_view,),
-                    view=True, complex_rule=_H, kernels={"cupy": windows_twin},
-                    options={"window_shape": None, "axis": None},
-                    x=lambda g, shape, axis: folded(g, into=shape, axis=axis))
-folded  = primitive("folded", _folded, "a", complex_rule=_H, options={"into": (), "axis": None},
-                    a=lambda g, shape, into, axis: windows(g, shape[len(into):], axis))
+windows: Operation = primitive(
+    "sliding_window_view", sliding_window_view, "x", stands_for=(sliding_window_view,), view=True,
+    complex_rule=_H, kernels={"cupy": windows_twin}, options={"window_shape": None, "axis": None},
+    x=lambda g, shape, axis: folded(g, into=shape, axis=axis))
+folded: Operation = primitive(
+    "folded", _folded, "a", complex_rule=_H, options={"into": (), "axis": None},
+    a=lambda g, shape, into, axis: windows(g, shape[len(into):], axis))
 # fmt: on

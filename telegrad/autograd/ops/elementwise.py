@@ -53,11 +53,6 @@ def _sigmoid(a: Any) -> Array:
     return result
 
 
-def _relu(a: Any) -> Array:
-    result: Array = np.maximum(a, 0)
-    return result
-
-
 def _sign(x: Any) -> Array:
     # CuPy's sign of a complex number is the sign of its real part, unlike NumPy's.
     xp = namespace(x)
@@ -75,8 +70,6 @@ def _of_sign(g: Any, x: Any, y: Any) -> Any:
     return y * (across - conjugate(across)) / np.where(x == 0, 1.0, 2 * absolute(x))
 
 
-cos: Operation  # declared here, because its rule and that of sin name each other
-conjugate: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
@@ -93,12 +86,13 @@ expm1      = numpy_function(np.expm1,      "x", complex_rule=_H, x=lambda g, y: 
 log        = numpy_function(np.log,        "x", complex_rule=_H, x=lambda g, x: g / x)
 log1p      = numpy_function(np.log1p,      "x", complex_rule=_H, x=lambda g, x: g / (x + 1))
 sin        = numpy_function(np.sin,        "x", complex_rule=_H, x=lambda g, x: g * cos(x))
-cos        = numpy_function(np.cos,        "x", complex_rule=_H, x=lambda g, x: -g * sin(x))
+cos: Operation = numpy_function(np.cos, "x", complex_rule=_H, x=lambda g, x: -g * sin(x))
 tanh       = numpy_function(np.tanh,       "x", complex_rule=_H, x=lambda g, y: g * (1 - y * y))
-conjugate  = numpy_function(np.conjugate,  "x", complex_rule="own", x=lambda g: conjugate(g))
+conjugate: Operation = numpy_function(np.conjugate, "x", complex_rule="own",
+                                      x=lambda g: conjugate(g))
 real       = numpy_function(np.real,       "val", view=True, complex_rule="own", val=lambda g: g)
 sigmoid    = primitive("sigmoid", _sigmoid, "a", a=lambda g, y: g * y * (1 - y))
-relu       = primitive("relu",    _relu,    "a", a=lambda g, y: g * (y > 0))
+relu       = primitive("relu", lambda a: np.maximum(a, 0), "a", a=lambda g, y: g * (y > 0))
 # fmt: on
 
 
@@ -109,11 +103,6 @@ def _where(condition: Any, a: Any, b: Any) -> Array:
     xp = namespace(condition, a, b)
     chosen: Array = xp.where(condition if is_array(condition) else xp.asarray(condition), a, b)
     return chosen
-
-
-def _clip(a: Any, *, low: Any, high: Any) -> Array:
-    clipped: Array = namespace(a).clip(a, low, high)
-    return clipped
 
 
 def _inside(a: Any, low: Any, high: Any) -> Any:
@@ -149,8 +138,6 @@ def _share(g: Any, a: Any, b: Any) -> Any:
     return where(a > b, g, where(a == b, g * 0.5, 0.0))
 
 
-where: Operation  # declared here, because rules above its definition name it
-
 # fmt: off
 add          = numpy_function(np.add, "x1 x2", complex_rule=_H,
                               x1=lambda g: g,
@@ -173,10 +160,11 @@ maximum      = numpy_function(np.maximum, "x1 x2",
 minimum      = numpy_function(np.minimum, "x1 x2",
                               x1=lambda g, x1, x2: _share(g, x2, x1),
                               x2=lambda g, x1, x2: _share(g, x1, x2))
-where        = primitive("where", _where, "condition a b", complex_rule=_H,
-                         a=lambda g, condition: where(condition, g, 0.0),
-                         b=lambda g, condition: where(condition, 0.0, g))
-clip         = primitive("clip", _clip, "a", options={"low": None, "high": None},
+where: Operation = primitive("where", _where, "condition a b", complex_rule=_H,
+                             a=lambda g, condition: where(condition, g, 0.0),
+                             b=lambda g, condition: where(condition, 0.0, g))
+clip         = primitive("clip", lambda a, *, low, high: namespace(a).clip(a, low, high), "a",
+                         options={"low": None, "high": None},
                          a=lambda g, a, low, high: where(_inside(a, low, high), g, 0.0))
 # fmt: on
 

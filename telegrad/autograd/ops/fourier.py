@@ -108,16 +108,6 @@ ifftshift = numpy_function(np.fft.ifftshift, "x", options={"axes": None}, comple
 # fmt: on
 
 
-@composed(np.fft.hfft)
-def _hfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
-    return np.fft.irfft(np.conjugate(a), n, axis, _DUAL.get(norm, norm))
-
-
-@composed(np.fft.ihfft)
-def _ihfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
-    return np.conjugate(np.fft.rfft(a, n, axis, _DUAL.get(norm, norm)))
-
-
 def _lengths(shape: Shape, s: Any, axes: Any) -> tuple[list[Any], list[int]]:
     """Returns the length of each axis after cropping or padding (None: unchanged), and the axes."""
     if axes is None:
@@ -145,11 +135,11 @@ def _irfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     return np.fft.irfft(a, lengths[-1], axes[-1], norm)
 
 
-@composed(np.fft.rfft2)
-def _rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: Any = None) -> Any:
-    return np.fft.rfftn(a, s, axes, norm)
-
-
-@composed(np.fft.irfft2)
-def _irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: Any = None) -> Any:
-    return np.fft.irfftn(a, s, axes, norm)
+# fmt: off
+composed(np.fft.rfft2)(lambda a, s=None, axes=(-2, -1), norm=None: np.fft.rfftn(a, s, axes, norm))
+composed(np.fft.irfft2)(lambda a, s=None, axes=(-2, -1), norm=None: np.fft.irfftn(a, s, axes, norm))
+composed(np.fft.hfft)(lambda a, n=None, axis=-1, norm=None:
+    np.fft.irfft(np.conjugate(a), n, axis, _DUAL.get(norm, norm)))
+composed(np.fft.ihfft)(lambda a, n=None, axis=-1, norm=None:
+    np.conjugate(np.fft.rfft(a, n, axis, _DUAL.get(norm, norm))))
+# fmt: on

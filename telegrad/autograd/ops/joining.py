@@ -59,19 +59,10 @@ def _one_or_all(results: list[Any]) -> Any:
     return results[0] if len(results) == 1 else tuple(results)
 
 
-@composed(np.atleast_1d)
-def _atleast_1d(*arys: Any) -> Any:
-    return _one_or_all([_at_least(x, 1) for x in alike(arys)])
-
-
-@composed(np.atleast_2d)
-def _atleast_2d(*arys: Any) -> Any:
-    return _one_or_all([_at_least(x, 2) for x in alike(arys)])
-
-
-@composed(np.atleast_3d)
-def _atleast_3d(*arys: Any) -> Any:
-    return _one_or_all([_in_depth(x) for x in alike(arys)])
+composed(np.atleast_1d)(lambda *arys: _one_or_all([_at_least(x, 1) for x in alike(arys)]))
+composed(np.atleast_2d)(lambda *arys: _one_or_all([_at_least(x, 2) for x in alike(arys)]))
+composed(np.atleast_3d)(lambda *arys: _one_or_all([_in_depth(x) for x in alike(arys)]))
+composed(np.dstack)(lambda tup: concatenate(*[_in_depth(x) for x in alike(tup)], axis=2))
 
 
 @composed(np.hstack)
@@ -85,11 +76,6 @@ def _hstack(tup: Any, *, dtype: DTypeLike | None = None, casting: Any = "same_ki
 def _vstack(tup: Any, *, dtype: DTypeLike | None = None, casting: Any = "same_kind") -> Any:
     parts = [_at_least(x, 2) for x in alike(tup)]
     return np.concatenate(parts, 0, dtype=dtype, casting=casting)
-
-
-@composed(np.dstack)
-def _dstack(tup: Any) -> Any:
-    return concatenate(*[_in_depth(x) for x in alike(tup)], axis=2)
 
 
 @composed(np.column_stack)
@@ -255,20 +241,18 @@ unstack     = numpy_function(np.unstack, "x", outputs="*", view=True, options={"
 # fmt: on
 
 
-@composed(np.vsplit)
-def _vsplit(ary: Any, indices_or_sections: Any) -> Any:
-    return split(_with_axes(ary, 2, "vsplit"), indices_or_sections, 0)
+# fmt: off
+composed(np.vsplit)(lambda ary, indices_or_sections:
+    split(_with_axes(ary, 2, "vsplit"), indices_or_sections, 0))
+composed(np.dsplit)(lambda ary, indices_or_sections:
+    split(_with_axes(ary, 3, "dsplit"), indices_or_sections, 2))
+# fmt: on
 
 
 @composed(np.hsplit)
 def _hsplit(ary: Any, indices_or_sections: Any) -> Any:
     ary = _with_axes(ary, 1, "hsplit")
     return split(ary, indices_or_sections, 1 if ary.ndim > 1 else 0)
-
-
-@composed(np.dsplit)
-def _dsplit(ary: Any, indices_or_sections: Any) -> Any:
-    return split(_with_axes(ary, 3, "dsplit"), indices_or_sections, 2)
 
 
 def _with_axes(a: Any, least: int, name: str) -> Any:

@@ -55,11 +55,6 @@ _SCALE: Final = math.sqrt(2 / math.pi)
 _CUBE: Final = 0.044715
 
 
-def _leaky_relu(a: Any, *, slope: float = 0.01) -> Array:
-    made: Array = namespace(a).where(a > 0, a, a * slope)
-    return made
-
-
 def _elu(a: Any, *, alpha: float = 1.0, scale: float = 1.0) -> Array:
     xp = namespace(a)
     made: Any = xp.expm1(xp.minimum(a, 0))
@@ -68,11 +63,6 @@ def _elu(a: Any, *, alpha: float = 1.0, scale: float = 1.0) -> Array:
     if scale != 1.0:
         made *= scale
     return made  # type: ignore[no-any-return]
-
-
-def _hardtanh(a: Any, *, low: float = -1.0, high: float = 1.0) -> Array:
-    made: Array = namespace(a).clip(a, low, high)
-    return made
 
 
 def _softplus(a: Any) -> Array:
@@ -109,10 +99,6 @@ def _bend(x: Any, approximate: str) -> Any:
     return (1 - t * t) * (slope + 0.5 * x * (curve - 2 * t * slope * slope))
 
 
-def _gelu_slope(b: Any, x: Any, *, approximate: str = "none") -> Array:
-    return kernels.gelu_slope(x, b, approximate=approximate)
-
-
 def _of_gated(g: Any, x: Any, dim: int, gate: str) -> Any:
     if not any(isinstance(each, Tensor) for each in (g, x)):
         return kernels.gated_gradient(g, x, dim=dim, gate=gate)
@@ -131,31 +117,33 @@ def _of_gated(g: Any, x: Any, dim: int, gate: str) -> Any:
     return concatenate(g * value, of_second, axis=axis)
 
 
-gelu_slope: Operation  # declared here, because rules above their definitions name them
-dropout: Operation
 _FORM: Final = {"approximate": "none"}
 
 # fmt: off
-leaky_relu   = primitive("leaky_relu", _leaky_relu, "a", options={"slope": 0.01},
-                         a=lambda g, a, slope: where(a > 0, g, g * slope))
+leaky_relu   = primitive(
+    "leaky_relu", lambda a, *, slope=0.01: namespace(a).where(a > 0, a, a * slope), "a",
+    options={"slope": 0.01}, a=lambda g, a, slope: where(a > 0, g, g * slope))
 elu          = primitive(
     "elu", _elu, "a", options={"alpha": 1.0, "scale": 1.0},
     a=lambda g, y, alpha, scale: where(y > 0, g * scale, g * (y + alpha * scale)))
-hardtanh     = primitive("hardtanh", _hardtanh, "a", options={"low": -1.0, "high": 1.0},
-                         a=lambda g, a, low, high: g * ((a > low) & (a < high)))
+hardtanh     = primitive(
+    "hardtanh", lambda a, *, low=-1.0, high=1.0: namespace(a).clip(a, low, high), "a",
+    options={"low": -1.0, "high": 1.0}, a=lambda g, a, low, high: g * ((a > low) & (a < high)))
 softplus     = primitive("softplus",     _softplus,     "a", a=lambda g, a: g * sigmoid(a))
 silu         = primitive("silu", _silu, "a",
                          a=lambda g, a: g * _silu_slope(sigmoid(a), a))
 gelu         = primitive("gelu", kernels.gelu, "x", options=_FORM,
                          x=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate))
-gelu_slope   = primitive("gelu_slope", _gelu_slope, "b x", options=_FORM,
-                         b=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate),
-                         x=lambda g, b, x, approximate: g * b * _bend(x, approximate))
+gelu_slope: Operation = primitive(
+    "gelu_slope", lambda b, x, **form: kernels.gelu_slope(x, b, **form), "b x", options=_FORM,
+    b=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate),
+    x=lambda g, b, x, approximate: g * b * _bend(x, approximate))
 # The first half along an axis times a function of the second half.
 gated        = primitive("glu", kernels.gated, "x", options={"dim": -1, "gate": "sigmoid"},
                          x=lambda g, x, dim, gate: _of_gated(g, x, dim, gate))
-dropout      = primitive("dropout", kernels.dropout, "x", options={"key": 0, "p": 0.5},
-                         x=lambda g, key, p: dropout(g, key=key, p=p))
+dropout: Operation = primitive(
+    "dropout", kernels.dropout, "x", options={"key": 0, "p": 0.5},
+    x=lambda g, key, p: dropout(g, key=key, p=p))
 # fmt: on
 
 
@@ -460,39 +448,24 @@ def _checked(indices: Any, table: Array) -> Array:
 # is linear, and the gradient of each function is its transpose.
 
 _LAID: Final = {"windows": None}
-_SHAPED: Final = {**_LAID, "shape_of": ()}
 _COUNTED: Final = {**_LAID, "count_padding": True}
-_BOTH: Final = {**_COUNTED, "shape_of": ()}
-
-
-def _spread_places(gradient: Any, places: Any, *, windows: Any, shape_of: Any) -> Any:
-    return kernels.spread_places(gradient, places, windows=windows, shape=shape_of)
-
-
-def _spread_means(gradient: Any, *, shape_of: Any, **others: Any) -> Any:
-    return kernels.spread_means(gradient, shape=shape_of, **others)
-
-
-pick_places: Operation  # declared here, because rules above their definitions name them
-spread_places: Operation
-spread_means: Operation
 
 # fmt: off
-max_pool2d    = primitive(
+max_pool2d = primitive(
     "max_pool2d", kernels.max_pool2d, "x", outputs="largest places", options=_LAID,
-    x=lambda g, places, windows, shape:
-        spread_places(g[0], places, windows=windows, shape_of=shape))
-spread_places = primitive("spread_places", _spread_places,      "b places", options=_SHAPED,
-                          b=lambda g, places, windows: pick_places(g, places, windows=windows))
-pick_places   = primitive(
+    x=lambda g, places, windows, shape: spread_places(g[0], places, windows=windows, into=shape))
+spread_places: Operation = primitive(
+    "spread_places", kernels.spread_places, "b places", options={**_LAID, "into": ()},
+    b=lambda g, places, windows: pick_places(g, places, windows=windows))
+pick_places: Operation = primitive(
     "pick_places", kernels.pick_places, "x places", options=_LAID,
-    x=lambda g, places, windows, shape: spread_places(g, places, windows=windows, shape_of=shape))
-mean_pool2d   = primitive(
+    x=lambda g, places, windows, shape: spread_places(g, places, windows=windows, into=shape))
+mean_pool2d = primitive(
     "mean_pool2d", kernels.mean_pool2d, "x", options=_COUNTED,
     x=lambda g, windows, count_padding, shape:
-        spread_means(g, windows=windows, count_padding=count_padding, shape_of=shape))
-spread_means  = primitive(
-    "spread_means", _spread_means, "b", options=_BOTH,
+        spread_means(g, windows=windows, count_padding=count_padding, into=shape))
+spread_means: Operation = primitive(
+    "spread_means", kernels.spread_means, "b", options={**_COUNTED, "into": ()},
     b=lambda g, windows, count_padding:
         mean_pool2d(g, windows=windows, count_padding=count_padding))
 # fmt: on
@@ -503,38 +476,26 @@ spread_means  = primitive(
 # The gradients of each function are the other two, so these rules give derivatives of any order.
 
 _CONV_LAID: Final = {"windows": None, "groups": 1}
-_CONV_SHAPED: Final = {**_CONV_LAID, "shape_of": ()}
-
-
-def _conv_input(gradient: Any, weight: Any, *, shape_of: Any, **laid: Any) -> Any:
-    return kernels.conv2d_input(gradient, weight, shape=shape_of, **laid)
-
-
-def _conv_weight(gradient: Any, x: Any, *, shape_of: Any, **laid: Any) -> Any:
-    return kernels.conv2d_weight(gradient, x, shape=shape_of, **laid)
-
-
-conv2d_input: Operation  # declared here, because the rules name each other
-conv2d_weight: Operation
+_CONV_SHAPED: Final = {**_CONV_LAID, "into": ()}
 
 # fmt: off
-conv2d        = primitive(
+conv2d = primitive(
     "conv2d", kernels.conv2d, "x weight", arrays="bias", options=_CONV_LAID,
     x=lambda g, weight, windows, groups, shape:
-        conv2d_input(g, weight, windows=windows, groups=groups, shape_of=shape),
+        conv2d_input(g, weight, windows=windows, groups=groups, into=shape),
     weight=lambda g, x, windows, groups, shape:
-        conv2d_weight(g, x, windows=windows, groups=groups, shape_of=shape),
+        conv2d_weight(g, x, windows=windows, groups=groups, into=shape),
     bias=lambda g: reduce_sum(g, axis=(0, 2, 3)))
-conv2d_input  = primitive(
-    "conv2d_input", _conv_input, "b weight", options=_CONV_SHAPED,
+conv2d_input: Operation = primitive(
+    "conv2d_input", kernels.conv2d_input, "b weight", options=_CONV_SHAPED,
     b=lambda g, weight, windows, groups: conv2d(g, weight, windows=windows, groups=groups),
     weight=lambda g, b, windows, groups, shape:
-        conv2d_weight(b, g, windows=windows, groups=groups, shape_of=shape))
-conv2d_weight = primitive(
-    "conv2d_weight", _conv_weight, "b x", options=_CONV_SHAPED,
+        conv2d_weight(b, g, windows=windows, groups=groups, into=shape))
+conv2d_weight: Operation = primitive(
+    "conv2d_weight", kernels.conv2d_weight, "b x", options=_CONV_SHAPED,
     b=lambda g, x, windows, groups: conv2d(x, g, windows=windows, groups=groups),
     x=lambda g, b, windows, groups, shape:
-        conv2d_input(b, g, windows=windows, groups=groups, shape_of=shape))
+        conv2d_input(b, g, windows=windows, groups=groups, into=shape))
 # fmt: on
 
 

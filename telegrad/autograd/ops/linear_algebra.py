@@ -37,7 +37,6 @@ from telegrad.autograd.ops.elementwise import where as choose
 from telegrad.autograd.ops.shape import axes_of, concatenate, kept, reshape, swapaxes, to_winners
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
-from telegrad.types import Array
 
 __all__ = [
     "adjoint",
@@ -259,14 +258,9 @@ qr    = primitive("qr", np.linalg.qr, "a", outputs="q r", options={"mode": "redu
 # fmt: on
 
 
-@composed(np.linalg.eigvalsh)
-def _eigvalsh(a: Any, UPLO: Any = "L") -> Any:
-    return np.linalg.eigh(a, UPLO)[0]
-
-
-@composed(np.linalg.eigvals)
-def _eigvals(a: Any) -> Any:
-    return np.linalg.eig(a)[0]
+composed(np.linalg.eigvalsh)(lambda a, UPLO="L": np.linalg.eigh(a, UPLO)[0])
+composed(np.linalg.eigvals)(lambda a: np.linalg.eig(a)[0])
+composed(np.linalg.svdvals)(lambda x, /: svd(x, full_matrices=False)[1])
 
 
 @composed(np.linalg.svd)
@@ -280,11 +274,6 @@ def _svd(
     if not compute_uv:
         return svd(a, full_matrices=False, **kind)[1]
     return svd(a, full_matrices=full_matrices, **kind)
-
-
-@composed(np.linalg.svdvals)
-def _svdvals(x: Any, /) -> Any:
-    return svd(x, full_matrices=False)[1]
 
 
 @composed(np.linalg.qr)
@@ -382,22 +371,20 @@ def _products_without_two(values: Any) -> Any:
     return products
 
 
-def _cofactors(a: Any) -> Array:
+def _cofactors(a: Any) -> Any:
     left, values, right, sign = _frame(a)
     products = _products_without_one(values)
-    found: Array = sign * (left.conj() * products[..., None, :]) @ right.conj()
-    return found
+    return sign * (left.conj() * products[..., None, :]) @ right.conj()
 
 
-def _cofactors_slope(g: Any, a: Any) -> Array:
+def _cofactors_slope(g: Any, a: Any) -> Any:
     left, values, right, sign = _frame(a)
     products = _products_without_two(values)
     inside = left.swapaxes(-1, -2).conj() @ g @ right.swapaxes(-1, -2).conj()
     eye = namespace(a).eye(a.shape[-1])
     diagonal = (products @ (inside * eye).sum(axis=-1)[..., None]) * eye
     rotated = diagonal - products * inside.swapaxes(-1, -2)
-    found: Array = sign * left.conj() @ rotated @ right.conj()
-    return found
+    return sign * left.conj() @ rotated @ right.conj()
 
 
 def _of_determinant(g: Any, y: Any, a: Any) -> Any:
@@ -432,13 +419,12 @@ def _of_sign_and_logarithm(g: Any, sign: Any, a: Any) -> Any:
 # -- Cholesky ------------------------------------------------------------------------------------
 
 
-def _lower_half(a: Any) -> Array:
+def _lower_half(a: Any) -> Any:
     """Returns the lower triangle of `a` with half its diagonal; this map is its own transpose."""
     items = namespace(a).arange(a.shape[-1])
     # The mask is 1 below the diagonal, 0.5 on it, 0 above.
     mask = np.heaviside(items[:, None] - items, 0.5).astype(a.real.dtype)
-    half: Array = a * mask
-    return half
+    return a * mask
 
 
 def _of_factor(g: Any, y: Any, upper: bool) -> Any:
@@ -454,25 +440,22 @@ def _cholesky_there(a: Any, upper: bool = False) -> Any:
     return factor.swapaxes(-1, -2).conj() if upper else factor
 
 
-solve: Operation  # declared here, because rules above their definitions name them
-slope: Operation
-lower_half: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
 inv        = numpy_function(np.linalg.inv,      "a",   complex_rule=_H, a=_of_inverse)
-solve      = numpy_function(np.linalg.solve, "a b", kernels={"cupy": _solve_there}, complex_rule=_H,
-                            a=_of_matrix,
-                            b=lambda g, a, shape: _of_right_side(g, a, len(shape) == 1))
+solve: Operation = numpy_function(
+    np.linalg.solve, "a b", kernels={"cupy": _solve_there}, complex_rule=_H, a=_of_matrix,
+    b=lambda g, a, shape: _of_right_side(g, a, len(shape) == 1))
 det        = numpy_function(np.linalg.det,      "a",   complex_rule=_H, a=_of_determinant)
 slogdet    = numpy_function(np.linalg.slogdet, "a", complex_rule="own", outputs="sign logabsdet",
                             a=_of_sign_and_logarithm)
 cholesky   = numpy_function(np.linalg.cholesky, "a", kernels={"cupy": _cholesky_there},
                             complex_rule="own", options={"upper": False}, a=_of_factor)
-lower_half = primitive("lower_half", _lower_half, "a", complex_rule="own",
-                       a=lambda g: lower_half(g))
-slope      = primitive("cofactors_slope", _cofactors_slope, "g a", complex_rule=_H,
-                       g=lambda g, a: slope(g, a))
+lower_half: Operation = primitive("lower_half", _lower_half, "a", complex_rule="own",
+                                  a=lambda g: lower_half(g))
+slope: Operation = primitive("cofactors_slope", _cofactors_slope, "g a", complex_rule=_H,
+                             g=lambda g, a: slope(g, a))
 cofactors  = primitive("cofactors", _cofactors, "a",   complex_rule=_H, a=lambda g, a: slope(g, a))
 # fmt: on
 
@@ -700,10 +683,9 @@ constants(np.linalg.matrix_rank)
 
 # -- products with sparse matrices, which are constants without a gradient -----------------------
 
-product: Operation  # declared here, because its rule names it
 
 # fmt: off
-product = primitive("sparse_product", sparse_product, "dense", stands_for=(sparse_product,),
-                    complex_rule="holomorphic", options={"matrix": None},
-                    dense=lambda g, matrix: product(g, matrix=matrix.T))
+product: Operation = primitive(
+    "sparse_product", sparse_product, "dense", stands_for=(sparse_product,), complex_rule=_H,
+    options={"matrix": None}, dense=lambda g, matrix: product(g, matrix=matrix.T))
 # fmt: on

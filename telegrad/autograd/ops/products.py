@@ -23,7 +23,7 @@ from telegrad.autograd.ops.joining import alike
 from telegrad.autograd.ops.reduction import matmul
 from telegrad.autograd.ops.shape import astype, broadcast_to, concatenate, reshape, scatter, stack
 from telegrad.autograd.tensor.tensor import Tensor
-from telegrad.types import Array, Shape
+from telegrad.types import Shape
 
 __all__ = [
     "arrays_of",
@@ -208,19 +208,14 @@ def toward(g: Any, other: Any, shape: Shape, subscripts: str, i: int) -> Any:
     return part if part.shape == shape else broadcast_to(part, to=shape)
 
 
-def _collapse(a: Any, *, subscripts: str) -> Any:
-    return np.einsum(subscripts, a)
-
-
-def _place(a: Any, *, subscripts: str, into: Shape) -> Array:
+def _place(a: Any, *, subscripts: str, into: Shape) -> Any:
     labels, out = subscripts.split("->")
     xp = namespace(a)
     unique = list(dict.fromkeys(labels))
     a = a.transpose([out.index(x) for x in unique if x in out])
     a = a[_spread(out, "".join(unique))]
     if len(unique) == len(labels):
-        whole: Array = xp.broadcast_to(a, into)
-        return whole
+        return xp.broadcast_to(a, into)
     whole = xp.zeros(into, dtype=a.dtype)
     # One step along a diagonal is one step along each of its axes, so its stride is their sum.
     lengths = dict(zip(labels, into, strict=True))
@@ -230,14 +225,15 @@ def _place(a: Any, *, subscripts: str, into: Shape) -> Array:
     return whole
 
 
-place: Operation  # declared here, because the rule of collapse names it
 _BY: Final = {"subscripts": ""}
 
 # fmt: off
-collapse = primitive("einsum", _collapse, "a", options=_BY, view=True, complex_rule="own",
-                     a=lambda g, shape, subscripts: place(g, subscripts=subscripts, into=shape))
-place    = primitive("diagonal", _place, "a", options={**_BY, "into": ()}, complex_rule="own",
-                     a=lambda g, subscripts: collapse(g, subscripts=subscripts))
+collapse = primitive(
+    "einsum", lambda a, *, subscripts: np.einsum(subscripts, a), "a", options=_BY, view=True,
+    complex_rule="own", a=lambda g, shape, subscripts: place(g, subscripts=subscripts, into=shape))
+place: Operation = primitive(
+    "diagonal", _place, "a", options={**_BY, "into": ()}, complex_rule="own",
+    a=lambda g, subscripts: collapse(g, subscripts=subscripts))
 # fmt: on
 
 
@@ -334,7 +330,6 @@ def _there(of: Any, *, conjugate: bool = False) -> dict[str, Any]:
     return {"cupy": multiply}
 
 
-cross: Operation  # declared here, because its rules name it
 _H: Final = "holomorphic"
 _UFUNC: Final = {"dtype": None, "casting": "same_kind", "order": "K", "subok": True}
 
@@ -367,8 +362,8 @@ vecdot    = numpy_function(
     x1=lambda g, x2, shape, axis: _left(_conjugate(g), x2, shape, _of_vectors, axis),
     x2=lambda g, x1, shape, axis: _right(g, x1, shape, _of_vectors, axis))
 # The cross product of vectors of three items in the last axis.
-cross     = primitive("cross", np.cross, "a b", complex_rule=_H,
-                      a=lambda g, b: cross(b, g), b=lambda g, a: cross(g, a))
+cross: Operation = primitive("cross", np.cross, "a b", complex_rule=_H,
+                             a=lambda g, b: cross(b, g), b=lambda g, a: cross(g, a))
 # fmt: on
 
 
@@ -405,9 +400,10 @@ def _cross(
     return np.moveaxis(cross(a, b), -1, axisc)
 
 
-@composed(np.linalg.cross)
-def _linalg_cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    return _cross(x1, x2, axis=axis)
+composed(np.linalg.cross)(lambda x1, x2, /, *, axis=-1: _cross(x1, x2, axis=axis))
+composed(np.linalg.vecdot)(lambda x1, x2, /, *, axis=-1: vecdot(x1, x2, axis=axis))
+composed(np.linalg.tensordot)(lambda x1, x2, /, *, axes=2: np.tensordot(x1, x2, axes=axes))
+composed(np.linalg.matmul)(lambda x1, x2, /: matmul(x1, x2))
 
 
 @composed(np.linalg.outer)
@@ -415,21 +411,6 @@ def _linalg_outer(x1: Any, x2: Any, /) -> Any:
     if np.ndim(x1) != 1 or np.ndim(x2) != 1:
         raise ValueError(f"outer takes two vectors, not {np.ndim(x1)} and {np.ndim(x2)} axes")
     return np.outer(x1, x2)
-
-
-@composed(np.linalg.vecdot)
-def _linalg_vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    return vecdot(x1, x2, axis=axis)
-
-
-@composed(np.linalg.tensordot)
-def _linalg_tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
-    return np.tensordot(x1, x2, axes=axes)
-
-
-@composed(np.linalg.matmul)
-def _linalg_matmul(x1: Any, x2: Any, /) -> Any:
-    return matmul(x1, x2)
 
 
 # -- `np.einsum` on Tensors ----------------------------------------------------------------------
@@ -560,19 +541,12 @@ def pair_order(subscripts: str, shapes: tuple[Shape, ...], way: Any) -> list[tup
 # -- traces, diagonals and products of many matrices ---------------------------------------------
 
 
-@composed(np.trace)
-def _trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
-    return np.sum(np.diagonal(a, offset, axis1, axis2), axis=-1, dtype=dtype)
-
-
-@composed(np.linalg.trace)
-def _linalg_trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    return _trace(x, offset, -2, -1, dtype)
-
-
-@composed(np.linalg.diagonal)
-def _linalg_diagonal(x: Any, /, *, offset: int = 0) -> Any:
-    return np.diagonal(x, offset, -2, -1)
+# fmt: off
+composed(np.trace)(lambda a, offset=0, axis1=0, axis2=1, dtype=None:
+    np.sum(np.diagonal(a, offset, axis1, axis2), axis=-1, dtype=dtype))
+composed(np.linalg.trace)(lambda x, /, *, offset=0, dtype=None: np.trace(x, offset, -2, -1, dtype))
+composed(np.linalg.diagonal)(lambda x, /, *, offset=0: np.diagonal(x, offset, -2, -1))
+# fmt: on
 
 
 @composed(np.linalg.matrix_power)
@@ -696,14 +670,8 @@ def _aligned(combine: Any, a1: Any, a2: Any) -> Any:
     return combine(*padded)
 
 
-@composed(np.polyadd)
-def _polyadd(a1: Any, a2: Any) -> Any:
-    return _aligned(operator.add, a1, a2)
-
-
-@composed(np.polysub)
-def _polysub(a1: Any, a2: Any) -> Any:
-    return _aligned(operator.sub, a1, a2)
+composed(np.polyadd)(lambda a1, a2: _aligned(operator.add, a1, a2))
+composed(np.polysub)(lambda a1, a2: _aligned(operator.sub, a1, a2))
 
 
 def _without_leading_zeros(p: Any) -> Any:
@@ -711,9 +679,10 @@ def _without_leading_zeros(p: Any) -> Any:
     return p[int(present[0]) :] if len(present) else p[:1] * 0
 
 
-@composed(np.polymul)
-def _polymul(a1: Any, a2: Any) -> Any:
-    return np.convolve(*(_without_leading_zeros(x) for x in _tensors(a1, a2)))
+# fmt: off
+composed(np.polymul)(lambda a1, a2:
+    np.convolve(*(_without_leading_zeros(x) for x in _tensors(a1, a2))))
+# fmt: on
 
 
 @composed(np.polyder)

@@ -158,7 +158,6 @@ def _plain(x: Any) -> Any:
     return x.data if isinstance(x, Tensor) else x
 
 
-cross_entropy_gradient: Operation  # declared here, because the rule of cross_entropy names it
 _LOSS: Final = {"mean": False, "checked": False, "ignored": None}
 
 # fmt: off
@@ -174,7 +173,7 @@ mean_cross_entropy = primitive(
     outputs="y factor", options={"ignored": None},
     a=lambda g, a, labels, factor, ignored:
         cross_entropy_gradient(g[0], a, labels, factor=_plain(factor), ignored=ignored))
-cross_entropy_gradient = primitive(
+cross_entropy_gradient: Operation = primitive(
     "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels", arrays="factor",
     options={"ignored": None},
     b=lambda g, a, labels, factor, ignored:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from telegrad.arrays import array_beside, is_array, namespace
-from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
+from telegrad.autograd.extend import composed, numpy_function, primitive
 from telegrad.autograd.ops.shape import (
     along,
     getitem,
@@ -95,19 +95,13 @@ def _of_chosen(g: Any, shape: Shape, indices: Any, axis: int) -> Any:
     return put(zeros_beside(g, shape), g, index=_along(indices, axis, shape))
 
 
-def _chosen(a: Any, indices: Any, *, axis: int) -> Array:
-    items: Array = namespace(a).take_along_axis(a, indices, axis)
-    return items
-
-
-chosen: Operation  # declared here, because mypy needs the lines below in one block
-
 # fmt: off
 take_along_axis = numpy_function(np.take_along_axis, "arr indices", options={"axis": -1},
                                  complex_rule="own", arr=_of_taken)
 # `take_along_axis` for indices that name no item twice.
-chosen          = primitive("chosen", _chosen, "a indices", options={"axis": -1},
-                            complex_rule="own", a=_of_chosen)
+chosen = primitive(
+    "chosen", lambda a, indices, *, axis: namespace(a).take_along_axis(a, indices, axis),
+    "a indices", options={"axis": -1}, complex_rule="own", a=_of_chosen)
 # fmt: on
 
 

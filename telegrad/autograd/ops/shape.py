@@ -96,14 +96,8 @@ def _may_repeat(index: Any) -> bool:
     return False
 
 
-def _getitem(a: Any, *, index: Any) -> Array:
-    part: Array = a[_plain(index)]
-    return part
-
-
-def _scatter(a: Any, *, index: Any, into: Shape) -> Array:
-    xp = namespace(a)
-    whole: Array = xp.zeros(into, dtype=a.dtype)
+def _scatter(a: Any, *, index: Any, into: Shape) -> Any:
+    whole = namespace(a).zeros(into, dtype=a.dtype)
     index = _plain(index)
     if _may_repeat(index):
         add_at(whole, index, a)
@@ -132,19 +126,18 @@ def _put(a: Any, b: Any, *, index: Any) -> Array:
     return changed
 
 
-scatter: Operation  # declared here, because rules above their definitions name them
-put: Operation
-
 # fmt: off
-getitem = primitive("getitem", _getitem, "a", view=True, complex_rule="own", options={"index": ()},
-                    a=lambda g, shape, index: scatter(g, index=index, into=shape))
+getitem = primitive(
+    "getitem", lambda a, *, index: a[_plain(index)], "a", view=True, complex_rule="own",
+    options={"index": ()}, a=lambda g, shape, index: scatter(g, index=index, into=shape))
 # The gradient of getitem: adds `a` at `index` into zeros of shape `into`.
-scatter = primitive("scatter", _scatter, "a", complex_rule="own", options={"index": (), "into": ()},
-                    a=lambda g, index: getitem(g, index=index))
+scatter: Operation = primitive(
+    "scatter", _scatter, "a", complex_rule="own", options={"index": (), "into": ()},
+    a=lambda g, index: getitem(g, index=index))
 # A copy of `a` with `b` at `index`; if an item is named twice, the last value counts.
-put     = primitive("put",     _put,     "a b", complex_rule="own", options={"index": ()},
-                    a=lambda g, index: put(g, 0.0, index=index),
-                    b=_of_assigned)
+put: Operation = primitive("put",     _put,     "a b", complex_rule="own", options={"index": ()},
+                           a=lambda g, index: put(g, 0.0, index=index),
+                           b=_of_assigned)
 # fmt: on
 
 
@@ -161,45 +154,6 @@ def replaced(a: Any, b: Any, *, index: Any) -> Any:
 
 
 # -- shapes, axes, joins, dtypes and devices -----------------------------------------------------
-
-
-def _reshape(a: Any, *, to: Shape) -> Array:
-    reshaped: Array = a.reshape(to)
-    return reshaped
-
-
-def _transpose(a: Any, *, axes: Sequence[int] | None = None) -> Array:
-    transposed: Array = a.transpose(axes)
-    return transposed
-
-
-def _swapaxes(a: Any, *, axis1: int, axis2: int) -> Array:
-    swapped: Array = a.swapaxes(axis1, axis2)
-    return swapped
-
-
-def _broadcast_to(a: Any, *, to: Shape) -> Array:
-    broadcast: Array = namespace(a).broadcast_to(a, to)
-    return broadcast
-
-
-def _astype(a: Any, *, dtype: Any) -> Array:
-    return as_array(a).astype(dtype)
-
-
-def _concatenate(*parts: Any, axis: int = 0) -> Array:
-    joined: Array = namespace(*parts).concatenate(parts, axis=axis)
-    return joined
-
-
-def _stack(*parts: Any, axis: int = 0) -> Array:
-    stacked: Array = namespace(*parts).stack(parts, axis=axis)
-    return stacked
-
-
-def _move(a: Any, *, device: str, source: str) -> Array:
-    del source  # the device of the argument: the gradient goes back there
-    return to_device(a, device)
 
 
 def _inverse(axes: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -220,35 +174,37 @@ def along(axis: int, index: Any) -> tuple[Any, ...]:
     return (*[slice(None)] * axis, index)
 
 
-reshape: Operation  # declared here, because rules above their definitions name them
-transpose: Operation
-swapaxes: Operation
-move: Operation
-broadcast_to: Operation
-
 # fmt: off
-sum_to       = primitive("sum_to", sum_over_broadcast, "a", stands_for=(sum_over_broadcast,),
-                         options={"to": ()}, complex_rule="own",
-                         a=lambda g, shape: broadcast_to(g, to=shape))
-broadcast_to = primitive("broadcast_to", _broadcast_to, "a", view=True, options={"to": ()},
-                         complex_rule="own",
-                         a=lambda g: g)
-astype       = primitive("astype", _astype, "a", options={"dtype": None}, complex_rule="own",
-                         a=lambda g: g)
-reshape     = primitive("reshape", _reshape, "a", view=True, complex_rule="own", options={"to": ()},
-                        a=lambda g, shape: reshape(g, to=shape))
-transpose   = primitive("transpose", _transpose, "a", view=True, complex_rule="own",
-                        options={"axes": None},
-                        a=lambda g, axes: transpose(g, axes=_inverse(axes)))
-swapaxes    = primitive("swapaxes", _swapaxes, "a", view=True, complex_rule="own",
-                        options={"axis1": 0, "axis2": 0},
-                        a=lambda g, axis1, axis2: swapaxes(g, axis1=axis1, axis2=axis2))
-concatenate = primitive("concatenate", _concatenate, "*parts", complex_rule="own",
-                        options={"axis": 0}, parts=_part)
-stack       = primitive("stack", _stack, "*parts", complex_rule="own", options={"axis": 0},
-                        parts=lambda g, i, axis: getitem(g, index=along(axis % g.ndim, i)))
-move        = primitive(
-    "to", _move, "a", complex_rule="own", options={"device": CPU, "source": CPU},
+sum_to = primitive(
+    "sum_to", sum_over_broadcast, "a", stands_for=(sum_over_broadcast,), options={"to": ()},
+    complex_rule="own", a=lambda g, shape: broadcast_to(g, to=shape))
+broadcast_to: Operation = primitive(
+    "broadcast_to", lambda a, *, to: namespace(a).broadcast_to(a, to), "a", view=True,
+    options={"to": ()}, complex_rule="own", a=lambda g: g)
+astype = primitive(
+    "astype", lambda a, *, dtype: as_array(a).astype(dtype), "a", options={"dtype": None},
+    complex_rule="own", a=lambda g: g)
+reshape: Operation = primitive(
+    "reshape", lambda a, *, to: a.reshape(to), "a", view=True, complex_rule="own",
+    options={"to": ()}, a=lambda g, shape: reshape(g, to=shape))
+transpose: Operation = primitive(
+    "transpose", lambda a, *, axes=None: a.transpose(axes), "a", view=True, complex_rule="own",
+    options={"axes": None}, a=lambda g, axes: transpose(g, axes=_inverse(axes)))
+swapaxes: Operation = primitive(
+    "swapaxes", lambda a, *, axis1, axis2: a.swapaxes(axis1, axis2), "a", view=True,
+    complex_rule="own", options={"axis1": 0, "axis2": 0},
+    a=lambda g, axis1, axis2: swapaxes(g, axis1=axis1, axis2=axis2))
+concatenate = primitive(
+    "concatenate", lambda *parts, axis=0: namespace(*parts).concatenate(parts, axis=axis), "*parts",
+    complex_rule="own", options={"axis": 0}, parts=_part)
+stack = primitive(
+    "stack", lambda *parts, axis=0: namespace(*parts).stack(parts, axis=axis), "*parts",
+    complex_rule="own", options={"axis": 0},
+    parts=lambda g, i, axis: getitem(g, index=along(axis % g.ndim, i)))
+# `source` is the device of the argument: the gradient goes back there.
+move: Operation = primitive(
+    "to", lambda a, *, device, source: to_device(a, device), "a", complex_rule="own",
+    options={"device": CPU, "source": CPU},
     a=lambda g, device, source: move(g, device=source, source=device))
 # fmt: on
 
@@ -314,22 +270,12 @@ def expand_dims(a: Any, axis: Any) -> Any:
     return reshape(a, to=tuple(1 if k in new else next(lengths) for k in range(ndim)))
 
 
-@composed(np.transpose)
-def _transpose_of_numpy(a: Any, axes: Any = None) -> Any:
-    """Replaces `np.transpose`."""
-    return transpose(a, axes=axes)
-
-
-@composed(np.swapaxes)
-def _swapaxes_of_numpy(a: Any, axis1: int, axis2: int) -> Any:
-    """Replaces `np.swapaxes`."""
-    return swapaxes(a, axis1=axis1, axis2=axis2)
-
-
-@composed(np.broadcast_to)
-def _broadcast_of_numpy(array: Any, shape: Any) -> Any:
-    """Replaces `np.broadcast_to`."""
-    return broadcast_to(array, to=(shape,) if isinstance(shape, int) else tuple(shape))
+# fmt: off
+composed(np.transpose)(lambda a, axes=None: transpose(a, axes=axes))
+composed(np.swapaxes)(lambda a, axis1, axis2: swapaxes(a, axis1=axis1, axis2=axis2))
+composed(np.broadcast_to)(lambda array, shape:
+    broadcast_to(array, to=(shape,) if isinstance(shape, int) else tuple(shape)))
+# fmt: on
 
 
 @composed(np.concatenate)

@@ -98,35 +98,21 @@ def _unique(
     return (values, *map(Tensor, asked)) if asked else values
 
 
-@composed(np.unique_values)
-def _unique_values(x: Any) -> Any:
-    return _unique(x, equal_nan=False)
-
-
 def _named(function: Callable[..., Any], x: Any, **asked: bool) -> Any:
     # The type of NumPy's result holds the names of its fields and does not depend on the numbers.
     kind = type(function(np.zeros(1)))
     return kind(*_unique(x, equal_nan=False, **asked))
 
 
-@composed(np.unique_all)
-def _unique_all(x: Any) -> Any:
-    return _named(np.unique_all, x, return_index=True, return_inverse=True, return_counts=True)
-
-
-@composed(np.unique_counts)
-def _unique_counts(x: Any) -> Any:
-    return _named(np.unique_counts, x, return_counts=True)
-
-
-@composed(np.unique_inverse)
-def _unique_inverse(x: Any) -> Any:
-    return _named(np.unique_inverse, x, return_inverse=True)
-
-
-@composed(np.union1d)
-def _union1d(ar1: Any, ar2: Any) -> Any:
-    return _unique(concatenate(*[ravel(x) for x in alike((ar1, ar2))], axis=0))
+# fmt: off
+composed(np.unique_values)(lambda x: _unique(x, equal_nan=False))
+composed(np.unique_all)(lambda x:
+    _named(np.unique_all, x, return_index=True, return_inverse=True, return_counts=True))
+composed(np.unique_counts)(lambda x: _named(np.unique_counts, x, return_counts=True))
+composed(np.unique_inverse)(lambda x: _named(np.unique_inverse, x, return_inverse=True))
+composed(np.union1d)(lambda ar1, ar2:
+    _unique(concatenate(*[ravel(x) for x in alike((ar1, ar2))], axis=0)))
+# fmt: on
 
 
 def _sets(ar1: Any, ar2: Any, assume_unique: bool) -> list[Any]:
@@ -137,9 +123,10 @@ def _only(first: Any, second: Any) -> Any:
     return first[~np.isin(first, second)]
 
 
-@composed(np.setdiff1d)
-def _setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False) -> Any:
-    return _only(*_sets(ar1, ar2, assume_unique))
+# fmt: off
+composed(np.setdiff1d)(lambda ar1, ar2, assume_unique=False:
+    _only(*_sets(ar1, ar2, assume_unique)))
+# fmt: on
 
 
 @composed(np.setxor1d)

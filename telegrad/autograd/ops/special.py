@@ -98,17 +98,6 @@ def _log_ndtr_slope(x: Any, y: Any) -> Any:
 
 
 # Declared here, because rules above their definitions name them.
-digamma: Operation
-polygamma: Operation
-expit: Operation
-xlogy: Operation
-xlog1py: Operation
-i1: Operation
-i1e: Operation
-k1: Operation
-k1e: Operation
-j1: Operation
-y1: Operation
 
 # fmt: off
 erf       = _ufunc("erf", "x", complex_rule=_H,
@@ -125,7 +114,7 @@ ndtr      = _ufunc("ndtr", "x", complex_rule=_H,
 log_ndtr  = _ufunc("log_ndtr",  "x", complex_rule=_H, x=lambda g, x, y: g * _log_ndtr_slope(x, y))
 ndtri     = _ufunc("ndtri",     "x", x=lambda g, y: g * (_ROOT_2PI * exp(y * y / 2)))
 
-expit     = _ufunc("expit",     "x", x=lambda g, y: g * (y * (1 - y)))
+expit: Operation = _ufunc("expit",     "x", x=lambda g, y: g * (y * (1 - y)))
 logit     = _ufunc("logit",     "x", x=lambda g, x: g / (x * (1 - x)))
 log_expit = _ufunc("log_expit", "x", x=lambda g, x: g * expit(-x))
 log1p     = _ufunc("log1p",     "x", complex_rule=_H, x=lambda g, x: g / (1 + x))
@@ -139,10 +128,10 @@ exp1      = _ufunc("exp1",      "x", complex_rule=_H, x=lambda g, x: -g * exp(-x
 gammaln   = _ufunc("gammaln",   "x", x=lambda g, x: g * digamma(x))
 loggamma  = _ufunc("loggamma",  "x", complex_rule=_H, x=lambda g, x: g * digamma(x))
 gamma     = _ufunc("gamma",     "x", complex_rule=_H, x=lambda g, x, y: g * (y * digamma(x)))
-digamma   = _ufunc("digamma",   "x", x=lambda g, x: g * polygamma(1, x))
-polygamma = _primitive("polygamma", special.polygamma, "n x", stands_for=(special.polygamma,),
-                       kernels={"cupy": _polygamma_there},
-                       x=lambda g, n, x: g * polygamma(n + 1, x))
+digamma: Operation = _ufunc("digamma",   "x", x=lambda g, x: g * polygamma(1, x))
+polygamma: Operation = _primitive(
+    "polygamma", special.polygamma, "n x", stands_for=(special.polygamma,),
+    kernels={"cupy": _polygamma_there}, x=lambda g, n, x: g * polygamma(n + 1, x))
 beta      = _ufunc("beta", "x1 x2",
                    x1=lambda g, y, x1, x2: g * y * (digamma(x1) - digamma(x1 + x2)),
                    x2=lambda g, y, x1, x2: g * y * (digamma(x2) - digamma(x1 + x2)))
@@ -155,12 +144,13 @@ gammainc  = _ufunc("gammainc", "x1 x2",
 gammaincc = _ufunc("gammaincc", "x1 x2",
                    x2=lambda g, x1, x2: -g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
 
-xlogy     = _ufunc("xlogy", "x1 x2", complex_rule=_H,
-                   x1=lambda g, x1, x2: xlogy(g, _unless((x1 == 0) & (x2 == 0), x2, 1.0)),
-                   x2=lambda g, x1, x2: g * (x1 / _unless((x1 == 0) & (x2 == 0), x2, 1.0)))
-xlog1py   = _ufunc("xlog1py", "x1 x2", complex_rule=_H,
-                   x1=lambda g, x1, x2: xlog1py(g, _unless((x1 == 0) & (x2 == -1), x2, 0.0)),
-                   x2=lambda g, x1, x2: g * (x1 / (1 + _unless((x1 == 0) & (x2 == -1), x2, 0.0))))
+xlogy: Operation = _ufunc("xlogy", "x1 x2", complex_rule=_H,
+                          x1=lambda g, x1, x2: xlogy(g, _unless((x1 == 0) & (x2 == 0), x2, 1.0)),
+                          x2=lambda g, x1, x2: g * (x1 / _unless((x1 == 0) & (x2 == 0), x2, 1.0)))
+xlog1py: Operation = _ufunc(
+    "xlog1py", "x1 x2", complex_rule=_H,
+    x1=lambda g, x1, x2: xlog1py(g, _unless((x1 == 0) & (x2 == -1), x2, 0.0)),
+    x2=lambda g, x1, x2: g * (x1 / (1 + _unless((x1 == 0) & (x2 == -1), x2, 0.0))))
 entr      = _ufunc("entr",      "x",     x=lambda g, x: -g * (log(x) + 1))
 rel_entr  = _ufunc("rel_entr", "x1 x2",
                    x1=lambda g, x1, x2: g * (log(x1 / x2) + 1),
@@ -170,19 +160,19 @@ kl_div    = _ufunc("kl_div", "x1 x2",
                    x2=lambda g, x1, x2: g * (1 - _share(x1, x2)))
 
 i0        = _ufunc("i0",  "x", x=lambda g, x: g * i1(x))
-i1        = _ufunc("i1",  "x", x=lambda g, x, y: g * (i0(x) - _over_x(y, x)))
+i1: Operation = _ufunc("i1",  "x", x=lambda g, x, y: g * (i0(x) - _over_x(y, x)))
 i0e       = _ufunc("i0e", "x", x=lambda g, x, y: g * (i1e(x) - sign(x) * y))
-i1e       = _ufunc(
+i1e: Operation = _ufunc(
     "i1e", "x",
     x=lambda g, x, y: g * (i0e(x) - _over_x(y, x, factor=exp(-abs(x))) - sign(x) * y))
 k0        = _ufunc("k0",  "x", x=lambda g, x: -g * k1(x))
-k1        = _ufunc("k1",  "x", x=lambda g, x, y: -g * (k0(x) + y / x))
+k1: Operation = _ufunc("k1",  "x", x=lambda g, x, y: -g * (k0(x) + y / x))
 k0e       = _ufunc("k0e", "x", x=lambda g, x, y: g * (y - k1e(x)))
-k1e       = _ufunc("k1e", "x", x=lambda g, x, y: g * (y - k0e(x) - y / x))
+k1e: Operation = _ufunc("k1e", "x", x=lambda g, x, y: g * (y - k0e(x) - y / x))
 j0        = _ufunc("j0",  "x", x=lambda g, x: -g * j1(x))
-j1        = _ufunc("j1",  "x", x=lambda g, x, y: g * (j0(x) - _over_x(y, x, -0.25)))
+j1: Operation = _ufunc("j1",  "x", x=lambda g, x, y: g * (j0(x) - _over_x(y, x, -0.25)))
 y0        = _ufunc("y0",  "x", x=lambda g, x: -g * y1(x))
-y1        = _ufunc("y1",  "x", x=lambda g, x, y: g * (y0(x) - y / x))
+y1: Operation = _ufunc("y1",  "x", x=lambda g, x, y: g * (y0(x) - y / x))
 # fmt: on
 
 

@@ -115,20 +115,18 @@ def _of_products(g: Any, a: Any, y: Any) -> Any:
     return _of_sums(g * y) / a
 
 
-cumsum: Operation  # declared here, because rules above their definitions name them
-cumprod: Operation
-recurrence: Operation
 _ALONG: Final = {"axis": None, "dtype": None}
 _H: Final = "holomorphic"
 
 # fmt: off
-cumsum     = numpy_function(np.cumsum, "a", options=_ALONG, complex_rule=_H,
-                            a=lambda g, shape, axis: _along(_of_sums, g, axis, shape))
-cumprod    = numpy_function(np.cumprod, "a", options=_ALONG, complex_rule=_H,
-                            a=lambda g, a, y, axis: _along(_of_products, g, axis, a.shape, a, y))
-recurrence = primitive("recurrence", _recurrence, "a b", complex_rule=_H,
-                       a=lambda g, a, y: _upstream(g, a) * _later(y, 0.0),
-                       b=_upstream)
+cumsum: Operation = numpy_function(np.cumsum, "a", options=_ALONG, complex_rule=_H,
+                                   a=lambda g, shape, axis: _along(_of_sums, g, axis, shape))
+cumprod: Operation = numpy_function(
+    np.cumprod, "a", options=_ALONG, complex_rule=_H,
+    a=lambda g, a, y, axis: _along(_of_products, g, axis, a.shape, a, y))
+recurrence: Operation = primitive("recurrence", _recurrence, "a b", complex_rule=_H,
+                                  a=lambda g, a, y: _upstream(g, a) * _later(y, 0.0),
+                                  b=_upstream)
 # fmt: on
 
 
@@ -149,28 +147,16 @@ def _including(function: Any, first: float, x: Any, axis: Any, dtype: Any, initi
     return concatenate(start, result, axis=axis)
 
 
-@composed(np.cumulative_sum)
-def _cumulative_sum(
-    x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
-    return _including(np.cumsum, 0.0, x, axis, dtype, include_initial)
-
-
-@composed(np.cumulative_prod)
-def _cumulative_prod(
-    x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False
-) -> Any:
-    return _including(np.cumprod, 1.0, x, axis, dtype, include_initial)
-
-
-@composed(np.nancumsum)
-def _nancumsum(a: Any, axis: Any = None, dtype: Any = None) -> Any:
-    return np.cumsum(choose(np.isnan(a), 0.0, a), axis=axis, dtype=dtype)
-
-
-@composed(np.nancumprod)
-def _nancumprod(a: Any, axis: Any = None, dtype: Any = None) -> Any:
-    return np.cumprod(choose(np.isnan(a), 1.0, a), axis=axis, dtype=dtype)
+# fmt: off
+composed(np.cumulative_sum)(lambda x, /, *, axis=None, dtype=None, include_initial=False:
+    _including(np.cumsum, 0.0, x, axis, dtype, include_initial))
+composed(np.cumulative_prod)(lambda x, /, *, axis=None, dtype=None, include_initial=False:
+    _including(np.cumprod, 1.0, x, axis, dtype, include_initial))
+composed(np.nancumsum)(lambda a, axis=None, dtype=None:
+    np.cumsum(choose(np.isnan(a), 0.0, a), axis=axis, dtype=dtype))
+composed(np.nancumprod)(lambda a, axis=None, dtype=None:
+    np.cumprod(choose(np.isnan(a), 1.0, a), axis=axis, dtype=dtype))
+# fmt: on
 
 
 # -- products, variances and standard deviations -------------------------------------------------
@@ -434,16 +420,10 @@ def _average(
     return (result, total) if returned else result
 
 
-def _sums(weights: Any, x: Any, *, minlength: int = 0) -> Array:
-    sums: Array = namespace(weights).bincount(x, weights, minlength)
-    return sums
-
-
-bin_sums: Operation  # declared here, because mypy needs the lines below in one block
-
 # fmt: off
-bin_sums = primitive("bincount", _sums, "weights x", options={"minlength": 0},
-                     weights=lambda g, x: getitem(g, index=x))
+bin_sums = primitive(
+    "bincount", lambda weights, x, **least: namespace(weights).bincount(x, weights, **least),
+    "weights x", options={"minlength": 0}, weights=lambda g, x: getitem(g, index=x))
 # fmt: on
 
 

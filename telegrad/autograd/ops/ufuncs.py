@@ -31,8 +31,6 @@ def _sinc_slope(x: Any) -> Any:
     return np.where(near, series, (np.cos(np.pi * away) - np.sinc(away)) / away)
 
 
-cosh: Operation  # declared here, because the rule of sinh names it
-
 # fmt: off
 fabs       = numpy_function(np.fabs,       "x", x=lambda g, x: g * sign(x))
 reciprocal = numpy_function(np.reciprocal, "x", complex_rule=_H, x=lambda g, y: -g * y * y)
@@ -46,7 +44,7 @@ arccos     = numpy_function(np.arccos, "x", complex_rule=_H,
                             x=lambda g, x: -g / sqrt(1 - x * x))
 arctan     = numpy_function(np.arctan,     "x", complex_rule=_H, x=lambda g, x: g / (1 + x * x))
 sinh       = numpy_function(np.sinh,       "x", complex_rule=_H, x=lambda g, x: g * cosh(x))
-cosh       = numpy_function(np.cosh,       "x", complex_rule=_H, x=lambda g, x: g * sinh(x))
+cosh: Operation = numpy_function(np.cosh, "x", complex_rule=_H, x=lambda g, x: g * sinh(x))
 arcsinh    = numpy_function(np.arcsinh,    "x", complex_rule=_H, x=lambda g, x: g / sqrt(x * x + 1))
 arccosh    = numpy_function(np.arccosh, "x", complex_rule=_H,
                             x=lambda g, x: g / (sqrt(x - 1) * sqrt(x + 1)))
@@ -150,9 +148,10 @@ angle = numpy_function(np.angle, "z", options={"deg": False}, complex_rule="own"
 # fmt: on
 
 
-@composed(np.real_if_close)
-def _real_if_close(a: Any, tol: Any = 100) -> Any:
-    return np.real(a) if np.real_if_close(a.data, tol).dtype.kind != "c" else a
+# fmt: off
+composed(np.real_if_close)(lambda a, tol=100:
+    np.real(a) if np.real_if_close(a.data, tol).dtype.kind != "c" else a)
+# fmt: on
 
 
 # -- functions of NumPy whose derivative is zero wherever it exists, never recorded ---------------
@@ -203,11 +202,9 @@ def _slope(x: Any, *, order: int = 1) -> Array:
     return slope
 
 
-slope: Operation  # declared here, because its rule names it
-
 # fmt: off
-slope = primitive("i0_slope", _slope, "x", options={"order": 1},
-                  x=lambda g, x, order: g * slope(x, order=order + 1))
+slope: Operation = primitive("i0_slope", _slope, "x", options={"order": 1},
+                             x=lambda g, x, order: g * slope(x, order=order + 1))
 i0    = numpy_function(np.i0, "x", x=lambda g, x: g * slope(x, order=1))
 # fmt: on
 
