@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import setitem
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,71 +19,78 @@ from telegrad.autograd.tensor.interchange import ArrayHolder
 from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from telegrad.autograd.graph.node import Edge
 
 __all__ = [
-    "ComparisonOperators",
     "InPlaceOperators",
     "Operators",
 ]
 
 TensorT = TypeVar("TensorT")
+InPlaceT = TypeVar("InPlaceT", bound="InPlaceOperators")
+
+
+def _left(function: object) -> Callable[[Operators[TensorT], Any], TensorT]:
+    """Returns the method of `tensor OP other`, which calls the replacement of a NumPy function."""
+
+    def operate(self: Operators[TensorT], other: Any) -> TensorT:
+        return ENTRIES[function](self, other)
+
+    return operate
+
+
+def _right(function: object) -> Callable[[Operators[TensorT], Any], TensorT]:
+    """Returns the method of `other OP tensor`, for an `other` that does not know Tensors."""
+
+    def operate(self: Operators[TensorT], other: Any) -> TensorT:
+        return ENTRIES[function](other, self)
+
+    return operate
+
+
+def _alone(function: object) -> Callable[[Operators[TensorT]], TensorT]:
+    """Returns the method of an operator with one operand."""
+
+    def operate(self: Operators[TensorT]) -> TensorT:
+        return ENTRIES[function](self)
+
+    return operate
 
 
 class Operators(Generic[TensorT]):
-    """The arithmetic and indexing operators, which are recorded."""
+    """The operators that make a new Tensor.
+
+    Arithmetic and indices are recorded, comparisons and bit operators never. The hash is by
+    identity.
+    """
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> TensorT:
-        return ENTRIES[np.add](self, other)
+    __add__, __radd__ = _left(np.add), _right(np.add)
+    __sub__, __rsub__ = _left(np.subtract), _right(np.subtract)
+    __mul__, __rmul__ = _left(np.multiply), _right(np.multiply)
+    __truediv__, __rtruediv__ = _left(np.divide), _right(np.divide)
+    __floordiv__, __rfloordiv__ = _left(np.floor_divide), _right(np.floor_divide)
+    __mod__, __rmod__ = _left(np.remainder), _right(np.remainder)
+    __pow__, __rpow__ = _left(np.power), _right(np.power)
+    __neg__, __pos__, __abs__ = _alone(np.negative), _alone(np.positive), _alone(np.absolute)
 
-    def __radd__(self, other: Any) -> TensorT:
-        return ENTRIES[np.add](other, self)
-
-    def __sub__(self, other: Any) -> TensorT:
-        return ENTRIES[np.subtract](self, other)
-
-    def __rsub__(self, other: Any) -> TensorT:
-        return ENTRIES[np.subtract](other, self)
-
-    def __mul__(self, other: Any) -> TensorT:
-        return ENTRIES[np.multiply](self, other)
-
-    def __rmul__(self, other: Any) -> TensorT:
-        return ENTRIES[np.multiply](other, self)
-
-    def __truediv__(self, other: Any) -> TensorT:
-        return ENTRIES[np.divide](self, other)
-
-    def __rtruediv__(self, other: Any) -> TensorT:
-        return ENTRIES[np.divide](other, self)
-
-    def __floordiv__(self, other: Any) -> TensorT:
-        return ENTRIES[np.floor_divide](self, other)
-
-    def __rfloordiv__(self, other: Any) -> TensorT:
-        return ENTRIES[np.floor_divide](other, self)
-
-    def __mod__(self, other: Any) -> TensorT:
-        return ENTRIES[np.remainder](self, other)
-
-    def __rmod__(self, other: Any) -> TensorT:
-        return ENTRIES[np.remainder](other, self)
+    __eq__ = _left(np.equal)  # type: ignore[assignment]
+    __ne__ = _left(np.not_equal)  # type: ignore[assignment]
+    __lt__, __le__ = _left(np.less), _left(np.less_equal)
+    __gt__, __ge__ = _left(np.greater), _left(np.greater_equal)
+    __and__, __rand__ = _left(np.bitwise_and), _right(np.bitwise_and)
+    __or__, __ror__ = _left(np.bitwise_or), _right(np.bitwise_or)
+    __xor__, __rxor__ = _left(np.bitwise_xor), _right(np.bitwise_xor)
+    __lshift__, __rlshift__ = _left(np.left_shift), _right(np.left_shift)
+    __rshift__, __rrshift__ = _left(np.right_shift), _right(np.right_shift)
+    __invert__ = _alone(np.invert)
 
     def __divmod__(self, other: Any) -> tuple[TensorT, TensorT]:
         return self // other, self % other
 
     def __rdivmod__(self, other: Any) -> tuple[TensorT, TensorT]:
         return other // self, other % self
-
-    def __pow__(self, other: Any) -> TensorT:
-        return ENTRIES[np.power](self, other)
-
-    def __rpow__(self, other: Any) -> TensorT:
-        return ENTRIES[np.power](other, self)
 
     def __matmul__(self, other: Any) -> TensorT:
         if not isinstance(other, Operators) and is_sparse(other):
@@ -97,74 +104,8 @@ class Operators(Generic[TensorT]):
             return ENTRIES[sparse_product](self, matrix=other)
         return ENTRIES[np.matmul](other, self)
 
-    def __neg__(self) -> TensorT:
-        return ENTRIES[np.negative](self)
-
-    def __pos__(self) -> TensorT:
-        return ENTRIES[np.positive](self)
-
-    def __abs__(self) -> TensorT:
-        return ENTRIES[np.absolute](self)
-
     def __getitem__(self, index: Any) -> TensorT:
         return ENTRIES[operator.getitem](self, index=index)
-
-
-class ComparisonOperators(Generic[TensorT]):
-    """Comparison and bitwise operators, elementwise and never recorded; the hash is by identity."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> TensorT:  # type: ignore[override]
-        return ENTRIES[np.equal](self, other)
-
-    def __ne__(self, other: object) -> TensorT:  # type: ignore[override]
-        return ENTRIES[np.not_equal](self, other)
-
-    def __lt__(self, other: Any) -> TensorT:
-        return ENTRIES[np.less](self, other)
-
-    def __le__(self, other: Any) -> TensorT:
-        return ENTRIES[np.less_equal](self, other)
-
-    def __gt__(self, other: Any) -> TensorT:
-        return ENTRIES[np.greater](self, other)
-
-    def __ge__(self, other: Any) -> TensorT:
-        return ENTRIES[np.greater_equal](self, other)
-
-    def __invert__(self) -> TensorT:
-        return ENTRIES[np.invert](self)
-
-    def __and__(self, other: Any) -> TensorT:
-        return ENTRIES[np.bitwise_and](self, other)
-
-    def __rand__(self, other: Any) -> TensorT:
-        return ENTRIES[np.bitwise_and](other, self)
-
-    def __or__(self, other: Any) -> TensorT:
-        return ENTRIES[np.bitwise_or](self, other)
-
-    def __ror__(self, other: Any) -> TensorT:
-        return ENTRIES[np.bitwise_or](other, self)
-
-    def __xor__(self, other: Any) -> TensorT:
-        return ENTRIES[np.bitwise_xor](self, other)
-
-    def __rxor__(self, other: Any) -> TensorT:
-        return ENTRIES[np.bitwise_xor](other, self)
-
-    def __lshift__(self, other: Any) -> TensorT:
-        return ENTRIES[np.left_shift](self, other)
-
-    def __rlshift__(self, other: Any) -> TensorT:
-        return ENTRIES[np.left_shift](other, self)
-
-    def __rshift__(self, other: Any) -> TensorT:
-        return ENTRIES[np.right_shift](self, other)
-
-    def __rrshift__(self, other: Any) -> TensorT:
-        return ENTRIES[np.right_shift](other, self)
 
     def __contains__(self, item: object) -> bool:
         found: Any = self == item
@@ -178,6 +119,16 @@ class ComparisonOperators(Generic[TensorT]):
 #
 # If nothing is recorded, they write into the array as NumPy's operators do, and count its version.
 # If the operation is recorded, the Tensor takes over the result's array and place in the graph.
+
+
+def _in_place(function: np.ufunc) -> Callable[[InPlaceT, Any], InPlaceT]:
+    """Returns the method of `tensor OP= other`."""
+
+    def operate(self: InPlaceT, other: Any) -> InPlaceT:
+        self._change(function, other)
+        return self
+
+    return operate
 
 
 class InPlaceOperators(ArrayHolder):
@@ -309,57 +260,19 @@ class InPlaceOperators(ArrayHolder):
         needing = (x.requires_grad for x in operands if isinstance(x, InPlaceOperators))
         return self.requires_grad or any(needing)
 
-    def __iadd__(self, other: Any) -> Self:
-        self._change(np.add, other)
-        return self
-
-    def __isub__(self, other: Any) -> Self:
-        self._change(np.subtract, other)
-        return self
-
-    def __imul__(self, other: Any) -> Self:
-        self._change(np.multiply, other)
-        return self
-
-    def __itruediv__(self, other: Any) -> Self:
-        self._change(np.divide, other)
-        return self
-
-    def __ifloordiv__(self, other: Any) -> Self:
-        self._change(np.floor_divide, other)
-        return self
-
-    def __imod__(self, other: Any) -> Self:
-        self._change(np.remainder, other)
-        return self
-
-    def __imatmul__(self, other: Any) -> Self:
-        self._change(np.matmul, other)
-        return self
-
-    def __iand__(self, other: Any) -> Self:
-        self._change(np.bitwise_and, other)
-        return self
-
-    def __ior__(self, other: Any) -> Self:
-        self._change(np.bitwise_or, other)
-        return self
-
-    def __ixor__(self, other: Any) -> Self:
-        self._change(np.bitwise_xor, other)
-        return self
-
-    def __ilshift__(self, other: Any) -> Self:
-        self._change(np.left_shift, other)
-        return self
-
-    def __irshift__(self, other: Any) -> Self:
-        self._change(np.right_shift, other)
-        return self
-
-    def __ipow__(self, other: Any) -> Self:
-        self._change(np.power, other)
-        return self
+    __iadd__ = _in_place(np.add)
+    __isub__ = _in_place(np.subtract)
+    __imul__ = _in_place(np.multiply)
+    __itruediv__ = _in_place(np.divide)
+    __ifloordiv__ = _in_place(np.floor_divide)
+    __imod__ = _in_place(np.remainder)
+    __imatmul__ = _in_place(np.matmul)
+    __iand__ = _in_place(np.bitwise_and)
+    __ior__ = _in_place(np.bitwise_or)
+    __ixor__ = _in_place(np.bitwise_xor)
+    __ilshift__ = _in_place(np.left_shift)
+    __irshift__ = _in_place(np.right_shift)
+    __ipow__ = _in_place(np.power)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._assign(index, value)

@@ -41,7 +41,7 @@ from telegrad.autograd.graph.node import (
 )
 from telegrad.autograd.tensor.array_methods import ArrayMethods
 from telegrad.autograd.tensor.interchange import Interchange, formatted, represented
-from telegrad.autograd.tensor.operators import ComparisonOperators, InPlaceOperators, Operators
+from telegrad.autograd.tensor.operators import InPlaceOperators, Operators
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.errors import AutogradError
 
@@ -114,7 +114,6 @@ def _compute_ufunc(tensor: Tensor, ufunc: np.ufunc, method: str, *args: Any, **k
 
 class Tensor(
     Operators["Tensor"],
-    ComparisonOperators["Tensor"],
     InPlaceOperators,
     ArrayMethods["Tensor"],
     Interchange,
