@@ -32,7 +32,7 @@ from telegrad.arrays import (
 )
 from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
 from telegrad.autograd.seams import change_rows, replace_all, replace_data, steady
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 
 __all__ = [
     "Group",
@@ -40,7 +40,7 @@ __all__ = [
     "Optimizer",
     "Params",
     "State",
-    "check_saved",
+    "check_saved_state",
     "copied",
     "held_arrays",
     "in_blocks",
@@ -85,19 +85,21 @@ def with_rows(state: Mapping[str, Any], name: str, rows: Array, values: Array) -
     return table
 
 
-def check_saved(
+def check_saved_state(
     who: str,
     own: Sequence[Mapping[str, Any]],
     defaults: Mapping[str, Any],
+    shapes: Mapping[int, Shape],
     groups: Sequence[Mapping[str, Any]],
     states: Mapping[int, Mapping[str, Any]],
 ) -> None:
     """Checks that saved state fits the groups of an optimizer.
 
     Args:
-        who: The name of the optimizer's class, for messages.
-        own: The groups of the optimizer that loads.
-        defaults: The options of that optimizer.
+        who: The name of the optimizer that loads, for messages.
+        own: The groups of that optimizer.
+        defaults: Its options.
+        shapes: The shapes of its parameters, by number.
         groups: The saved groups, with numbers as their `params`.
         states: The saved state of each parameter, by its number.
 
@@ -112,16 +114,14 @@ def check_saved(
         missing = [name for name in defaults if name not in group]
         if missing:
             problems.append(f"group {i} lacks {', '.join(missing)}")
-    params = [p for group in own for p in group["params"]]
     for i, state in states.items():
-        if not 0 <= int(i) < len(params):
-            problems.append(f"parameter {i} is none of {len(params)}")
+        if i not in shapes:
+            problems.append(f"parameter {i} is none of {len(shapes)}")
             continue
-        shape = params[int(i)].shape
         problems += [
-            f"{name} of parameter {i} has shape {_array(x).shape}, {shape} needed"
+            f"{name} of parameter {i} has shape {np.shape(x)}, {shapes[i]} needed"
             for name, x in state.items()
-            if _array(x).shape not in ((), shape)
+            if np.shape(x) not in ((), shapes[i])
         ]
     if problems:
         raise ValueError(f"state does not fit {who}: {'; '.join(problems)}")
@@ -599,7 +599,9 @@ class Optimizer(ABC):
             ValueError: Groups, options or shapes differ; the message lists the differences.
         """
         groups, states = state_dict["param_groups"], state_dict["state"]
-        check_saved(type(self).__name__, self.param_groups, self.defaults, groups, states)
+        shapes = {i: parameter.shape for i, parameter in enumerate(self._group_of)}
+        known = (self.param_groups, self.defaults, shapes)
+        check_saved_state(type(self).__name__, *known, groups, states)
         for theirs in groups:
             self.check(theirs)
         for own, theirs in zip(self.param_groups, groups, strict=True):

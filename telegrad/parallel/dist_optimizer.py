@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, final
 
-import numpy as np
-
 from telegrad.autograd import Tensor
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
 from telegrad.optim import LossScale, Optimizer
+from telegrad.optim.seams import check_saved_state
 from telegrad.parallel.conductor import ANSWER_SECONDS, Conductor
 from telegrad.parallel.owners import (
     GroupPart,
@@ -36,7 +35,6 @@ from telegrad.types import Shape, WorkerInfo
 
 __all__ = [
     "DistributedOptimizer",
-    "check_saved_state",
     "parts_by_owner",
     "rref_groups",
 ]
@@ -104,49 +102,6 @@ def _rrefs(params: list[Any], name: str) -> list[RRef[Any]]:
     if not params:
         raise ValueError("a distributed optimizer needs at least one parameter, as does each group")
     return params
-
-
-# -- the check of a saved state, before any owner gets it ----------------------------------------
-
-
-def check_saved_state(
-    own: Sequence[Mapping[str, Any]],
-    defaults: Mapping[str, Any],
-    shapes: Mapping[int, Shape],
-    groups: Sequence[Mapping[str, Any]],
-    states: Mapping[int, Mapping[str, Any]],
-) -> None:
-    """Checks that a saved state fits the optimizer's groups and parameters.
-
-    Args:
-        own: The groups of the loading optimizer, with numbers as their `params`.
-        defaults: The default options of that optimizer.
-        shapes: The shapes of its parameters, by number.
-        groups: The saved groups.
-        states: The saved states, by the parameter's number.
-
-    Raises:
-        ValueError: Something differs; the message lists all differences.
-    """
-    counts = [len(group["params"]) for group in own], [len(group["params"]) for group in groups]
-    problems = []
-    if counts[0] != counts[1]:
-        problems.append(f"its groups have {counts[1]} parameters, {counts[0]} needed")
-    for i, group in enumerate(groups):
-        missing = [name for name in defaults if name not in group]
-        if missing:
-            problems.append(f"group {i} lacks {', '.join(missing)}")
-    for i, state in states.items():
-        if i not in shapes:
-            problems.append(f"parameter {i} is none of {len(shapes)}")
-            continue
-        problems += [
-            f"{name} of parameter {i} has shape {np.shape(x)}, {shapes[i]} needed"
-            for name, x in state.items()
-            if np.shape(x) not in ((), shapes[i])
-        ]
-    if problems:
-        raise ValueError(f"state does not fit the optimizer: {'; '.join(problems)}")
 
 
 # -- the optimizer -------------------------------------------------------------------------------
@@ -404,7 +359,8 @@ class DistributedOptimizer:
             ValueError: Groups, options or shapes differ; the message lists all differences.
         """
         groups, states = state_dict["param_groups"], state_dict["state"]
-        check_saved_state(self.param_groups, self.defaults, self._shapes, groups, states)
+        known = (self.param_groups, self.defaults, self._shapes)
+        check_saved_state("the optimizer", *known, groups, states)
         names = list(self.defaults)
         options = {i: {name: each[name] for name in names} for i, each in enumerate(groups)}
         self._owners.ask_all("check_options", lambda owner: (_of(options, owner),), None)

@@ -23,8 +23,38 @@ T = TypeVar("T", bound=Hashable)  # a trainer
 W = TypeVar("W")  # the share or ticket that it leaves while it waits
 
 
+class _Waiting(Generic[T, W]):
+    """The trainers that take part, with their counts of steps, and what they left to wait."""
+
+    def __init__(self, trainers: Iterable[T]) -> None:
+        self._counts: dict[T, int] = dict.fromkeys(trainers, 0)
+        self._waiting: dict[T, W] = {}
+
+    @property
+    def trainers(self) -> tuple[T, ...]:
+        """The trainers that take part."""
+        return tuple(self._counts)
+
+    def remove(self, trainer: T) -> W | None:
+        """Removes a trainer; returns what it left if it waited."""
+        self._counts.pop(trainer, None)
+        return self._waiting.pop(trainer, None)
+
+    def withdraw(self, trainer: T, left: W) -> bool:
+        """Withdraws what a trainer left. False if that was taken or replaced."""
+        waits = self._waiting.get(trainer) is left
+        if waits:
+            del self._waiting[trainer]
+        return waits
+
+    def _leave(self, trainer: T, left: W) -> W | None:
+        replaced = self._waiting.pop(trainer, None)
+        self._waiting[trainer] = left
+        return replaced
+
+
 @final
-class Rounds(Generic[T, W]):
+class Rounds(_Waiting[T, W]):
     """Rounds with one share of every trainer each; one round at a time is stepped.
 
     Args:
@@ -32,23 +62,12 @@ class Rounds(Generic[T, W]):
     """
 
     def __init__(self, trainers: Iterable[T]) -> None:
-        self._trainers: dict[T, None] = dict.fromkeys(trainers)
-        self._waiting: dict[T, W] = {}
+        super().__init__(trainers)
         self._stepping = False
-
-    @property
-    def trainers(self) -> tuple[T, ...]:
-        """The trainers that take part."""
-        return tuple(self._trainers)
 
     def add(self, trainer: T) -> None:
         """Adds a trainer, from the next round that is not complete."""
-        self._trainers[trainer] = None
-
-    def remove(self, trainer: T) -> W | None:
-        """Removes a trainer; returns its share if it waited with one."""
-        self._trainers.pop(trainer, None)
-        return self._waiting.pop(trainer, None)
+        self._counts[trainer] = 0
 
     def arrive(self, trainer: T, share: W) -> W | None:
         """Takes a share for the round; returns an earlier share of the trainer that this replaces.
@@ -56,32 +75,23 @@ class Rounds(Generic[T, W]):
         Raises:
             KeyError: The trainer does not take part.
         """
-        if trainer not in self._trainers:
+        if trainer not in self._counts:
             raise KeyError(trainer)
-        replaced = self._waiting.pop(trainer, None)
-        self._waiting[trainer] = share
-        return replaced
-
-    def withdraw(self, trainer: T, share: W) -> bool:
-        """Withdraws a share; its trainer still takes part. False if it was taken or replaced."""
-        waits = self._waiting.get(trainer) is share
-        if waits:
-            del self._waiting[trainer]
-        return waits
+        return self._leave(trainer, share)
 
     def awaited(self) -> tuple[T, ...]:
         """Returns the trainers whose share of the next round is missing."""
-        return tuple(each for each in self._trainers if each not in self._waiting)
+        return tuple(each for each in self._counts if each not in self._waiting)
 
     def take(self) -> list[W]:
         """Returns the shares of a complete round, to be stepped; else nothing.
 
         No other round is taken until `ended` is called.
         """
-        if self._stepping or not self._waiting or self._waiting.keys() != self._trainers.keys():
+        if self._stepping or not self._waiting or self._waiting.keys() != self._counts.keys():
             return []
         self._stepping = True
-        shares = [self._waiting[trainer] for trainer in self._trainers]
+        shares = [self._waiting[trainer] for trainer in self._counts]
         self._waiting.clear()
         return shares
 
@@ -91,7 +101,7 @@ class Rounds(Generic[T, W]):
 
 
 @final
-class StepCounts(Generic[T, W]):
+class StepCounts(_Waiting[T, W]):
     """The step counts of all trainers, and the waits of those that are too far ahead.
 
     The rule is that of Ho et al., "More effective distributed ML via a stale synchronous parallel
@@ -104,25 +114,14 @@ class StepCounts(Generic[T, W]):
     """
 
     def __init__(self, trainers: Iterable[T], staleness: int) -> None:
-        self._counts: dict[T, int] = dict.fromkeys(trainers, 0)
+        super().__init__(trainers)
         self._staleness = staleness
-        self._waiting: dict[T, W] = {}
-
-    @property
-    def trainers(self) -> tuple[T, ...]:
-        """The trainers that take part."""
-        return tuple(self._counts)
 
     def add(self, trainer: T) -> int:
         """Adds a trainer at the count of the slowest one; returns that count."""
         if trainer not in self._counts:
             self._counts[trainer] = min(self._counts.values(), default=0)
         return self._counts[trainer]
-
-    def remove(self, trainer: T) -> W | None:
-        """Removes a trainer; returns its ticket if it waited."""
-        self._counts.pop(trainer, None)
-        return self._waiting.pop(trainer, None)
 
     def arrive(self, trainer: T, steps: int, ticket: W) -> W | None:
         """Records a trainer's number of steps; returns its earlier ticket, if this replaces one.
@@ -131,16 +130,7 @@ class StepCounts(Generic[T, W]):
             KeyError: The trainer does not take part.
         """
         self._counts[trainer] = max(self._counts[trainer], steps)
-        replaced = self._waiting.pop(trainer, None)
-        self._waiting[trainer] = ticket
-        return replaced
-
-    def withdraw(self, trainer: T, ticket: W) -> bool:
-        """Withdraws a ticket; False if it was taken or replaced."""
-        waits = self._waiting.get(trainer) is ticket
-        if waits:
-            del self._waiting[trainer]
-        return waits
+        return self._leave(trainer, ticket)
 
     def awaited(self, trainer: T) -> tuple[T, ...]:
         """Returns the trainers that are so far behind that `trainer` must wait for them."""
