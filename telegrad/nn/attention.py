@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import array_beside, is_cupy, is_floating, namespace
+from telegrad.arrays import array_beside, is_cupy, namespace
 from telegrad.autograd import Tensor, as_tensor, current_generator, ops
 from telegrad.nn.layers import Linear, linear
-from telegrad.nn.module import Module, Parameter
+from telegrad.nn.module import Module, Parameter, drawn
 from telegrad.types import DTypeLike
 
 __all__ = [
@@ -200,16 +200,12 @@ class MultiheadAttention(Module):
                 "MultiheadAttention needs a positive embed_dim that num_heads divides and "
                 f"0 <= dropout <= 1, not {embed_dim}, {num_heads} and {dropout}"
             )
-        if not is_floating(dtype):
-            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
-        generator = current_generator() if rng is None else rng
         self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
         self.batch_first = batch_first
 
         def draw(rows: int, columns: int) -> Parameter:
-            bound = math.sqrt(6 / (rows + columns))
-            return Parameter(generator.uniform(-bound, bound, (rows, columns)).astype(dtype))
+            return drawn(rng, math.sqrt(6 / (rows + columns)), (rows, columns), dtype)
 
         self._one_weight = self.kdim == self.vdim == embed_dim
         if self._one_weight:
@@ -220,7 +216,7 @@ class MultiheadAttention(Module):
             self.k_proj_weight = draw(embed_dim, self.kdim)
             self.v_proj_weight = draw(embed_dim, self.vdim)
         self.in_proj_bias = Parameter(np.zeros(3 * embed_dim, dtype)) if bias else None
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype, rng=generator)
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype, rng=rng)
         if self.out_proj.bias is not None:
             self.out_proj.bias.data = np.zeros(embed_dim, dtype)
 

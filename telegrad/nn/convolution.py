@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from telegrad.arrays import is_floating, namespace
-from telegrad.autograd import Tensor, as_tensor, current_generator, ops
+from telegrad.arrays import namespace
+from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.kernels import Windows
-from telegrad.nn.module import Module, Parameter
+from telegrad.nn.module import Module, Parameter, drawn
 from telegrad.types import Array, DTypeLike
 
 __all__ = [
@@ -228,19 +228,13 @@ class _Convolution(Module):
                 f"{in_channels} channels and {out_channels} filters do not divide into {groups} "
                 "groups"
             )
-        if not is_floating(dtype):
-            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
-        generator = current_generator() if rng is None else rng
         shape = (out_channels, in_channels // groups, *size)
         bound = 1 / math.sqrt(math.prod(shape[1:]))
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.groups = groups
-        self.weight = Parameter(generator.uniform(-bound, bound, shape).astype(dtype))
-        if bias:
-            self.bias = Parameter(generator.uniform(-bound, bound, out_channels).astype(dtype))
-        else:
-            self.bias = None
+        self.weight = drawn(rng, bound, shape, dtype)
+        self.bias = drawn(rng, bound, (out_channels,), dtype) if bias else None
 
     def __repr__(self) -> str:
         options = {

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import as_array, is_floating, namespace
+from telegrad.arrays import as_array, namespace
 from telegrad.autograd import Tensor, current_generator, ops
-from telegrad.nn.module import Module, Parameter
+from telegrad.nn.module import Module, Parameter, check_floating
 from telegrad.types import DTypeLike
 
 __all__ = ["Embedding", "embedding"]
@@ -81,8 +81,7 @@ class Embedding(Module):
             raise ValueError(
                 f"an embedding needs positive lengths, not {num_embeddings} and {embedding_dim}"
             )
-        if not is_floating(dtype):
-            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
+        check_floating(dtype)
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"padding_idx {padding_idx} is none of {num_embeddings} rows")
         generator = current_generator() if rng is None else rng

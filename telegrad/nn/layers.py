@@ -8,9 +8,8 @@ from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
-from telegrad.arrays import is_floating
-from telegrad.autograd import Tensor, as_tensor, current_generator, ops
-from telegrad.nn.module import Module, Parameter
+from telegrad.autograd import Tensor, as_tensor, ops
+from telegrad.nn.module import Module, Parameter, drawn
 from telegrad.types import DTypeLike
 
 __all__ = ["Identity", "Linear", "Sequential", "linear"]
@@ -76,18 +75,11 @@ class Linear(Module):
             raise ValueError(
                 f"a linear layer needs positive lengths, not {in_features} and {out_features}"
             )
-        if not is_floating(dtype):
-            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
-        generator = current_generator() if rng is None else rng
         bound = 1 / math.sqrt(in_features)
         self.in_features = in_features
         self.out_features = out_features
-        weight = generator.uniform(-bound, bound, (out_features, in_features))
-        self.weight = Parameter(weight.astype(dtype))
-        if bias:
-            self.bias = Parameter(generator.uniform(-bound, bound, out_features).astype(dtype))
-        else:
-            self.bias = None
+        self.weight = drawn(rng, bound, (out_features, in_features), dtype)
+        self.bias = drawn(rng, bound, (out_features,), dtype) if bias else None
 
     def forward(self, x: Any) -> Tensor:
         """Returns the output for `x` of shape (..., in_features)."""

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, final
 
-from telegrad.arrays import as_array, device_name, device_of, namespace, to_device
+import numpy as np
+
+from telegrad.arrays import as_array, device_name, device_of, is_floating, namespace, to_device
 from telegrad.autograd import (
     Function,
     FunctionContext,
     HookList,
     RemovableHandle,
     Tensor,
+    current_generator,
     is_grad_enabled,
     is_row_sparse,
 )
 from telegrad.autograd.seams import steady
-from telegrad.types import Array, Shape
+from telegrad.types import Array, DTypeLike, Shape
 
 __all__ = [
     "Module",
     "ModuleHooks",
     "Parameter",
+    "check_floating",
+    "drawn",
     "fit_state",
 ]
 
@@ -185,6 +190,28 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter({super().__repr__()})"
+
+
+def drawn(
+    rng: np.random.Generator | None, bound: float, shape: Shape, dtype: DTypeLike
+) -> Parameter:
+    """Returns a parameter with items drawn evenly from -bound to bound.
+
+    Args:
+        rng: Draws the items; None for the generator that `manual_seed` seeds.
+        bound: The bound.
+        shape: The shape of the parameter.
+        dtype: Its dtype, of floating-point numbers.
+    """
+    check_floating(dtype)
+    generator = current_generator() if rng is None else rng
+    return Parameter(generator.uniform(-bound, bound, shape).astype(dtype))
+
+
+def check_floating(dtype: DTypeLike) -> None:
+    """Raises ValueError if parameters cannot have a dtype."""
+    if not is_floating(dtype):
+        raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
 
 
 # -- `Module` ------------------------------------------------------------------------------------

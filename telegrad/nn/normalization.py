@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import computing_dtype, is_floating, namespace
+from telegrad.arrays import computing_dtype, namespace
 from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.autograd.seams import replace_data
-from telegrad.nn.module import Module, Parameter
+from telegrad.nn.module import Module, Parameter, check_floating
 from telegrad.types import Array, DTypeLike
 
 __all__ = [
@@ -499,6 +499,5 @@ def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _parameter(shape: tuple[int, ...], value: float, dtype: DTypeLike) -> Parameter:
-    if not is_floating(dtype):
-        raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
+    check_floating(dtype)
     return Parameter(np.full(shape, value, dtype))

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from telegrad.arrays import is_floating, namespace
-from telegrad.autograd import Tensor, current_generator, ops
+from telegrad.arrays import namespace
+from telegrad.autograd import Tensor, ops
 from telegrad.nn.dropout import dropout
-from telegrad.nn.module import Module, Parameter
+from telegrad.nn.module import Module, drawn
 from telegrad.types import DTypeLike
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
@@ -41,9 +41,6 @@ class _Recurrent(Module):
     def _draw(
         self, inputs: int, suffix: str, dtype: DTypeLike, rng: np.random.Generator | None
     ) -> None:
-        if not is_floating(dtype):
-            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
-        generator = current_generator() if rng is None else rng
         bound = 1 / math.sqrt(self.hidden_size)
         rows = GATES[self.kind] * self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {
@@ -53,8 +50,7 @@ class _Recurrent(Module):
         if self.bias:
             shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
         for name, shape in shapes.items():
-            drawn = generator.uniform(-bound, bound, shape).astype(dtype)
-            setattr(self, name + suffix, Parameter(drawn))
+            setattr(self, name + suffix, drawn(rng, bound, shape, dtype))
 
     def _weights(self, suffix: str = "") -> list[Any]:
         names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]

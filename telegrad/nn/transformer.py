@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.autograd import Tensor, current_generator
+from telegrad.autograd import Tensor
 from telegrad.nn import functional
 from telegrad.nn.attention import MultiheadAttention
 from telegrad.nn.dropout import Dropout
@@ -66,7 +66,6 @@ class TransformerEncoderLayer(Module):
         }
         if isinstance(activation, str) and activation not in named:
             raise ValueError(f"activation is 'relu', 'gelu' or a function, not {activation!r}")
-        generator = current_generator() if rng is None else rng
         self.activation = named[activation] if isinstance(activation, str) else activation
         self.norm_first = norm_first
         self.self_attn = MultiheadAttention(
@@ -76,11 +75,11 @@ class TransformerEncoderLayer(Module):
             bias=bias,
             batch_first=batch_first,
             dtype=dtype,
-            rng=generator,
+            rng=rng,
         )
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, dtype=dtype, rng=generator)
+        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, dtype=dtype, rng=rng)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, dtype=dtype, rng=generator)
+        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, dtype=dtype, rng=rng)
         self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
         self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, dtype=dtype)
         self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
