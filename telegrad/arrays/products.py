@@ -43,7 +43,7 @@ def batched_product(a: Array, b: Array, out: Array | None = None, *, factor: flo
     xp: Any = namespace(a)
     shape = (*a.shape[:-1], b.shape[-1])
     if a.dtype.name not in _TYPES or a.dtype != b.dtype or not math.prod((*shape, a.shape[-1])):
-        made: Array = (a if factor == 1 else a * factor) @ b
+        made = (a if factor == 1 else a * factor) @ b
         return made if out is None else _copied(made, out)
     direct = out is not None and out.dtype == a.dtype and out.flags.c_contiguous
     result: Any = out if direct else xp.empty(shape, a.dtype)
@@ -105,10 +105,9 @@ class Product:
         self._function(*self._before, a, *self._between, out, *self._after)
 
 
-def _copied(result: Any, out: Any) -> Array:
+def _copied(result: Array, out: Array) -> Array:
     out[...] = result.astype(out.dtype, copy=False)
-    final: Array = out
-    return final
+    return out
 
 
 def _layout(x: Any) -> tuple[Any, int, int, int]:

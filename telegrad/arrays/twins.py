@@ -152,7 +152,7 @@ def reduction_twin(name: str) -> Callable[..., Array]:
         keepdims: bool = False,
         initial: Any = None,
         where: Any = None,
-    ) -> Array:
+    ) -> Any:
         xp = namespace(a)
         over = {"axis": axis, "keepdims": keepdims}
         if where is not None:
@@ -161,15 +161,13 @@ def reduction_twin(name: str) -> Callable[..., Array]:
             a = xp.where(xp.asarray(where), a, _neutral(plain, a.dtype))
         if initial is not None and a.size == 0 and plain in ("max", "min"):
             shape = np.sum(np.broadcast_to(0, a.shape), **over).shape
-            filled: Array = xp.full(shape, initial, dtype=a.dtype)
-            return filled
+            return xp.full(shape, initial, dtype=a.dtype)
         typed = {} if dtype is None else {"dtype": dtype}
-        result: Array = getattr(xp, name)(a, **over, **typed)
+        result = getattr(xp, name)(a, **over, **typed)
         if initial is None:
             return result
         join = getattr(xp, "f" + _JOINS[plain][:3] if skips else _JOINS[plain])
-        joined: Array = join(result, initial).astype(result.dtype, copy=False)
-        return joined
+        return join(result, initial).astype(result.dtype, copy=False)
 
     return reduce
 
@@ -184,16 +182,14 @@ def _masked(a: Any, dtype: Any, where: Any) -> tuple[Any, Any, np.dtype[Any]]:
 
 def _mean(
     a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, where: Any = None
-) -> Array:
+) -> Any:
     xp = namespace(a)
     if where is None:
-        plain: Array = xp.mean(a, axis=axis, dtype=dtype, keepdims=keepdims)
-        return plain
+        return xp.mean(a, axis=axis, dtype=dtype, keepdims=keepdims)
     items, mask, exact = _masked(a, dtype, where)
     over = {"axis": axis, "keepdims": keepdims}
     total = xp.where(mask, items, items.dtype.type(0)).sum(**over)
-    average: Array = (total / mask.sum(**over)).astype(exact)
-    return average
+    return (total / mask.sum(**over)).astype(exact)
 
 
 def _variance(
@@ -204,30 +200,26 @@ def _variance(
     keepdims: bool = False,
     where: Any = None,
     correction: Any = None,
-) -> Array:
+) -> Any:
     xp = namespace(a)
     less = ddof if correction is None else correction
     if where is None:
-        plain: Array = xp.var(a, axis=axis, dtype=dtype, ddof=less, keepdims=keepdims)
-        return plain
+        return xp.var(a, axis=axis, dtype=dtype, ddof=less, keepdims=keepdims)
     items, mask, exact = _masked(a, dtype, where)
     distance = items - _mean(items, axis, items.dtype, keepdims=True, where=mask)
     distance = xp.where(mask, distance, items.dtype.type(0))
     over = {"axis": axis, "keepdims": keepdims}
     total = (distance * distance.conj()).real.sum(**over)
     number = xp.maximum(mask.sum(**over) - less, 0)
-    spread: Array = (total / number).astype(exact.type(0).real.dtype)
-    return spread
+    return (total / number).astype(exact.type(0).real.dtype)
 
 
-def _deviation(a: Any, *args: Any, **options: Any) -> Array:
+def _deviation(a: Any, *args: Any, **options: Any) -> Any:
     xp = namespace(a)
     if options.get("where") is None and options.get("correction") is None:
         options = {key: x for key, x in options.items() if key not in ("where", "correction")}
-        plain: Array = xp.std(a, *args, **options)
-        return plain
-    root: Array = xp.sqrt(_variance(a, *args, **options))
-    return root
+        return xp.std(a, *args, **options)
+    return xp.sqrt(_variance(a, *args, **options))
 
 
 # -- transforms and windows ----------------------------------------------------------------------
@@ -244,13 +236,12 @@ def fourier_twin(name: str, last: tuple[int, ...] | None) -> Callable[..., Array
     (2, 1)
     """
 
-    def transform(a: Any, s: Any = None, axes: Any = last, norm: str | None = None) -> Array:
+    def transform(a: Any, s: Any = None, axes: Any = last, norm: str | None = None) -> Any:
         if s is not None:
             places = range(-len(s), 0) if axes is None else axes
             # A list, as CuPy takes a tuple that equals the shape for lengths in the order of axes.
             s = [a.shape[axis] if n in (-1, None) else n for n, axis in zip(s, places, strict=True)]
-        found: Array = getattr(namespace(a).fft, name)(a, s, axes, norm)
-        return found
+        return getattr(namespace(a).fft, name)(a, s, axes, norm)
 
     return transform
 

@@ -57,7 +57,7 @@ def conv2d(
     n, filters = len(x), len(weight)
     down, across = windows.counts(x.shape)
     dtype = xp.result_type(x, weight)
-    made: Any = xp.empty((n, groups, filters // groups, down * across), dtype)
+    made: Array = xp.empty((n, groups, filters // groups, down * across), dtype)
     matrix = weight.reshape(groups, filters // groups, -1)
     shift = None if bias is None else bias.reshape(groups, filters // groups, 1)
     for some, columns in _columns(x, windows, groups):
@@ -65,8 +65,7 @@ def conv2d(
         _product(matrix, columns, part)
         if shift is not None:
             xp.add(part, shift, out=part)
-    result: Array = made.reshape(n, filters, down, across)
-    return result
+    return made.reshape(n, filters, down, across)
 
 
 def conv2d_weight(

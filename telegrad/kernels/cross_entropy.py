@@ -48,10 +48,9 @@ def softmax(logits: Array) -> Array:
     """
     if type(logits) is not np.ndarray and is_cupy(logits):
         return _rows_launched(_FORWARD, logits, log=False)
-    weights: Any = np.exp(_shifted(logits))
+    weights: Array = np.exp(_shifted(logits))
     weights /= weights.sum(axis=-1, keepdims=True)
-    result: Array = weights.astype(logits.dtype, copy=False)
-    return result
+    return weights.astype(logits.dtype, copy=False)
 
 
 def softmax_gradient(gradient: Array, y: Array) -> Array:
@@ -105,11 +104,10 @@ def cross_entropy(
         return _launch_losses(logits, labels, ignored, found)
     places, counted = (labels, None) if ignored is None else _counted(labels, ignored)
     shifted = _shifted(logits)
-    losses: Any = np.log(np.exp(shifted).sum(axis=-1)) - shifted[_places(places)]
+    losses: Array = np.log(np.exp(shifted).sum(axis=-1)) - shifted[_places(places)]
     if counted is not None:
         losses = np.where(counted, losses, 0)
-    result: Array = losses.astype(logits.dtype, copy=False)
-    return result
+    return losses.astype(logits.dtype, copy=False)
 
 
 def mean_cross_entropy(
@@ -163,14 +161,13 @@ def cross_entropy_gradient(
     if type(logits) is not np.ndarray and is_cupy(logits):
         return _launch_gradient(gradient, logits, labels, factor, ignored)
     places, counted = (labels, None) if ignored is None else _counted(labels, ignored)
-    result: Any = np.exp(_shifted(logits))
+    result: Array = np.exp(_shifted(logits))
     result /= result.sum(axis=-1, keepdims=True)
     result[_places(places)] -= 1  # no two labels share a row, so no place occurs twice
     result *= (gradient if factor is None else gradient * factor)[..., None]
     if counted is not None:
         result[~counted] = 0
-    final: Array = result.astype(logits.dtype, copy=False)
-    return final
+    return result.astype(logits.dtype, copy=False)
 
 
 # -- on CuPy arrays ------------------------------------------------------------------------------
@@ -189,25 +186,23 @@ def _rows_launched(kernel: Kernel, x: Any, *others: Any, log: bool) -> Array:
     if like.shape != x.shape:
         raise ValueError(f"the gradient has shape {x.shape}, {like.shape} needed")
     inputs = [contiguous(each.astype(like.dtype, copy=False)) for each in (x, *others)]
-    result: Any = namespace(like).empty(like.shape, like.dtype)
+    result: Array = namespace(like).empty(like.shape, like.dtype)
     warps, how = row_teams(like)
     kernel.launch(*inputs, result, *_rows(like), warps, int(log), **how)
-    final: Array = result
-    return final
+    return result
 
 
 def _launch_losses(logits: Any, labels: Any, ignored: int | None, found: Any) -> Array:
-    losses: Any = namespace(logits).empty(labels.shape, logits.dtype)
+    losses: Array = namespace(logits).empty(labels.shape, logits.dtype)
     labels = _indices(labels)
     warps, how = row_teams(logits)
     arrays = (contiguous(logits), labels, losses, found)
     _LOSSES.launch(*arrays, *_rows(logits), warps, _least(ignored), **how)
-    result: Array = losses
-    return result
+    return losses
 
 
 def _launch_gradient(gradient: Any, logits: Any, labels: Any, factor: Any, ignored: Any) -> Array:
-    result: Any = namespace(logits).empty(logits.shape, logits.dtype)
+    result: Array = namespace(logits).empty(logits.shape, logits.dtype)
     labels = array_beside(labels, logits)
     one = gradient.ndim == 0 or not any(gradient.strides)
     if one:
@@ -220,8 +215,7 @@ def _launch_gradient(gradient: Any, logits: Any, labels: Any, factor: Any, ignor
     arrays = (gradient, factor, contiguous(logits), labels, result)
     sizes = (*_rows(logits), warps, _least(ignored), int(one))
     _GRADIENT.launch(*arrays, *sizes, **how)
-    final: Array = result
-    return final
+    return result
 
 
 def _least(ignored: int | None) -> int:

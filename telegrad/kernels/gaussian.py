@@ -85,11 +85,10 @@ def gelu_slope(x: Array, gradient: Array | None = None, *, approximate: str = "n
         if gradient is None:
             return _launched(_SLOPE, approximate, x)
         return _launched(_BACKWARD, approximate, x, gradient)
-    made: Any = _in_pieces(_tanh_slope if approximate == "tanh" else _slope, x)
+    made = _in_pieces(_tanh_slope if approximate == "tanh" else _slope, x)
     if gradient is not None:
         made *= gradient
-    result: Array = made
-    return result
+    return made
 
 
 def _launched(kernel: Kernel, approximate: str, x: Any, *others: Any) -> Array:
@@ -118,9 +117,9 @@ def gated(x: Array, *, dim: int = -1, gate: str = "sigmoid") -> Array:
     """
     first, second = _halves(x, dim)
     if is_cupy(x):
-        result: Any = namespace(x).empty(first.shape, x.dtype)
+        result: Array = namespace(x).empty(first.shape, x.dtype)
         _launch_gates(_GATED, x, dim, gate, (), result)
-        return result  # type: ignore[no-any-return]
+        return result
     value, _ = _gate(second, gate)
     made: Array = (value * first).astype(x.dtype, copy=False)
     return made
@@ -184,8 +183,7 @@ def _in_pieces(function: Any, x: Any) -> Array:
     for start in range(0, flat.size, _PIECE):
         piece = slice(start, start + _PIECE)
         made[piece] = function(flat[piece])
-    result: Array = made.reshape(x.shape).astype(x.dtype, copy=False)
-    return result
+    return made.reshape(x.shape).astype(x.dtype, copy=False)
 
 
 def _tail(x: Any, size: Any) -> tuple[Any, Any]:

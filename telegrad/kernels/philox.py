@@ -44,7 +44,7 @@ def dropout(x: Array, *, key: int, p: float) -> Array:
         raise TypeError(f"dropout takes floating-point numbers, not {x.dtype}")
     threshold, scale = mask_of(p)
     xp = namespace(x)
-    result: Any = xp.empty(x.shape, x.dtype)
+    result: Array = xp.empty(x.shape, x.dtype)
     if is_cupy(x):
         blocks = blocks_for(x.size, 2048)
         given = (contiguous(x), result, x.size, key, threshold, scale)
@@ -56,8 +56,7 @@ def dropout(x: Array, *, key: int, p: float) -> Array:
             kept = _words(key, start // 4, -(-len(flat[piece]) // 4)).ravel()[: len(flat[piece])]
             wide = flat[piece].astype(computing_dtype(x.dtype), copy=False)
             made[piece] = np.where(kept >= threshold, wide * scale, 0)
-    final: Array = result
-    return final
+    return result
 
 
 def mask_of(p: float) -> tuple[int, float]:

@@ -380,7 +380,7 @@ def _launch_forward(
     biases = [_given(each, dtype) for each in (b_ih, b_hh)]
     first = [_given(each, dtype) for each in states]
     arrays = gates, products, *biases, *first, every, other, every, *last
-    run = _FORWARD[kind].prepare(*arrays, batch, hidden, **_how(first[0]))
+    run, _ = _FORWARD[kind].prepare(*arrays, batch, hidden, **_how(first[0]))
     multiply = _product(first[0], w_hh.T, dtype)
     at_gates, at_products, *at_biases = map(_address, (gates, products, *biases))
     at_every, at_other, *at_last = map(_address, (every, other, *last))
@@ -413,7 +413,7 @@ def _launch_backward(
     own = (other, other) if kind == "lstm" else (other, every)
     made = (of_input,) if kind == "lstm" else (of_input, of_state)
     arrays = gates, *own, g_y, given_h, given_c, *made, before
-    run = _BACKWARD[kind].prepare(*arrays, batch, hidden, **_how(before))
+    run, _ = _BACKWARD[kind].prepare(*arrays, batch, hidden, **_how(before))
     multiply = _product(of_state[0], w_hh, gates.dtype)
     wide, step = of_state.strides[0], every.strides[0]
     parts = gates, other, every, g_y, of_input, of_state

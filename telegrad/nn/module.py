@@ -91,18 +91,19 @@ class _Gate:
         self._has_inputs = any(isinstance(x, Tensor) and x.requires_grad for x in args)
         if not self._has_inputs:
             return args
-        return _through(_Inputs, self, args)
+        return _through(self.at_inputs, args)
 
     def leave(self, output: Any) -> Any:
         if isinstance(output, tuple):
-            return _through(_Outputs, self, output)
-        return _through(_Outputs, self, (output,))[0]
+            return _through(self.at_outputs, output)
+        return _through(self.at_outputs, (output,))[0]
 
-    def at_outputs(self, gradients: tuple[Any, ...]) -> None:
+    def at_outputs(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
         """Stores the gradients; if no input needs a gradient, calls the hooks at once."""
         self._outputs = gradients
         if not self._has_inputs:
             self.at_inputs((None,))
+        return gradients
 
     def at_inputs(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
         """Calls the hooks, and returns the gradients of the arguments that they leave."""
@@ -115,12 +116,12 @@ class _Gate:
         return found
 
 
-def _through(node: type[Function], gate: _Gate, values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _through(seen: Callable[[Any], Any], values: tuple[Any, ...]) -> tuple[Any, ...]:
     tensors = [i for i, x in enumerate(values) if isinstance(x, Tensor)]
     if not tensors:
         return values
     passed = list(values)
-    made = node.apply(gate, tuple(tensors), len(values), *[values[i] for i in tensors])
+    made = _Pass.apply(seen, tuple(tensors), len(values), *[values[i] for i in tensors])
     for i, x in zip(tensors, made, strict=True):
         passed[i] = x
     return tuple(passed)
@@ -130,39 +131,22 @@ def _wrapped(gradient: Any) -> Any:
     return gradient if gradient is None or isinstance(gradient, Tensor) else Tensor(gradient)
 
 
-def _spread(places: tuple[int, ...], count: int, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns one gradient per value, None for values that are not Tensors."""
-    found: list[Any] = [None] * count
-    for i, g in zip(places, gradients, strict=True):
-        found[i] = g
-    return tuple(found)
-
-
 @final
-class _Outputs(Function):
+class _Pass(Function):
+    """Passes values on, and their gradients through `seen`, with None for what is no Tensor."""
+
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
-        ctx.gate, ctx.places, ctx.count, *values = args  # type: ignore[attr-defined]
-        return tuple(values)
-
-    @staticmethod
-    def backward(ctx: FunctionContext, *gradients: Any) -> Any:
-        ctx.gate.at_outputs(_spread(ctx.places, ctx.count, gradients))  # type: ignore[attr-defined]
-        return (None, None, None, *gradients)
-
-
-@final
-class _Inputs(Function):
-    @staticmethod
-    def forward(ctx: FunctionContext, *args: Any) -> Any:
-        ctx.gate, ctx.places, ctx.count, *values = args  # type: ignore[attr-defined]
+        ctx.seen, ctx.places, ctx.count, *values = args  # type: ignore[attr-defined]
         return tuple(values)
 
     @staticmethod
     def backward(ctx: FunctionContext, *gradients: Any) -> Any:
         places = ctx.places  # type: ignore[attr-defined]
-        whole = _spread(places, ctx.count, gradients)  # type: ignore[attr-defined]
-        found = ctx.gate.at_inputs(whole)  # type: ignore[attr-defined]
+        whole = [None] * ctx.count  # type: ignore[attr-defined]
+        for i, g in zip(places, gradients, strict=True):
+            whole[i] = g
+        found = ctx.seen(tuple(whole))  # type: ignore[attr-defined]
         return (None, None, None, *[found[i] for i in places])
 
 

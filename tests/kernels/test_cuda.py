@@ -147,14 +147,16 @@ def test_no_kernel_takes_complex_numbers(cupy: Any) -> None:
 
 def test_without_blocks_nothing_is_launched(cupy: Any) -> None:
     Kernel("none", "none").launch(cupy.zeros(0), blocks=0)
-    Kernel("none", "none").prepare(cupy.zeros(0), blocks=0)((0,))
+    run, given = Kernel("none", "none").prepare(cupy.zeros(0), blocks=0)
+    run(given)
 
 
 def test_steps_are_launched_by_their_addresses(cupy: Any, source: Any) -> None:
     x = floats(cupy, 8)
-    run = source("if (x) x[threadIdx.x] += n;").prepare(x, 0, blocks=1, threads=32)
+    run, _ = source("if (x) x[threadIdx.x] += n;").prepare(x, 0, blocks=1, threads=32)
     run((0, 5))
-    steps = source("if (threadIdx.x < 2) x[threadIdx.x] *= n;").prepare(x, 0, blocks=1, threads=32)
+    times = source("if (threadIdx.x < 2) x[threadIdx.x] *= n;")
+    steps, _ = times.prepare(x, 0, blocks=1, threads=32)
     for t in range(1, 4):
         steps((x.data.ptr + 2 * t * x.itemsize, 10 * t))
     np.testing.assert_array_equal(x.get(), [0, 1, 20, 30, 80, 100, 180, 210])

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 __all__ = [
     "BACKWARD",
-    "ENTRIES",
     "PLAIN",
     "TABLE",
     "DispatchTable",
@@ -47,8 +46,11 @@ class Tier(Enum):
 
 
 @final
-class DispatchTable:
-    """Implementations by the function that they replace; each entry is written once."""
+class DispatchTable(dict[object, Callable[..., Any]]):
+    """Implementations by the function that they replace; each entry is written once.
+
+    The first miss imports `ops.later`, which enters the rest.
+    """
 
     def __init__(self) -> None:
         self._tiers: dict[object, Tier] = {}
@@ -58,7 +60,7 @@ class DispatchTable:
 
         def enter(implementation: F) -> F:
             for function in functions:
-                if ENTRIES.setdefault(function, implementation) is not implementation:
+                if self.setdefault(function, implementation) is not implementation:
                     raise ValueError(f"the rule for {function} is entered twice")
                 self._tiers[function] = tier
             return implementation
@@ -67,10 +69,10 @@ class DispatchTable:
 
     def find(self, function: object) -> Callable[..., Any] | None:
         """Returns the implementation of `function`, or None."""
-        found = ENTRIES.get(function)
+        found = self.get(function)
         if found is None:
             _load_rules()
-            found = ENTRIES.get(function)
+            found = self.get(function)
         return found
 
     def tier(self, function: object) -> Tier:
@@ -78,32 +80,24 @@ class DispatchTable:
         self.find(function)
         return self._tiers.get(function, Tier.NONE)
 
-    def __iter__(self) -> Iterator[object]:
+    def functions(self) -> list[object]:
+        """Returns all functions that have an implementation."""
         _load_rules()
-        return iter([function for function in self._tiers if function not in (PLAIN, BACKWARD)])
-
-    def __getitem__(self, function: object) -> Callable[..., Any]:
-        return ENTRIES[function]
-
-
-@final
-class _Entries(dict[object, Callable[..., Any]]):
-    """Implementations by function; the first miss imports `ops.later`, which enters the rest."""
+        return [function for function in self._tiers if function not in (PLAIN, BACKWARD)]
 
     if TYPE_CHECKING:  # the caller declares the type: this file cannot name Tensor, which is above
 
         def __getitem__(self, function: object, /) -> Callable[..., R]: ...
 
     def __missing__(self, function: object) -> Callable[..., Any]:
-        _load_rules()
-        if function not in self:
+        found = self.find(function)
+        if found is None:
             raise KeyError(function)
-        return self[function]
+        return found
 
 
-ENTRIES: Final = _Entries()
-"""The entries of `TABLE`. Tensor's methods read them without a call, for small arrays."""
 TABLE: Final = DispatchTable()
+"""The entries. Tensor's methods read them without a call, for small arrays."""
 PLAIN: Final = "functions without a rule"
 """The key of the function called with (function, args, kwargs) for functions without an entry."""
 
@@ -138,7 +132,7 @@ def dispatch(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     if "out" in kwargs:
         refuse_out(function, kwargs["out"])
-    rule = ENTRIES.get(function) or TABLE.find(function)
+    rule = TABLE.get(function) or TABLE.find(function)
     if rule is None:
-        return ENTRIES[PLAIN](function, args, kwargs)
+        return TABLE[PLAIN](function, args, kwargs)
     return rule(*args, **kwargs)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from telegrad.arrays import as_array
-from telegrad.autograd.graph.dispatch import ENTRIES
+from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.autograd.graph.node import Edge
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
@@ -175,10 +175,10 @@ def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = N
         gradient = as_array(gradient)
     if gradient.shape != shape:
         by = sum_over_broadcast
-        gradient = ENTRIES[by](gradient, to=shape) if recorded else by(gradient, to=shape)
+        gradient = TABLE[by](gradient, to=shape) if recorded else by(gradient, to=shape)
     if gradient.dtype != dtype:
         if gradient.dtype.kind == "c" and dtype.kind != "c":
-            gradient = ENTRIES[np.real](gradient) if recorded else gradient.real
+            gradient = TABLE[np.real](gradient) if recorded else gradient.real
         gradient = gradient.astype(dtype)
     return gradient
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from telegrad.arrays import to_device
-from telegrad.autograd.graph.dispatch import ENTRIES, dispatch
+from telegrad.autograd.graph.dispatch import TABLE, dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,9 +50,9 @@ class Reductions(Generic[TensorT]):
     ) -> TensorT:
         """Returns the sum over `axis`, or of all items if it is None."""
         if axis is None and dtype is out is initial is None and not keepdims and where is True:
-            return ENTRIES[np.sum](self)
+            return TABLE[np.sum](self)
         over = _over(axis, out, keepdims, where)
-        return ENTRIES[np.sum](self, **over, **without_none(dtype=dtype, initial=initial))
+        return TABLE[np.sum](self, **over, **without_none(dtype=dtype, initial=initial))
 
     def prod(
         self,
@@ -66,7 +66,7 @@ class Reductions(Generic[TensorT]):
     ) -> TensorT:
         """Returns the product over `axis`, or of all items if it is None."""
         over = _over(axis, out, keepdims, where)
-        return ENTRIES[np.prod](self, **over, **without_none(dtype=dtype, initial=initial))
+        return TABLE[np.prod](self, **over, **without_none(dtype=dtype, initial=initial))
 
     def mean(
         self,
@@ -79,8 +79,8 @@ class Reductions(Generic[TensorT]):
     ) -> TensorT:
         """Returns the mean over `axis`, or of all items if it is None."""
         if axis is None and dtype is out is None and not keepdims and where is True:
-            return ENTRIES[np.mean](self)
-        return ENTRIES[np.mean](
+            return TABLE[np.mean](self)
+        return TABLE[np.mean](
             self, **_over(axis, out, keepdims, where), **without_none(dtype=dtype)
         )
 
@@ -97,7 +97,7 @@ class Reductions(Generic[TensorT]):
     ) -> TensorT:
         """Returns the variance over `axis`, divided by the number of items less `ddof`."""
         others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
-        return ENTRIES[np.var](self, **_over(axis, out, keepdims, where), **others)
+        return TABLE[np.var](self, **_over(axis, out, keepdims, where), **others)
 
     def std(
         self,
@@ -112,7 +112,7 @@ class Reductions(Generic[TensorT]):
     ) -> TensorT:
         """Returns the standard deviation over `axis`; where it is 0, its gradient is 0."""
         others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
-        return ENTRIES[np.std](self, **_over(axis, out, keepdims, where), **others)
+        return TABLE[np.std](self, **_over(axis, out, keepdims, where), **others)
 
     def max(
         self,
@@ -124,7 +124,7 @@ class Reductions(Generic[TensorT]):
         where: Any = True,
     ) -> TensorT:
         """Returns the largest item; if several are equal, they share its gradient equally."""
-        return ENTRIES[np.max](
+        return TABLE[np.max](
             self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
         )
 
@@ -138,7 +138,7 @@ class Reductions(Generic[TensorT]):
         where: Any = True,
     ) -> TensorT:
         """Returns the smallest item; if several are equal, they share its gradient equally."""
-        return ENTRIES[np.min](
+        return TABLE[np.min](
             self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
         )
 
@@ -146,37 +146,37 @@ class Reductions(Generic[TensorT]):
         self, axis: int | None = None, out: None = None, *, keepdims: bool = False
     ) -> TensorT:
         """Returns the index of the largest item; an integer Tensor, never recorded."""
-        return ENTRIES[np.argmax](self, **_over(axis, out, keepdims, True))
+        return TABLE[np.argmax](self, **_over(axis, out, keepdims, True))
 
     def argmin(
         self, axis: int | None = None, out: None = None, *, keepdims: bool = False
     ) -> TensorT:
         """Returns the index of the smallest item; an integer Tensor, never recorded."""
-        return ENTRIES[np.argmin](self, **_over(axis, out, keepdims, True))
+        return TABLE[np.argmin](self, **_over(axis, out, keepdims, True))
 
     def any(
         self, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = True
     ) -> TensorT:
         """Returns True where any item over `axis` is true; never recorded."""
-        return ENTRIES[np.any](self, **_over(axis, out, keepdims, where))
+        return TABLE[np.any](self, **_over(axis, out, keepdims, where))
 
     def all(
         self, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = True
     ) -> TensorT:
         """Returns True where all items over `axis` are true; never recorded."""
-        return ENTRIES[np.all](self, **_over(axis, out, keepdims, where))
+        return TABLE[np.all](self, **_over(axis, out, keepdims, where))
 
     def cumsum(
         self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
     ) -> TensorT:
         """Returns the cumulative sums along `axis`; None flattens the array first."""
-        return ENTRIES[np.cumsum](self, **without_none(axis=axis, dtype=dtype, out=out))
+        return TABLE[np.cumsum](self, **without_none(axis=axis, dtype=dtype, out=out))
 
     def cumprod(
         self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
     ) -> TensorT:
         """Returns the cumulative products along `axis`; None flattens the array first."""
-        return ENTRIES[np.cumprod](self, **without_none(axis=axis, dtype=dtype, out=out))
+        return TABLE[np.cumprod](self, **without_none(axis=axis, dtype=dtype, out=out))
 
 
 def _over(axis: Axis, out: None, keepdims: bool, where: Any) -> dict[str, Any]:
@@ -209,33 +209,33 @@ class ArrayMethods(Reductions[TensorT]):
         """Returns the same items in another shape: `reshape(2, 3)` or `reshape((2, 3))`."""
         to = shape[0] if len(shape) == 1 else shape
         if order == "C" and copy is None:
-            return ENTRIES[np.reshape](self, to)
-        return ENTRIES[np.reshape](self, to, order=order, copy=copy)
+            return TABLE[np.reshape](self, to)
+        return TABLE[np.reshape](self, to, order=order, copy=copy)
 
     def ravel(self, order: str = "C") -> TensorT:
         """Returns the items in one axis; the result shares the memory if possible."""
-        return ENTRIES[np.ravel](self, **({} if order == "C" else {"order": order}))
+        return TABLE[np.ravel](self, **({} if order == "C" else {"order": order}))
 
     def flatten(self, order: str = "C") -> TensorT:
         """Returns a copy of the items in one axis."""
-        return ENTRIES[np.copy](self.ravel(order))
+        return TABLE[np.copy](self.ravel(order))
 
     def squeeze(self, axis: int | tuple[int, ...] | None = None) -> TensorT:
         """Returns this without its axes of length 1, or without the axes in `axis`."""
-        return ENTRIES[np.squeeze](self, axis=axis)
+        return TABLE[np.squeeze](self, axis=axis)
 
     def transpose(self, *axes: Any) -> TensorT:
         """Returns this with its axes reversed, or in the order of `axes`."""
-        return ENTRIES[np.transpose](self, (axes[0] if len(axes) == 1 else axes) if axes else None)
+        return TABLE[np.transpose](self, (axes[0] if len(axes) == 1 else axes) if axes else None)
 
     def swapaxes(self, axis1: int, axis2: int, /) -> TensorT:
         """Returns this with two axes exchanged."""
-        return ENTRIES[np.swapaxes](self, axis1, axis2)
+        return TABLE[np.swapaxes](self, axis1, axis2)
 
     @property
     def T(self) -> TensorT:
         """This with its axes reversed."""
-        return ENTRIES[np.transpose](self)
+        return TABLE[np.transpose](self)
 
     @property
     def mT(self) -> TensorT:
@@ -247,7 +247,7 @@ class ArrayMethods(Reductions[TensorT]):
         held: Any = self
         if held.ndim < 2:
             raise ValueError(f"a matrix transpose needs two axes, this one has {held.ndim}")
-        return ENTRIES[np.swapaxes](self, -2, -1)
+        return TABLE[np.swapaxes](self, -2, -1)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> TensorT:
         """Returns the diagonals of the matrices that two axes span."""
@@ -326,7 +326,7 @@ class ArrayMethods(Reductions[TensorT]):
         out: None = None,
     ) -> TensorT:
         """Returns this with items below `min` replaced by `min`, and above `max` by `max`."""
-        return ENTRIES[np.clip](self, min, max, **without_none(out=out))
+        return TABLE[np.clip](self, min, max, **without_none(out=out))
 
     def round(self, decimals: int = 0, out: None = None) -> TensorT:
         """Returns this rounded, halves to even; never recorded, as it is piecewise constant."""
@@ -386,7 +386,7 @@ class ArrayMethods(Reductions[TensorT]):
         if not copy and held.dtype == np.dtype(dtype):
             same: TensorT = held
             return same
-        return ENTRIES[np.astype](self, dtype)
+        return TABLE[np.astype](self, dtype)
 
     def to(self, device: str) -> TensorT:
         """Returns this on `device` (`cpu`, `cuda`, `cuda:<number>`); the gradient is moved back.
@@ -397,15 +397,15 @@ class ArrayMethods(Reductions[TensorT]):
             ValueError: `device` is no device name.
             RuntimeError: `device` is a GPU and CuPy is not installed.
         """
-        return ENTRIES[to_device](self, device)
+        return TABLE[to_device](self, device)
 
     def copy(self, order: str = "C") -> TensorT:
         """Returns a copy of this; the gradient flows back to this."""
-        return ENTRIES[np.copy](self, **({} if order == "C" else {"order": order}))
+        return TABLE[np.copy](self, **({} if order == "C" else {"order": order}))
 
     def clone(self) -> TensorT:
         """Returns a copy of this; the gradient flows back to this, as for `copy`."""
-        return ENTRIES[np.copy](self)
+        return TABLE[np.copy](self)
 
 
 def _of(

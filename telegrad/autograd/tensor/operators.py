@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from telegrad.arrays import is_sparse, sparse_product
-from telegrad.autograd.graph.dispatch import ENTRIES, dispatch
+from telegrad.autograd.graph.dispatch import TABLE, dispatch
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.autograd.tensor.interchange import ArrayHolder
 from telegrad.errors import AutogradError
@@ -34,7 +34,7 @@ def _left(function: object) -> Callable[[Operators[TensorT], Any], TensorT]:
     """Returns the method of `tensor OP other`, which calls the replacement of a NumPy function."""
 
     def operate(self: Operators[TensorT], other: Any) -> TensorT:
-        return ENTRIES[function](self, other)
+        return TABLE[function](self, other)
 
     return operate
 
@@ -43,7 +43,7 @@ def _right(function: object) -> Callable[[Operators[TensorT], Any], TensorT]:
     """Returns the method of `other OP tensor`, for an `other` that does not know Tensors."""
 
     def operate(self: Operators[TensorT], other: Any) -> TensorT:
-        return ENTRIES[function](other, self)
+        return TABLE[function](other, self)
 
     return operate
 
@@ -52,7 +52,7 @@ def _alone(function: object) -> Callable[[Operators[TensorT]], TensorT]:
     """Returns the method of an operator with one operand."""
 
     def operate(self: Operators[TensorT]) -> TensorT:
-        return ENTRIES[function](self)
+        return TABLE[function](self)
 
     return operate
 
@@ -94,18 +94,18 @@ class Operators(Generic[TensorT]):
 
     def __matmul__(self, other: Any) -> TensorT:
         if not isinstance(other, Operators) and is_sparse(other):
-            turned: Any = ENTRIES[np.transpose](self)  # a vector stays as it is
-            product: Any = ENTRIES[sparse_product](turned, matrix=other.T)
-            return ENTRIES[np.transpose](product)
-        return ENTRIES[np.matmul](self, other)
+            turned: Any = TABLE[np.transpose](self)  # a vector stays as it is
+            product: Any = TABLE[sparse_product](turned, matrix=other.T)
+            return TABLE[np.transpose](product)
+        return TABLE[np.matmul](self, other)
 
     def __rmatmul__(self, other: Any) -> TensorT:
         if is_sparse(other):
-            return ENTRIES[sparse_product](self, matrix=other)
-        return ENTRIES[np.matmul](other, self)
+            return TABLE[sparse_product](self, matrix=other)
+        return TABLE[np.matmul](other, self)
 
     def __getitem__(self, index: Any) -> TensorT:
-        return ENTRIES[operator.getitem](self, index=index)
+        return TABLE[operator.getitem](self, index=index)
 
     def __contains__(self, item: object) -> bool:
         found: Any = self == item
@@ -166,7 +166,7 @@ class InPlaceOperators(ArrayHolder):
         if result.shape != self.shape:
             raise ValueError(f"shape {self.shape} cannot hold a result of shape {result.shape}")
         if result.dtype != self.dtype:
-            result = ENTRIES[np.astype](result, self.dtype)
+            result = TABLE[np.astype](result, self.dtype)
         self._value = result._value
         self._edge = result._edge  # type: ignore[misc]  # Tensor has the slot
 
@@ -179,7 +179,7 @@ class InPlaceOperators(ArrayHolder):
             TypeError: The change would be recorded, and this dtype cannot hold the result.
         """
         if self._records(operands):
-            result: object = ENTRIES[function](self, *operands)
+            result: object = TABLE[function](self, *operands)
             if not isinstance(result, InPlaceOperators):
                 raise TypeError(
                     f"a tensor cannot become a {type(result).__name__} in place; "
@@ -205,7 +205,7 @@ class InPlaceOperators(ArrayHolder):
                 or a view.
         """
         if self._records((value,)):
-            self._move_to(ENTRIES[setitem](self, value, index=index))
+            self._move_to(TABLE[setitem](self, value, index=index))
             return
         held = self._value
         held.array[_unwrap(index)] = _unwrap(value)

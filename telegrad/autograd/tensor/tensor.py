@@ -30,7 +30,7 @@ from telegrad.arrays import (
     is_inexact,
     namespace,
 )
-from telegrad.autograd.graph.dispatch import BACKWARD, ENTRIES, dispatch
+from telegrad.autograd.graph.dispatch import BACKWARD, TABLE, dispatch
 from telegrad.autograd.graph.node import (
     Edge,
     HookList,
@@ -251,7 +251,7 @@ class Tensor(
         Raises:
             AutogradError: `telegrad.autograd.backward` lists the cases.
         """
-        ENTRIES[BACKWARD]([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
+        TABLE[BACKWARD]([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
 
     def _make_leaf(self) -> Leaf:
         if self._leaf is None:

@@ -98,28 +98,6 @@ class Kernel:
             function, given = self._checked(args, define)
             function(grid, (threads,), given, shared_mem=shared)
 
-    def bind(
-        self,
-        *args: Any,
-        blocks: int | tuple[int, ...],
-        threads: int = 256,
-        shared: int = 0,
-        **define: Any,
-    ) -> Callable[[], None]:
-        """Does all of `launch` but the launch, and returns the function that launches, once.
-
-        All arguments, and all errors, are those of `launch`. The function keeps the arguments.
-        """
-        grid = blocks if isinstance(blocks, tuple) else (blocks,)
-        if 0 in grid:
-            return _launch_nothing
-        function, given = self._checked(args, define)
-
-        def launch(kept: object = args) -> None:  # a table's words alone keep no arrays
-            function(grid, (threads,), given, shared_mem=shared)
-
-        return launch
-
     def prepare(
         self,
         *args: Any,
@@ -127,20 +105,20 @@ class Kernel:
         threads: int = 256,
         shared: int = 0,
         **define: Any,
-    ) -> Callable[[tuple[Any, ...]], None]:
-        """Does all of `launch` but the launch, for loops over the steps of a sequence.
+    ) -> tuple[Callable[[tuple[Any, ...]], None], tuple[Any, ...]]:
+        """Does all of `launch` but the launch, for one that comes later or for each of many steps.
 
         Args:
-            args: As for `launch`: the arrays of all steps, or of one.
+            args: As for `launch`; of a sequence, the arrays of all steps, or of one.
             blocks: As for `launch`.
             threads: As for `launch`.
             shared: As for `launch`.
             define: As for `launch`.
 
         Returns:
-            A function that launches with a tuple of arguments, which it does not check. There the
-            address of a step stands for a pointer, and 0 for a null pointer. The caller keeps the
-            arrays.
+            A function that launches with a tuple of arguments, which it does not check, and these
+            arguments in that form. There the address of a step stands for a pointer, and 0 for a
+            null pointer. The caller keeps the arrays.
 
         Raises:
             KernelError: As for `launch`.
@@ -149,9 +127,9 @@ class Kernel:
         """
         grid = blocks if isinstance(blocks, tuple) else (blocks,)
         if 0 in grid:
-            return _launch_nothing
-        function, _ = self._checked(args, define)
-        return partial(function, grid, (threads,), shared_mem=shared)
+            return _launch_nothing, ()
+        function, given = self._checked(args, define)
+        return partial(function, grid, (threads,), shared_mem=shared), given
 
     def _checked(
         self, args: tuple[Any, ...], define: dict[str, Any]
@@ -254,5 +232,5 @@ def _misfit(name: str, parameter: str, value: Any, *, pointer: bool = False) -> 
     return TypeError(f"{parameter} of {name} cannot be {value!r}")
 
 
-def _launch_nothing(args: tuple[Any, ...] = ()) -> None:
+def _launch_nothing(args: tuple[Any, ...]) -> None:
     """Stands for a launch without blocks."""
