@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     from telegrad.kernels.convolution import conv2d, conv2d_input, conv2d_weight
     from telegrad.kernels.gaussian import GATES, gated, gated_gradient, gelu, gelu_slope
     from telegrad.kernels.norm import joint_norm
-    from telegrad.kernels.normalization import (
-        Normalized,
-        Over,
-        normalize,
-        normalize_gradients,
-    )
+    from telegrad.kernels.normalization import Over, normalize, normalize_gradients
     from telegrad.kernels.philox import dropout
     from telegrad.kernels.pooling import (
         max_pool2d,
@@ -54,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GATES",
-    "Normalized",
     "Over",
     "StepRule",
     "Windows",
@@ -108,7 +102,7 @@ _MODULES = {
     "compression": "mean_largest mean_quantized pack_largest quantize",
     "convolution": "conv2d conv2d_input conv2d_weight",
     "gaussian": "GATES gated gated_gradient gelu gelu_slope",
-    "normalization": "Normalized Over normalize normalize_gradients",
+    "normalization": "Over normalize normalize_gradients",
     "philox": "dropout",
     "norm": "joint_norm",
     "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",

@@ -4,66 +4,21 @@ If all arguments are arrays, the result is an array. If one is a Tensor, the res
 the operation is recorded.
 
 `import telegrad` loads the files `elementwise`, `reduction` and `shape`; `later` lists all others.
+The names here are those that the packages above use; programs call NumPy's functions.
 """
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-from telegrad.autograd.ops.elementwise import (
-    absolute,
-    add,
-    clip,
-    copy,
-    cos,
-    divide,
-    exp,
-    expm1,
-    log,
-    log1p,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    positive,
-    power,
-    relu,
-    sigmoid,
-    sign,
-    sin,
-    sqrt,
-    square,
-    subtract,
-    tanh,
-    where,
-)
+from telegrad.autograd.ops.elementwise import absolute, exp, log, relu, sigmoid, square, tanh, where
 from telegrad.autograd.ops.reduction import (
     cross_entropy,
-    cross_entropy_gradient,
     log_softmax,
-    matmul,
     mean,
     mean_cross_entropy,
-    reduce_max,
-    reduce_min,
-    reduce_sum,
     softmax,
 )
-from telegrad.autograd.ops.shape import (
-    astype,
-    broadcast_to,
-    concatenate,
-    expand_dims,
-    getitem,
-    move,
-    put,
-    ravel,
-    reshape,
-    scatter,
-    squeeze,
-    stack,
-    swapaxes,
-    transpose,
-)
+from telegrad.autograd.ops.shape import put, reshape, scatter, stack, swapaxes, transpose
 
 if TYPE_CHECKING:
     from telegrad.autograd.ops import layers as layers
@@ -71,50 +26,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "absolute",
-    "add",
-    "astype",
-    "broadcast_to",
-    "clip",
-    "concatenate",
-    "copy",
-    "cos",
     "cross_entropy",
-    "cross_entropy_gradient",
-    "divide",
     "exp",
-    "expand_dims",
-    "expm1",
-    "getitem",
     "log",
-    "log1p",
     "log_softmax",
-    "matmul",
-    "maximum",
     "mean",
     "mean_cross_entropy",
-    "minimum",
-    "move",
-    "multiply",
-    "negative",
-    "positive",
-    "power",
     "put",
-    "ravel",
-    "reduce_max",
-    "reduce_min",
-    "reduce_sum",
     "relu",
     "reshape",
     "scatter",
     "sigmoid",
-    "sign",
-    "sin",
     "softmax",
-    "sqrt",
     "square",
-    "squeeze",
     "stack",
-    "subtract",
     "swapaxes",
     "tanh",
     "transpose",

@@ -33,7 +33,6 @@ import numpy as np
 from telegrad.arrays import namespace, sparse_product
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
 from telegrad.autograd.ops.elementwise import absolute, sign, where
-from telegrad.autograd.ops.elementwise import where as choose
 from telegrad.autograd.ops.shape import axes_of, concatenate, kept, reshape, swapaxes, to_winners
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
@@ -581,12 +580,6 @@ lstsq = numpy_function(np.linalg.lstsq, "a b", outputs="x residuals rank s",
 # constant.
 
 
-def _fraction(x: Any, y: Any) -> Any:
-    """Returns `x / y`, but 0 where `y` is 0."""
-    zero = y == 0
-    return choose(zero, 0.0, x / choose(zero, 1.0, y))
-
-
 def _to_extreme(g: Any, sizes: Any, axis: Any, order: float) -> Any:
     # The extreme of `sizes`, not the norm, which is computed differently and may differ in its last
     # digit.
@@ -604,12 +597,12 @@ def _of_vector(g: Any, y: Any, x: Any, order: Any, axis: Any) -> Any:
     if order == 1:
         return g * sign(x)
     if order == 2:
-        return x * _fraction(g, y)
+        return x * _over(g, y)
     size = absolute(x)
     # Fractions of the norm, so that no power overflows. If an item is 0, sign(x) is 0.
     zero = (size == 0) | (y == 0)
-    ratio = choose(zero, 1.0, size / choose(y == 0, 1.0, y))
-    return choose(zero, 0.0, g * sign(x) * ratio ** (order - 1))
+    ratio = where(zero, 1.0, size / where(y == 0, 1.0, y))
+    return where(zero, 0.0, g * sign(x) * ratio ** (order - 1))
 
 
 def _of_matrix_norm(g: Any, y: Any, x: Any, order: Any, axes: tuple[int, int]) -> Any:
@@ -624,7 +617,7 @@ def _of_matrix_norm(g: Any, y: Any, x: Any, order: Any, axes: tuple[int, int]) -
     left, values, right = np.linalg.svd(matrices, full_matrices=False)
     g = _of_values(g, x, axes)
     weights = g if order == "nuc" else _to_extreme(g, values, -1, order)
-    weights = choose(values == 0, 0.0, weights)
+    weights = where(values == 0, 0.0, weights)
     return np.moveaxis(left * weights[..., None, :] @ right, (-2, -1), axes)
 
 
