@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from telegrad import kernels, optim, tensor
+from telegrad.arrays import special_twin
 
 __all__ = ["FusedCase", "fused_cases", "torch_or_none", "without_tf32"]
 
@@ -98,7 +99,7 @@ def gelu_cases(xp: Any, torch: Any, shape: tuple[int, int], dtype: str) -> Itera
     (x, g), (tx, tg) = _arrays(xp, torch, dtype, shape, shape)
     size, moved = _size(shape, dtype), x.nbytes
     has_erf = importlib.util.find_spec("cupyx") is not None
-    erf = kernels.special_function("erf")
+    erf = special_twin("erf")
 
     def phi() -> Any:
         return 0.5 * (1 + erf(x * np.sqrt(0.5).astype(dtype)))

@@ -47,6 +47,7 @@ from telegrad.arrays.twins import (
     check_supported,
     fourier_twin,
     reduction_twin,
+    special_twin,
     stable_order,
     windows_twin,
 )
@@ -105,6 +106,7 @@ __all__ = [
     "shared_empty",
     "sparse_product",
     "sparse_product_asks",
+    "special_twin",
     "stable_order",
     "takes_ufuncs",
     "to_device",

@@ -5,12 +5,14 @@
     sum, mean, var, max, ...     CuPy's take no `where`, `initial` and `correction`
     fft2, fftn and the inverse   CuPy's take no length -1, and ignore lengths that equal the shape
     sliding_window_view          CuPy's takes no axis twice, and waits for the GPU
+    scipy.special                CuPy's are fewer, in a module that is imported when one is called
 
 Functions that CuPy lacks and that have no twin here raise in words (`check_supported`).
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ __all__ = [
     "check_supported",
     "fourier_twin",
     "reduction_twin",
+    "special_twin",
     "stable_order",
     "windows_twin",
 ]
@@ -258,3 +261,21 @@ def windows_twin(x: Any, window_shape: Any, axis: Any = None) -> Array:
     strides = (*x.strides, *[x.strides[k] for k in axes])
     seen: Array = namespace(x).lib.stride_tricks.as_strided(x, shape, strides)
     return seen
+
+
+def special_twin(name: str) -> Callable[..., Any]:
+    """Returns a function that computes `scipy.special.<name>` of CuPy arrays.
+
+    The returned function raises TypeError if the installed CuPy does not have it.
+    """
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        function = getattr(importlib.import_module("cupyx.scipy.special"), name, None)
+        if function is None:
+            raise TypeError(
+                f"CuPy has no scipy.special.{name}; compute it on the host: tensor.to('cpu')"
+            )
+        return function(*args, **kwargs)
+
+    evaluate.__name__ = name
+    return evaluate

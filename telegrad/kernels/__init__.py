@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     )
     from telegrad.kernels.recurrent import recurrence_backward, recurrence_forward
     from telegrad.kernels.rows import add_rows
-    from telegrad.kernels.special import special_function
     from telegrad.kernels.steps import StepRule, plan_step, step_rows, steps_dtype
     from telegrad.kernels.windows import Windows
 
@@ -89,7 +88,6 @@ __all__ = [
     "scaled",
     "softmax",
     "softmax_gradient",
-    "special_function",
     "spread_means",
     "spread_places",
     "step_rows",
@@ -108,7 +106,6 @@ _MODULES = {
     "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",
     "recurrent": "recurrence_backward recurrence_forward",
     "rows": "add_rows",
-    "special": "special_function",
     "steps": "StepRule plan_step step_rows steps_dtype",
     "windows": "Windows",
 }

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -108,10 +109,7 @@ def all_reduce(
         collectives.all_reduce(result, op, **call.at)
         return [result]
 
-    def adjoint(gradient: Value) -> list[Tensor]:
-        return [all_reduce(gradient, op, **call.back)]
-
-    return call.run(forward, adjoint)[0]
+    return call.run(forward, lambda gradient: [all_reduce(gradient, op, **call.back)])[0]
 
 
 def reduce(
@@ -167,10 +165,7 @@ def reduce(
         collectives.reduce(result, dst, op, **call.at)
         return [result if call.is_at(dst) else namespace(result).zeros_like(result)]
 
-    def adjoint(gradient: Value) -> list[Tensor]:
-        return [call.averaged(broadcast(gradient, dst, **call.back))]
-
-    return call.run(forward, adjoint)[0]
+    return call.run(forward, lambda g: [call.averaged(broadcast(g, dst, **call.back))])[0]
 
 
 def broadcast(
@@ -220,10 +215,7 @@ def broadcast(
         collectives.broadcast(result, src, **call.at)
         return [result]
 
-    def adjoint(gradient: Value) -> list[Tensor]:
-        return [reduce(gradient, src, **call.back)]
-
-    return call.run(forward, adjoint)[0]
+    return call.run(forward, lambda gradient: [reduce(gradient, src, **call.back)])[0]
 
 
 def all_gather(
@@ -266,13 +258,8 @@ def all_gather(
     """
     call = _CollectiveCall("all_gather", group, timeout, label, [tensor])
 
-    def forward(array: Array) -> Any:
-        return collectives.all_gather(array, **call.at)
-
-    def adjoint(*gradients: Value) -> list[Tensor]:
-        return [reduce_scatter(gradients, **call.back)]
-
-    return call.run(forward, adjoint)
+    forward = partial(collectives.all_gather, **call.at)
+    return call.run(forward, lambda *gradients: [reduce_scatter(gradients, **call.back)])
 
 
 def all_gather_single(
@@ -317,16 +304,13 @@ def all_gather_single(
     call = _CollectiveCall("all_gather_single", group, timeout, label, [tensor])
     shape = call.tensors[0].shape
 
-    def forward(array: Array) -> list[Array]:
-        return [collectives.all_gather_single(array, **call.at)]
-
     def adjoint(gradient: Value) -> list[Tensor]:
         rows = np.array(shape[:1] or [1])
         lengths = collectives.all_gather_single(rows, **call.back).tolist()
         part = reduce_scatter_single(gradient, split_sizes=lengths, **call.back)
         return [part.reshape(shape)]
 
-    return call.run(forward, adjoint)[0]
+    return call.run(lambda array: [collectives.all_gather_single(array, **call.at)], adjoint)[0]
 
 
 def gather(
@@ -496,13 +480,10 @@ def reduce_scatter(
     if call.picks:
         return _pick(op, all_to_all(tensors, **call.at))
 
-    def forward(*arrays: Array) -> list[Array]:
-        return [collectives.reduce_scatter(arrays, op, **call.at)]
-
     def adjoint(gradient: Value) -> list[Tensor]:
         return [call.averaged(part) for part in all_gather(gradient, **call.back)]
 
-    return call.run(forward, adjoint)[0]
+    return call.run(lambda *arrays: [collectives.reduce_scatter(arrays, op, **call.at)], adjoint)[0]
 
 
 def reduce_scatter_single(
@@ -556,10 +537,7 @@ def reduce_scatter_single(
     def forward(array: Array) -> list[Array]:
         return [collectives.reduce_scatter_single(array, op, split_sizes=split_sizes, **call.at)]
 
-    def adjoint(gradient: Value) -> list[Tensor]:
-        return [call.averaged(all_gather_single(gradient, **call.back))]
-
-    return call.run(forward, adjoint)[0]
+    return call.run(forward, lambda g: [call.averaged(all_gather_single(g, **call.back))])[0]
 
 
 def all_to_all(
@@ -605,13 +583,10 @@ def all_to_all(
     """
     call = _CollectiveCall("all_to_all", group, timeout, label, tensors)
 
-    def forward(*arrays: Array) -> Any:
-        return collectives.all_to_all(arrays, **call.at)
-
-    def adjoint(*gradients: Value) -> list[Tensor]:
-        return all_to_all(gradients, **call.back)
-
-    return call.run(forward, adjoint)
+    return call.run(
+        lambda *arrays: collectives.all_to_all(arrays, **call.at),
+        lambda *gradients: all_to_all(gradients, **call.back),
+    )
 
 
 def all_to_all_single(

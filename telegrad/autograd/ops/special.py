@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import special
 
-from telegrad.arrays import namespace
+from telegrad.arrays import namespace, special_twin
 from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.autograd.graph.unrecorded import has_tensor
@@ -22,7 +22,6 @@ from telegrad.autograd.ops.elementwise import exp, log, sign
 from telegrad.autograd.ops.reduction import log_softmax as log_softmax_of_last
 from telegrad.autograd.ops.reduction import softmax as softmax_of_last
 from telegrad.autograd.ops.shape import kept
-from telegrad.kernels import special_function
 
 __all__: list[str] = []
 
@@ -43,7 +42,7 @@ def _ufunc(name: str, arguments: str, **others: Any) -> Operation:
 
 
 def _primitive(name: str, forward: Callable[..., Any], arguments: str, **others: Any) -> Operation:
-    others.setdefault("kernels", {"cupy": special_function(name)})
+    others.setdefault("kernels", {"cupy": special_twin(name)})
     made = primitive(name, forward, arguments, **others)
     made.__module__ = "telegrad.scipy.special"
     return made
@@ -51,13 +50,13 @@ def _primitive(name: str, forward: Callable[..., Any], arguments: str, **others:
 
 def _polygamma_there(n: Any, x: Any) -> Any:
     xp = namespace(n, x)
-    return special_function("polygamma")(xp.asarray(n), xp.asarray(x))  # CuPy takes no numbers
+    return special_twin("polygamma")(xp.asarray(n), xp.asarray(x))  # CuPy takes no numbers
 
 
 def _on_arrays(name: str, *args: Any, **options: Any) -> Any:
     """Calls SciPy, or CuPy on a GPU, for functions that no NumPy protocol dispatches."""
     arrays = [*args, *options.values()]
-    kernel = special_function(name) if namespace(*arrays) is not np else getattr(special, name)
+    kernel = special_twin(name) if namespace(*arrays) is not np else getattr(special, name)
     return kernel(*args, **options)
 
 
@@ -217,7 +216,7 @@ signed_logsumexp = primitive(
     a=_of_a,
     b=_shares)
 logsumexp = primitive("logsumexp", _of_finite, "a", options={"axis": None, "keepdims": False},
-                      kernels={"cupy": special_function("logsumexp")}, a=_by_shares)
+                      kernels={"cupy": special_twin("logsumexp")}, a=_by_shares)
 # fmt: on
 
 
