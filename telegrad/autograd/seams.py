@@ -8,6 +8,7 @@ from telegrad.autograd.graph.halves import HalvedBackward
 from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.tensor.tensor import (
     accumulate_grad,
+    array_of,
     change_rows,
     edge_of,
     graph_root,
@@ -21,6 +22,7 @@ __all__ = [
     "HalvedBackward",
     "accumulate_grad",
     "add_to",
+    "array_of",
     "cast_as",
     "change_rows",
     "edge_of",

@@ -12,6 +12,7 @@ import numpy as np
 
 from telegrad.arrays import array_beside, is_cupy, namespace
 from telegrad.autograd import Tensor, as_tensor, current_generator, ops
+from telegrad.autograd.seams import array_of
 from telegrad.nn.layers import Linear, linear
 from telegrad.nn.module import Module, Parameter, drawn
 from telegrad.types import DTypeLike
@@ -111,16 +112,12 @@ def masked_bias(mask: Any, like: Any, *, allowed: bool) -> Any:
     """
     if isinstance(mask, Tensor) and mask.requires_grad:
         return mask
-    given = array_beside(mask.data if isinstance(mask, Tensor) else mask, _data(like))
+    given = array_beside(array_of(mask), array_of(like))
     if given.dtype != np.bool_:
         return given.astype(like.dtype, copy=False)
     xp = namespace(given)
     kept, other = (0.0, -math.inf) if allowed else (-math.inf, 0.0)
     return xp.where(given, kept, other).astype(like.dtype)
-
-
-def _data(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x
 
 
 def _with_lead(x: Any, lead: tuple[int, ...]) -> Any:
@@ -266,7 +263,7 @@ class MultiheadAttention(Module):
         bias = self._bias(shape, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
         weights: Any
-        by_kernel = not dropout or is_cupy(_data(query))
+        by_kernel = not dropout or is_cupy(array_of(query))
         if same and self._one_weight and by_kernel and not isinstance(bias, Tensor):
             scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
             read, weights = ops.sequences.attention_packed(

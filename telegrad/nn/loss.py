@@ -17,7 +17,7 @@ from telegrad.arrays import (
     report_place,
 )
 from telegrad.autograd import Tensor, as_tensor, ops
-from telegrad.autograd.seams import cast_as
+from telegrad.autograd.seams import array_of, cast_as
 from telegrad.nn.module import Module
 from telegrad.types import Array
 
@@ -225,7 +225,7 @@ def nll_loss(
     0.287682
     """
     (x,) = cast_as("loss", x)
-    found = _labelled(x, array_beside(_plain(target), _plain(x)), weight, ignore_index)
+    found = _labelled(x, array_beside(array_of(target), array_of(x)), weight, ignore_index)
     losses = -ops.layers.picked(found.scores, found.labels)
     return _over_labels(losses, found, reduction)
 
@@ -268,7 +268,7 @@ def cross_entropy(
     """
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is from 0 to 1, not {label_smoothing}")
-    scores = _plain(x)
+    scores = array_of(x)
     target = target if isinstance(target, Tensor) else array_beside(target, scores)
     kind = target.dtype.kind
     if kind not in "iu" and is_floating(target.dtype) and target.shape == x.shape:
@@ -297,7 +297,7 @@ def _of_labels_there(x: Any, target: Any, ignore_index: int, reduction: str) -> 
 
     A label that is no class does not count, and the host raises its error later.
     """
-    labels, axis = _labels(_plain(x), target)
+    labels, axis = _labels(array_of(x), target)
     scores = x if x.ndim <= 2 else _turned(x)
     found = report_place(labels, kernels.check_classes, x.shape[axis])
     if reduction == "mean" and labels.size:
@@ -341,7 +341,7 @@ class _Labelled(NamedTuple):
 
 def _labels(scores: Any, target: Any) -> tuple[Any, int]:
     """Returns the labels as an array that fits the logits, and the axis of the classes."""
-    labels = _plain(target)
+    labels = array_of(target)
     check_devices("logits and labels", scores, labels)
     shape = scores.shape
     axis = min(1, len(shape) - 1)
@@ -356,7 +356,7 @@ def _labels(scores: Any, target: Any) -> tuple[Any, int]:
 
 
 def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
-    scores = _plain(x)
+    scores = array_of(x)
     labels, axis = _labels(scores, target)
     shape = scores.shape
     classes = shape[axis]
@@ -365,7 +365,7 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
     weights = None if counted is None else counted.astype(x.dtype)
     if weight is not None:
         each = _cast(weight, x)
-        check_devices("logits and weight", scores, _plain(each))
+        check_devices("logits and weight", scores, array_of(each))
         if each.shape != (classes,):
             raise ValueError(f"weight has shape {each.shape}, ({classes},) needed: one per class")
         weights = each[labels] if weights is None else each[labels] * weights
@@ -417,7 +417,7 @@ def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = N
     if reduction != "mean" or found.weights is None:
         return _reduced(losses, reduction)
     average = found.weights.mean() if found.weights.size else 0.0  # a sum could overflow float16
-    if not is_cupy(_plain(average)) and not average:
+    if not is_cupy(array_of(average)) and not average:
         raise ValueError("the mean of no losses is not defined; every label is ignored")
     return as_tensor(losses.mean() / average)
 
@@ -437,15 +437,11 @@ def _matching(target: Any, x: Any) -> Any:
 def _cast(value: Any, x: Any) -> Any:
     """Returns `value` in the dtype of `x`; a list becomes an array on the device of `x`."""
     if not isinstance(value, Tensor):
-        value = array_beside(value, _plain(x))
+        value = array_beside(value, array_of(x))
     numbers = is_floating(value.dtype) or value.dtype.kind in "iub"
     if value.dtype != x.dtype and is_floating(x.dtype) and numbers:
         value = value.astype(x.dtype)
     return value
-
-
-def _plain(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x
 
 
 def _reduced(losses: Any, reduction: str) -> Tensor:

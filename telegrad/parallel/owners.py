@@ -23,7 +23,7 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd import Gradient, Tensor, is_row_sparse
-from telegrad.autograd.seams import steady
+from telegrad.autograd.seams import array_of, steady
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     BlockingCallError,
@@ -249,7 +249,7 @@ class OwnerOptimizer:
                 continue
             for parameter, gradient in found.items():
                 if parameter in own:
-                    share = _scaled(_plain(gradient), weight)
+                    share = _scaled(array_of(gradient), weight)
                     known = parameter in total
                     total[parameter] = total[parameter] + share if known else share
         return total, over
@@ -273,11 +273,6 @@ def _parameters(rrefs: Iterable[RRef[Any]]) -> Iterable[Tensor]:
         if not isinstance(value, Tensor):
             raise TypeError(f"{rref!r} is of {type(value).__name__}, not of a parameter")
         yield value
-
-
-def _plain(gradient: Any) -> Any:
-    """Returns the array, or RowSparse, of a gradient that may be recorded."""
-    return gradient.data if isinstance(gradient, Tensor) else gradient
 
 
 def _scaled(gradient: Any, factor: float) -> Any:

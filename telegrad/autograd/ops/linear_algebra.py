@@ -34,7 +34,7 @@ from telegrad.arrays import namespace, sparse_product
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
 from telegrad.autograd.ops.elementwise import absolute, sign, where
 from telegrad.autograd.ops.shape import axes_of, concatenate, kept, reshape, swapaxes, to_winners
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import array_of
 from telegrad.errors import AutogradError
 
 __all__ = [
@@ -53,13 +53,9 @@ def adjoint(x: Any) -> Any:
     return np.conjugate(turned) if x.dtype.kind == "c" else turned
 
 
-def _array(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x
-
-
 def _rows_minus_columns(x: Any) -> Any:
     """Returns an array in the shape of a matrix whose item [i, j] is i - j."""
-    array = _array(x)
+    array = array_of(x)
     xp = namespace(array)
     rows, columns = array.shape[-2:]
     return xp.arange(rows)[:, None] - xp.arange(columns)
@@ -69,7 +65,7 @@ def diagonal(d: Any) -> Any:
     """Returns diagonal matrices."""
     square = d[..., None, :]
     n = d.shape[-1]
-    xp = namespace(_array(d))
+    xp = namespace(array_of(d))
     return where(xp.arange(n)[:, None] == xp.arange(n), square, 0.0)
 
 
@@ -84,7 +80,7 @@ def _skew(x: Any) -> Any:
 
 def _over(x: Any, divisor: Any) -> Any:
     """Returns `x / divisor`, but 0 where the divisor is 0."""
-    zero = _array(divisor) == 0
+    zero = array_of(divisor) == 0
     return where(zero, 0.0, x / where(zero, 1.0, divisor))
 
 
@@ -102,14 +98,14 @@ def _refuse_equal(name: str, values: Any, of_values: Any, *of_vectors: Any) -> N
     Raises:
         AutogradError: The loss depends on equal values or on their vectors.
     """
-    values = _array(values)
+    values = array_of(values)
     equal = (_differences(values) == 0).sum(axis=-1) > 1
     _refuse(name, "are equal", equal, of_values, of_vectors)
 
 
 def _refuse(name: str, what: str, found: Any, of_values: Any, of_vectors: tuple[Any, ...]) -> None:
-    given = [(_array(g) != 0).any(axis=-2) for g in of_vectors if g is not None]
-    given += [] if of_values is None else [_array(of_values) != 0]
+    given = [(array_of(g) != 0).any(axis=-2) for g in of_vectors if g is not None]
+    given += [] if of_values is None else [array_of(of_values) != 0]
     if any(bool((found & used).any()) for used in given):
         raise AutogradError(
             f"{name} has no gradient here: values {what}, so their vectors are not determined, but "
@@ -165,7 +161,7 @@ def _of_svd(g: Any, u: Any, s: Any, vh: Any) -> Any:
     if of_u is not None or of_v is not None:
         _refuse_equal("svd", s, g[1], of_u, of_v)
         if u.shape != v.shape or u.dtype.kind == "c":
-            _refuse("svd", "are 0", _array(s) == 0, g[1], (of_u, of_v))
+            _refuse("svd", "are 0", array_of(s) == 0, g[1], (of_u, of_v))
     row, column = s[..., None, :], s[..., :, None]
     inner = 0.0 if g[1] is None else diagonal(g[1])
     around: Any = 0.0
@@ -398,7 +394,7 @@ def _of_determinant(g: Any, y: Any, a: Any) -> Any:
 def _is_well_conditioned(a: Any, inverse: Any) -> bool:
     if not math.prod(a.shape):
         return True
-    a, inverse = (x.data if isinstance(x, Tensor) else x for x in (a, inverse))
+    a, inverse = array_of(a), array_of(inverse)
     xp = namespace(a)
     sizes = [xp.abs(x).max(axis=(-2, -1)) for x in (a, inverse)]
     return bool((sizes[0] * sizes[1] < _ILL).all())

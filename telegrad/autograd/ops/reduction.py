@@ -23,7 +23,7 @@ from telegrad.autograd.ops.shape import (
     swapaxes,
     to_winners,
 )
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Shape
 
 __all__ = [
@@ -140,7 +140,7 @@ def _turn_logarithm(g: Any, y: Any) -> Any:
 
 def _distance(a: Any, labels: Any) -> Any:
     """Returns softmax minus one-hot."""
-    return softmax(a) - kernels.one_hot(_plain(labels), classes=a.shape[-1], dtype=a.dtype)
+    return softmax(a) - kernels.one_hot(array_of(labels), classes=a.shape[-1], dtype=a.dtype)
 
 
 def _counted(g: Any, a: Any, labels: Any, factor: Any, ignored: int | None) -> Any:
@@ -149,13 +149,9 @@ def _counted(g: Any, a: Any, labels: Any, factor: Any, ignored: int | None) -> A
         g = g * factor
     if ignored is None:
         return g
-    labels = array_beside(_plain(labels), _plain(a))
+    labels = array_beside(array_of(labels), array_of(a))
     counted = (labels != ignored) & (labels >= 0) & (labels < a.shape[-1])
     return g * counted.astype(a.dtype)
-
-
-def _plain(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x
 
 
 _LOSS: Final = {"mean": False, "checked": False, "ignored": None}
@@ -172,7 +168,7 @@ mean_cross_entropy = primitive(
     "mean_cross_entropy", kernels.mean_cross_entropy, "a labels", arrays="found",
     outputs="y factor", options={"ignored": None},
     a=lambda g, a, labels, factor, ignored:
-        cross_entropy_gradient(g[0], a, labels, factor=_plain(factor), ignored=ignored))
+        cross_entropy_gradient(g[0], a, labels, factor=array_of(factor), ignored=ignored))
 cross_entropy_gradient: Operation = primitive(
     "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels", arrays="factor",
     options={"ignored": None},

@@ -22,7 +22,7 @@ from telegrad.autograd.graph.function import Function, FunctionContext
 from telegrad.autograd.ops.elementwise import relu, sigmoid
 from telegrad.autograd.ops.layers import dropout, recorded_gradients
 from telegrad.autograd.ops.shape import stack, swapaxes
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 
 __all__ = [
     "attention",
@@ -65,7 +65,7 @@ def attention(
     """
     q, k, v, bias = cast_as("attention", q, k, v, bias)
     how: Any = {"causal": causal, "seed": seed, "p": p}
-    if isinstance(bias, Tensor) or (p and not is_cupy(_plain(q))):
+    if isinstance(bias, Tensor) or (p and not is_cupy(array_of(q))):
         return attention_by_parts(q, k, v, bias, scale, **how)
     found = _Attention.apply(bias, (scale, weights, how), q, k, v)
     return found if weights else (found, None)
@@ -96,12 +96,12 @@ def attention_by_parts(
     The arguments are those of `attention`.
     """
     if causal:
-        later = kernels.causal_bias(_plain(q), q.shape[-2], k.shape[-2])
+        later = kernels.causal_bias(array_of(q), q.shape[-2], k.shape[-2])
         bias = later if bias is None else bias + later
     scores = (q * scale) @ swapaxes(k, axis1=-1, axis2=-2)
     if bias is not None:
         scores = scores + bias
-    plain = _plain(scores)
+    plain = array_of(scores)
     xp = namespace(plain)
     top = plain.max(axis=-1, keepdims=True)
     weights = np.exp(scores - xp.where(xp.isfinite(top), top, 0))
@@ -146,10 +146,6 @@ class _Attention(Function):
         three = _three(inputs), bias, scale, _three(out)
         kernels.attention_backward(g, result, logarithms, *three, *gradients[1:], **how)
         return (None, None, *out)
-
-
-def _plain(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x
 
 
 def _gathered(inputs: Sequence[Any]) -> list[Any]:

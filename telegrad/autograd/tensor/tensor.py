@@ -57,6 +57,7 @@ __all__ = [
     "Gradients",
     "Tensor",
     "accumulate_grad",
+    "array_of",
     "attach",
     "change_rows",
     "edge_of",
@@ -374,6 +375,11 @@ class Tensor(
 
 
 # -- for the packages above: functions on a tensor that users do not call -----------------------
+
+
+def array_of(x: Any) -> Any:
+    """Returns the array of a Tensor, and anything else as it is."""
+    return x.data if isinstance(x, Tensor) else x
 
 
 def edge_of(tensor: Tensor) -> Edge | None:
