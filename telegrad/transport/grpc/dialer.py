@@ -323,8 +323,7 @@ class _DialledCarrier(Carrier):
             raise closed(self._endpoint)
         self._writing = True
         try:
-            with self._operations.one():
-                await self._stream.write(message)
+            await self._operations.run(self._stream.write(message))
         finally:
             self._writing = False
 
@@ -333,10 +332,9 @@ class _DialledCarrier(Carrier):
             raise closed(self._endpoint)
         self._reading = True
         try:
-            with self._operations.one():
-                message = await self._stream.read()
-                if self._closed.is_set():
-                    await self._drain()
+            message = await self._operations.run(self._stream.read())
+            if self._closed.is_set():
+                await self._operations.run(self._drain())
         finally:
             self._reading = False
         if not isinstance(message, bytes) or self._closed.is_set():  # EOF
@@ -354,12 +352,12 @@ class _DialledCarrier(Carrier):
         self._closed.set()
         self._writes.end()
         closing = self._cut_off() if self._writing or self._writes.under_way else None
-        with contextlib.suppress(CarrierClosedError), self._operations.one():
-            await self._stream.done_writing()
+        with contextlib.suppress(CarrierClosedError):
+            await self._operations.run(self._stream.done_writing())
         closing = closing or self._cut_off()
         if not self._reading:
-            with contextlib.suppress(CarrierClosedError), self._operations.one():
-                await self._drain()
+            with contextlib.suppress(CarrierClosedError):
+                await self._operations.run(self._drain())
         await closing
 
     def _cut_off(self) -> asyncio.Future[None]:

@@ -181,14 +181,12 @@ class _AcceptedCarrier(Carrier):
     async def send(self, message: bytes) -> None:
         if self._closed.is_set():
             raise closed(self._description)
-        with self._operations.one():
-            await self._context.write(message)
+        await self._operations.run(self._context.write(message))
 
     async def receive(self) -> bytes:
         if self._closed.is_set():
             raise closed(self._description)
-        with self._operations.one():
-            message = await self._context.read()
+        message = await self._operations.run(self._context.read())
         if not isinstance(message, bytes):  # EOF
             raise closed(self._description)
         return message

@@ -12,9 +12,8 @@ import asyncio
 import contextlib
 import threading
 from asyncio import Future
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager
-from typing import Any, final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, final
 
 import grpc.aio
 
@@ -26,6 +25,8 @@ __all__ = [
     "Writes",
     "keep_polling",
 ]
+
+T = TypeVar("T")
 
 
 # -- the reads and writes of one gRPC stream that are under way, and how they are given up -------
@@ -44,7 +45,7 @@ def keep_polling() -> None:
 
 @final
 class Operations:
-    """The operations of tasks on one stream; on the loop.
+    """The operations of tasks on one stream, one for each task at a time; on the loop.
 
     Args:
         description: The description of the stream, for errors.
@@ -52,62 +53,38 @@ class Operations:
 
     def __init__(self, description: str) -> None:
         self._description = description
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._given_up: dict[asyncio.Task[Any], bool] = {}
 
-    def one(self) -> AbstractContextManager[None]:
-        """Returns a block around one operation, for the task that awaits it.
+    async def run(self, operation: Awaitable[T]) -> T:
+        """Awaits one operation.
 
         Raises:
-            CarrierClosedError: The stream is over, or the operation was given up.
+            CarrierClosedError: The stream is over.
         """
         task = asyncio.current_task()
         assert task is not None
-        return _Operation(self, task)
+        self._given_up[task] = False
+        try:
+            return await operation
+        except STREAM_ERRORS as error:
+            raise closed(self._description, error) from error
+        except asyncio.CancelledError as error:
+            keep_polling()
+            if self._given_up[task]:
+                task.uncancel()
+            if task.cancelling():
+                raise
+            # A read that is under way when its channel closes ends like this, too.
+            raise closed(self._description) from error
+        finally:
+            del self._given_up[task]
 
     def abandon(self) -> None:
         """Gives up the operations under way: they raise CarrierClosedError."""
-        for task in self._tasks - self._abandoned:
-            self._abandoned.add(task)
-            task.cancel()
-
-    def begin(self, task: asyncio.Task[Any]) -> None:
-        """Records an operation."""
-        self._tasks.add(task)
-
-    def end(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
-        """Forgets an operation; raises the error that replaces its own, if there is another."""
-        abandoned = task in self._abandoned
-        self._tasks.discard(task)
-        self._abandoned.discard(task)
-        if error is None:
-            return
-        if isinstance(error, STREAM_ERRORS):
-            raise closed(self._description, error) from error
-        if isinstance(error, asyncio.CancelledError):
-            keep_polling()
-            if abandoned:
-                task.uncancel()
-            if not task.cancelling():
-                # A read that is under way when its channel closes ends like this, too.
-                raise closed(self._description) from error
-
-
-@final
-class _Operation(AbstractContextManager[None]):
-    """A class, not a generator: each message passes two, and those take three times as long."""
-
-    __slots__ = ("_operations", "_task")
-
-    def __init__(self, operations: Operations, task: asyncio.Task[Any]) -> None:
-        self._operations = operations
-        self._task = task
-
-    def __enter__(self) -> None:
-        self._operations.begin(self._task)
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._operations.end(self._task, error)
+        for task, given_up in self._given_up.items():
+            if not given_up:
+                self._given_up[task] = True
+                task.cancel()
 
 
 # ------------------------------------------------------------------------------------------------
