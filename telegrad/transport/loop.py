@@ -250,6 +250,10 @@ class LoopThread:
         else:
             self.call_soon(function, *args)
 
+    def run_beside(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Runs a function that may block in another thread; called on the loop."""
+        return self.loop.run_in_executor(None, function, *args)
+
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Runs a coroutine on the loop and blocks until it is done.
 

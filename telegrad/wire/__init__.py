@@ -53,7 +53,6 @@ from telegrad.wire.pieces import (
     Span,
     chunk_header,
     cut,
-    read_chunk,
     read_chunk_header,
 )
 from telegrad.wire.project import Project, is_foreign_name
@@ -137,7 +136,6 @@ __all__ = [
     "pack_lines",
     "place_by",
     "read_body",
-    "read_chunk",
     "read_chunk_header",
     "read_head",
     "rebuild",

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from enum import IntEnum
 from sys import getrefcount
-from typing import Any, Final, Literal, Protocol, final
+from typing import Any, Final, Literal, final
 
 import numpy as np
 
@@ -42,29 +42,37 @@ __all__ = [
 BIG_BYTES: Final = 2**18
 
 
-class Memory(Protocol):
-    """The memory that this process shares with another one."""
+class Memory:
+    """The memory that this process shares with another one; in this class itself there is none."""
+
+    __slots__ = ()
 
     def take(self, size: int) -> memoryview | None:
         """Returns shared memory of that size for one outgoing buffer; None if there is none.
 
         There is none for `LENT_BYTES` and less.
         """
+        return None
 
     def lends(self, memory: SharedMemory) -> bool:
         """Returns True if the peer can read arrays that were made in `memory` without a copy."""
+        return False
 
     def keep(self, array: np.ndarray[Any, Any]) -> Buffer | None:
         """Returns an array's bytes uncopied until `settle`; None if they must be copied now."""
+        return None
 
     def stage(self, envelope: Envelope) -> Envelope:
         """Returns an envelope whose big parts lie in shared memory, or have copies there."""
+        return envelope
 
     def answering(self) -> Memory:
         """Returns memory for outgoing values that are settled once nobody here needs the value."""
+        return self
 
     def settle(self, envelope: Envelope) -> None:
         """Replaces the bytes that were kept by bytes that nobody writes to any more."""
+        return
 
     def shadow(self, array: Any) -> memoryview | None:
         """Copies an array of CuPy's into memory of its GPU that both processes share.
@@ -72,38 +80,10 @@ class Memory(Protocol):
         Returns:
             The shadow to send in its place (see `Shadow`); None if they share no GPU memory.
         """
+        return None
 
 
-@final
-class _NoMemory:
-    """A Memory for processes that share none."""
-
-    __slots__ = ()
-
-    def take(self, size: int) -> None:
-        del size
-
-    def lends(self, memory: SharedMemory) -> bool:
-        del memory
-        return False
-
-    def keep(self, array: np.ndarray[Any, Any]) -> None:
-        del array
-
-    def stage(self, envelope: Envelope) -> Envelope:
-        return envelope
-
-    def answering(self) -> Memory:
-        return self
-
-    def settle(self, envelope: Envelope) -> None:
-        del envelope
-
-    def shadow(self, array: object) -> None:
-        del array
-
-
-NO_MEMORY: Final = _NoMemory()
+NO_MEMORY: Final = Memory()
 
 
 def bytes_of(

@@ -31,7 +31,6 @@ __all__ = [
     "Span",
     "chunk_header",
     "cut",
-    "read_chunk",
     "read_chunk_header",
 ]
 
@@ -120,17 +119,6 @@ def chunk_header(sequence: int, piece: Piece) -> bytes:
         piece: The piece that it carries.
     """
     return _HEADER.pack(sequence, piece.number, piece.part, piece.offset)
-
-
-def read_chunk(message: bytes) -> tuple[int, Piece]:
-    """Returns the sequence and the piece of a chunk; its data is a view, no byte is copied.
-
-    Raises:
-        DecodeError: The message is not a chunk.
-    """
-    sequence, span = read_chunk_header(message, len(message))
-    data = memoryview(message)[_HEADER.size :]
-    return sequence, Piece(span.number, span.part, span.offset, data)
 
 
 def read_chunk_header(header: Buffer, size: int) -> tuple[int, Span]:

@@ -34,12 +34,12 @@ from telegrad.wire import (
     decode,
     decode_exception,
     pack_frame,
-    read_chunk,
     read_head,
     rebuild,
     unpack_frame,
 )
 from tests.fuzz.parts import split
+from tests.wire.chunks import read_chunk
 
 __all__ = ["TARGETS", "Target"]
 

@@ -13,15 +13,11 @@ import pytest
 
 from telegrad.testing import leaks
 from telegrad.transport import shared_loop_thread
-from telegrad.transport.channels import bulk_thread as bulk_thread
-from telegrad.transport.channels import cargo as bulk_cargo
-from telegrad.transport.channels import lanes as bulk_lanes
-from telegrad.transport.channels import pace as bulk_pace
-from telegrad.transport.channels.bulk_thread import BulkThread
+from telegrad.transport.channels.lane import CarrierChunks
 from telegrad.transport.channels.lanes import LANES
 from telegrad.transport.session.carriers import FRUITLESS_CARRIERS, LEAST_PATIENCE
 from telegrad.types import WorkerInfo
-from telegrad.wire import BLOCK_BYTES, CHUNK_HEADER_BYTES, Envelope, copy_of
+from telegrad.wire import BLOCK_BYTES, CHUNK_HEADER_BYTES, Assembly, Envelope, copy_of
 from tests.repeated import TRANSPORTS
 from tests.transport.taps import Tap
 from tests.transport.workers import (
@@ -38,7 +34,7 @@ from tests.transport.workers import (
 )
 
 MIB = 2**20
-BULK = "telegrad-bulk"
+LANE = "telegrad-lane"
 
 
 @pytest.fixture(autouse=True)
@@ -366,19 +362,18 @@ def test_nothing_is_left_open(kind: str, held: bool) -> None:
 
 
 def test_no_array_byte_is_copied_on_the_loop(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every copy of a chunk, and of a big document, is made by a thread that has no other job."""
+    """A big document is put together, and a message to oneself copied, by other threads."""
     copies: list[tuple[str, str]] = []
-    monkeypatch.setattr(bulk_pace, "FIRST_BYTES", MIB)
 
     def noting(what: str, function: Callable[..., object]) -> Callable[..., object]:
         def noted(*args: object) -> object:
-            copies.append((what, threading.current_thread().name))
+            copies.append((what, threading.current_thread().name.partition("_")[0]))
             return function(*args)
 
         return noted
 
-    monkeypatch.setattr(bulk_lanes, "make_chunk", noting("make", bulk_thread.make_chunk))
-    monkeypatch.setattr(bulk_cargo, "copy_into", noting("copy", bulk_thread.copy_into))
+    monkeypatch.setattr(CarrierChunks, "send", noting("make", CarrierChunks.send))
+    monkeypatch.setattr("telegrad.wire.Assembly.join", noting("join", Assembly.join))
     monkeypatch.setattr("telegrad.transport.session.exchange.copy_of", noting("own", copy_of))
     alice, bob = floor.pair()
     bob.recorder.react = lambda peer, got: bob.exchange.post(
@@ -392,12 +387,15 @@ def test_no_array_byte_is_copied_on_the_loop(floor: Floor, monkeypatch: pytest.M
     echo, own = alice.recorder.wait_envelopes(2)
     assert bytes(echo.buffers[0]) == bytes(own.buffers[0]) == data
     assert bob.recorder.wait_envelopes(1)[0].document == data
-    assert sorted(copies) == [("copy", BULK)] * 9 + [("make", BULK)] * 9 + [("own", BULK)]
+    assert {thread for what, thread in copies if what != "own"} == {LANE}
+    assert [what for what, _ in copies].count("join") == 2
+    ((_, beside),) = [each for each in copies if each[0] == "own"]
+    assert not beside.startswith("telegrad-loop")
 
 
-def test_the_bulk_thread_starts_when_needed_and_ends_with_the_exchange() -> None:
+def test_the_threads_of_lanes_start_when_needed_and_end_with_the_exchange() -> None:
     def running() -> int:
-        return sum(thread.name == BULK for thread in threading.enumerate())
+        return sum(thread.name == LANE for thread in threading.enumerate())
 
     before = running()
     with floor_of("inproc") as floor:
@@ -407,29 +405,8 @@ def test_the_bulk_thread_starts_when_needed_and_ends_with_the_exchange() -> None
         assert running() == before
         alice.post(bob, 2, buffers=[bytes(MIB)])
         bob.recorder.wait_envelopes(2)
-        assert running() == before + 2
+        assert running() > before
     assert running() == before
-
-
-def test_the_bulk_thread_hands_back_results_and_errors() -> None:
-    loop, bulk = shared_loop_thread().acquire(), BulkThread()
-
-    async def use() -> None:
-        assert await bulk.run(divmod, 7, 2) == (3, 1)
-        with pytest.raises(ZeroDivisionError):
-            await bulk.run(divmod, 7, 0)
-        assert await bulk.run(len, "abc") == 3
-
-    async def use_closed() -> bool:
-        return bulk.run(len, "abc").cancelled()
-
-    try:
-        loop.run(use(), SECONDS)
-        bulk.close()
-        bulk.close()
-        assert loop.run(use_closed(), SECONDS)
-    finally:
-        loop.release()
 
 
 def test_what_cannot_be_put_together_for_lack_of_memory_loses_the_peer(
@@ -438,7 +415,7 @@ def test_what_cannot_be_put_together_for_lack_of_memory_loses_the_peer(
     def fail(*_: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(bulk_cargo, "copy_into", fail)
+    monkeypatch.setattr("telegrad.wire.Assembly.join", fail)
     alice, bob = floor.pair()
     alice.post(bob, 1, buffers=[bytes(MIB)])
     assert "could not be put together: MemoryError" in bob.recorder.wait_lost().reason

@@ -42,7 +42,6 @@ class End:
             clock=time.monotonic,
             counters=Counters(),
             loop=loop,
-            bulk=None,
             receiver=SimpleNamespace(
                 on_envelope=lambda _, envelope: self.got.append(envelope),
                 anywhere=(),

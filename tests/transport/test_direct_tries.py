@@ -32,15 +32,15 @@ class Clock:
 
 
 class Here:
-    """Runs at once what is for the bulk thread."""
+    """Runs at once what is for a thread beside the loop."""
 
-    def run(self, function: Callable[..., object], *args: object) -> None:
+    def run_beside(self, function: Callable[..., object], *args: object) -> None:
         function(*args)
 
 
 def tries_of(*peers: str) -> tuple[Clock, list[DirectTries]]:
     clock = Clock()
-    terms = SimpleNamespace(clock=clock, bulk=Here(), counters=Counters())
+    terms = SimpleNamespace(clock=clock, loop=Here(), counters=Counters())
     return clock, [DirectTries(peer, cast("Terms", terms)) for peer in peers]
 
 

@@ -24,9 +24,9 @@ from telegrad.wire import (
     Piece,
     chunk_header,
     pack_frame,
-    read_chunk,
     unpack_frame,
 )
+from tests.wire.chunks import read_chunk
 
 BIG = PIECE_BYTES + 70_000
 STRIDES = [PIECE_BYTES, 21 * BLOCK_BYTES, 4 * BLOCK_BYTES]

@@ -17,7 +17,6 @@ import pytest
 
 from telegrad.arrays import SharedMemory, shared_empty
 from telegrad.errors import DecodeError
-from telegrad.transport.channels import table
 from telegrad.transport.channels.ledger import Account, Bounds
 from telegrad.transport.channels.loans import MOST_SLABS, Loans
 from telegrad.transport.channels.shared_memory import MOST_HANDLES, SlabPool, SlabStream
@@ -55,9 +54,8 @@ def filled(worker: Worker, peer: Worker, size: int, value: int) -> memoryview:
 def account_of(worker: Worker, peer: Worker) -> Account[SharedMemory]:
     stream = worker.connection(peer.info).stream
     assert stream is not None
-    (channel,) = stream.lenders
-    assert isinstance(channel, SlabStream)
-    return channel._account
+    assert stream.slabs is not None
+    return stream.slabs._account
 
 
 def beat(worker: Worker, peer: Worker) -> None:
@@ -240,7 +238,7 @@ def pools(**options: Any) -> Iterator[None]:
     def make(clock: Callable[[], float], moved: Callable[[int], None]) -> SlabPool:
         return SlabPool(**{"clock": clock, "moved": moved, **options})
 
-    with mock.patch.object(table, "SlabPool", make):
+    with mock.patch("telegrad.transport.session.exchange.SlabPool", make):
         yield
 
 
@@ -618,7 +616,7 @@ def test_a_stream_without_slabs_takes_none(local: Floor) -> None:
         stream = worker.connection(peer.info).stream
         assert stream is not None
         if worker is bob:
-            stream.lenders = ()
+            stream.slabs = None
     alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     error = bob.recorder.wait_lost()
     assert "speaks of shared memory on a stream that has none" in str(error)

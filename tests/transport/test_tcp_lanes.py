@@ -12,7 +12,6 @@ import pytest
 
 from telegrad.testing import leaks
 from telegrad.transport import shared_loop_thread
-from telegrad.transport.channels import cargo as cargo_module
 from telegrad.transport.channels import lanes as bulk_lanes
 from telegrad.transport.channels import pace as bulk_pace
 from telegrad.transport.channels.lanes import LANES
@@ -286,8 +285,7 @@ def test_bytes_are_copied_by_the_system_alone(
 ) -> None:
     """Out of what was posted, into the array in which they end, and by OpenSSL under TLS."""
     monkeypatch.setattr(bulk_pace, "FIRST_BYTES", MIB)
-    monkeypatch.setattr(cargo_module, "copy_into", None)
-    monkeypatch.setattr(bulk_lanes, "make_chunk", None)
+    monkeypatch.setattr(bulk_lanes, "CarrierChunks", None)
     alice, bob = floor.pair()
     bob.recorder.react = lambda peer, got: bob.exchange.post(
         peer, Envelope("test.reply", got.call, reply=True, buffers=got.buffers)

@@ -25,11 +25,10 @@ from telegrad.transport import (
     TcpTransport,
     Tls,
 )
-from telegrad.transport.channels.base import Counters
-from telegrad.transport.channels.bulk_thread import BulkThread
+from telegrad.transport.channels.base import Counters, LaneThreads
 from telegrad.transport.channels.cargo import Cargo
+from telegrad.transport.channels.lane import Lane, SocketChunks
 from telegrad.transport.channels.pace import Pace
-from telegrad.transport.channels.socket_lane import SocketLane
 from telegrad.transport.security.handshake import (
     DialHandshake,
     Identity,
@@ -583,6 +582,7 @@ class Unloading:
     def __init__(self, envelope: Envelope, below: ByteSocket, wire: socket.socket) -> None:
         self.wire = wire
         carrier = SocketCarrier(below, "here", takes_over=True)
+        self._below = carrier.direct
         session = Session()
         session.connection_made(0)
         sender = Session()
@@ -594,18 +594,17 @@ class Unloading:
         self.got: list[Envelope] = []
         self.broke: list[Exception] = []
         self._ended = threading.Event()
-        self._bulk = BulkThread()
-        cargo = Cargo(session, threading.Lock(), self._bulk, self._take, self._fail)
-        self._lane = SocketLane(
+        self._threads = LaneThreads()
+        cargo = Cargo(session, threading.Lock(), self._take, self._fail)
+        self._lane = Lane(
             carrier,
-            carrier.direct,
+            SocketChunks(carrier.direct),
             cargo,
-            self._bulk,
             Counters(),
             pace=Pace(0.0),
             on_broken=self._end,
         )
-        self._lane.start()
+        self._lane.start(self._threads)
 
     def _take(self, complete: object) -> None:
         assert isinstance(complete, list)
@@ -631,7 +630,8 @@ class Unloading:
                 pass  # it has seen enough
             assert self._ended.wait(SECONDS)
         self._lane.let_go()
-        self._bulk.close()
+        self._below.end()
+        self._threads.close()
 
 
 def plain_lane(envelope: Envelope) -> Unloading:

@@ -26,11 +26,11 @@ from telegrad.wire import (
     inline_parts,
     measure,
     pack_frame,
-    read_chunk,
     unpack_frame,
 )
 from telegrad.wire.lending import pack_lending
 from tests.repeated import on_examples
+from tests.wire.chunks import read_chunk
 
 numbers = st.integers(1, 2**64 - 1)
 times = st.floats(0, 1e9)

@@ -32,12 +32,12 @@ from telegrad.wire import (
     encode,
     encode_exception,
     pack_frame,
-    read_chunk,
     rebuild,
     unpack_frame,
 )
 from telegrad.wire.document import MARKERS, Tag
 from tests.repeated import on_examples
+from tests.wire.chunks import read_chunk
 from tests.wire.samples import FUNCTIONS, Access, Color, OddError, Pair, Point, double
 
 SAMPLE = {

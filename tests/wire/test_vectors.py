@@ -14,9 +14,10 @@ import pytest
 from scripts import make_vectors
 from telegrad.errors import FunctionNotFoundError
 from telegrad.transport.security.handshake import Reason
-from telegrad.wire import decode, read_chunk, rebuild, unpack_frame
+from telegrad.wire import decode, rebuild, unpack_frame
 from telegrad.wire.document import Tag
 from tests.wire import independent, independent_frames, vector_cases, vector_streams
+from tests.wire.chunks import read_chunk
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 FUNCTIONS = {

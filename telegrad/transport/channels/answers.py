@@ -49,7 +49,7 @@ def octets_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 @final
-class Answering:
+class Answering(Memory):
     """Memory for one reply; for one thread.
 
     Args:
@@ -90,10 +90,6 @@ class Answering:
         texts = self._memory.stage(replace(envelope, buffers=()))
         return replace(envelope, number=0, staged=texts.staged)
 
-    def answering(self) -> Memory:
-        """Returns itself."""
-        return self
-
     def settle(self, envelope: Envelope) -> None:
         """Replaces each part that was kept by the bytes that go back, or by a copy."""
         if not self._kept:
@@ -118,39 +114,14 @@ class Answering:
 
 
 @final
-class _OwnMemory:
+class _OwnMemory(Memory):
     """The memory of this process alone, for what lanes carry: results that nobody has any more."""
 
     __slots__ = ()
 
-    def take(self, size: int) -> None:
-        """Returns None: a copy takes memory of its own."""
-        del size
-
-    def lends(self, memory: SharedMemory) -> bool:
-        """Returns False: the peer maps none of it."""
-        del memory
-        return False
-
-    def keep(self, array: np.ndarray[Any, Any]) -> None:
-        """Returns None: only results are kept uncopied."""
-        del array
-
-    def stage(self, envelope: Envelope) -> Envelope:
-        """Returns the envelope itself."""
-        return envelope
-
     def answering(self) -> Memory:
         """Returns memory for one reply, which keeps results until they are settled."""
         return Answering(self, self)
-
-    def settle(self, envelope: Envelope) -> None:
-        """Does nothing: nothing was kept."""
-        del envelope
-
-    def shadow(self, array: object) -> None:
-        """Returns None: the peer maps no memory of GPUs."""
-        del array
 
     def whole(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         """Returns the array that owns the memory of another one, if that takes all of it."""

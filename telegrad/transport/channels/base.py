@@ -1,38 +1,33 @@
-"""The interface of channels, which move big parts of envelopes beside the control stream.
+"""The parts that move big parts of envelopes beside the control streams, as one worker has them.
 
-    part of an envelope ──▶ in-line              parts of 64 KiB and less, in their frame
-                        ──▶ a channel that lends  the first of `Channels.kinds` that has the part
-                        ──▶ lanes                all other parts, in pieces of 1 MiB at most
+    part of an envelope ──▶ in-line        parts of 64 KiB and less, in their frame
+                        ──▶ shared memory  (`shared_memory`), where both ends map it
+                        ──▶ lanes          (`lanes`), all other parts, in pieces of 1 MiB at most
 
-A channel belongs to one control stream and ends with it. A kind of channel belongs to one worker:
-it opens a channel on each stream whose two ends can use it. A further kind is a file here and one
-entry in `Channels.kinds`; its news for the other end travels in frames, as `wire.Lending`.
+The memory and the lanes of a stream end with it. The news for the other end travels in frames: of
+memory as `wire.Lending`, of lanes as announcements and in heartbeats.
 """
 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
-from telegrad.transport.base import Carrier
-from telegrad.transport.channels.bulk_thread import BulkThread
 from telegrad.transport.loop import LoopThread
 from telegrad.wire import (
-    NO_MEMORY,
     PIECE_BYTES,
     Assembly,
     Envelope,
-    Frame,
-    Lent,
-    Memory,
     Piece,
     Span,
 )
 
-__all__ = ["Channel", "ChannelKind", "Counters", "Means", "Pieces"]
+__all__ = ["Counters", "LaneThreads", "Means", "Pieces"]
+
+LANE = "telegrad-lane"
+STOP_SECONDS = 5.0  # the longest wait of a close for the end of a chunk that is under way
 
 
 @dataclass(slots=True)
@@ -66,6 +61,42 @@ class Counters:
 
 
 @final
+class LaneThreads:
+    """The threads that move the chunks of one worker's lanes, so that the loop never does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the next two
+        self._running: set[threading.Thread] = set()
+        self._closed = False
+
+    def start(self, function: Callable[[], None]) -> None:
+        """Runs a function in a daemon thread of its own, unless this is closed.
+
+        The caller has to end the function before `close`.
+        """
+        thread = threading.Thread(target=self._run, args=(function,), name=LANE, daemon=True)
+        with self._lock:
+            if not self._closed:
+                self._running.add(thread)
+                thread.start()
+
+    def close(self) -> None:
+        """Waits for the threads, and starts no more. Idempotent."""
+        with self._lock:
+            running = list(self._running)
+            self._closed = True
+        for thread in running:
+            thread.join(STOP_SECONDS)
+
+    def _run(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        finally:
+            with self._lock:
+                self._running.discard(threading.current_thread())
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
     """The parts that the channels of one worker share.
@@ -74,93 +105,15 @@ class Means:
         loop: The loop thread that owns the sockets.
         spawn: Starts a task that the exchange awaits or cancels when it closes.
         clock: The clock of liveness and deadlines.
-        moved: Takes the number of bytes that a frame lends, in the thread that writes or reads the
-            frame.
-        bulk: The thread that copies array bytes.
+        threads: The threads of lanes.
         counters: The counts of the worker.
     """
 
     loop: LoopThread
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     clock: Callable[[], float]
-    moved: Callable[[int], None]
-    bulk: BulkThread = field(default_factory=BulkThread)
+    threads: LaneThreads = field(default_factory=LaneThreads)
     counters: Counters = field(default_factory=Counters)
-
-
-class Channel(ABC):
-    """A path for big parts between two workers, beside one control stream.
-
-    Any thread calls these methods. The methods that take a frame are called in the order of the
-    frames, by the thread that writes or reads them.
-
-    Attributes:
-        bytes_sent: The bytes of the parts that it lent.
-        bytes_received: The bytes of the parts that the peer lent.
-    """
-
-    bytes_sent = 0
-    bytes_received = 0
-
-    @property
-    def due(self) -> bool:
-        """True if the peer should hear news now, and not with the next frame."""
-        return False
-
-    def memory(self) -> Memory:
-        """Returns the memory in which values that go to the peer next may be put."""
-        return NO_MEMORY
-
-    def lend(self, envelope: Envelope) -> dict[int, Lent]:
-        """Lends the parts of an envelope that this channel has; returns their places by number."""
-        del envelope
-        return {}
-
-    def write(self, frame: Frame) -> None:
-        """Adds this channel's news to a frame that is sent next."""
-        del frame
-
-    def read(self, frame: Frame) -> None:
-        """Puts the parts that the peer has lent into the envelopes of a frame.
-
-        Raises:
-            DecodeError: The frame says something impossible.
-            CarrierClosedError: This process has no room for the parts.
-        """
-        del frame
-
-    def heard(self, frame: Frame) -> None:
-        """Hears of a frame that was taken: of its announcements and of its sign of life."""
-        del frame
-
-    def wake(self) -> None:
-        """Hears that there are pieces that no channel has lent."""
-        return
-
-    @abstractmethod
-    def close(self) -> None:
-        """Ends the channel with its stream: nothing is sent any more. Idempotent."""
-
-
-class ChannelKind(ABC):
-    """A kind of channel, for all streams of one worker."""
-
-    @abstractmethod
-    def open(self, carrier: Carrier, capabilities: Sequence[str]) -> Channel | None:
-        """Returns a channel for a stream; None if one of its ends cannot use this kind.
-
-        Args:
-            carrier: The carrier of the stream.
-            capabilities: The capabilities in the peer's hello.
-        """
-
-    def tick(self) -> None:
-        """Releases memory that was unused for a while; called on the loop several times a beat."""
-        return
-
-    def close(self) -> None:
-        """Releases all memory, once all streams have ended; not on the loop."""
-        return
 
 
 class Pieces(Protocol):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import final
 
 from telegrad.transport.channels.base import Pieces
-from telegrad.transport.channels.bulk_thread import BulkThread, copy_into
 from telegrad.wire import Assembly, Envelope, Piece, Span
 
 __all__ = ["Cargo"]
@@ -19,12 +17,10 @@ class Cargo:
     """The pieces of one session, under its lock. It outlives every lane.
 
     A piece that was claimed is placed, or given back, even if its lane has broken meanwhile.
-    `store` is for the loop; lanes with threads of their own claim, place and give back.
 
     Args:
         session: The session.
         session_lock: The lock that guards the session.
-        bulk: The thread that copies bytes.
         hand_over: Takes the envelopes that are complete.
         fail: Hears that an envelope could not be put together, for lack of memory.
     """
@@ -33,13 +29,11 @@ class Cargo:
         self,
         session: Pieces,
         session_lock: threading.Lock,
-        bulk: BulkThread,
         hand_over: Callable[[Sequence[Envelope]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._session = session
         self._session_lock = session_lock
-        self._bulk = bulk
         self._hand_over = hand_over
         self._fail = fail
 
@@ -58,23 +52,6 @@ class Cargo:
         """Returns True if the envelope of a piece is known."""
         with self._session_lock:
             return self._session.announced(number)
-
-    def store(self, piece: Piece) -> asyncio.Future[None] | None:
-        """Copies a piece of an announced envelope to its place, in the bulk thread.
-
-        Returns:
-            A future that is done when the piece is in its place; None if it is not wanted any more.
-
-        Raises:
-            DecodeError: The piece does not fit the announcement.
-        """
-        span = piece.span
-        place = self.claim(span)
-        if place is None:
-            return None
-        copied = self._bulk.run(copy_into, place, piece.data)
-        copied.add_done_callback(lambda done: self._placed(span, done))
-        return copied
 
     def claim(self, span: Span) -> memoryview | None:
         """Returns the place of a piece of an announced envelope; None if it is not wanted.
@@ -104,30 +81,7 @@ class Cargo:
             assembly.join()
         except MemoryError as error:
             self._fail(error)
-        else:
-            self._finish(number)
-
-    def _finish(self, number: int) -> None:
+            return
         with self._session_lock:
             complete = self._session.finish(number)
         self._hand_over(complete)
-
-    def _placed(self, span: Span, copied: asyncio.Future[None]) -> None:
-        if not self._is_done(copied):
-            return
-        with self._session_lock:
-            assembly = self._session.placed(span)
-        if assembly is not None:
-            joined = self._bulk.run(assembly.join)
-            joined.add_done_callback(lambda done: self._joined(span.number, done))
-
-    def _joined(self, number: int, joined: asyncio.Future[Envelope]) -> None:
-        if self._is_done(joined):
-            self._finish(number)
-
-    def _is_done(self, future: asyncio.Future[Any]) -> bool:
-        if future.cancelled():  # the exchange is closed
-            return False
-        if (error := future.exception()) is not None:
-            self._fail(error)
-        return error is None

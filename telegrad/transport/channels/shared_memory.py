@@ -29,7 +29,6 @@ from telegrad.arrays import SharedMemory, shared_below
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, Direct
 from telegrad.transport.channels.answers import Answering
-from telegrad.transport.channels.base import Channel, ChannelKind
 from telegrad.transport.channels.device_memory import DeviceSlabs, DeviceStream, Hold
 from telegrad.transport.channels.ledger import Account, Block, Bounds, Ledger
 from telegrad.transport.channels.loans import FIRST_HANDLE, Loans, Watch
@@ -165,7 +164,7 @@ def _place_of(buffer: memoryview) -> int:
 
 
 @final
-class SlabPool(ChannelKind):
+class SlabPool:
     """The slabs of one worker; any thread.
 
     Attributes:
@@ -354,7 +353,7 @@ class SlabPool(ChannelKind):
 
 
 @final
-class SlabStream(Channel):
+class SlabStream(Memory):
     """The memory that both ends of one stream share; any thread.
 
     Args:
@@ -385,10 +384,6 @@ class SlabStream(Channel):
             told, capabilities, partial(self._pool.take, self._account)
         )
 
-    def memory(self) -> Memory:
-        """Returns itself: values that go to the peer are put into memory that it shares."""
-        return self
-
     def lends(self, memory: SharedMemory) -> bool:
         """Returns True if arrays in some memory travel as they are."""
         return self._account.open
@@ -409,17 +404,9 @@ class SlabStream(Channel):
         """
         return None if self._gpus is None else self._gpus.shadow(array)
 
-    def keep(self, array: np.ndarray[Any, Any]) -> None:
-        """Keeps nothing: nobody settles values that are described for it."""
-        del array
-
     def answering(self) -> Memory:
         """Returns memory for a reply that is settled; see `Answering`."""
         return Answering(self, self._loans) if self._loans.any else self
-
-    def settle(self, envelope: Envelope) -> None:
-        """Does nothing: nothing was kept."""
-        del envelope
 
     def stage(self, envelope: Envelope) -> Envelope:
         """Copies big parts of an envelope that lie elsewhere to memory of the peer's.

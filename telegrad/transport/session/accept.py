@@ -237,8 +237,8 @@ class Door:
         resumes = carriers.came_up > 0
         preamble = handshake.welcome(carriers.detach(), resumes=resumes)
         lanes = carriers.lanes_of(Way(handshake.stream_id()))
-        lenders = self._terms.channels.open(carrier, handshake.capabilities)
-        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, lenders=lenders)
+        slabs = self._terms.slabs.open(carrier, handshake.capabilities)
+        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, slabs=slabs)
         carriers.adopt(stream, peer_received)
 
     def _record_refusal(

@@ -100,7 +100,7 @@ class DirectTries:
             self._broken, self._barred_until, self.kept = 0, now + BARRED_SECONDS, why
             words = "all goes to %s over gRPC for %.0f s: %s"
             # A log handler may block.
-            self._terms.bulk.run(logger.warning, words, self._peer, BARRED_SECONDS, why)
+            self._terms.loop.run_beside(logger.warning, words, self._peer, BARRED_SECONDS, why)
 
     def stays(self, where: str, why: str) -> None:
         """Hears that a stream stays on gRPC, as a socket cannot be had; says so once a peer."""
@@ -113,7 +113,7 @@ class DirectTries:
         level = logging.INFO if self._terms.counters.kept_on_grpc else logging.WARNING
         self._terms.counters.kept_on_grpc += 1
         words = "calls to %s stay on gRPC: %s (telegrad doctor tells it of each pair)"
-        self._terms.bulk.run(logger.log, level, words, self._peer, self.kept)
+        self._terms.loop.run_beside(logger.log, level, words, self._peer, self.kept)
 
 
 @final
@@ -189,7 +189,7 @@ class Carriers:
             way: The two ends of the lanes, and the endpoints to dial.
         """
         return Lanes(
-            self._terms.channels.means,
+            self._terms.means,
             self.peer.name,
             way,
             cargo=self.connection.cargo,
@@ -236,10 +236,9 @@ class Carriers:
     def set_aside(self) -> Callable[[bytes], None]:
         """Stops reading the carrier; returns a function that lets go of it; see `detach`."""
         if (stream := self.stream) is not None:
-            for channel in stream.lenders:
-                # The channels close first: parts that a reader holds now will come once more, as
-                # pieces, and their memory must be used for nothing else.
-                channel.close()
+            # This is the first: parts that a reader holds now will come once more, as pieces, and
+            # their memory must be used for nothing else.
+            stream.stop_lending()
         stream, pump = self.connection.closed(), self._pump
         if stream is None or pump is None:
             return lambda last: None
@@ -256,7 +255,7 @@ class Carriers:
             if judging:
                 lost = connection.pulse.tick(now, connection.session.acknowledged, chunks)
             if stream is not None:
-                stream.news_due |= any(channel.due for channel in stream.lenders)
+                stream.look_for_news()
         if lost:
             connection.lose(self._silence_words(now))
         elif judging and stream is not None:

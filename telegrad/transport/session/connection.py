@@ -103,9 +103,7 @@ class Connection:
         self.lock = threading.Lock()
         self.session = Session(terms.limits.received, terms.receiver.memory)
         self.pulse = Pulse(terms.lost_after)
-        self.cargo = Cargo(
-            self.session, self.lock, terms.bulk, self._take_from_lanes, self._cargo_lost
-        )
+        self.cargo = Cargo(self.session, self.lock, self._take_from_lanes, self._cargo_lost)
         self.stream: Stream | None = None
         self.waits = False
         self._no_pump = _NoPump(terms.loop, keeper)
@@ -252,20 +250,16 @@ class Connection:
                 if beat is not None:
                     pulse.heard(beat, self._terms.clock())
                 if frame.lending is not None:
-                    stream.news_due |= any(channel.due for channel in stream.lenders)
+                    stream.look_for_news()
                 due = session.pending or pulse.beat_due or stream.news_due
                 turn, pump = due and not self.waits and frame.goodbye is None, self._pump
                 self.waits |= turn
         except BaseException:
-            for (
-                channel
-            ) in stream.lenders:  # the frame's parts will come again, from the same memory
-                channel.close()
+            stream.stop_lending()  # the frame's parts will come again, from the same memory
             raise
         stream.frames_taken += 1
         if frame.awaited or beat is not None:
-            for channel in stream.channels:
-                channel.heard(frame)
+            stream.lanes.heard(frame)
         if complete:
             self._hand_over(complete)
         if frame.goodbye is not None:
@@ -284,9 +278,10 @@ class Connection:
                 self.waits = False
                 return None
             now = self._terms.clock()
-            frame = session.next_write(now=now, lend=stream.lend)
-            for channel in stream.lenders:
-                channel.write(frame)
+            slabs = stream.slabs
+            frame = session.next_write(now=now, lend=None if slabs is None else slabs.lend)
+            if slabs is not None:
+                slabs.write(frame)
             stream.news_due = False
             waiting = bool(session.cutting)
             if pulse.beat_due:

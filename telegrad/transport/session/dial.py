@@ -140,8 +140,8 @@ class Reach:
             if not carriers.wanted:
                 raise CarrierClosedError("the peer was faster")
             lanes = carriers.lanes_of(way_of(terms, answer))
-            lenders = terms.channels.open(carrier, answer.handshake.capabilities)
-            stream = Stream(carrier, answer.handshake.frames(), lanes, lenders=lenders)
+            slabs = terms.slabs.open(carrier, answer.handshake.capabilities)
+            stream = Stream(carrier, answer.handshake.frames(), lanes, slabs=slabs)
             carriers.adopt(stream, peer_received)
         except BaseException as error:
             terms.spawn(carrier.close())

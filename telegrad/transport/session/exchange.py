@@ -18,8 +18,7 @@ from telegrad.errors import (
 )
 from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
 from telegrad.transport.channels.base import Means
-from telegrad.transport.channels.bulk_thread import BulkThread
-from telegrad.transport.channels.table import Channels
+from telegrad.transport.channels.shared_memory import SlabPool
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, shared_loop_thread
@@ -219,12 +218,9 @@ class Loopback:
         receiver: The object to which envelopes are handed over.
     """
 
-    def __init__(
-        self, info: WorkerInfo, loop: LoopThread, bulk: BulkThread, receiver: Receiver
-    ) -> None:
+    def __init__(self, info: WorkerInfo, loop: LoopThread, receiver: Receiver) -> None:
         self._info = info
         self._loop = loop
-        self._bulk = bulk
         self._receiver = receiver
         self._queue_lock = threading.Lock()  # guards the next three
         self._queue: deque[Envelope] = deque()
@@ -234,11 +230,11 @@ class Loopback:
     def post(self, envelope: Envelope) -> None:
         """Copies an envelope, buffers too, and hands it over on the loop.
 
-        The calling thread makes the copy. If that is the loop, the bulk thread copies big envelopes
+        The calling thread makes the copy. If that is the loop, another thread copies big envelopes
         in its place.
         """
         if self._loop.is_loop_thread() and not all(inline_parts(envelope)):
-            copying = self._bulk.run(_copy, envelope)
+            copying = self._loop.run_beside(_copy, envelope)
             copying.add_done_callback(self._copied)
         else:
             self._put(_copy(envelope))
@@ -312,7 +308,7 @@ class Ticker:
         beat = terms.lost_after / BEATS_PER_BOUND
         self._next = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
         self._timer = loop.call_at(self._next, self.tick)
-        terms.channels.tick()
+        terms.slabs.tick()
         terms.reader.tick()
         clock = terms.clock()
         for carriers in self._peers.all():
@@ -396,7 +392,6 @@ class Exchange:
         loop = shared_loop_thread() if loop is None else loop
         self._tasks = Tasks()
         reader = SocketReader(loop, 0.0) if reader is None else reader
-        means = Means(loop=loop, spawn=self._tasks.spawn, clock=clock, moved=reader.moved)
         self._terms = Terms(
             credentials=credentials,
             transports=_by_scheme(transports),
@@ -407,7 +402,8 @@ class Exchange:
             spawn=self._tasks.spawn,
             audit=Audit(self.info.name),
             limits=limits,
-            channels=Channels(means),
+            means=Means(loop=loop, spawn=self._tasks.spawn, clock=clock),
+            slabs=SlabPool(clock, moved=reader.moved),
             reader=reader,
         )
         self._dialling = Dialling(self._terms)
@@ -421,7 +417,7 @@ class Exchange:
             dialling=self._dialling.shakes_hands,
             full=self._peers.is_full,
         )
-        self._loopback = Loopback(self.info, loop, self._terms.bulk, receiver)
+        self._loopback = Loopback(self.info, loop, receiver)
         self._state_lock = threading.Lock()  # guards the next two
         self._started = False
         self._closed = False
@@ -601,7 +597,8 @@ class Exchange:
         try:
             self._terms.loop.run(self._close(peers, timeout, reason))
         finally:
-            self._terms.channels.close()
+            self._terms.means.threads.close()
+            self._terms.slabs.close()
             self._terms.audit.close()
             self._terms.loop.release()
 
@@ -642,7 +639,7 @@ class Exchange:
     @property
     def land(self) -> Land:
         """Moves arrays that came to their device; as `wire.land`, for GPUs that peers share."""
-        return self._terms.channels.land
+        return self._terms.slabs.devices.land
 
     # On the loop.
 
@@ -709,7 +706,9 @@ class Exchange:
             told = f"it left before it had sent everything; that took longer than {timeout:.3g} s"
             carriers.leave(f"{told} ({reason})", now=True)
             # A log handler may block, and this is the loop.
-            self._terms.bulk.run(logger.warning, words, self.info.name, carriers.peer.name, timeout)
+            loop.run_in_executor(
+                None, logger.warning, words, self.info.name, carriers.peer.name, timeout
+            )
         await _all_ended(late, LAST_WORD_SECONDS)
         for carriers in peers:
             carriers.end()

@@ -8,13 +8,14 @@ from typing import Final, final
 
 from telegrad.errors import DecodeError, UnreachableWorkerError, WorkerLostError
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.channels.base import Channel
+from telegrad.transport.channels.answers import OWN_MEMORY
 from telegrad.transport.channels.lanes import Lanes
+from telegrad.transport.channels.shared_memory import SlabStream
 from telegrad.transport.security.audit import PEER_CUT_OFF, Audit
 from telegrad.transport.security.tags import BadTagError, Frames
 from telegrad.transport.session.terms import Moved
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, Frame, Lent, Memory
+from telegrad.wire import Frame, Memory
 
 __all__ = [
     "Loss",
@@ -27,19 +28,18 @@ __all__ = [
 
 @final
 class Stream:
-    """A carrier that has proved itself, with the tags of its frames, and the channels beside it.
+    """A carrier that has proved itself, the tags of its frames, its lanes and its shared memory.
 
     They are one: when any of them breaks, all are let go.
 
     Args:
         carrier: Moves the bytes.
         frames: Seals and opens the frames.
-        lanes: The channel for parts that no other channel lends.
+        lanes: The lanes for big parts that do not lie in shared memory.
         preamble: The bytes to send before the first frame: a listener's welcome.
-        lenders: The channels that lend parts, in the order in which they are asked.
+        slabs: The memory that both ends share; None where they share none.
 
     Attributes:
-        channels: The lenders and the lanes.
         memory: The memory in which values that go to the peer next may be put.
         messages_taken: Messages that came; this and the next two are written by the reading thread.
         bytes_taken: The bytes of those messages.
@@ -47,8 +47,8 @@ class Stream:
         messages_sent: Messages that were sealed; this and the next are written by the thread that
             has the writer's turn.
         bytes_sent: The bytes of those messages.
-        news_due: True if a channel has news that the peer should hear now; guarded by the
-            connection's lock.
+        news_due: True if there is news of shared memory that the peer should hear now; guarded by
+            the connection's lock.
     """
 
     def __init__(
@@ -58,15 +58,14 @@ class Stream:
         lanes: Lanes,
         *,
         preamble: bytes = b"",
-        lenders: tuple[Channel, ...] = (),
+        slabs: SlabStream | None = None,
     ) -> None:
         self.carrier = carrier
         self.frames = frames
         self.lanes = lanes
         self.preamble = preamble
-        self.lenders = lenders
-        self.channels: tuple[Channel, ...] = (*lenders, lanes)
-        self.memory: Memory = self.channels[0].memory()
+        self.slabs = slabs
+        self.memory: Memory = OWN_MEMORY if slabs is None else slabs
         self.messages_taken = self.bytes_taken = self.frames_taken = 0
         self.messages_sent = self.bytes_sent = 0
         self.news_due = False
@@ -76,33 +75,36 @@ class Stream:
         """True if this side dialled it."""
         return self.lanes.dialled
 
-    def lend(self, envelope: Envelope) -> dict[int, Lent]:
-        """Lends the parts of an envelope, each by the first channel that has it."""
-        lent: dict[int, Lent] = {}
-        for channel in self.lenders:
-            lent = channel.lend(envelope) | lent
-        return lent
-
     def take_lent(self, frame: Frame) -> None:
         """Puts the parts that the peer has lent into the envelopes of a frame.
 
         Raises:
-            DecodeError: No channel of this stream lends, or the frame says something impossible.
+            DecodeError: The two ends share no memory, or the frame says something impossible.
             CarrierClosedError: This process has no room for the parts.
         """
-        if not self.lenders:
+        if self.slabs is None:
             raise DecodeError("a frame speaks of shared memory on a stream that has none")
-        for channel in self.lenders:
-            channel.read(frame)
+        self.slabs.read(frame)
+
+    def look_for_news(self) -> None:
+        """Notes if the peer should hear news of shared memory now. The caller holds the lock."""
+        if self.slabs is not None and self.slabs.due:
+            self.news_due = True
+
+    def stop_lending(self) -> None:
+        """Lets go of the shared memory. Idempotent."""
+        if self.slabs is not None:
+            self.slabs.close()
 
     def moved(self) -> Moved:
-        """Returns the totals of its frames, and of the parts that its channels lent."""
+        """Returns the totals of its frames, and of the parts that lay in shared memory."""
+        slabs = self.slabs
         return Moved(
             self.bytes_sent,
             self.bytes_taken,
             writes=self.messages_sent,
-            slab_bytes_sent=sum(each.bytes_sent for each in self.lenders),
-            slab_bytes_received=sum(each.bytes_received for each in self.lenders),
+            slab_bytes_sent=0 if slabs is None else slabs.bytes_sent,
+            slab_bytes_received=0 if slabs is None else slabs.bytes_received,
         )
 
     def record_cut_off(self, audit: Audit, peer: WorkerInfo, error: Exception) -> None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from telegrad.transport.base import Receiver, Transport
-from telegrad.transport.channels.base import Counters
-from telegrad.transport.channels.bulk_thread import BulkThread
-from telegrad.transport.channels.table import Channels
+from telegrad.transport.channels.base import Counters, Means
+from telegrad.transport.channels.shared_memory import SlabPool
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.limits import HANDSHAKE_SECONDS, ConnectionLimits
 from telegrad.transport.loop import LoopThread
@@ -56,7 +55,8 @@ class Terms:
         spawn: Starts a task that the exchange awaits or cancels when it closes.
         audit: The log of workers that were admitted or refused.
         limits: The limits on what others may use.
-        channels: The channels that move big parts beside the control streams.
+        means: The parts that the lanes share.
+        slabs: The memory that workers of one host share.
         reader: Reads the sockets that bypass gRPC.
     """
 
@@ -69,18 +69,14 @@ class Terms:
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     audit: Audit = field(default_factory=Audit)
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    channels: Channels
+    means: Means
+    slabs: SlabPool
     reader: SocketReader
-
-    @property
-    def bulk(self) -> BulkThread:
-        """The thread that copies array bytes."""
-        return self.channels.means.bulk
 
     @property
     def counters(self) -> Counters:
         """The counts of all connections together."""
-        return self.channels.means.counters
+        return self.means.counters
 
 
 # -- counters of an exchange ---------------------------------------------------------------------
