@@ -7,27 +7,8 @@ from collections.abc import Sequence
 from typing import final
 
 from telegrad.errors import DecodeError, RendezvousError, RendezvousTimeoutError
-from telegrad.rendezvous.control import (
-    ANSWER_TIMEOUT,
-    CLOSE_TIMEOUT,
-    STORE_ADD,
-    STORE_APPEND,
-    STORE_CHECK,
-    STORE_COMPARE_SET,
-    STORE_DELETE,
-    STORE_FORGET,
-    STORE_GET,
-    STORE_LIST_KEYS,
-    STORE_MULTI_GET,
-    STORE_MULTI_SET,
-    STORE_NUM_KEYS,
-    STORE_QUEUE_LEN,
-    STORE_QUEUE_POP,
-    STORE_QUEUE_PUSH,
-    STORE_SET,
-    STORE_WAIT,
-    ControlLine,
-)
+from telegrad.rendezvous import control as messages
+from telegrad.rendezvous.control import ANSWER_TIMEOUT, CLOSE_TIMEOUT, ControlLine
 from telegrad.rendezvous.coordinator import Coordinator
 from telegrad.rendezvous.listening import choose_place
 from telegrad.rendezvous.store import (
@@ -205,22 +186,22 @@ class TCPStore(Store):
 
     def set(self, key: str, value: bytes) -> None:
         """Writes a value; see `Store.set`."""
-        self._ask(STORE_SET, {"key": check_key(key), "value": check_value(value)})
+        self._ask(messages.STORE_SET, {"key": check_key(key), "value": check_value(value)})
 
     def get(self, key: str, timeout: float = STORE_TIMEOUT) -> bytes:
         """Waits for a value; see `Store.get`."""
         wanted = check_key(key)
-        return _as_bytes(self._await(STORE_GET, {"key": wanted}, [wanted], timeout))
+        return _as_bytes(self._await(messages.STORE_GET, {"key": wanted}, [wanted], timeout))
 
     def add(self, key: str, amount: int) -> int:
         """Adds to a counter; see `Store.add`."""
         return _as_int(
-            self._ask(STORE_ADD, {"key": check_key(key), "amount": check_amount(amount)})
+            self._ask(messages.STORE_ADD, {"key": check_key(key), "amount": check_amount(amount)})
         )
 
     def append(self, key: str, value: bytes) -> None:
         """Writes behind a value; see `Store.append`."""
-        self._ask(STORE_APPEND, {"key": check_key(key), "value": check_value(value)})
+        self._ask(messages.STORE_APPEND, {"key": check_key(key), "value": check_value(value)})
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Writes if the value is the expected one; see `Store.compare_set`."""
@@ -229,53 +210,57 @@ class TCPStore(Store):
             "expected": check_value(expected),
             "desired": check_value(desired),
         }
-        return _as_bytes(self._ask(STORE_COMPARE_SET, body))
+        return _as_bytes(self._ask(messages.STORE_COMPARE_SET, body))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
         """Writes several values at once; see `Store.multi_set`."""
         entries = check_entries(keys, values)
-        self._ask(STORE_MULTI_SET, {"keys": list(entries), "values": list(entries.values())})
+        self._ask(
+            messages.STORE_MULTI_SET, {"keys": list(entries), "values": list(entries.values())}
+        )
 
     def multi_get(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> list[bytes]:
         """Waits for several values; see `Store.multi_get`."""
         wanted = check_keys(keys)
-        answer = self._await(STORE_MULTI_GET, {"keys": wanted}, wanted, timeout)
+        answer = self._await(messages.STORE_MULTI_GET, {"keys": wanted}, wanted, timeout)
         return [_as_bytes(value) for value in _as_list(answer)]
 
     def check(self, keys: Sequence[str]) -> bool:
         """Tells if keys are set; see `Store.check`."""
-        return bool(self._ask(STORE_CHECK, {"keys": check_keys(keys)}))
+        return bool(self._ask(messages.STORE_CHECK, {"keys": check_keys(keys)}))
 
     def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
         """Waits for keys; see `Store.wait`."""
         wanted = check_keys(keys)
-        self._await(STORE_WAIT, {"keys": wanted}, wanted, timeout)
+        self._await(messages.STORE_WAIT, {"keys": wanted}, wanted, timeout)
 
     def delete_key(self, key: str) -> bool:
         """Removes a key; see `Store.delete_key`."""
-        return bool(self._ask(STORE_DELETE, {"key": check_key(key)}))
+        return bool(self._ask(messages.STORE_DELETE, {"key": check_key(key)}))
 
     def num_keys(self, prefix: str = "") -> int:
         """Counts the keys; see `Store.num_keys`."""
-        return _as_int(self._ask(STORE_NUM_KEYS, {"prefix": check_prefix(prefix)}))
+        return _as_int(self._ask(messages.STORE_NUM_KEYS, {"prefix": check_prefix(prefix)}))
 
     def list_keys(self, prefix: str = "") -> list[str]:
         """Lists the keys; see `Store.list_keys`."""
-        answer = self._ask(STORE_LIST_KEYS, {"prefix": check_prefix(prefix)})
+        answer = self._ask(messages.STORE_LIST_KEYS, {"prefix": check_prefix(prefix)})
         return [str(key) for key in _as_list(answer)]
 
     def queue_push(self, key: str, value: bytes) -> None:
         """Puts a value at the end of a queue; see `Store.queue_push`."""
-        self._ask(STORE_QUEUE_PUSH, {"key": check_key(key), "value": check_value(value)})
+        self._ask(messages.STORE_QUEUE_PUSH, {"key": check_key(key), "value": check_value(value)})
 
     def queue_pop(self, key: str, block: bool = True, timeout: float = STORE_TIMEOUT) -> bytes:
         """Takes the first value of a queue; see `Store.queue_pop`."""
         body = {"key": check_key(key), "block": block}
         if not block:
-            return _as_bytes(self._ask(STORE_QUEUE_POP, body))
+            return _as_bytes(self._ask(messages.STORE_QUEUE_POP, body))
         try:
             return _as_bytes(
-                self._line.take(STORE_QUEUE_POP, body, timeout=timeout, forget=STORE_FORGET)
+                self._line.take(
+                    messages.STORE_QUEUE_POP, body, timeout=timeout, forget=messages.STORE_FORGET
+                )
             )
         except RendezvousError:
             raise
@@ -284,11 +269,11 @@ class TCPStore(Store):
 
     def queue_len(self, key: str) -> int:
         """Counts the values of a queue; see `Store.queue_len`."""
-        return _as_int(self._ask(STORE_QUEUE_LEN, {"key": check_key(key)}))
+        return _as_int(self._ask(messages.STORE_QUEUE_LEN, {"key": check_key(key)}))
 
     def clone(self) -> TCPStore:
         """Opens a connection of its own to the same store; see `Store.clone`."""
-        self._ask(STORE_CHECK, {"keys": []})  # raises if this store is closed
+        self._ask(messages.STORE_CHECK, {"keys": []})  # raises if this store is closed
         line = self._line.another()
         try:
             line.connect(self._line.endpoint, ANSWER_TIMEOUT)
@@ -310,7 +295,7 @@ class TCPStore(Store):
         """Posts a request that is answered once keys are set."""
         check_timeout(timeout)
         try:
-            return self._line.ask(kind, body, timeout=timeout, forget=STORE_FORGET)
+            return self._line.ask(kind, body, timeout=timeout, forget=messages.STORE_FORGET)
         except RendezvousError:
             raise
         except TimeoutError:

@@ -19,6 +19,7 @@ from telegrad.transport import (
     find_local,
     self_signed_tls,
 )
+from telegrad.transport.sockets import socket_listener
 from telegrad.transport.sockets import unix as module
 from telegrad.transport.sockets.message_socket import DirectSocket
 from tests.transport.socket_pairs import unix_pair
@@ -299,7 +300,7 @@ def test_a_listener_goes_on_when_it_could_not_take_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = LocalTransport(f"unix://{tmp_path}")
-    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(socket_listener, "PAUSE_SECONDS", 0.0)
 
     tries: list[socket.socket] = []
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, final
@@ -235,7 +234,7 @@ async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> l
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await loop.run_in_executor(None, look_up)  # not uvloop's own threads: see _connect
+    found = await loop.run_in_executor(None, look_up)
     if all(is_loopback(str(where[0])) for *_, where in found):
         return [each for each in found if each[0] == socket.AF_INET][:1] or found[:1]
     return found
@@ -248,7 +247,7 @@ async def _connected(addresses: list[Any]) -> socket.socket:
         connecting = socket.socket(family, kind, protocol)
         try:
             connecting.setblocking(False)
-            await _connect(connecting, address)
+            await asyncio.get_running_loop().sock_connect(connecting, address)
         except OSError as error:
             connecting.close()
             first = first or error
@@ -258,26 +257,6 @@ async def _connected(addresses: list[Any]) -> socket.socket:
         else:
             return connecting
     raise first or OSError("the name has no address")
-
-
-async def _connect(connecting: socket.socket, address: Any) -> None:
-    """Connects as the loop's `sock_connect` does, which with uvloop starts libuv's threads.
-
-    A process that was forked while those ran dies when it exits: libuv joins them there.
-    """
-    try:
-        connecting.connect(address)
-    except (BlockingIOError, InterruptedError):
-        loop = asyncio.get_running_loop()
-        writable = asyncio.Event()
-        loop.add_writer(connecting, writable.set)
-        try:
-            await writable.wait()
-        finally:
-            loop.remove_writer(connecting)
-        error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
-            raise OSError(error, os.strerror(error)) from None
 
 
 @final

@@ -106,15 +106,8 @@ class Moved:
 
     def __add__(self, other: Moved) -> Moved:
         """Returns the sum of both totals."""
-        return Moved(
-            self.bytes_sent + other.bytes_sent,
-            self.bytes_received + other.bytes_received,
-            self.envelopes_sent + other.envelopes_sent,
-            self.envelopes_received + other.envelopes_received,
-            self.writes + other.writes,
-            self.slab_bytes_sent + other.slab_bytes_sent,
-            self.slab_bytes_received + other.slab_bytes_received,
-        )
+        names = Moved.__dataclass_fields__
+        return Moved(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.grpc.dialer import connect
@@ -31,6 +33,7 @@ from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls, trusting_context
 from telegrad.transport.sockets.message_socket import ByteSocket
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
+from telegrad.transport.sockets.socket_listener import BACKLOG, SocketListener
 from telegrad.transport.sockets.tls_socket import TlsSocket
 
 __all__ = ["TCP_SCHEME", "TCP_TLS_SCHEME", "TcpTransport", "direct_endpoint"]
@@ -43,12 +46,10 @@ TCP_SCHEME: Final = "tcp"
 TCP_TLS_SCHEME: Final = "tcps"
 PORT_TOLD: Final = "direct-port="
 HIGHEST_PORT: Final = 65535
-BACKLOG = 128  # connections that wait in the kernel until the loop takes them
 # Of Linux since 6.15; `socket` has no name for it. A cut that heals is noticed in this time, not
 # after 12 s: the time to the next try doubles while a link is down.
 TCP_RTO_MAX_MS: Final = 44
 LONGEST_RETRY_MS: Final = 1000
-PAUSE_SECONDS = 0.1  # before the next connection is taken, after one could not be
 
 
 def direct_endpoint(endpoint: str, capabilities: Iterable[str], *, encrypted: bool) -> str:
@@ -134,7 +135,7 @@ class TcpTransport(Transport):
                 failure = error
                 continue
             self._told = (f"{PORT_TOLD}{opened.getsockname()[1]}",)
-            return _TcpListener(opened, accept, tls)
+            return SocketListener(opened, "", accept, functools.partial(_accepted, tls))
         tried = (
             f"{self._ports[0]}"
             if len(self._ports) == 1
@@ -143,7 +144,7 @@ class TcpTransport(Transport):
         words = (
             "no direct port: cannot listen on port %s of %s (%s); calls to this worker go over gRPC"
         )
-        said = None if failure is None else failure.strerror
+        said = None if failure is None or failure.errno is None else os.strerror(failure.errno)
         asyncio.get_running_loop().run_in_executor(None, logger.warning, words, tried, bind, said)
         return _Nowhere()
 
@@ -173,6 +174,16 @@ class TcpTransport(Transport):
         return connected
 
 
+def _accepted(tls: Tls | None, connected: socket.socket, address: Any) -> Carrier:
+    """Returns the carrier of a connection that was accepted."""
+    _tune(connected)
+    where = join_address(*address[:2])
+    if tls is None:
+        return SocketCarrier(connected, f"{TCP_SCHEME} {where}", takes_over=True)
+    secured = TlsSocket(connected, tls.listening, shown=tls.binding)
+    return SocketCarrier(secured, f"{TCP_TLS_SCHEME} {where}", takes_over=True)
+
+
 def _tune(connected: socket.socket) -> None:
     """Makes a socket send at once, and try again soon while a link is down."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -182,18 +193,9 @@ def _tune(connected: socket.socket) -> None:
 
 def _open(bind: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    opened = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.setblocking(False)
-        if bind == "::":
-            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        opened.bind((bind, port))
-        opened.listen(BACKLOG)
-    except OSError:
-        opened.close()
-        raise
-    return opened
+    return socket.create_server(
+        (bind, port), family=family, backlog=BACKLOG, dualstack_ipv6=bind == "::"
+    )
 
 
 @final
@@ -206,58 +208,3 @@ class _Nowhere(Listener):
 
     async def close(self) -> None:
         pass
-
-
-@final
-class _TcpListener(Listener):
-    """An open port; its loop calls it when a connection arrives."""
-
-    def __init__(self, opened: socket.socket, accept: Accept, tls: Tls | None) -> None:
-        self._socket = opened
-        self._accept = accept
-        self._tls = tls
-        self._accepting: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.get_running_loop()
-        self._watch()
-
-    @property
-    def endpoint(self) -> str:
-        """The empty string: a dialler is told the port in a hello."""
-        return ""
-
-    async def close(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
-
-    def _watch(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.add_reader(self._socket.fileno(), self._take)
-
-    def _take(self) -> None:
-        try:
-            connected, address = self._socket.accept()
-        except OSError as error:  # gone again, or too many open files: that would happen again
-            logger.debug("a direct connection was not taken: %s", error)
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.call_later(PAUSE_SECONDS, self._watch)
-            return
-        try:
-            carrier = self._carrier(connected, join_address(*address[:2]))
-        except OSError:  # the peer has gone again
-            connected.close()
-            return
-        task = self._loop.create_task(self._run(carrier))
-        self._accepting.add(task)
-        task.add_done_callback(self._accepting.discard)
-
-    def _carrier(self, connected: socket.socket, address: str) -> Carrier:
-        connected.setblocking(False)
-        _tune(connected)
-        if (tls := self._tls) is None:
-            return SocketCarrier(connected, f"{TCP_SCHEME} {address}", takes_over=True)
-        secured = TlsSocket(connected, tls.listening, shown=tls.binding)
-        return SocketCarrier(secured, f"{TCP_TLS_SCHEME} {address}", takes_over=True)
-
-    async def _run(self, carrier: Carrier) -> None:
-        await self._accept(carrier)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -30,6 +31,7 @@ from telegrad.transport.security.tags import UNTAGGED
 from telegrad.transport.security.tls import Tls
 from telegrad.transport.sockets.message_socket import can_read_directly
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
+from telegrad.transport.sockets.socket_listener import BACKLOG, SocketListener
 
 __all__ = [
     "LOCAL_SCHEME",
@@ -222,7 +224,6 @@ def _longest_path(parent: str) -> int:
 logger = logging.getLogger(__name__)
 
 LOCAL_SCHEME = "local"
-BACKLOG = 128  # connections that wait in the kernel until the loop takes them
 OVERFLOW_UID = 65534  # the kernel's id for users that this namespace does not know
 CREDENTIALS = struct.Struct("3i")  # the layout of SO_PEERCRED: process, user, group
 # Bytes that a socket takes before its reader does, at most net.core.wmem_max; they cost memory only
@@ -232,7 +233,6 @@ CREDENTIALS = struct.Struct("3i")  # the layout of SO_PEERCRED: process, user, g
 SEND_BYTES = 2**20
 # A listener whose queue is full refuses for the moment; it takes within a turn of its loop.
 RETRY_SECONDS = 0.005
-PAUSE_SECONDS = 0.1  # before the next connection is taken, after one could not be
 
 
 def find_local(
@@ -324,7 +324,26 @@ class LocalTransport(Transport):
         """
         loop = asyncio.get_running_loop()
         path = await loop.run_in_executor(None, make_path, self._parent)
-        return _LocalListener(path, self._prefix + path.lstrip("/"), accept, self._told)
+        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            opened.bind(path)
+            opened.listen(BACKLOG)
+            carry = functools.partial(self._accepted, path)
+            endpoint = self._prefix + path.lstrip("/")
+            return SocketListener(opened, endpoint, accept, carry, lambda: remove_beside(path))
+        except BaseException:
+            opened.close()
+            remove(path)
+            raise
+
+    def _accepted(self, path: str, connected: socket.socket, _: object) -> Carrier:
+        """Returns the carrier of a connection that was accepted."""
+        if not _is_own(connected):
+            logger.warning("another user dialled %s", path)
+            raise PermissionError(f"another user dialled {path}")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        described = f"{LOCAL_SCHEME} {path}"
+        return SocketCarrier(connected, described, told=self._told, trusted=True)
 
     async def dial(self, endpoint: str) -> Carrier:
         """Connects to a socket of this host.
@@ -386,70 +405,3 @@ def _is_own(connected: socket.socket) -> bool:
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     _, user, _ = CREDENTIALS.unpack(told)
     return bool(user == os.geteuid() and user != OVERFLOW_UID)
-
-
-@final
-class _LocalListener(Listener):
-    """An open socket; its loop calls it when a connection arrives."""
-
-    def __init__(
-        self,
-        path: str,
-        endpoint: str,
-        accept: Callable[[Carrier], Awaitable[None]],
-        told: tuple[str, ...],
-    ) -> None:
-        self._path = path
-        self._told = told
-        self._endpoint = endpoint
-        self._accept = accept
-        self._accepting: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.get_running_loop()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.setblocking(False)
-            self._socket.bind(path)
-            self._socket.listen(BACKLOG)
-            self._watch()
-        except BaseException:
-            self._socket.close()
-            remove(path)
-            raise
-
-    @property
-    def endpoint(self) -> str:
-        return self._endpoint
-
-    async def close(self) -> None:
-        if self._socket.fileno() < 0:
-            return
-        self._loop.remove_reader(self._socket.fileno())
-        self._socket.close()
-        await remove_beside(self._path)
-
-    def _watch(self) -> None:
-        if self._socket.fileno() >= 0:
-            self._loop.add_reader(self._socket.fileno(), self._take)
-
-    def _take(self) -> None:
-        try:
-            connected, _ = self._socket.accept()
-        except OSError as error:  # gone again, or too many open files: that would happen again
-            logger.debug("a local connection was not taken: %s", error)
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.call_later(PAUSE_SECONDS, self._watch)
-            return
-        if not _is_own(connected):
-            logger.warning("another user dialled %s", self._path)
-            connected.close()
-            return
-        connected.setblocking(False)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
-        described = f"{LOCAL_SCHEME} {self._path}"
-        carrier = SocketCarrier(connected, described, told=self._told, trusted=True)
-        task = self._loop.create_task(self._run(carrier))
-        self._accepting.add(task)
-        task.add_done_callback(self._accepting.discard)
-
-    async def _run(self, carrier: Carrier) -> None:
-        await self._accept(carrier)
