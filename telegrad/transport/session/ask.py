@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from telegrad.transport.base import Carrier, Transport
+from telegrad.transport.base import Carrier
 from telegrad.transport.channels.lanes import Way
 from telegrad.transport.security.audit import DIAL_REFUSED
 from telegrad.transport.security.handshake import DialHandshake, Reason, RefusedError, Underlay
@@ -18,8 +20,9 @@ __all__ = [
     "ask",
     "cut_off",
     "dial_lane",
+    "handshaking",
     "receive_small",
-    "record_refusal",
+    "refusals_recorded",
     "way_of",
 ]
 
@@ -73,59 +76,54 @@ async def ask(
     if transport is None:
         known = ", ".join(sorted(terms.transports))
         raise ConnectionError(f"{endpoint} needs a transport {scheme!r}; this worker has {known}")
-    carrier = await _dialled(terms, transport, endpoint, expected, lane=bool(lane_of) and not moves)
-    cut = cut_off(terms, carrier)
-    try:
-        await carrier.secure()
-        handshake = DialHandshake(
-            terms.credentials.identity,
-            terms.credentials.token,
-            expected=expected,
-            lane_of=lane_of,
-            moves=moves,
-            underlay=Underlay.of(carrier, terms.credentials.certified),
-        )
-        await carrier.send(handshake.hello())
-        peer = handshake.takes_answer(await receive_small(terms, carrier))
-    except BaseException as error:
-        terms.spawn(carrier.close())
-        record_refusal(terms, error, endpoint, expected, lane=bool(lane_of) and not moves)
-        raise
-    finally:
-        cut.cancel()
+    with refusals_recorded(terms, endpoint, expected, lane=bool(lane_of) and not moves):
+        carrier = await transport.dial(endpoint)  # which may refuse a certificate
+        with handshaking(terms, carrier):
+            await carrier.secure()
+            handshake = DialHandshake(
+                terms.credentials.identity,
+                terms.credentials.token,
+                expected=expected,
+                lane_of=lane_of,
+                moves=moves,
+                underlay=Underlay.of(carrier, terms.credentials.certified),
+            )
+            await carrier.send(handshake.hello())
+            peer = handshake.takes_answer(await receive_small(terms, carrier))
     return Answer(carrier, handshake, peer, endpoint)
 
 
-async def _dialled(
-    terms: Terms, transport: Transport, endpoint: str, peer: WorkerInfo | None, *, lane: bool
-) -> Carrier:
+@contextmanager
+def refusals_recorded(
+    terms: Terms, endpoint: str, peer: WorkerInfo | None, *, lane: bool = False
+) -> Iterator[None]:
+    """Records why a dial ends, if one of the two sides refuses."""
     try:
-        return await transport.dial(endpoint)
-    except RefusedError as error:  # for its certificate, or for this side's
-        record_refusal(terms, error, endpoint, peer, lane=lane)
+        yield
+    except RefusedError as error:
+        terms.audit.record(
+            DIAL_REFUSED,
+            peer=None if peer is None else peer.name,
+            incarnation=None if peer is None else peer.incarnation,
+            endpoint=endpoint,
+            lane=lane,
+            reason=error.reason.name,
+            words=error.words,
+        )
         raise
 
 
-def record_refusal(
-    terms: Terms,
-    error: BaseException,
-    endpoint: str,
-    peer: WorkerInfo | None,
-    *,
-    lane: bool = False,
-) -> None:
-    """Records why a dial ended, if one of the two sides refused."""
-    if not isinstance(error, RefusedError):
-        return
-    terms.audit.record(
-        DIAL_REFUSED,
-        peer=None if peer is None else peer.name,
-        incarnation=None if peer is None else peer.incarnation,
-        endpoint=endpoint,
-        lane=lane,
-        reason=error.reason.name,
-        words=error.words,
-    )
+@contextmanager
+def handshaking(terms: Terms, carrier: Carrier) -> Iterator[None]:
+    """Closes a carrier if its handshake fails, or takes too long."""
+    cut = cut_off(terms, carrier)
+    try:
+        yield
+    except BaseException:
+        terms.spawn(carrier.close())
+        raise
+    finally:
+        cut.cancel()
 
 
 def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
@@ -153,14 +151,8 @@ def way_of(terms: Terms, answer: Answer) -> Way:
 async def dial_lane(terms: Terms, peer: WorkerInfo, way: Way) -> Carrier:
     """Dials a lane and proves that it belongs to a stream; see `lanes.DialLane`."""
     answer = await ask(terms, way.endpoint, peer, lane_of=way.stream_id)
-    cut = cut_off(terms, answer.carrier)
-    try:
-        await answer.carrier.send(answer.handshake.prove(0, resumes=False))
-        answer.handshake.takes_welcome(await receive_small(terms, answer.carrier))
-    except BaseException as error:
-        terms.spawn(answer.carrier.close())
-        record_refusal(terms, error, answer.endpoint, answer.peer, lane=True)
-        raise
-    finally:
-        cut.cancel()
-    return answer.carrier
+    carrier, shake = answer.carrier, answer.handshake
+    with refusals_recorded(terms, way.endpoint, peer, lane=True), handshaking(terms, carrier):
+        await carrier.send(shake.prove(0, resumes=False))
+        shake.takes_welcome(await receive_small(terms, carrier))
+    return carrier

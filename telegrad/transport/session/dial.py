@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from typing import final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.ask import (
     Answer,
     ask,
-    cut_off,
+    handshaking,
     receive_small,
-    record_refusal,
+    refusals_recorded,
     way_of,
 )
 from telegrad.transport.session.carriers import Carriers
@@ -127,29 +127,29 @@ class Reach:
             RefusedError: The listener refuses, or does not hold the token.
             CarrierClosedError: The carrier broke, or this side has another carrier by now.
         """
-        carrier, carriers, terms = answer.carrier, self._carriers, self._terms
-        cut = cut_off(terms, carrier)
+        carrier, terms = answer.carrier, self._terms
         self._hellos += 1
         try:
-            if not carriers.wanted:
-                raise CarrierClosedError("it is needed no more")
-            resumes = carriers.came_up > 0
-            proof = answer.handshake.prove(carriers.detach(), resumes=resumes)
-            await carrier.send(proof)
-            peer_received = answer.handshake.takes_welcome(await receive_small(terms, carrier))
-            if not carriers.wanted:
-                raise CarrierClosedError("the peer was faster")
-            lanes = carriers.lanes_of(way_of(terms, answer))
-            slabs = terms.slabs.open(carrier, answer.handshake.capabilities)
-            stream = Stream(carrier, answer.handshake.frames(), lanes, slabs=slabs)
-            carriers.adopt(stream, peer_received)
-        except BaseException as error:
-            terms.spawn(carrier.close())
-            record_refusal(terms, error, answer.endpoint, answer.peer)
-            raise
+            with (
+                refusals_recorded(terms, answer.endpoint, answer.peer),
+                handshaking(terms, carrier),
+            ):
+                await self._prove(carrier, answer)
         finally:
             self._hellos -= 1
-            cut.cancel()
+
+    async def _prove(self, carrier: Carrier, answer: Answer) -> None:
+        carriers, terms, shake = self._carriers, self._terms, answer.handshake
+        if not carriers.wanted:
+            raise CarrierClosedError("it is needed no more")
+        resumes = carriers.came_up > 0
+        await carrier.send(shake.prove(carriers.detach(), resumes=resumes))
+        peer_received = shake.takes_welcome(await receive_small(terms, carrier))
+        if not carriers.wanted:
+            raise CarrierClosedError("the peer was faster")
+        lanes = carriers.lanes_of(way_of(terms, answer))
+        slabs = terms.slabs.open(carrier, shake.capabilities)
+        carriers.adopt(Stream(carrier, shake.frames(), lanes, slabs=slabs), peer_received)
 
     async def _first_answer(
         self, endpoints: Sequence[str], failures: list[Exception]

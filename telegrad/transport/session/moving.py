@@ -19,7 +19,13 @@ import asyncio
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.security.handshake import Reason, RefusedError
-from telegrad.transport.session.ask import Answer, ask, cut_off, receive_small, record_refusal
+from telegrad.transport.session.ask import (
+    Answer,
+    ask,
+    handshaking,
+    receive_small,
+    refusals_recorded,
+)
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.stream import Stream
 from telegrad.transport.session.terms import Terms
@@ -72,8 +78,7 @@ async def _asked(carriers: Carriers, terms: Terms, stream: Stream) -> Answer | N
 
 async def _take_its_place(carriers: Carriers, terms: Terms, stream: Stream, answer: Answer) -> None:
     carrier, shake, way = answer.carrier, answer.handshake, stream.lanes.way
-    cut = cut_off(terms, carrier)
-    try:
+    with refusals_recorded(terms, answer.endpoint, answer.peer), handshaking(terms, carrier):
         if carriers.stream is not stream:
             raise CarrierClosedError("it is needed no more")
         let_go = carriers.set_aside()  # before the number of the last envelope held is told
@@ -92,9 +97,3 @@ async def _take_its_place(carriers: Carriers, terms: Terms, stream: Stream, answ
             raise CarrierClosedError("the peer was faster")
         lanes = carriers.lanes_of(way.moved(shake.stream_id()))
         carriers.adopt(Stream(carrier, shake.frames(), lanes), peer_received)
-    except BaseException as error:
-        terms.spawn(carrier.close())
-        record_refusal(terms, error, answer.endpoint, answer.peer)
-        raise
-    finally:
-        cut.cancel()
