@@ -335,7 +335,6 @@ class Receiver(ABC):
 
     def loss_of(self, peer: WorkerInfo) -> WorkerLostError | None:
         """Returns why a peer is lost, as a new error, though no connection to it was ever made."""
-        del peer
         return None
 
     def memory(self, kind: str, size: int) -> memoryview | None:
@@ -345,7 +344,6 @@ class Receiver(ABC):
             kind: The kind of its envelope.
             size: Its bytes.
         """
-        del kind, size
         return None
 
     def load(self) -> int:

@@ -361,7 +361,6 @@ def _encoder_of(value: object, kind: type) -> _Encoder:
 
 
 def _encode_function(conversion: Conversion, value: Any) -> object:
-    del conversion
     try:
         return msgpack.ExtType(Tag.FUNCTION, name_of(value).encode())
     except EncodeError as error:

@@ -94,7 +94,6 @@ class TlsSocket:
 
     def sendmsg(self, parts: Sequence[Buffer], beside: Sequence[Any] = (), /) -> int:
         """Sends the first part; see `send`. Nothing may be sent beside it."""
-        del beside
         return self.send(parts[0]) if len(parts[0]) else 0
 
     def recv_into(self, place: memoryview, /) -> int:
@@ -125,7 +124,6 @@ class TlsSocket:
         self, places: Sequence[memoryview], beside: int = 0, flags: int = 0, /
     ) -> tuple[int, list[tuple[int, int, bytes]], int, None]:
         """Receives the bytes of all records that are there into the first place."""
-        del beside, flags
         return self.recv_into(places[0]), [], 0, None
 
     def shutdown(self, how: int, /) -> None:

@@ -275,7 +275,6 @@ def _check_shape(shape: Any) -> None:
 
 
 def _rebuild(meta: Any, buffers: Sequence[Buffer], land: Land) -> np.ndarray[Any, Any]:
-    del land
     return rebuild_array(meta, buffers)
 
 
@@ -287,7 +286,6 @@ register_external(ExternalType("array", np.ndarray, describe_array, _rebuild))
 
 def encode_scalar(conversion: Conversion, value: np.generic) -> object:
     """Encodes a NumPy scalar as its dtype and its bytes."""
-    del conversion
     dtype = value.dtype
     if dtype.itemsize == 0 and dtype.kind in "SU":  # the bytes of an empty string are one zero item
         dtype = np.dtype(f"{dtype.kind}1")
@@ -296,12 +294,10 @@ def encode_scalar(conversion: Conversion, value: np.generic) -> object:
 
 def encode_dtype_value(conversion: Conversion, value: np.dtype[Any]) -> object:
     """Encodes a dtype that is sent as a value."""
-    del conversion
     return [MARKERS[Tag.DTYPE], encode_dtype(value)]
 
 
 def _decode_scalar(reading: Reading, items: list[Any]) -> object:
-    del reading
     plain, payload = items
     if type(payload) is not bytes:
         raise DecodeError("a NumPy scalar without its bytes")
@@ -310,7 +306,6 @@ def _decode_scalar(reading: Reading, items: list[Any]) -> object:
 
 
 def _decode_dtype_value(reading: Reading, items: list[Any]) -> object:
-    del reading
     (plain,) = items
     return decode_dtype(plain)
 

@@ -185,7 +185,6 @@ def _itself(value: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _nothing(value: object) -> tuple[()]:
-    del value
     return ()
 
 
@@ -269,18 +268,15 @@ def integers(items: list[Any], count: int) -> list[int]:
 
 
 def _encode_path(conversion: Conversion, value: PurePath) -> object:
-    del conversion
     kind = b"P" if isinstance(value, Path) else b"p" if isinstance(value, PurePosixPath) else b"w"
     return _leaf(Tag.PATH, kind + str(value).encode("utf-8", "surrogatepass"))
 
 
 def _decode_path(reading: Reading, payload: bytes) -> object:
-    del reading
     return _PATHS[payload[:1]](payload[1:].decode("utf-8", "surrogatepass"))
 
 
 def _encode_zone(conversion: Conversion, value: zoneinfo.ZoneInfo) -> object:
-    del conversion
     if value.key is None:
         raise Refused("a time zone without a key; use one of zoneinfo.ZoneInfo(name)")
     return _leaf(Tag.ZONE, value.key.encode())
@@ -288,7 +284,6 @@ def _encode_zone(conversion: Conversion, value: zoneinfo.ZoneInfo) -> object:
 
 def _decode_zone(reading: Reading, payload: bytes) -> object:
     """Reads a zone from the system's own files only: the `tzdata` package would be an import."""
-    del reading
     key = payload.decode("ascii")
     if not _ZONE_KEY.fullmatch(key):
         raise DecodeError(f"{key[:100]!r} is not the name of a time zone")
@@ -298,12 +293,10 @@ def _decode_zone(reading: Reading, payload: bytes) -> object:
 
 
 def _decode_complex(reading: Reading, payload: bytes) -> object:
-    del reading
     return complex(*_COMPLEX.unpack(payload))
 
 
 def _decode_big_int(reading: Reading, payload: bytes) -> object:
-    del reading
     return int.from_bytes(payload, "little", signed=True)
 
 
@@ -402,19 +395,16 @@ def _zone(items: list[Any]) -> dt.tzinfo | None:
 
 
 def _decode_datetime(reading: Reading, items: list[Any]) -> object:
-    del reading
     *fields, fold = integers(items[:-1], 8)
     return dt.datetime(*fields, tzinfo=_zone(items), fold=fold)  # type: ignore[arg-type,misc]
 
 
 def _decode_time(reading: Reading, items: list[Any]) -> object:
-    del reading
     *fields, fold = integers(items[:-1], 5)
     return dt.time(*fields, tzinfo=_zone(items), fold=fold)  # type: ignore[arg-type,misc]
 
 
 def _encode_timezone(conversion: Conversion, value: dt.timezone) -> object:
-    del conversion
     offset = value.utcoffset(None)
     plain = dt.timezone(offset)
     name = None if value.tzname(None) == plain.tzname(None) else value.tzname(None)
@@ -422,7 +412,6 @@ def _encode_timezone(conversion: Conversion, value: dt.timezone) -> object:
 
 
 def _decode_timezone(reading: Reading, items: list[Any]) -> object:
-    del reading
     offset = dt.timedelta(*integers(items[:-1], 3))
     if not is_exactly(items[-1], str, type(None)):
         raise DecodeError("a time zone that is not named by a string")
@@ -430,7 +419,6 @@ def _decode_timezone(reading: Reading, items: list[Any]) -> object:
 
 
 def _decode_deque(reading: Reading, items: list[Any]) -> object:
-    del reading
     bound, *values = items
     if bound is not None:
         integers([bound], 1)

@@ -90,7 +90,6 @@ def _enum_class(name: object) -> type[Enum]:
 
 
 def _decode_enum(reading: Reading, items: list[Any]) -> object:
-    del reading
     name, member = items
     cls = _enum_class(name)
     if type(member) is not str:
@@ -102,7 +101,6 @@ def _decode_enum(reading: Reading, items: list[Any]) -> object:
 
 
 def _decode_flag(reading: Reading, items: list[Any]) -> object:
-    del reading
     name, value = items
     cls = _enum_class(name)
     if not issubclass(cls, Flag) or type(value) is not int:
@@ -261,7 +259,6 @@ def _is_cached(cls: type, name: str) -> bool:
 
 
 def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
-    del reading
     name, *pairs = items
     cls = find_class(name)
     fields = fields_of_dataclass(cls)
@@ -307,7 +304,6 @@ def encode_named_tuple(conversion: Conversion, value: Any) -> object:
 
 
 def _decode_named_tuple(reading: Reading, items: list[Any]) -> object:
-    del reading
     name, *values = items
     cls = find_class(name)
     fields = fields_of_named_tuple(cls)
