@@ -265,8 +265,6 @@ class _Published:
         given.hears()
         arrival = Arrival(given.rref, fork, given.owner, given.type_name, failed)
         own = registry.arrive(arrival, registry.me)
-        if own is None:
-            raise registry.gone(given.rref)
         own.whence = f"rpc.publish of {name!r}"
         return rref_of(own)
 

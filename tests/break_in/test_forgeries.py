@@ -352,7 +352,7 @@ def test_a_fetch_that_is_given_up_leaves_nothing(cluster: Cluster) -> None:
                 asked.wait()
 
     def owned() -> list[str]:
-        count = cluster.call(SERVER, lambda: current_agent().attachments[RRefRegistry].owned)
+        count, _ = cluster.call(SERVER, lambda: current_agent().attachments[RRefRegistry].counts())
         return [f"{count} values"] if count else []
 
     cluster.call(MALLORY, fetch)
@@ -373,7 +373,7 @@ def test_a_reference_with_an_invented_owner_is_refused_and_forgotten(cluster: Cl
         spoiler.replaces = None
 
     def used() -> list[str]:
-        count = cluster.call(SERVER, lambda: current_agent().attachments[RRefRegistry].used)
+        _, count = cluster.call(SERVER, lambda: current_agent().attachments[RRefRegistry].counts())
         return [f"{count} references"] if count else []
 
     cluster.call(MALLORY, attack)

@@ -145,7 +145,8 @@ class Asked:
         if future._failed:
             future._when_done(self._fails)
         elif self._fork is not None:
-            self._calls.registry.created(self._fork)
+            registry = self._calls.registry
+            registry.event(registry.users.created, self._fork)
 
     def hear(self) -> None:
         """Hears that the reference is used: its user is told if the creation failed."""
@@ -169,17 +170,17 @@ class Asked:
         self._untold = watch_from(agent, untold, self._origin)
         if self._heard:
             self.hear()
-        told = calls.of_owner(self._owner, error)
+        told, kept = calls.of_owner(self._owner, error), self._reference()
+        if kept is not None:
+            kept.creation = None
+            if self._fork is not None:  # its frames, and their callers', would keep the reference
+                kept.failure = told.with_traceback(None)
         calls.creation_failed(self._rref, self._fork, told, delivered=delivered)
 
     def _fails(self, done: Future[Any]) -> None:
         error = done.exception()
-        if error is None:
-            return
-        kept = self._reference()
-        if kept is not None:
-            kept.creation = None
-        self.fail(error)
+        if error is not None:
+            self.fail(error)
 
 
 # -- futures of values: how one gets what another has, whose error is kept and must hold no frame --
@@ -329,8 +330,7 @@ class RRefCalls:
         failure: BaseException | None = None,
     ) -> Reference:
         registry = self.registry
-        at_home = to.incarnation == registry.me.incarnation
-        reference = registry.own_later() if at_home else registry.create(to)
+        reference = registry.create(to)
         origin = origin_here()
         reference.whence = origin or reference.whence
         rref, fork = reference.rref, reference.fork
@@ -358,10 +358,11 @@ class RRefCalls:
         self, rref: RRefId, fork: ForkId | None, error: BaseException, *, delivered: bool = True
     ) -> None:
         """Hears that a creation failed that was asked for here."""
+        registry = self.registry
         if fork is None:
-            self.registry.settle(rref, None, error)
+            registry.settle(rref, None, error)
         else:
-            self.registry.creation_failed(fork, error, delivered=delivered)
+            registry.event(registry.users.creation_failed, fork, delivered=delivered)
 
     def send(
         self,
@@ -496,24 +497,21 @@ class RRefCalls:
             NotInitializedError: The agent was shut down.
             InvalidUseError: The reference was released.
         """
-        fork = reference.fork
+        registry, fork = self.registry, reference.fork
+        registry.check_open()
         if fork is None:
-            self.registry.check_open()
             self._value(reference)
-            if (own := self.registry.borrow(reference.rref)) is None:  # it was let go just now
-                raise self.registry.gone(reference.rref)
-            return own, None
-        state = None if reference.released else self.registry.use(fork)
+            return registry.borrow(reference.rref), None
+        state = None if reference.released else registry.ask(registry.users.use, fork)
         if state is None:
-            self.registry.check_open()
             raise released_error(reference.owner)
         if reference.asked is not None:
             reference.hears()
-        return fork, None if state in _HAS_VALUE else self.registry.failure(reference)
+        return fork, None if state in _HAS_VALUE else registry.failure(reference)
 
     def unuse(self, used: Used | None) -> None:
         """Hears that the call is over for which `use` kept a value; None for a call of none."""
         if isinstance(used, Reference):
             used.release()
         elif used is not None:
-            self.registry.unuse(used)
+            self.registry.event(self.registry.users.unuse, used)

@@ -39,7 +39,7 @@ from telegrad.rpc.rref.table import (
     RRefMail,
     RRefRegistry,
 )
-from telegrad.rpc.rref.value import Arrival
+from telegrad.rpc.rref.value import Arrival, type_of
 from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, Envelope, Land, Memory, escaped
 
@@ -166,19 +166,25 @@ class Leaks:
         began = time.monotonic()
         for reference in self._living(min(seconds, SETTLE_SECONDS)):
             self._tell_owner(reference)
-        self._registry.release_users()
-        self._registry.wait_until_unused(seconds - (time.monotonic() - began))
+        registry, users = self._registry, self._registry.users
+        registry.event(lambda: [each for fork in users.held() for each in users.release(fork)])
+        registry.settle_up()
+        # Until no living other holds anything of this worker's.
+        left = seconds - (time.monotonic() - began)
+        registry.wait_until(lambda: not registry.owners.holders(), left)
         self._log_held()
 
     def _living(self, limit: float) -> list[Reference]:
         """Returns the references to others' values that a program still has."""
-        registry = self._registry
-        if not registry.held():
+        registry, users = self._registry, self._registry.users
+        registry.drain()
+        if not registry.ask(users.held):
             return []
         gc.collect()  # what only a cycle keeps is nobody's
         registry.drain()
-        registry.wait_until_let_go(limit)
-        held = set(registry.held())
+        registry.wait_until(lambda: not users.held(), limit)
+        registry.drain()
+        held = set(registry.ask(users.held))
         if not held:
             return []
         every = [each for each in gc.get_objects() if type(each) is Reference]
@@ -198,11 +204,19 @@ class Leaks:
                 rref = RRefId(owner, creator, number)
             case _:
                 raise DecodeError(f"the body of {HELD} is not [RRef, where it came from]")
-        if peer not in self._registry.holders(rref):
+        registry = self._registry
+        if peer not in registry.ask(registry.owners.holders, rref):
             return  # it has overtaken, or been overtaken; or it is none of the peer's business
         with self._held_lock:
-            held = self._held.setdefault(rref, _Held(self._registry.describe(rref)))
+            held = self._held.setdefault(rref, _Held(self._description(rref)))
             held.by.append(f"{peer.name!r} (from {escaped(place, most=LONGEST_PLACE)})")
+
+    def _description(self, rref: RRefId) -> str:
+        """Returns the class of a value that lives here, and who had it created."""
+        registry = self._registry
+        what = type_of(registry.value(rref)) or "a value"
+        creator = registry.ask(registry.owners.creator, rref)
+        return what if creator is None else f"{what}, created by {creator.name!r}"
 
     def _log_held(self) -> None:
         with self._held_lock:
@@ -242,12 +256,12 @@ def attach_with(agent: AgentCore, make_rref: MakeRRef) -> None:
     def unowned(fork: ForkId) -> None:
         registry.event(registry.users.fork_confirm, fork, known=False, failed=False)
 
-    registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.cut_off(*cut), unowned))
+    registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.lose(*cut), unowned))
     agent.attachments.attach(registry)
     agent.attachments.attach(RRefCalls(registry))
     agent.attachments.attach(RRefServing(registry))
     agent.codec.add(RRefInterceptor(registry, make_rref))
-    agent.attachments.rref_counts = lambda: (registry.owned, registry.used)
+    agent.attachments.rref_counts = registry.counts
     _register_handlers(agent, registry)
 
     def lost(peer: WorkerInfo, error: WorkerLostError) -> None:
@@ -318,15 +332,15 @@ class RRefInterceptor(Interceptor):
         creation = _creation(header)
         if creation is not None:
             _check_creation(creation, registry.me, message.peer)
-            registry.creation_arrived(creation.rref, creation.fork, message.peer)
+            rref, fork = creation.rref, creation.fork
+            if fork is not None:  # else this worker has asked itself, and has entered it
+                registry.ask(registry.owners.create, rref, fork, message.peer)
             message.call.state[NAME] = creation
         if not externals and "forks" not in header:
             return
         arrived: list[Reference] = []
         for place, arrival in _arrivals(header, (message.peer, registry.me)):
             reference = registry.arrive(arrival, message.peer)
-            if reference is None:
-                raise registry.gone(arrival.rref)
             if message.reply:
                 reference.whence = f"the value of {message.call.function}"
             externals[_checked(place, externals)] = self._make_rref(reference)
@@ -338,9 +352,9 @@ class RRefInterceptor(Interceptor):
     def undelivered(self, message: Message) -> None:
         """Takes back forks that did not leave; gives back those that nobody will decode."""
         self._undo(_header(message), message.peer, message.cause)
-        creation = message.call.state.get(NAME)
+        registry, creation = self._registry, message.call.state.get(NAME)
         if message.call.answered and isinstance(creation, Creation) and creation.fork is not None:
-            self._registry.created(creation.fork)  # late, and there all the same
+            registry.event(registry.users.created, creation.fork)  # late, and there all the same
 
     def _start_when_confirmed(self, message: Message, arrived: list[Reference]) -> None:
         registry = self._registry
@@ -372,21 +386,17 @@ class RRefInterceptor(Interceptor):
         self, header: dict[str, object], peer: WorkerInfo, cause: BaseException | None = None
     ) -> None:
         registry = self._registry
-        me = registry.me.incarnation
         for _, arrival in _arrivals(header, (registry.me, peer), (peer, registry.me)):
-            if arrival.fork.parent == me:
-                registry.take_back(arrival.rref, arrival.fork)
-            else:
-                registry.refuse(arrival, peer)
+            registry.give_back(arrival, peer)
         creation = _creation(header)
         if creation is None or creation.fork is None:
             return  # what is asked for and served here: the caller's future tells
         rref, fork = creation.rref, creation.fork
-        if rref.creator == me:
-            registry.creation_failed(fork, None, delivered=False)
+        if rref.creator == registry.me.incarnation:
+            registry.event(registry.users.creation_failed, fork, delivered=False)
         else:
             _check_creation(creation, registry.me, peer)
-            registry.creation_arrived(rref, fork, peer)
+            registry.ask(registry.owners.create, rref, fork, peer)
             not_run = ValueNotFoundError("the request to create it was not run")
             registry.settle(rref, None, cause or not_run)
 
@@ -432,7 +442,7 @@ def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
     def fork_request(peer: WorkerInfo, envelope: Envelope) -> None:
         rref, fork = _body(agent, envelope, 2)
         child = _said_by(peer, _fork_id(fork), "child")
-        registry.fork_requested(_owned_by(me, _rref_id(rref), child), child, peer)
+        registry.event(owners.fork_request, _owned_by(me, _rref_id(rref), child), child, peer)
 
     def fork_confirm(peer: WorkerInfo, envelope: Envelope) -> None:
         fork, known, failed = _body(agent, envelope, 3)

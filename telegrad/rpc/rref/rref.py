@@ -17,7 +17,7 @@ from telegrad.rpc.rref.protocol import ForkState
 from telegrad.rpc.rref.proxy import MethodProxy, SyncProxy, not_here
 from telegrad.rpc.rref.stream import RRefStreams
 from telegrad.rpc.rref.table import Counted, Reference, RRefRegistry
-from telegrad.rpc.rref.value import name_of_type
+from telegrad.rpc.rref.value import type_of
 from telegrad.transport import on_own_loop
 from telegrad.wire import ExternalType, register_external
 
@@ -127,7 +127,7 @@ class RRef(Counted, Generic[T]):
         if reference.released:
             return False
         if reference.fork is not None:
-            return reference.registry.state(reference.fork) is ForkState.CONFIRMED
+            return reference.registry.users.state(reference.fork) is ForkState.CONFIRMED
         value = reference.registry.value(reference.rref)
         return value is not None and value.done() and value.exception() is None
 
@@ -273,7 +273,8 @@ class RRef(Counted, Generic[T]):
     def __repr__(self) -> str:
         """Names the owner, the value's class where known, the reference's state and age."""
         reference = self._reference
-        what = reference.type_name or self._own_type() or "a value"
+        home = None if reference.fork else reference.registry.value(reference.rref)
+        what = reference.type_name or type_of(home) or "a value"
         age = time.monotonic() - reference.made
         return f"<RRef to {what} at {reference.owner.name!r}: {self._state()}, {age:.1f} s old>"
 
@@ -283,20 +284,12 @@ class RRef(Counted, Generic[T]):
             "or return it from one"
         )
 
-    def _own_type(self) -> str:
-        """Returns the class of a value that lives here and is there."""
-        reference = self._reference
-        value = None if reference.fork else reference.registry.value(reference.rref)
-        if value is None or not value.done() or value.exception() is not None:
-            return ""
-        return name_of_type(value.value())
-
     def _state(self) -> str:
         reference = self._reference
         if reference.released:
             return "released"
         if reference.fork is not None:
-            state, creation = reference.registry.state(reference.fork), reference.creation
+            state, creation = reference.registry.users.state(reference.fork), reference.creation
             if state is None:
                 return "released"
             if creation is not None and not creation.done():

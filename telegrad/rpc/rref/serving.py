@@ -489,6 +489,6 @@ class RRefServing:
         if value is not None and value.done() and not value._failed:
             return value, []
         reference = registry.borrow(rref)
-        if reference is None or (value := registry.value(rref)) is None:
+        if (value := registry.value(rref)) is None:
             raise registry.gone(rref)
         return value, [reference]

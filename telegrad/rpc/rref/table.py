@@ -7,6 +7,7 @@ anywhere, inside our own lock too); the queue is drained by the next event and b
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -14,11 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.errors import (
     EvictedError,
-    NotInitializedError,
     UnknownWorkerError,
     UnreachableWorkerError,
     ValueNotFoundError,
@@ -35,7 +35,6 @@ from telegrad.rpc.rref.protocol import (
     ForkId,
     ForkRequest,
     ForkState,
-    Freed,
     Orphaned,
     OwnerTable,
     ProtocolMessage,
@@ -52,6 +51,7 @@ from telegrad.rpc.rref.value import (
     name_of_type,
     owner_lost_error,
     released_error,
+    shut_down_error,
 )
 from telegrad.rpc.tick import Tick
 from telegrad.transport import hands_over
@@ -67,7 +67,6 @@ __all__ = [
     "FORK_REQUEST",
     "USER_DELETE",
     "Counted",
-    "Outcome",
     "RRefMail",
     "RRefRegistry",
     "Reference",
@@ -79,34 +78,25 @@ __all__ = [
 
 @final
 @dataclass(slots=True)
-class Outcome:
+class _Outcome:
     """The outcome of one event.
 
     Attributes:
         sends: The messages to post.
-        freed: The values to drop, which are futures, and errors.
+        freed: The values to drop.
         orphans: The values that will never be created.
         settled: Callbacks that wait for forks that are no longer pending.
     """
 
     sends: list[Send] = field(default_factory=list)
-    freed: list[object] = field(default_factory=list)
+    freed: list[Future[Any]] = field(default_factory=list)
     orphans: list[Future[Any]] = field(default_factory=list)
     settled: list[Callable[[], None]] = field(default_factory=list)
 
-    @property
-    def runs_code(self) -> bool:
-        """True if a finaliser may run when the values are dropped, which takes its time."""
-        return not all(isinstance(each, Future) and _is_constant(each) for each in self.freed)
 
-    def tell(self) -> None:
-        """Tells those whom it concerns here; blocks nowhere."""
-        for orphan in self.orphans:
-            orphan.try_set_exception(
-                ValueNotFoundError("the worker that was to create this value gave up or was lost")
-            )
-        for waiter in self.settled:
-            waiter()
+def _new_value(agent: AgentCore, rref: RRefId) -> Future[Any]:
+    about = rref.creator, rref.number, agent.info.name
+    return new_future(agent.pool.submit, "the value of RRef %d.%d at %r", *about)
 
 
 def _is_constant(value: Future[Any]) -> bool:
@@ -119,6 +109,7 @@ DRAIN_SECONDS = 0.1
 # ------------------------------------------------------------------------------------------------
 
 Released: TypeAlias = RRefId | ForkId
+T = TypeVar("T")
 
 
 class Hears(Protocol):
@@ -139,6 +130,7 @@ class Reference:
         owner: The worker that holds the value.
         creation: The future of its creation if that was asked for here; None once it was read.
         asked: Hears how its creation has ended, until somebody uses this; see `Asked`.
+        failure: The error of its creation if that was asked for here and failed, without frames.
         made: The time at which it was made, on the monotonic clock.
         methods: Names that are known to be methods of the value.
         whence: The place where the program got it, for the report of leaks; shown by `str`.
@@ -151,6 +143,7 @@ class Reference:
         "_type_name",
         "asked",
         "creation",
+        "failure",
         "fork",
         "made",
         "methods",
@@ -178,6 +171,7 @@ class Reference:
         self._constant: tuple[object] | None = None
         self.creation: Future[Any] | None = None
         self.asked: Hears | None = None
+        self.failure: BaseException | None = None
         self.made = time.monotonic()
         self.methods: frozenset[str] = frozenset()
         self.whence: object = "an argument of a call"
@@ -258,7 +252,8 @@ class RRefRegistry:
         agent: The agent.
         me: This worker.
         garbage: The ids that references which are gone leave here.
-        owners: The table of the values that live here; its events go through `event`.
+        owners: The table of the values that live here; its events go through `event`, and its
+            questions through `ask`.
         users: The table of the forks of others' values, the same.
     """
 
@@ -272,106 +267,92 @@ class RRefRegistry:
         self._leaving = False
         self.owners = OwnerTable(self.me, agent.options.limits.served_calls_per_peer)
         self.users = UserTable(self.me)
-        self._values: dict[RRefId, Future[Any]] = {}
-        self._failures: dict[ForkId, BaseException] = {}
+        self._values: dict[RRefId, Future[Any]] = {}  # those that somebody has asked for
         self._waiting: defaultdict[ForkId, list[Callable[[], None]]] = defaultdict(list)
         self._lost: dict[WorkerInfo, WorkerLostError] = {}
-        self._tick = Tick(agent.deadlines.after, DRAIN_SECONDS, self.settle_up, self._is_left)
         self._closed = False
 
-    @property
-    def owned(self) -> int:
-        """The number of values that live here."""
+        def is_left() -> bool:
+            left = len(self.owners) + len(self.users) + mail.waits
+            return left > 0 and not self._closed
+
+        self._tick = Tick(agent.deadlines.after, DRAIN_SECONDS, self.settle_up, is_left)
+
+    def counts(self) -> tuple[int, int]:
+        """Returns the number of values that live here, and of forks of others' values."""
         self.drain()
-        return len(self.owners)
+        return len(self.owners), len(self.users)
 
-    @property
-    def used(self) -> int:
-        """The number of forks of others' values that are here."""
-        self.drain()
-        return len(self.users)
-
-    @property
-    def forks(self) -> int:
-        """The number of counted forks of values that live here."""
-        self.drain()
-        with self._lock:
-            return self.owners.forks
-
-    def holders(self, rref: RRefId) -> set[WorkerInfo]:
-        """Returns the living others that hold forks of a value that lives here."""
-        with self._lock:
-            return self.owners.holders(rref)
-
-    def held(self) -> list[ForkId]:
-        """Returns the forks of others' values that a reference here holds."""
-        self.drain()
-        with self._lock:
-            return self.users.held()
-
-    # References.
+    # References and values.
 
     def own(self, value: object) -> Reference:
         """Enters a value of this worker."""
-        reference = self.own_later(creating=False)
-        self._values[reference.rref].set_result(value)
+        reference = self.create(self.me)
+        self.settle(reference.rref, value)
         reference.type_name = name_of_type(value)
         return reference
 
-    def own_later(self, *, creating: bool = True) -> Reference:
-        """Enters a value that this worker will have; `settle` completes it."""
-        self.check_open()
-        self.drain()
-        with self._lock:
-            rref = self.owners.new(creating=creating)
-            self._values[rref] = self._new_value(rref)
-        self._tick.start()
-        return Reference(self, rref, None, self.me)
-
     def create(self, owner: WorkerInfo) -> Reference:
-        """Names a value that another worker is about to be asked to create."""
+        """Names a value that a worker, perhaps this one, is about to be asked to create."""
         self.check_open()
         self.drain()
+        fork: ForkId | None = None
         with self._lock:
-            rref, fork = self.users.create(owner)
+            if owner.incarnation == self.me.incarnation:
+                rref = self.owners.new(creating=True)
+            else:
+                rref, fork = self.users.create(owner)
         self._tick.start()
         return Reference(self, rref, fork, owner)
 
+    def borrow(self, rref: RRefId) -> Reference:
+        """Returns one more reference to a value that is owned or expected here.
+
+        Raises:
+            ValueNotFoundError: The value is gone.
+        """
+        if not self.ask(self.owners.hold, rref):
+            raise self.gone(rref)
+        return Reference(self, rref, None, self.me)
+
     def value(self, rref: RRefId) -> Future[Any] | None:
-        """Returns the future of a value that is owned here; None when it is gone."""
-        return self._values.get(rref)
-
-    def describe(self, rref: RRefId) -> str:
-        """Returns the class of a value that is owned here, and who had it created."""
+        """Returns the future of a value that is owned or expected here; None when it is gone."""
         value = self._values.get(rref)
-        there = value is not None and value.done() and value.exception() is None
-        what = name_of_type(value.value()) if value is not None and there else "a value"
-        with self._lock:
-            creator = self.owners.creator(rref)
-        return what if creator is None else f"{what}, created by {creator.name!r}"
+        if value is None:
+            with self._lock:
+                if rref in self.owners and not self._closed:
+                    value = self._values.setdefault(rref, _new_value(self.agent, rref))
+        return value
 
-    def borrow(self, rref: RRefId) -> Reference | None:
-        """Returns one more reference to a value that is owned or expected here, else None."""
-        with self._lock:
-            return self._borrow(rref)
+    def settle(self, rref: RRefId, value: object, error: BaseException | None = None) -> None:
+        """Completes a value that is owned here."""
+        future = self.value(rref)
+        if error is None:
+            if future is not None:
+                future.try_set_result(value)
+            self.event(self.owners.settle, rref)
+            return
+        fails = future is not None and not future.done()
+        # Its users hear that it failed before those who wait for it: messages keep their order.
+        self.event(self.owners.settle, rref, failed=fails)
+        if future is not None:
+            future.try_set_exception(error)
 
-    def state(self, fork: ForkId) -> ForkState | None:
-        """Returns the state of a fork that is held here; None if it is not known."""
-        return self.users.state(fork)
+    # The reasons why there is no value.
 
     def failure(self, reference: Reference) -> BaseException | None:
         """Returns a fresh error for what is known never to have a value, else None."""
         fork = reference.fork
         if fork is None:
             return None
-        error = self._failures.get(fork)
+        state = self.users.state(fork)
+        error = None if state is ForkState.CONFIRMED else reference.failure
         if error is None or isinstance(error, WorkerLostError):
             evicted = self.agent.members.eviction()
             if evicted is not None:  # also before each owner's loss is heard of here
                 return evicted
         if error is not None:
             return fresh_copy(error)
-        state = self.users.state(fork)
         if state is ForkState.LOST:
             return self.owner_lost(reference.owner)
         if state is ForkState.GONE:
@@ -380,7 +361,7 @@ class RRefRegistry:
 
     def gone(self, rref: RRefId) -> Exception:
         """Returns the error for a value that its owner does not have."""
-        return self._shut_down() if self._closed else gone_error(rref)
+        return shut_down_error(self.me) if self._closed else gone_error(rref)
 
     def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> BaseException:
         """Returns a fresh OwnerLostError for a lost owner; the eviction where this one was evicted.
@@ -395,79 +376,10 @@ class RRefRegistry:
             return fresh_copy(lost)
         return owner_lost_error(owner, lost)
 
-    def when_settled(self, fork: ForkId, waiter: Callable[[], None]) -> bool:
-        """Has `waiter` called once a fork is no longer pending; False where it is not so now.
-
-        It is called on any thread, a loop included, and must not block.
-        """
-        with self._lock:
-            if self._closed or self.users.state(fork) is not ForkState.PENDING:
-                return False
-            self._waiting[fork].append(waiter)
-            return True
-
-    def use(self, fork: ForkId) -> ForkState | None:
-        """Keeps a fork until `unuse`, and says what is known of it; None when it has left.
-
-        Raises:
-            NotInitializedError: The agent was shut down.
-        """
+    def check_open(self) -> None:
+        """Raises NotInitializedError when the agent was shut down."""
         if self._closed:
-            raise self._shut_down()
-        with self._lock:
-            return self.users.use(fork)
-
-    def unuse(self, fork: ForkId) -> None:
-        """Ends one `use`."""
-        self.event(self.users.unuse, fork)
-
-    # Creation.
-
-    def creation_arrived(self, rref: RRefId, fork: ForkId | None, creator: WorkerInfo) -> bool:
-        """Takes a request to create a value; False when it was taken before."""
-        if fork is None:  # asked for by this worker itself, which holds a handle
-            return rref in self._values
-        with self._lock:
-            fresh = self.owners.create(rref, fork, creator)
-            if fresh and rref not in self._values:
-                self._values[rref] = self._new_value(rref)
-            return fresh
-
-    def settle(self, rref: RRefId, value: object, error: BaseException | None = None) -> None:
-        """Completes a value that is owned here."""
-        future = self._values.get(rref)
-        if error is None:
-            if future is not None:
-                future.try_set_result(value)
-            self.event(self.owners.settle, rref)
-            return
-        fails = future is not None and not future.done()
-        # Its users hear that it failed before those who wait for it: messages keep their order.
-        self.event(self.owners.settle, rref, failed=fails)
-        if future is not None:
-            future.try_set_exception(error)
-
-    def created(self, fork: ForkId) -> None:
-        """Hears that a creation succeeded at its owner, perhaps after it was given up here."""
-
-        def event() -> list[Effect]:
-            self._failures.pop(fork, None)
-            return self.users.created(fork)
-
-        self.event(event)
-
-    def creation_failed(
-        self, fork: ForkId, error: BaseException | None, *, delivered: bool = True
-    ) -> None:
-        """Hears that a creation failed."""
-
-        def event() -> list[Effect]:
-            if error is not None and fork in self.users:
-                # Its frames, and their callers', would keep this reference alive for ever.
-                self._failures[fork] = error.with_traceback(None)
-            return self.users.creation_failed(fork, delivered=delivered)
-
-        self.event(event)
+            raise shut_down_error(self.me)
 
     # Messages that carry RRefs.
 
@@ -489,15 +401,12 @@ class RRefRegistry:
                 raise self.owner_lost(reference.owner)
         raise released_error(reference.owner)
 
-    def take_back(self, rref: RRefId, fork: ForkId) -> None:
-        """Hears that a fork made here was not handed over."""
-        if fork.owner == self.me.incarnation:
-            self.event(self.owners.undelivered, rref, fork)
-        else:
-            self.event(self.users.undelivered, fork)
+    def arrive(self, arrival: Arrival, parent: WorkerInfo) -> Reference:
+        """Takes an RRef that came from `parent`.
 
-    def arrive(self, arrival: Arrival, parent: WorkerInfo) -> Reference | None:
-        """Takes an RRef that came from `parent`; None when its value is gone."""
+        Raises:
+            ValueNotFoundError: Its value is gone.
+        """
         self.check_open()
         self.drain()
         rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
@@ -505,72 +414,61 @@ class RRefRegistry:
 
         def event() -> list[Effect]:
             if owner == self.me:
-                held = self._borrow(rref)
-                here.extend([] if held is None else [held])
-                return self.owners.refused(rref, fork, parent)
-            first, effects = self.users.arrived(rref, fork, owner, parent, failed=arrival.failed)
-            if first:
-                here.append(Reference(self, rref, fork, owner, arrival.type_name))
+                held, effects = self.owners.arrived(rref, fork, parent)
+                here.extend([Reference(self, rref, None, owner)] if held else [])
+                return effects
+            held, effects = self.users.arrived(rref, fork, owner, parent, failed=arrival.failed)
+            here.extend([Reference(self, rref, fork, owner, arrival.type_name)] if held else [])
             return effects
 
         self.event(event)
         self._tick.start()
-        return here[0] if here else None
+        if not here:
+            raise self.gone(rref)
+        return here[0]
 
-    def refuse(self, arrival: Arrival, parent: WorkerInfo) -> None:
-        """Gives back an RRef that came in a message that nobody will decode."""
+    def give_back(self, arrival: Arrival, peer: WorkerInfo) -> None:
+        """Gives back an RRef of a message that nobody will decode: one for `peer`, or from it."""
         rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
-        if owner == self.me:
-            self.event(self.owners.refused, rref, fork, parent)
+        if owner != self.me:
+            if fork.parent == self.me.incarnation:
+                self.event(self.users.undelivered, fork)
+            else:
+                self.event(self.users.refused, rref, fork, owner, peer)
+        elif fork.parent == self.me.incarnation:
+            self.event(self.owners.user_delete, rref, fork)
         else:
-            self.event(self.users.refused, rref, fork, owner, parent)
+            self.event(self.owners.refused, rref, fork, peer)
 
-    # Events of the protocol and of the job.
+    def when_settled(self, fork: ForkId, waiter: Callable[[], None]) -> bool:
+        """Has `waiter` called once a fork is no longer pending; False where it is not so now.
 
-    def fork_requested(self, rref: RRefId, fork: ForkId, child: WorkerInfo) -> None:
-        """Takes a ForkRequest."""
+        It is called on any thread, a loop included, and must not block.
+        """
+        with self._lock:
+            if self._closed or self.users.state(fork) is not ForkState.PENDING:
+                return False
+            self._waiting[fork].append(waiter)
+            return True
 
-        def event() -> list[Effect]:
-            effects = self.owners.fork_request(rref, fork, child)
-            if rref in self.owners and rref not in self._values:
-                self._values[rref] = self._new_value(rref)
-            return effects
-
-        self.event(event)
+    # The end of others, and of this worker.
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Hears that a worker is lost; `expire` follows one bound later."""
+        """Hears that a worker is lost, and `expire` follows one bound later; or is out of reach.
+
+        An owner out of reach can never be asked to count: its values are of no use here.
+        """
         with self._lock:
             self._lost[peer] = error
             keep_newest(self._lost)
-        self.event(lambda: self.owners.lost(peer) + self.users.lost(peer))
-
-    def cut_off(self, owner: WorkerInfo, error: UnreachableWorkerError) -> None:
-        """Hears that an owner can never be asked to count: its values are of no use here."""
-        with self._lock:
-            self._lost.setdefault(owner, error)
-        self.event(self.users.lost, owner)
+        if not isinstance(error, UnreachableWorkerError):  # which lives, and creates and holds
+            self.event(self.owners.lost, peer)
+        self.event(self.users.lost, peer)
 
     def expire(self, peer: WorkerInfo) -> None:
         """Releases what a lost worker held, and what is pinned for it."""
-        self.event(lambda: self.owners.expire(peer) + self.users.expire(peer))
-
-    def release_users(self) -> None:
-        """Lets go of every fork held here: the job is over for this worker."""
-
-        def event() -> list[Effect]:
-            return [effect for fork in self.users.held() for effect in self.users.release(fork)]
-
-        self.event(event)
-        self._mail.flush()
-
-    def wait_until_unused(self, limit: float) -> None:
-        """Blocks until no living other holds anything of this worker's, or the limit is over."""
-        self._wait_until(lambda: not self.owners.holders(), limit)
-
-    def wait_until_let_go(self, limit: float) -> None:
-        """Blocks until no reference here holds a fork of another's value, or the limit is over."""
-        self._wait_until(lambda: not self.users.held(), limit)
+        self.event(self.owners.expire, peer)
+        self.event(self.users.expire, peer)
 
     def close(self) -> None:
         """Drops the values and fails the waits for them: the agent is gone."""
@@ -579,7 +477,33 @@ class RRefRegistry:
             values, self._values = self._values, {}
             self._waiting.clear()  # nothing starts any more
         for value in values.values():
-            value.try_set_exception(self._shut_down())
+            value.try_set_exception(shut_down_error(self.me))
+
+    # The shell of the tables: events and questions in, messages out.
+
+    def ask(self, question: Callable[..., T], *args: Any) -> T:
+        """Returns what a table answers, under the lock; nothing follows from it."""
+        with self._lock:
+            return question(*args)
+
+    def wait_until(self, answer: Callable[[], bool], limit: float) -> None:
+        """Blocks until the tables answer True, or the limit is over."""
+        with self._changed:
+            self._leaving = True
+            self._changed.wait_for(answer, limit)
+
+    def event(self, event: Callable[..., Sequence[Effect]], *args: Any, **named: Any) -> None:
+        """Hands an event to the tables, under the lock, and carries out what they ask for."""
+        with self._lock:
+            effects = event(*args, **named)
+            looks = self._waiting or self._leaving
+            # Nearly always nothing is asked for: Settled is nothing, where nobody waits for it.
+            quiet = not effects or (len(effects) == 1 and type(effects[0]) is Settled)
+            outcome = self._take(effects) if looks or not quiet else None
+        if outcome is not None:
+            self._carry_out(outcome)
+        if not self.garbage.empty():
+            self.drain()
 
     def drain(self) -> None:
         """Counts the references that became garbage, unless an event is under way that will.
@@ -591,7 +515,15 @@ class RRefRegistry:
             if not self._lock.acquire(blocking=False):
                 return
             try:
-                outcome = self._take(self._collected())
+                effects: list[Effect] = []
+                with contextlib.suppress(Empty):
+                    while True:
+                        gone = self.garbage.get_nowait()
+                        if isinstance(gone, RRefId):
+                            effects += self.owners.drop(gone)
+                        else:
+                            effects += self.users.release(gone)
+                outcome = self._take(effects)
             finally:
                 self._lock.release()
             self._carry_out(outcome)
@@ -601,93 +533,45 @@ class RRefRegistry:
         self.drain()
         self._mail.flush()
 
-    def check_open(self) -> None:
-        """Raises NotInitializedError when the agent was shut down."""
-        if self._closed:
-            raise self._shut_down()
-
-    def _is_left(self) -> bool:
-        left = len(self.owners) + len(self.users) + self._mail.waits
-        return left > 0 and not self._closed
-
-    def event(self, event: Callable[..., Sequence[Effect]], *args: Any, **named: Any) -> None:
-        """Hands an event to the tables, under the lock, and carries out what they ask for."""
-        with self._lock:
-            effects = event(*args, **named)
-            looks = self._waiting or self._failures or self._leaving
-            # Nearly always nothing is asked for: Settled is nothing, where nobody waits for it.
-            quiet = not effects or (len(effects) == 1 and type(effects[0]) is Settled)
-            outcome = self._take(effects) if looks or not quiet else None
-        if outcome is not None:
-            self._carry_out(outcome)
-        if not self.garbage.empty():
-            self.drain()
-
-    def _collected(self) -> list[Effect]:
-        effects: list[Effect] = []
-        while True:
-            try:
-                gone = self.garbage.get_nowait()
-            except Empty:
-                return effects
-            if isinstance(gone, RRefId):
-                effects += self.owners.drop(gone)
-            else:
-                effects += self.users.release(gone)
-
-    def _take(self, effects: Sequence[Effect]) -> Outcome:
-        outcome = Outcome()
+    def _take(self, effects: Sequence[Effect]) -> _Outcome:
+        outcome = _Outcome()
         for effect in effects:
             if isinstance(effect, Send):
                 outcome.sends.append(effect)
-            elif isinstance(effect, Orphaned) and effect.rref in self._values:
-                outcome.orphans.append(self._values[effect.rref])
-            elif isinstance(effect, Freed):
-                outcome.freed.append(self._values.pop(effect.rref, None))
+            elif isinstance(effect, Orphaned):
+                new = _new_value(self.agent, effect.rref)
+                outcome.orphans.append(self._values.setdefault(effect.rref, new))
             elif isinstance(effect, Settled):
                 outcome.settled += self._waiting.pop(effect.fork, ())
-        for fork in [fork for fork in self._failures if fork not in self.users]:
-            outcome.freed.append(self._failures.pop(fork))
+            elif (value := self._values.pop(effect.rref, None)) is not None:
+                outcome.freed.append(value)
         if self._leaving:
             self._changed.notify_all()
         return outcome
 
-    def _carry_out(self, outcome: Outcome) -> None:
+    def _carry_out(self, outcome: _Outcome) -> None:
         if outcome.sends:
             self._mail.post(outcome.sends)
             if self._mail.waits:
                 self._tick.start()
-        outcome.tell()
-        if outcome.freed and hands_over() and outcome.runs_code:
-            self.agent.pool.submit(self._forget, outcome.freed)
-        elif outcome.freed:
-            self._forget(outcome.freed)
+        for orphan in outcome.orphans:
+            orphan.try_set_exception(
+                ValueNotFoundError("the worker that was to create this value gave up or was lost")
+            )
+        for waiter in outcome.settled:
+            waiter()
+        freed = outcome.freed
+        if not freed:
+            return
 
-    def _forget(self, freed: list[object]) -> None:
-        freed.clear()
-        self.drain()  # a value may have held RRefs
+        def forget() -> None:
+            freed.clear()
+            self.drain()  # a value may have held RRefs
 
-    def _wait_until(self, predicate: Callable[[], bool], limit: float) -> None:
-        with self._changed:
-            self._leaving = True
-            self._changed.wait_for(predicate, limit)
-
-    def _shut_down(self) -> NotInitializedError:
-        return NotInitializedError(
-            f"the agent {self.me.name!r} was shut down, and its RRefs with it; "
-            "call rpc.init_rpc() and create the values again"
-        )
-
-    def _borrow(self, rref: RRefId) -> Reference | None:
-        if not self.owners.hold(rref):
-            return None
-        if rref not in self._values:
-            self._values[rref] = self._new_value(rref)
-        return Reference(self, rref, None, self.me)
-
-    def _new_value(self, rref: RRefId) -> Future[Any]:
-        about = rref.creator, rref.number, self.me.name
-        return new_future(self.agent.pool.submit, "the value of RRef %d.%d at %r", *about)
+        if hands_over() and not all(map(_is_constant, freed)):  # finalisers take their time
+            self.agent.pool.submit(forget)
+        else:
+            forget()
 
 
 # -- messages of the counting protocol: their transport and their encoding -----------------------
@@ -719,18 +603,18 @@ class RRefMail:
 
     Args:
         agent: The agent.
-        cut_off: Hears of an owner that can never be reached.
+        lose: Hears of an owner that can never be reached.
         unowned: Hears of a fork whose owner is no member of the job.
     """
 
     def __init__(
         self,
         agent: AgentCore,
-        cut_off: Callable[[WorkerInfo, UnreachableWorkerError], None],
+        lose: Callable[[WorkerInfo, UnreachableWorkerError], None],
         unowned: Callable[[ForkId], None],
     ) -> None:
         self._agent = agent
-        self._cut_off = cut_off
+        self._lose = lose
         self._unowned = unowned
         self._riding_lock = threading.Lock()
         self._riding: set[WorkerInfo] = set()  # to whom something may wait for a ride
@@ -770,7 +654,7 @@ class RRefMail:
         try:
             self._agent.messages.post(peer, kind, body, rides=rides)
         except UnreachableWorkerError as error:
-            self._cut_off(peer, error)
+            self._lose(peer, error)
         except WorkerLostError:
             pass  # its loss is an event of its own
         except UnknownWorkerError as error:  # of a reference whose sender has invented its owner

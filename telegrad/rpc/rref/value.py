@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from telegrad.errors import InvalidUseError, OwnerLostError, ValueNotFoundError
+from telegrad.errors import (
+    InvalidUseError,
+    NotInitializedError,
+    OwnerLostError,
+    ValueNotFoundError,
+)
 
 if TYPE_CHECKING:
     from telegrad.errors import WorkerLostError
+    from telegrad.rpc.future.future import Future
     from telegrad.rpc.rref.protocol import ForkId, RRefId
     from telegrad.types import WorkerInfo
 
@@ -20,6 +26,8 @@ __all__ = [
     "name_of_type",
     "owner_lost_error",
     "released_error",
+    "shut_down_error",
+    "type_of",
     "word_of",
 ]
 
@@ -49,6 +57,14 @@ def released_error(owner: WorkerInfo) -> InvalidUseError:
     )
 
 
+def shut_down_error(me: WorkerInfo) -> NotInitializedError:
+    """Returns the error for the RRefs of a worker that was shut down."""
+    return NotInitializedError(
+        f"the agent {me.name!r} was shut down, and its RRefs with it; "
+        "call rpc.init_rpc() and create the values again"
+    )
+
+
 def gone_error(rref: RRefId) -> ValueNotFoundError:
     """Returns the error for a value that its owner does not have."""
     return ValueNotFoundError(
@@ -73,6 +89,12 @@ def owner_lost_error(owner: WorkerInfo, lost: WorkerLostError | None) -> OwnerLo
 def name_of_type(value: object) -> str:
     """Returns what is shown for a value's class."""
     return name_of_class(type(value))
+
+
+def type_of(value: Future[Any] | None) -> str:
+    """Returns what is shown for the class of a value that is there, else ""."""
+    there = value is not None and value.done() and value.exception() is None
+    return name_of_type(value.value()) if value is not None and there else ""
 
 
 def name_of_class(cls: type) -> str:

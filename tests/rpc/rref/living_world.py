@@ -316,9 +316,9 @@ class LivingWorld:
             registries = [agent.attachments[RRefRegistry] for agent in self.agents.values()]
             self._wait_gone(
                 lambda: [
-                    f"{each.me.name}: {each.owned} owned, {each.used} used"
+                    f"{each.me.name}: {each.counts()} owned, used"
                     for each in registries
-                    if each.owned or each.used
+                    if any(each.counts())
                 ]
             )
         finally:

@@ -141,9 +141,9 @@ def drained(cluster: Cluster) -> None:
     def left() -> list[str]:
         gc.collect()  # each time: a thread that just ends may still hold a frame
         return [
-            f"{each.me.name}: {each.owned} owned, {each.used} used"
+            f"{each.me.name}: {each.counts()} owned, used"
             for each in registries
-            if each.owned or each.used
+            if any(each.counts())
         ]
 
     wait_until_gone("RRefs", left)

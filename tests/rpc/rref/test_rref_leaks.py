@@ -202,11 +202,13 @@ def test_a_holder_that_hangs_holds_the_owner_up_for_a_bounded_time() -> None:
     with Cluster(2) as cluster:
         on(cluster, 0, lambda: kept.update(one=rpc.rpc_sync("worker1", make_rref, ("kept",))))
         owner = registry(cluster, 1)
-        waited = threading.Thread(target=owner.wait_until_unused, args=(0.05,))
+        waited = threading.Thread(
+            target=lambda: owner.wait_until(lambda: not owner.owners.holders(), 0.05)
+        )
         waited.start()
         waited.join(20.0)
         assert not waited.is_alive()
-        assert owner.owned == 1
+        assert owner.counts() == (1, 0)
 
 
 SCRIPT = """

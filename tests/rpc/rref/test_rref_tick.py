@@ -48,7 +48,7 @@ def test_who_begins_while_a_tick_drains_starts_no_second_one() -> None:
     registry = RRefRegistry(cast("AgentCore", ticks), cast("RRefMail", Mail()))
     reference = registry.create(WorkerInfo("w1", 1, 2))
     assert reference.fork is not None
-    registry.created(reference.fork)
+    registry.event(registry.users.created, reference.fork)
     (tick,) = ticks.waiting
     ticks.waiting.clear()
     del reference
