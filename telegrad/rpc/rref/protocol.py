@@ -41,8 +41,8 @@ Guarantees, for any order of messages and for repeated messages:
 - G4: a lost user's forks at the owner, and a parent's pins for a lost child, are released when
   `expire` is called, one full bound after `lost`. Messages of the lost worker have arrived by then.
 - G5: the forks of a lost owner are LOST for good, and nothing more is sent about them.
-- G6: a message that is known not to have been delivered takes its forks back (`undelivered`). A
-  message that arrived but will never be decoded gives its forks back (`refused`).
+- G6: a message that is known not to have been delivered ends its forks (`user_delete`,
+  `child_accept`). A message that arrived but will never be decoded gives its forks back (`refused`).
 
 If a call brings an RRef, its function starts only after the fork has left PENDING, and only if the
 owner has counted it. The fork is then CONFIRMED, or FAILED: every use of a FAILED one raises the
@@ -367,10 +367,6 @@ class OwnerTable:
             return self.user_delete(rref, fork)
         return [Send(parent, ChildAccept(fork))]
 
-    def undelivered(self, rref: RRefId, fork: ForkId) -> list[Effect]:
-        """Takes back a fork from `make_fork` that was not delivered (G6)."""
-        return self.user_delete(rref, fork)
-
     def fork_request(self, rref: RRefId, fork: ForkId, child: WorkerInfo) -> list[Effect]:
         """Counts a child's fork and confirms it.
 
@@ -385,7 +381,7 @@ class OwnerTable:
         return [Send(child, answer), *self._free_if_unused(rref)]
 
     def user_delete(self, rref: RRefId, fork: ForkId) -> list[Effect]:
-        """Ends a fork (G1)."""
+        """Ends a fork (G1), also one from `make_fork` that was not delivered (G6)."""
         owned = self._owned.get(rref)
         if owned is None or owned.forks.pop(fork, None) is None:
             if not self._counted.contains(fork.child, fork.parent, fork.number):
@@ -635,16 +631,12 @@ class UserTable:
         return []
 
     def child_accept(self, child: ForkId) -> list[Effect]:
-        """Releases the pin for a child that its owner has confirmed."""
+        """Releases the pin for a child that is confirmed, or was not delivered (G6)."""
         fork = self._pinned_by.pop(child, None)
         if fork is None:
             return []
         del self._forks[fork].children[child]
         return self._leave_if_let_go(fork)
-
-    def undelivered(self, child: ForkId) -> list[Effect]:
-        """Takes back a fork from `make_fork` that was not delivered (G6)."""
-        return self.child_accept(child)
 
     def use(self, fork: ForkId) -> ForkState | None:
         """Keeps a fork for a call that names it, until `unuse`; returns None if it has ended."""

@@ -432,7 +432,7 @@ class RRefRegistry:
         rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
         if owner != self.me:
             if fork.parent == self.me.incarnation:
-                self.event(self.users.undelivered, fork)
+                self.event(self.users.child_accept, fork)
             else:
                 self.event(self.users.refused, rref, fork, owner, peer)
         elif fork.parent == self.me.incarnation:

@@ -384,9 +384,9 @@ def test_a_message_that_was_not_handed_over_takes_its_forks_back() -> None:
     parent.arrived(rref, first, OWNER, OWNER)
     second = parent.make_fork(first, CHILD)
     assert parent.release(first) == []
-    assert parent.undelivered(second) == [Send(OWNER, UserDelete(rref, first))]
+    assert parent.child_accept(second) == [Send(OWNER, UserDelete(rref, first))]
     owner.drop(rref)
-    assert owner.undelivered(rref, first) == [Freed(rref)]
+    assert owner.user_delete(rref, first) == [Freed(rref)]
 
 
 def test_a_call_in_flight_keeps_the_fork() -> None:

@@ -277,9 +277,9 @@ class World:
             self.unsure.add(content.rref)
             self._apply(r, self.users[r].creation_failed(content.fork, delivered=False))
         elif isinstance(content, Carry) and content.rref.owner == self.infos[r].incarnation:
-            self._apply(r, self.owners[r].undelivered(content.rref, content.fork))
+            self._apply(r, self.owners[r].user_delete(content.rref, content.fork))
         elif isinstance(content, Carry):
-            self._apply(r, self.users[r].undelivered(content.fork))
+            self._apply(r, self.users[r].child_accept(content.fork))
 
     def _receive(self, src: int, dst: int, content: Content) -> None:
         owner, user, peer = self.owners[dst], self.users[dst], self.infos[src]
