@@ -86,7 +86,7 @@ FIRST_ROWS = (  # 200 mutants
     Row("stream", 5, "rpc/stream/protocol.py::Sender,Receiver", "rpc/test_stream_protocol.py"),
     Row("admission", 10, "rpc/call/admission.py::Window,Budget", "rpc/test_admission.py"),
     Row("deadlock", 6, "rpc/deadlock/protocol.py", "rpc/test_wait_cycle_protocol.py"),
-    Row("cancel", 2, "rpc/call/early_cancels.py::Arrivals,EarlyCancels", "rpc/test_early_cancels.py"),
+    Row("cancel", 2, "rpc/call/callers.py::Caller,Callers", "rpc/test_callers.py"),
     Row("pass", 10, "dist_autograd/pass_protocol.py",
         "dist_autograd/test_pass_protocol.py dist_autograd/test_random_programs_pure.py"),
     Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem",

@@ -23,8 +23,8 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Limits, seams
-from telegrad.rpc.call import early_cancels
-from telegrad.rpc.call.early_cancels import EarlyCancels
+from telegrad.rpc.call import callers
+from telegrad.rpc.call.callers import Callers
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call.serving import CANCEL, EXPIRE
@@ -332,7 +332,7 @@ def test_a_cancellation_that_overtakes_its_call(
     job: Job, kind: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays travel on lanes of their own; a cancellation does not wait for them."""
-    monkeypatch.setattr(early_cancels, "EARLY_CANCELS", MOST_EARLY)
+    monkeypatch.setattr(callers, "EARLY_CANCELS", MOST_EARLY)
     first, second = job.agents[0], job.agents[1]
     served = second.statistics().calls_served
     number = call(job, 0, cancel_code.number_of_this_call).wait()
@@ -350,7 +350,7 @@ def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was on its way together with the reply; it drives out none that has overtaken its call."""
-    monkeypatch.setattr(early_cancels, "EARLY_CANCELS", MOST_EARLY)
+    monkeypatch.setattr(callers, "EARLY_CANCELS", MOST_EARLY)
     first, second = job.agents[0], job.agents[1]
     number = call(job, 0, cancel_code.number_of_this_call).wait()
     last = number + MOST_EARLY + 2
@@ -367,7 +367,7 @@ def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(
 
 def remembered() -> list[object]:
     """Returns what all workers remember of cancellations."""
-    found = [each for each in gc.get_referrers(EarlyCancels) if type(each) is EarlyCancels]
+    found = [each for each in gc.get_referrers(Callers) if type(each) is Callers]
     return [key for each in found for key in each.remembered]
 
 

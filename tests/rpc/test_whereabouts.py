@@ -13,6 +13,7 @@ from telegrad import rpc
 from telegrad.errors import CallTimeoutError
 from telegrad.rpc import seams
 from telegrad.rpc.call import calling
+from telegrad.rpc.call.callers import Callers
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.call.whereabouts import words
 from telegrad.rpc.pool import pool
@@ -103,7 +104,9 @@ def test_its_reply_is_on_the_way(
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("on the way",))
         assert remote_code.entered("on the way")
-        monkeypatch.setattr(job.agents[1].serving, "_callers", {})  # as if it had answered
+        monkeypatch.setattr(
+            job.agents[1].serving, "_callers", Callers[object]()
+        )  # as if it had answered
         said = times.said_of(future)
         monkeypatch.undo()
         remote_code.release("on the way")

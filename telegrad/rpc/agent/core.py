@@ -172,7 +172,7 @@ class AgentCore:
             bytes_received=traffic.bytes_received,
             pending_calls=self._pending(),
             waiting_calls=self.calling.waiting,
-            admitted_bytes=self.serving.admitted_bytes,
+            admitted_bytes=self.serving.admission.in_use,
             owned_rrefs=owned,
             user_rrefs=used,
         )

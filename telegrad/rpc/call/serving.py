@@ -28,8 +28,8 @@ from telegrad.errors import (
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
+from telegrad.rpc.call.callers import Caller, Callers
 from telegrad.rpc.call.codec import MessageCodec, Sealed
-from telegrad.rpc.call.early_cancels import Arrivals, EarlyCancels
 from telegrad.rpc.call.failure import describe_failure, fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord, Prerequisite
 from telegrad.rpc.call.runner import Runner
@@ -54,24 +54,6 @@ _logger = logging.getLogger(__name__)
 
 
 @final
-class _Caller:
-    """The state that this worker keeps of one caller.
-
-    Attributes:
-        who: The caller.
-        calls: Its calls that are served, by number.
-        arrivals: The record of its requests.
-    """
-
-    __slots__ = ("arrivals", "calls", "who")
-
-    def __init__(self, who: WorkerInfo, arrivals: Arrivals) -> None:
-        self.who = who
-        self.calls: dict[int, ServedCall] = {}
-        self.arrivals = arrivals
-
-
-@final
 class Serving:
     """Runs the calls of other workers here.
 
@@ -88,6 +70,7 @@ class Serving:
     Attributes:
         worker: This worker's name.
         runner: Runs functions of every mode.
+        admission: Bounds the bytes that it takes in at once.
     """
 
     def __init__(
@@ -107,15 +90,14 @@ class Serving:
         self.runner = runner
         self._post = exchange.post
         self._inbox = inbox
-        self._admission = admission
+        self.admission = admission
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._most_calls = most_calls
         self._waiters = 0  # threads in `wait_until_idle`
         self._calls: dict[ServedCall, None] = {}  # the oldest first
-        self._callers: dict[WorkerInfo, _Caller] = {}
-        self._latest: _Caller | None = None  # the last caller, which is likely to call next
-        self._early = EarlyCancels()
+        self._callers: Callers[ServedCall] = Callers()
+        self._latest: Caller[ServedCall] | None = None  # it is likely to call next
         self._ended = 0
         inbox.on_loss_at_once(self.lose)
         inbox.refuse_with(self.refuse)
@@ -133,11 +115,6 @@ class Serving:
         """The number of calls that were answered: a caller that has a reply finds it counted."""
         with self._lock:
             return self._ended + sum(not call.active for call in self._calls)
-
-    @property
-    def admitted_bytes(self) -> int:
-        """The bytes, here or on their way, of calls that had to ask."""
-        return self._admission.in_use
 
     def serve(self, kind: str, prepare: Prepare) -> None:
         """Registers the server of requests of a kind that carry user values.
@@ -166,17 +143,17 @@ class Serving:
         """Takes a request; from any thread, blocks nowhere."""
         number, depth = envelope.call, envelope.depth
         call = ServedCall(caller, number, CallRecord(envelope.kind), envelope.time_left, depth)
-        if self._admission.expects:  # nearly never: most have not asked
-            call.release = self._admission.arrive(caller, number)
+        if self.admission.expects:  # nearly never: most have not asked
+            call.release = self.admission.arrive(caller, number)
         with self._lock:
             known = self._latest
             if known is None or known.who is not caller:
-                known = self._latest = self._callers.get(caller) or self._meet(caller)
+                known = self._latest = self._callers.of(caller)
             call.siblings = siblings = known.calls
             self._calls[call] = None
             siblings[number] = call
             crowded = len(siblings) > self._most_calls
-            expired = known.arrivals.come(number)
+            expired = known.come(number)
         if expired is not None:
             call.cancelled, call.expired = True, expired
         if crowded:
@@ -198,11 +175,6 @@ class Serving:
             )
             self._refuse(call, envelope, message)
 
-    def _meet(self, caller: WorkerInfo) -> _Caller:
-        """Enters a caller that has not called before; holds the lock."""
-        known = self._callers[caller] = _Caller(caller, self._early.of(caller))
-        return known
-
     def _refuse(self, call: ServedCall, envelope: Envelope, words: str) -> None:
         error = PoolExhaustedError(words)
         self._codec.drop(call.caller, call.record, envelope, error)
@@ -220,9 +192,9 @@ class Serving:
 
     def refuse(self, caller: WorkerInfo, number: int, error: Exception) -> None:
         """Answers a request that is not served, if its caller can be reached."""
-        self._admission.release(caller, number)
+        self.admission.release(caller, number)
         with self._lock:
-            self._early.of(caller).come(number)
+            self._callers.of(caller).come(number)
         self._answer_refused(caller, number, error)
 
     def _answer_refused(self, caller: WorkerInfo, number: int, error: Exception) -> None:
@@ -234,12 +206,10 @@ class Serving:
     def lose(self, caller: WorkerInfo, error: WorkerLostError) -> None:
         """Gives up the calls of a lost worker, and those that it asked for."""
         del error
-        self._admission.lose(caller)
+        self.admission.lose(caller)
         with self._lock:
-            self._early.lose(caller)
-            known = self._callers.pop(caller, None)
             self._latest = None
-            orphans = [] if known is None else list(known.calls.values())
+            orphans = self._callers.lose(caller)
         for call in orphans:
             call.cancel()
 
@@ -342,23 +312,20 @@ class Serving:
         record.served = func if type(func) is FunctionType else plain_function(func)
         if user_call.mode is CallMode.PLAIN:
             call.runner = threading.current_thread()
-            self._reply(call, self._outcome(call, user_call))
+            value, sealed = None, None
+            try:
+                value = func(*user_call.args, **user_call.kwargs)
+            except BaseException as error:  # around the user's function: any is its reply
+                sealed = self._seal(call, None, error)
+            finally:
+                # From here on nothing refers to its arguments: memory that the caller has lent for
+                # them goes back with the reply, and its next request takes it from the caches.
+                user_call.args, user_call.kwargs = (), {}
+            sealed = sealed or self._seal(call, value, None)
+            del value
+            self._reply(call, sealed)
         else:
             self.runner.run(user_call, partial(self._settle, call), call.runs_by)
-
-    def _outcome(self, call: ServedCall, user_call: UserCall) -> Sealed:
-        """Runs a plain function, and seals its value or error.
-
-        Nothing here refers to its arguments after that: memory that the caller has lent for them
-        goes back with the reply, and is taken again for its next request while it is in the caches.
-        """
-        try:
-            value = user_call.func(*user_call.args, **user_call.kwargs)
-        except BaseException as error:  # around the user's function: any exception is its reply
-            return self._seal(call, None, error)
-        finally:
-            user_call.args, user_call.kwargs = (), {}
-        return self._seal(call, value, None)
 
     def _on_cancel(self, caller: WorkerInfo, envelope: Envelope, *, expired: bool) -> None:
         """Hears that the caller gave a call up; on the loop."""
@@ -366,10 +333,9 @@ class Serving:
         if not isinstance(number, int):
             return
         with self._lock:
-            known = self._callers.get(caller)
-            call = None if known is None else known.calls.get(number)
+            call = self._callers.find(caller, number)
             if call is None:
-                self._early.cancelled(caller, number, expired=expired)
+                self._callers.cancelled(caller, number, expired=expired)
         if call is not None:
             call.cancel(expired=expired)
 
@@ -379,8 +345,7 @@ class Serving:
         if not isinstance(number, int):
             raise DecodeError("the body of rpc.where is no number")
         with self._lock:
-            known = self._callers.get(caller)
-            call = None if known is None else known.calls.get(number)
+            call = self._callers.find(caller, number)
         if call is None:
             said = tell(None, None, ())
         else:

@@ -41,8 +41,8 @@ Guarantees, for any order of messages and for repeated messages:
 - G4: a lost user's forks at the owner, and a parent's pins for a lost child, are released when
   `expire` is called, one full bound after `lost`. Messages of the lost worker have arrived by then.
 - G5: the forks of a lost owner are LOST for good, and nothing more is sent about them.
-- G6: a message that is known not to have been delivered ends its forks (`user_delete`,
-  `child_accept`). A message that arrived but will never be decoded gives its forks back (`refused`).
+- G6: the forks of a message that is known not to have been delivered end (`user_delete`,
+  `child_accept`). Those of one that arrived and will never be decoded are given back (`refused`).
 
 If a call brings an RRef, its function starts only after the fork has left PENDING, and only if the
 owner has counted it. The fork is then CONFIRMED, or FAILED: every use of a FAILED one raises the

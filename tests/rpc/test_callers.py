@@ -6,8 +6,8 @@ import random
 
 from hypothesis import strategies as st
 
-from telegrad.rpc.call import early_cancels
-from telegrad.rpc.call.early_cancels import EARLY_CANCELS, MOST_GAPS, EarlyCancels
+from telegrad.rpc.call import callers
+from telegrad.rpc.call.callers import EARLY_CANCELS, MOST_GAPS, Callers
 from telegrad.rpc.rref.numbers import NumberSet
 from telegrad.types import WorkerInfo
 from tests.repeated import on_examples
@@ -18,7 +18,7 @@ CALLERS = [WorkerInfo(f"w{r}", r, 100 + r) for r in range(3)]
 @on_examples(st.randoms(use_true_random=True), st.integers(1, 60))
 def test_only_what_has_not_come_is_remembered(chance: random.Random, count: int) -> None:
     """Each call comes once; it may be cancelled any number of times, before and after that."""
-    early = EarlyCancels()
+    early = Callers[object]()
     numbers = chance.sample(range(3 * count), count)  # the others are of calls to other workers
     events = [("come", caller, n) for caller in CALLERS for n in numbers]
     events += [
@@ -45,12 +45,12 @@ def test_only_what_has_not_come_is_remembered(chance: random.Random, count: int)
 def test_what_has_come_is_known_however_many_gaps_there_are(chance: random.Random) -> None:
     """Then the lowest gaps are given up: never what came, and of what did not, the oldest."""
     most = 8
-    early = EarlyCancels()
+    early = Callers[object]()
     numbers = list(range(0, 1000, 2))
     for i in range(0, len(numbers), 5):  # overtaken by a few
         numbers[i : i + 5] = chance.sample(numbers[i : i + 5], len(numbers[i : i + 5]))
-    kept = early_cancels.MOST_GAPS
-    early_cancels.MOST_GAPS = most
+    kept = callers.MOST_GAPS
+    callers.MOST_GAPS = most
     try:
         for place, number in enumerate(numbers):
             early.of(CALLERS[0]).come(number)
@@ -60,12 +60,12 @@ def test_what_has_come_is_known_however_many_gaps_there_are(chance: random.Rando
         early.cancelled(CALLERS[0], 999, expired=False)
         early.cancelled(CALLERS[0], 2 * most + 1, expired=False)
     finally:
-        early_cancels.MOST_GAPS = kept
+        callers.MOST_GAPS = kept
     assert early.remembered == {(CALLERS[0], 999): False}
 
 
 def test_a_lost_caller_leaves_nothing() -> None:
-    early = EarlyCancels()
+    early = Callers[object]()
     for caller in CALLERS:
         for number in range(EARLY_CANCELS):
             early.of(caller).come(2 * number)
@@ -79,7 +79,7 @@ def test_a_lost_caller_leaves_nothing() -> None:
 
 
 def test_the_oldest_of_what_is_remembered_goes_first() -> None:
-    early, caller = EarlyCancels(), CALLERS[0]
+    early, caller = Callers[object](), CALLERS[0]
     for number in range(EARLY_CANCELS + 1):
         early.cancelled(caller, number, expired=False)
         early.cancelled(caller, number, expired=True)

@@ -1,4 +1,4 @@
-"""Cancellations that come before their request, told apart from those that come after its reply.
+"""The callers of one worker: their requests that have come, and their calls that are served.
 
 A cancellation overtakes a request whose arrays are still on their way, and crosses replies. In the
 first case it is remembered until its request comes; in the second it is ignored. The numbers that
@@ -15,12 +15,14 @@ request is forgotten only if thousands of calls have overtaken that request.
 
 from __future__ import annotations
 
-from typing import final
+from typing import Generic, TypeVar, final
 
 from telegrad.rpc.rref.numbers import NumberSet
 from telegrad.types import WorkerInfo
 
-__all__ = ["EARLY_CANCELS", "MOST_GAPS", "Arrivals", "EarlyCancels"]
+__all__ = ["EARLY_CANCELS", "MOST_GAPS", "Caller", "Callers"]
+
+Call = TypeVar("Call")
 
 # Of all callers together. A request of which more than its number has come is on its way for a
 # second at most, so these are more than there ever are.
@@ -30,20 +32,26 @@ MOST_GAPS = 1000
 
 
 @final
-class Arrivals:
-    """The requests of one caller that have come.
+class Caller(Generic[Call]):
+    """The requests and calls of one caller.
 
     Args:
-        caller: The caller.
+        who: The caller.
         remembered: The remembered cancellations of all callers.
+
+    Attributes:
+        who: The caller.
+        calls: Its calls that are served, by number; kept by the user of the table.
+        numbers: The numbers of the requests that have come.
     """
 
-    __slots__ = ("_caller", "_remembered", "numbers")
+    __slots__ = ("_remembered", "calls", "numbers", "who")
 
-    def __init__(self, caller: WorkerInfo, remembered: dict[tuple[WorkerInfo, int], bool]) -> None:
-        self._caller = caller
-        self._remembered = remembered
+    def __init__(self, who: WorkerInfo, remembered: dict[tuple[WorkerInfo, int], bool]) -> None:
+        self.who = who
+        self.calls: dict[int, Call] = {}
         self.numbers = NumberSet()
+        self._remembered = remembered
 
     def come(self, number: int) -> bool | None:
         """Records that a request has come.
@@ -54,15 +62,15 @@ class Arrivals:
         numbers, remembered = self.numbers, self._remembered
         if numbers.add(number) and numbers.runs > 2 * MOST_GAPS:
             numbers.close_gaps(MOST_GAPS)
-        return remembered.pop((self._caller, number), None) if remembered else None
+        return remembered.pop((self.who, number), None) if remembered else None
 
 
 @final
-class EarlyCancels:
-    """The early cancellations of one callee's callers. Pure; its user has a lock."""
+class Callers(Generic[Call]):
+    """The callers of one callee. Pure; its user has a lock."""
 
     def __init__(self) -> None:
-        self._come: dict[WorkerInfo, Arrivals] = {}
+        self._known: dict[WorkerInfo, Caller[Call]] = {}
         self._remembered: dict[tuple[WorkerInfo, int], bool] = {}  # the oldest first
 
     @property
@@ -70,25 +78,31 @@ class EarlyCancels:
         """The calls that will begin cancelled, oldest cancellation first; True for expired ones."""
         return dict(self._remembered)
 
-    def of(self, caller: WorkerInfo) -> Arrivals:
-        """Returns the record of a caller's requests, which is kept until the caller is lost."""
-        arrivals = self._come.get(caller)
-        if arrivals is None:
-            arrivals = self._come[caller] = Arrivals(caller, self._remembered)
-        return arrivals
+    def of(self, who: WorkerInfo) -> Caller[Call]:
+        """Returns what is known of a caller, which is kept until the caller is lost."""
+        known = self._known.get(who)
+        if known is None:
+            known = self._known[who] = Caller(who, self._remembered)
+        return known
 
-    def cancelled(self, caller: WorkerInfo, number: int, *, expired: bool) -> None:
+    def find(self, who: WorkerInfo, number: int) -> Call | None:
+        """Returns a call that is served, if it is."""
+        known = self._known.get(who)
+        return None if known is None else known.calls.get(number)
+
+    def cancelled(self, who: WorkerInfo, number: int, *, expired: bool) -> None:
         """Takes a cancellation that finds no call."""
-        come = self._come.get(caller)
-        if come is not None and number in come.numbers:
+        known = self._known.get(who)
+        if known is not None and number in known.numbers:
             return
-        key, remembered = (caller, number), self._remembered
+        key, remembered = (who, number), self._remembered
         if key not in remembered and len(remembered) >= EARLY_CANCELS:
             del remembered[next(iter(remembered))]
         remembered[key] = remembered.get(key, False) or expired
 
-    def lose(self, caller: WorkerInfo) -> None:
-        """Forgets a caller, from which nothing comes any more."""
-        self._come.pop(caller, None)
-        for key in [key for key in self._remembered if key[0] == caller]:
+    def lose(self, who: WorkerInfo) -> list[Call]:
+        """Forgets a caller, from which nothing comes any more; returns its calls."""
+        known = self._known.pop(who, None)
+        for key in [key for key in self._remembered if key[0] == who]:
             del self._remembered[key]
+        return [] if known is None else list(known.calls.values())
