@@ -115,7 +115,6 @@ class AgentCore:
         if self.inbox.left:
             return False
         self.members.evict(error)
-        self.inbox.evict(error)
         for other in self.members.living():
             if other != self.info:
                 self.exchange.fence(other, error.reason)

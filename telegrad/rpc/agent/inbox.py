@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias, final
 
-from telegrad.errors import DecodeError, EvictedError, WorkerLostError
+from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.rpc.agent.members import Members
-from telegrad.rpc.call.failure import fresh_copy
 from telegrad.rpc.pool.pool import Pool
 from telegrad.transport import Receiver
 from telegrad.types import WorkerInfo
@@ -55,11 +54,8 @@ class Inbox(Receiver):
         self._losses: list[LossCallback] = []
         self._losses_at_once: list[LossCallback] = []
         self._lock = threading.Lock()
-        self._garbage_lock = threading.Lock()
-        self._held: list[tuple[WorkerInfo, Envelope]] = []
-        self._holding = True
+        self._held: list[tuple[WorkerInfo, Envelope]] | None = []  # None once it holds none back
         self._check_standing: Callable[[Callable[[], None]], None] | None = None
-        self._evicted: EvictedError | None = None
         self._left = False
         self._garbage: dict[WorkerInfo, int] = {}  # logged messages by peer
 
@@ -119,10 +115,6 @@ class Inbox(Receiver):
         """
         self._check_standing = check
 
-    def evict(self, error: EvictedError) -> None:
-        """Records that the job goes on without this worker: each later loss is its own eviction."""
-        self._evicted = error
-
     def leave(self) -> None:
         """Records that this worker leaves: peers that give it up from now on are not lost."""
         self._left = True
@@ -135,9 +127,8 @@ class Inbox(Receiver):
     def release(self) -> list[tuple[WorkerInfo, Envelope]]:
         """Stops holding requests and returns those that were held."""
         with self._lock:
-            held, self._held = self._held, []
-            self._holding = False
-        return held
+            held, self._held = self._held, None
+        return held or []
 
     def memory(self, kind: str, size: int) -> memoryview | None:
         """Returns memory for a received buffer; None for fresh memory."""
@@ -149,7 +140,7 @@ class Inbox(Receiver):
         try:
             if envelope.reply:
                 self._on_reply(peer, envelope)
-            elif not (self._holding and self._hold(peer, envelope)):
+            elif self._held is None or not self._hold(peer, envelope):
                 if (handler := self._handlers.get(envelope.kind)) is not None:
                     handler(peer, envelope)
                 else:
@@ -166,8 +157,8 @@ class Inbox(Receiver):
         process was stopped or cut off. The coordinator is asked first, so that this worker's calls
         raise the true reason.
         """
-        if error.fenced and self._evicted is None and self._check_standing is not None:
-            self._check_standing(lambda: self._lose(peer, error))
+        if error.fenced:
+            self._when_standing_is_known(lambda: self._lose(peer, error))
         else:
             self._lose(peer, error)
 
@@ -198,17 +189,19 @@ class Inbox(Receiver):
         def decide() -> None:
             then(self._members.eviction() or cause)
 
-        if self._evicted is None and self._check_standing is not None:
-            self._check_standing(decide)
+        self._when_standing_is_known(decide)
+
+    def _when_standing_is_known(self, then: Callable[[], None]) -> None:
+        """Calls `then` once it is known whether the job goes on without this worker."""
+        if self._members.eviction() is None and self._check_standing is not None:
+            self._check_standing(then)
         else:
-            decide()
+            then()
 
     def _lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         if self._left:
             return
-        if self._evicted is not None:
-            own = fresh_copy(self._evicted)
-            error = own if isinstance(own, EvictedError) else error
+        error = self._members.eviction() or error  # of a worker without which the job goes on
         self._members.lose(peer, error)
         self._garbage.pop(peer, None)
         for callback in self._losses_at_once:
@@ -218,9 +211,9 @@ class Inbox(Receiver):
 
     def _hold(self, peer: WorkerInfo, envelope: Envelope) -> bool:
         with self._lock:
-            if self._holding:
+            if self._held is not None:
                 self._held.append((peer, envelope))
-            return self._holding
+            return self._held is not None
 
     def _refuse_unknown(self, peer: WorkerInfo, envelope: Envelope) -> None:
         if self._is_news(peer):
@@ -234,7 +227,7 @@ class Inbox(Receiver):
 
     def _is_news(self, peer: WorkerInfo) -> bool:
         """Returns True if garbage of a peer is still logged."""
-        with self._garbage_lock:
+        with self._lock:
             told = self._garbage.get(peer, 0)
             self._garbage[peer] = min(told + 1, MOST_GARBAGE_TOLD)
         return told < MOST_GARBAGE_TOLD
