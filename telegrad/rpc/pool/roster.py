@@ -78,13 +78,15 @@ class WatcherGate:
     """The gate at which the idle thread that watches is called to work.
 
     Attributes:
+        watcher: The thread that watches; 0 for none.
         shut: True until it is called.
         wake: Wakes the thread while it watches.
     """
 
-    __slots__ = ("shut", "wake")
+    __slots__ = ("shut", "wake", "watcher")
 
     def __init__(self) -> None:
+        self.watcher = NOBODY
         self.shut = True
         self.wake: Callable[[], None] | None = None
 
@@ -102,10 +104,8 @@ class ThreadRoster:
         threads: The number of threads.
         idle: Those of the threads that rest, or are about to, and the one that watches.
         blocked: Those of the threads that are inside a wait of telegrad's.
-        watcher: The thread that watches; 0 for none.
-        gate: The gate at which the watcher is called to work.
+        gate: The gate at which the thread that watches is called to work.
         taken: Pieces of work that were taken so far.
-        waiting: Pieces of work that were not taken yet.
         left: Those of the waiting pieces that are left to the threads that run.
         closed: True if threads end when they have nothing to do.
 
@@ -126,10 +126,14 @@ class ThreadRoster:
         self._took_at = -math.inf  # the time at which a thread last took work, or was woken
         self._ticks = self._looks = False  # True while TICK and LOOK are under way
         self.threads = self.idle = self.blocked = 0
-        self.taken = self.waiting = self.left = 0
-        self.watcher = NOBODY
+        self.taken = self.left = 0
         self.gate = WatcherGate()
         self.closed = False
+
+    @property
+    def waiting(self) -> int:
+        """The pieces of work that were not taken yet."""
+        return len(self._nested) + len(self._roots)
 
     def exhausted(self, *, nested: bool) -> bool:
         """Returns True if no thread is free for one more call, and none may be added."""
@@ -141,12 +145,12 @@ class ThreadRoster:
     def enter(self, work: Work, *, nested: bool, thread: int, now: float) -> Todo:
         """Takes work that some thread has submitted."""
         (self._nested if nested else self._roots).append(work)
-        self.waiting += 1
-        if self.watcher == thread and self.gate.shut:
+        if self.gate.watcher == thread and self.gate.shut:
             self.gate.shut = False  # it does the work that it has read
             self._took_at = now
             return NOTHING
-        comes_back = self.waiting - self.left > 1 or self.threads - self.idle > self.blocked
+        others = len(self._nested) + len(self._roots) - self.left > 1
+        comes_back = others or self.threads - self.idle > self.blocked
         if not comes_back or now - self._took_at > QUICK_SECONDS:
             self._took_at = now
             return self._find_thread()
@@ -160,7 +164,6 @@ class ThreadRoster:
         """Returns the work whose turn it is, for a thread that was idle; there is some."""
         self.idle -= 1
         self.taken += 1
-        self.waiting -= 1
         self._took_at = now
         turn_of_roots = self._in_a_row >= TURNS and self.threads <= self._max_threads
         if self._nested and not (self._roots and turn_of_roots):
@@ -190,14 +193,14 @@ class ThreadRoster:
 
     def begin_watch(self, thread: int) -> bool:
         """Offers to watch, for a thread that rests; returns True if it does."""
-        if self.watcher or self.waiting or self.closed:
+        if self.gate.watcher or self._nested or self._roots or self.closed:
             return False
-        self.watcher, self.gate.shut = thread, True
+        self.gate.watcher, self.gate.shut = thread, True
         return True
 
     def end_watch(self) -> bool:
         """Records that the watcher stopped watching; returns True if it was called to work."""
-        self.watcher = NOBODY
+        self.gate.watcher = NOBODY
         return not self.gate.shut
 
     def begin_wait(self) -> Todo:
@@ -247,7 +250,7 @@ class ThreadRoster:
 
     def _find_thread(self) -> Todo:
         """Finds a thread for work that is not left to those that run."""
-        if self.watcher and self.gate.shut and self.waiting - self.left >= self.idle:
+        if self.gate.watcher and self.gate.shut and self.waiting - self.left >= self.idle:
             self.gate.shut = False
             return (Do.CALL,)
         if self._reserve():
