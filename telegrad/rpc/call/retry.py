@@ -30,16 +30,11 @@ from telegrad.errors import (
 )
 from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.failure import fresh_copy, remote_traceback
-from telegrad.rpc.call.served_call import (
-    current_served_call,
-    inherited,
-    still_runs,
-)
+from telegrad.rpc.call.served_call import current_served_call, inherited, still_runs
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_name, call_payload
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.limits import seconds
-from telegrad.rpc.tick import Tick
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
@@ -141,7 +136,17 @@ def call_again(
     name, payload = call_payload(func, args, kwargs)
     limit = max(min(seconds(timeout, agent.options.timeout), inherited()[0]), LEAST_SECONDS)
     call = _Call(agent, peer, name, Prepared.of(payload).freeze(), limit, int(retry))
-    return agent.attachments[Retries].start(call)
+    if (loss := agent.members.lost(peer)) is not None:
+        call.wait(loss)
+    else:
+        try:
+            call.send()
+        except BaseException as error:
+            call.future.try_set_exception(fresh_copy(error))  # it refers back to this call
+            raise
+    if call.parent is not None and call.parent.cancelled:
+        call.future.cancel()
+    return call.future
 
 
 @final
@@ -153,12 +158,8 @@ class Retries:
     """
 
     def __init__(self, agent: AgentCore) -> None:
-        self._agent = agent
         self._changed = threading.Condition()  # guards the set of calls
         self._calls: set[_Call] = set()
-        self._tick = Tick(
-            agent.deadlines.after, LOOK_SECONDS, self._look, lambda: bool(self.pending)
-        )
         self._ending = self._closed = False
         agent.attachments.own_calls.append(self)
         agent.life.on_ending(self._end)
@@ -167,57 +168,22 @@ class Retries:
     @property
     def pending(self) -> int:
         """The number of calls that wait for the return of their callee."""
-        return len(self._waiting())
+        with self._changed:
+            return sum(call.loss is not None for call in self._calls)
 
     def wait_until_idle(self, deadline: float) -> bool:
         """Blocks until none of the calls goes on; returns True if that is so at the deadline."""
+        left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
         with self._changed:
-            while self._calls:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
-        return True
+            return self._changed.wait_for(lambda: not self._calls, left)
 
-    def start(self, call: _Call) -> Future[Any]:
-        """Makes the first attempt, in the thread of the caller; returns the call's future."""
-        future, parent = call.future, call.parent
+    def enter(self, call: _Call) -> None:
+        """Knows of a call until its end."""
         with self._changed:
             self._calls.add(call)
-        future._call_when_done(partial(self._forget, call))
-        if parent is not None:  # between two attempts no table knows of it
-            parent.nested.add(future)
-            future._call_when_done(partial(parent.nested.discard, future))
-        loss = self._agent.members.lost(call.peer)
-        if loss is not None:
-            call.wait(loss)
-        else:
-            try:
-                call.send(call.limit)
-            except BaseException as error:
-                future.try_set_exception(fresh_copy(error))  # it refers back to this call
-                raise
-        if parent is not None and parent.cancelled:
-            future.cancel()
-        return future
+        call.future._call_when_done(partial(self._forget, call))
 
-    def look_for(self, call: _Call) -> None:
-        """Looks at times for the return of a call's callee."""
-        if self._ends(call):
-            call.end_closed()
-        else:
-            self._tick.start()
-
-    def _waiting(self) -> list[_Call]:
-        with self._changed:
-            return [call for call in self._calls if call.loss is not None]
-
-    def _look(self) -> None:
-        """Looks for all callees that are missing; on the loop."""
-        for call in self._waiting():
-            call.look()
-
-    def _ends(self, call: _Call) -> bool:
+    def ends(self, call: _Call) -> bool:
         """Returns True if a call may wait no more.
 
         A graceful shutdown ends the waits that no served call needs, for it would wait for workers
@@ -226,15 +192,14 @@ class Retries:
         return self._closed or (self._ending and not still_runs(call.parent))
 
     def _end(self) -> None:
-        """Begins, or goes on with, a graceful shutdown."""
-        self._ending = True
-        for call in self._waiting():
-            if self._ends(call):
-                call.end_closed()
+        self._ending = True  # the next look of each call sees it
 
     def _close(self) -> None:
         self._closed = True
-        self._end()
+        with self._changed:
+            waiting = [call for call in self._calls if call.loss is not None]
+        for call in waiting:
+            call.look()  # no deadline comes any more
 
     def _forget(self, call: _Call) -> None:
         with self._changed:
@@ -248,8 +213,6 @@ class _Call:
     """One call, from its first attempt to its last.
 
     Attributes:
-        peer: The callee, in its latest incarnation.
-        limit: Seconds for all attempts together.
         parent: The served call that makes it; None where none does.
         future: The future of its value.
         loss: The loss of the callee, while the call waits for its return; else None.
@@ -264,26 +227,32 @@ class _Call:
         limit: float,
         retry: int,
     ) -> None:
-        self.peer = peer
-        self.limit = limit
         self.parent = current_served_call()
         self.future = new_future(agent.pool.submit, f"the call of {function} on {peer.name!r}")
         self.loss: WorkerLostError | None = None
         self._agent = agent
+        self._peer = peer  # in its latest incarnation
         self._function = function
         self._payload = payload
-        self._left = retry
+        self._limit = limit  # seconds for all attempts together
+        self._retry = retry
         self._sent = 0
         self._started = time.monotonic()
         self._waits_until = math.inf
         self._context = contextvars.copy_context()
         self._inner: Future[Any] | None = None
+        self._retries = agent.attachments[Retries]
+        self._retries.enter(self)
         self.future._let_cancel(self._cancelled)
+        if self.parent is not None:  # between two attempts no table knows of it
+            self.parent.nested.add(self.future)
+            self.future._call_when_done(partial(self.parent.nested.discard, self.future))
 
-    def send(self, limit: float) -> None:
-        """Makes an attempt, of `limit` seconds."""
+    def send(self) -> None:
+        """Makes an attempt."""
+        limit = max(self._started + self._limit - time.monotonic(), LEAST_SECONDS)
         inner = self._agent.calling.send(
-            self.peer, CALL, self._payload, function=self._function, timeout=limit
+            self._peer, CALL, self._payload, function=self._function, timeout=limit
         )
         self._sent += 1
         self._inner = inner
@@ -295,42 +264,41 @@ class _Call:
         """Waits for another incarnation of the callee."""
         # A call without a deadline still ends: the callee has as long to come back as a worker may
         # take to join.
-        bound = self._agent.options.init_timeout if self.limit == math.inf else math.inf
-        self._waits_until = min(self._started + self.limit, time.monotonic() + bound)
+        bound = self._agent.options.init_timeout if self._limit == math.inf else math.inf
+        self._waits_until = min(self._started + self._limit, time.monotonic() + bound)
         self.loss = loss
-        self._agent.attachments[Retries].look_for(self)
+        self.look()
 
     def look(self) -> None:
-        """Goes on if the callee is back, or the time is over; on the loop, which alone does so."""
+        """Goes on if the callee is back, or the time is over; else looks again a little later."""
         agent, loss = self._agent, self.loss
         if loss is None or self.future.done():
             return
-        if time.monotonic() >= self._waits_until:
-            self._end_waiting(loss)
-            return
-        with contextlib.suppress(UnknownWorkerError):
-            peer = agent.members.find(self.peer.name)
-            if peer.incarnation != self.peer.incarnation and agent.members.lost(peer) is None:
-                self.peer, self.loss = peer, None
-                agent.pool.submit_in(self._context.copy(), self._send_again)
-
-    def end_closed(self) -> None:
-        """Ends the wait, as the agent was shut down."""
-        self.future.try_set_exception(
-            NotInitializedError(
-                f"the agent {self._agent.info.name!r} was shut down while the call of "
-                f"{self._function} waited for {self.peer.name!r} to come back; call "
-                "rpc.init_rpc() again"
+        if self._retries.ends(self):
+            self.future.try_set_exception(
+                NotInitializedError(
+                    f"the agent {agent.info.name!r} was shut down while the call of "
+                    f"{self._function} waited for {self._peer.name!r} to come back; call "
+                    "rpc.init_rpc() again"
+                )
             )
-        )
+        elif time.monotonic() >= self._waits_until:
+            self.future.try_set_exception(self._overdue(loss))
+        else:
+            with contextlib.suppress(UnknownWorkerError):
+                peer = agent.members.find(self._peer.name)
+                if peer.incarnation != self._peer.incarnation and agent.members.lost(peer) is None:
+                    self._peer, self.loss = peer, None
+                    agent.pool.submit_in(self._context.copy(), self._send_again)
+                    return
+            agent.deadlines.after(LOOK_SECONDS, self.look)
 
     def _answered(self, inner: Future[Any]) -> None:
         """Takes the end of an attempt; in the pool, where a reply may be decoded."""
         error = inner.exception()
         if error is None:
             self.future.try_set_result(inner.value())
-        elif _is_loss(error) and self._left:
-            self._left -= 1
+        elif _is_loss(error) and self._sent <= self._retry:
             self.wait(error)
         else:
             if _is_loss(error):
@@ -341,28 +309,28 @@ class _Call:
 
     def _send_again(self) -> None:
         try:
-            self.send(max(self._started + self.limit - time.monotonic(), LEAST_SECONDS))
+            self.send()
         except BaseException as error:  # the top of a task in the pool: the future tells
             self.future.try_set_exception(fresh_copy(error))
 
-    def _end_waiting(self, loss: WorkerLostError) -> None:
+    def _overdue(self, loss: WorkerLostError) -> BaseException:
+        """Returns the error for a callee that has not come back in time."""
         elapsed = time.monotonic() - self._started
-        text = f"{self.peer.name!r} did not come back within {elapsed:.3g} s"
-        if self.limit == math.inf:
+        text = f"{self._peer.name!r} did not come back within {elapsed:.3g} s"
+        if self._limit == math.inf:
             lost = fresh_copy(loss)
             lost.add_note(f"{text} (RpcOptions.init_timeout)")
-            self.future.try_set_exception(lost)
-            return
+            return lost
         error = CallTimeoutError(
-            f"{self._function} on {self.peer.name!r} took longer than {self.limit:.3g} s: the "
+            f"{self._function} on {self._peer.name!r} took longer than {self._limit:.3g} s: the "
             f"worker was lost, and {text}; start it again, or give a longer timeout=",
-            worker=self.peer.name,
+            worker=self._peer.name,
             function=self._function,
             phase="waiting for the worker to come back",
             elapsed=elapsed,
         )
         error.__cause__ = loss
-        self.future.try_set_exception(error)
+        return error
 
     def _cancelled(self) -> None:
         if self._inner is not None:
