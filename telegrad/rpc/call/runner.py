@@ -120,7 +120,7 @@ class Runner:
             settle(value, error)
 
         served = current_served_call()
-        on_start = served.on_cancel if served is not None else _ignore
+        on_start = served.on_cancel if served is not None else lambda _: None
         try:
             # A copy: the task enters its Context while this thread is still inside its own.
             self._user_loop.spawn(
@@ -129,19 +129,9 @@ class Runner:
         except RuntimeError as error:
             settle(None, error)
         else:
-            _let_others_in()
+            if served is not None:  # only a promise is left of it, which others may have to keep
+                served.let_others_in()
 
     def close(self, limit: float) -> None:
         """Cancels the coroutines; waits so many seconds for them to end."""
         self._user_loop.close(limit)
-
-
-def _let_others_in() -> None:
-    """Lets other calls in: only a promise is left of the call, and others may have to keep it."""
-    served = current_served_call()
-    if served is not None:
-        served.let_others_in()
-
-
-def _ignore(cancel_task: Callable[[], None]) -> None:
-    del cancel_task

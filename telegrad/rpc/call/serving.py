@@ -239,17 +239,17 @@ class Serving:
         """
         served = current_served_call()
         own = 1 if served is not None and self.serves(served) else 0  # not another agent's
+        left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+
+        def is_idle() -> bool:
+            return sum(given_up or not call.cancelled for call in self._calls) <= own
+
         with self._changed:
             self._waiters += 1
             try:
-                while sum(given_up or not call.cancelled for call in self._calls) > own:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        return False
-                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                return self._changed.wait_for(is_idle, left)
             finally:
                 self._waiters -= 1
-        return True
 
     def _serve(self, call: ServedCall, admit: Admit, envelope: Envelope) -> None:
         """Serves a call in the pool, inside the Context in which the function runs."""

@@ -190,17 +190,13 @@ class CallTable:
 
     def wait_until_empty(self, deadline: float) -> bool:
         """Blocks until no call with user values waits; returns False at the deadline."""
+        left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
         with self._changed:
             self._waiters += 1
             try:
-                while self._waited_for:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        return False
-                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                return self._changed.wait_for(lambda: not self._waited_for, left)
             finally:
                 self._waiters -= 1
-        return True
 
     def _settle(self, call: PendingCall) -> None:
         if call.parent is not None:

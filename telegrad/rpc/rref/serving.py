@@ -179,10 +179,14 @@ class _Creation:
         Raises:
             DecodeError: Its request does not say so.
         """
-        rref = self._rref = _created_by_this_call(self._registry)
         served = self._served = current_served_call()
-        if served is not None:
-            served.on_cancel(self._cancelled)
+        creation = None if served is None else served.record.state.get(NAME)
+        if served is None or not isinstance(creation, Creation):
+            raise DecodeError("the header of a creation does not say what it creates")
+        rref = self._rref = creation.rref
+        if (value := self._registry.value(rref)) is not None:
+            comes_from(value, served)
+        served.on_cancel(self._cancelled)
         return rref
 
     def make(self) -> object:
@@ -228,22 +232,6 @@ class _Creation:
         served, rref = self._served, self._rref
         if served is not None and rref is not None and served.expired:
             self._registry.settle(rref, None, served.given_up(self._registry.me.name))
-
-
-def _created_by_this_call(registry: RRefRegistry) -> RRefId:
-    """Returns which value the call that is served is to make, and notes that it does.
-
-    Raises:
-        DecodeError: Its request does not say so.
-    """
-    served = current_served_call()
-    creation = None if served is None else served.record.state.get(NAME)
-    if not isinstance(creation, Creation):
-        raise DecodeError("the header of a creation does not say what it creates")
-    value = registry.value(creation.rref)
-    if value is not None:
-        comes_from(value, served)
-    return creation.rref
 
 
 def _keep_while_wanted(kept: list[Reference]) -> None:
