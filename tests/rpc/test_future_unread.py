@@ -193,7 +193,7 @@ def test_a_stream_that_failed_and_was_dropped(log: Log, monkeypatch: pytest.Monk
 
     def noted_start(reader: StreamReader, reply: Future[Any]) -> None:
         start(reader, reply)
-        reader.call_when_ended(ended.set)
+        reply.add_done_callback(lambda _: ended.set())
 
     monkeypatch.setattr(StreamReader, "start", noted_start)
     with seams.use_agent(agent):

@@ -406,11 +406,7 @@ def test_a_lost_producer_after_what_has_come(job: Job, func: Callable[..., Any])
 
 @pytest.mark.parametrize("read", [0, 2])
 def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
-    job: Job,
-    monkeypatch: pytest.MonkeyPatch,
-    readers: list[StreamReader],
-    waits: threading.Event,
-    read: int,
+    job: Job, monkeypatch: pytest.MonkeyPatch, waits: threading.Event, read: int
 ) -> None:
     """Big items take longer than the reply: they may still be on their way."""
     producer = job.agents[1]
@@ -427,11 +423,16 @@ def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
         lose(reader, error)
         lost.set()
 
+    def noted_start(reader: StreamReader, reply: rpc.Future[Any]) -> None:
+        start(reader, reply)
+        reply.add_done_callback(lambda _: ended.set())
+
+    start = StreamReader.start
+    monkeypatch.setattr(StreamReader, "start", noted_start)
     monkeypatch.setattr(StreamReader, "lose", noted)
     monkeypatch.setattr(producer.messages, "post_envelope", never_arrives)
     with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", stream_code.count, (5,), timeout=math.inf)
-        readers[0].call_when_ended(ended.set)
         assert ended.wait(20)
         assert [next(items) for _ in range(read)] == list(range(read))
         waits.clear()

@@ -371,6 +371,8 @@ class RRefCalls:
         payload: Mapping[str, object],
         function: str,
         timeout: float | None,
+        record: CallRecord | None = None,
+        fail: Callable[[BaseException], object] | None = None,
     ) -> Future[Any]:
         """Asks the owner of a value for something; the fork is kept until that is answered.
 
@@ -380,6 +382,8 @@ class RRefCalls:
             payload: The body, which has the value's id as `rref`.
             function: The name of the request, for messages.
             timeout: Seconds; None for the default.
+            record: This end's record of the request; None for a new one.
+            fail: Takes the error if the value turns out never to be created; None for the future.
 
         Returns:
             The future of the answer; a lost owner is an OwnerLostError in it.
@@ -395,7 +399,8 @@ class RRefCalls:
             self.unuse(used)
             return failed(failure)
         creation, owner = reference.creation, reference.owner
-        record = CallRecord(function, explain=partial(self._explained, owner, creation))
+        record = record or CallRecord(function)
+        record.explain = partial(self._explained, owner, creation)
         try:
             reply = self._agent.calling.send(
                 owner,
@@ -413,7 +418,7 @@ class RRefCalls:
         reply._call_when_done(partial(self.unuse, used))
         if creation is not None and not creation.done():
             # Nothing may ever be created: those who wait for the value hear it when that is known.
-            self.fail_with(creation, owner, reply.try_set_exception)
+            self._fail_with(creation, owner, fail or reply.try_set_exception)
         return reply
 
     def _explained(
@@ -430,7 +435,7 @@ class RRefCalls:
             told = error if reason is None else fresh_copy(reason)
         return told
 
-    def fail_with(
+    def _fail_with(
         self, creation: Future[Any], owner: WorkerInfo, fail: Callable[[BaseException], object]
     ) -> None:
         """Calls `fail(error)` once it is known that a creation failed, if it does."""

@@ -9,14 +9,16 @@ any stream.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.rpc.call.user_call import Prepare, UserCall
+from telegrad.rpc.future.future import Future
 from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.rpc.rref.serving import AdmittedMethod, CheckFound, RRefServing, find_method
 from telegrad.rpc.stream.messages import read_number
-from telegrad.rpc.stream.reading import StreamReaders
+from telegrad.rpc.stream.reading import StreamReader, StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.rpc.stream.stream import Stream
 from telegrad.rpc.stream.stream import attach_to as attach_streams
@@ -60,28 +62,15 @@ class RRefStreams:
             NotInitializedError: The agent was shut down.
             InvalidUseError: The RRef was released.
         """
-        calls, reference = self._calls, method.reference
-        owner, creation = reference.owner, reference.creation
-        used, failure = calls.use(reference)
-        if failure is not None:
-            calls.unuse(used)
-            return Stream(self._readers, self._readers.failed(owner, method.label, failure))
-        try:
-            reader = self._readers.open(
-                owner,
-                method.label,
-                method.payload(),
-                calls.limit(timeout),
-                kind=METHOD_STREAM,
-                explain=partial(calls.of_owner, owner),
+        calls, reference, label = self._calls, method.reference, method.label
+
+        def send(reader: StreamReader) -> Future[Any]:
+            payload = {**method.payload(), "stream": reader.number}
+            return calls.send(
+                reference, METHOD_STREAM, payload, label, math.inf, reader.record, reader.fail
             )
-        except BaseException:
-            calls.unuse(used)
-            raise
-        reader.call_when_ended(partial(calls.unuse, used))
-        if creation is not None and not creation.done():
-            # Nothing may ever be created: the reader hears it when that is known.
-            calls.fail_with(creation, owner, reader.fail)
+
+        reader = self._readers.open(reference.owner, label, calls.limit(timeout), send)
         return Stream(self._readers, reader)
 
     # The owner's end.

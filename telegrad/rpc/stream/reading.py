@@ -33,7 +33,7 @@ from telegrad.rpc.call.served_call import ServedCall, current_served_call, still
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import Origin, Report, Reports, reports_of
 from telegrad.rpc.future.waits import NextItem, comes_from
-from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, STREAM, StreamEnd, read_item
+from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, StreamEnd, read_item
 from telegrad.rpc.stream.protocol import StreamReceiver
 from telegrad.rpc.tick import Tick
 from telegrad.transport import on_own_loop
@@ -118,11 +118,6 @@ class StreamReader:
         reply._call_when_done(self._on_reply)
         if self._receiver.is_deaf:  # the agent has ended meanwhile, or an item was garbage
             reply.cancel()
-
-    def call_when_ended(self, waker: Callable[[], None]) -> None:
-        """Calls `waker` when the reply is here, or given up; see `Future._call_when_done`."""
-        assert self._reply is not None
-        self._reply._call_when_done(waker)
 
     # Failures that nobody reads.
 
@@ -437,55 +432,35 @@ class StreamReaders:
         self,
         peer: WorkerInfo,
         name: str,
-        payload: dict[str, Any],
         limit: float,
-        *,
-        kind: str = STREAM,
-        explain: Callable[[BaseException], BaseException] | None = None,
+        send: Callable[[StreamReader], Future[Any]],
     ) -> StreamReader:
         """Asks a worker for a stream.
 
         Args:
             peer: The producer.
-            name: What is called.
-            payload: What `call_payload` made, or the like.
+            name: The name of what is called.
             limit: Seconds to wait for each next item.
-            kind: What the producer serves it by.
-            explain: See `CallRecord.explain`.
+            send: `send(reader)` sends the request, without a time limit and with the number of the
+                reader as `stream`; returns the future of its reply.
 
         Raises:
             EncodeError: The payload cannot travel; nothing was sent.
             CallTimeoutError: The call that this code serves has no time left.
             NotInitializedError: The agent was shut down.
         """
-        reader = self._new(peer, CallRecord(name, explain=explain), limit)
-        number = reader.number
+        number = next(self._numbers)
+        reader = StreamReader(self, number, peer, CallRecord(name), limit, current_served_call())
         with self._lock:
             self._readers[number] = reader
         try:
-            reply = self.agent.calling.send(
-                peer,
-                kind,
-                {**payload, "stream": number},
-                function=name,
-                timeout=math.inf,
-                record=reader.record,
-            )
+            reply = send(reader)
         except BaseException:
             self.forget(reader)
             raise
         reader.start(reply)
         self._tick.start()
         return reader
-
-    def failed(self, peer: WorkerInfo, name: str, error: BaseException) -> StreamReader:
-        """Returns a stream that was not asked for, since it is known how it would end."""
-        reader = self._new(peer, CallRecord(name), math.inf)
-        reader.fail(error)
-        return reader
-
-    def _new(self, peer: WorkerInfo, record: CallRecord, limit: float) -> StreamReader:
-        return StreamReader(self, next(self._numbers), peer, record, limit, current_served_call())
 
     def drop(self, reader: StreamReader) -> None:
         """Hears from a finaliser that nobody reads a stream any more."""

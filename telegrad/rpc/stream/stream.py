@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import (
@@ -19,8 +20,10 @@ from typing import (
 from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.call.user_call import call_payload
+from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.unread import origin_here
 from telegrad.rpc.limits import seconds
+from telegrad.rpc.stream.messages import STREAM
 from telegrad.rpc.stream.reading import OVER, StreamReader, StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.types import WorkerInfo
@@ -247,7 +250,14 @@ def open_stream(
     limit = seconds(timeout, agent.options.timeout)
     name, payload = call_payload(func, args, kwargs)
     readers = agent.attachments[StreamReaders]
-    return Stream(readers, readers.open(peer, name, payload, limit))
+
+    def send(reader: StreamReader) -> Future[Any]:
+        asked = {**payload, "stream": reader.number}
+        return agent.calling.send(
+            peer, STREAM, asked, function=name, timeout=math.inf, record=reader.record
+        )
+
+    return Stream(readers, readers.open(peer, name, limit, send))
 
 
 def attach_to(agent: AgentCore) -> None:
