@@ -577,7 +577,7 @@ if __name__ == "__main__":
     rpc.init_rpc()
     if os.environ["RANK"] == "1":
         assert rpc.rpc_sync("worker0", who) == "worker0"
-        current_agent().life.on_leaving(lambda: print("waiting", flush=True))
+        current_agent().life.on_leaving(lambda: print("waiting\\n", end="", flush=True))
         try:
             rpc.shutdown()
         except KeyboardInterrupt:
