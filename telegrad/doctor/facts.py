@@ -377,11 +377,12 @@ def _words(
 def host_in(endpoint: str) -> str:
     """Returns the host of an endpoint; "" if it has none.
 
-    >>> host_in("grpcs://[fd00::2]:29500"), host_in("grpc://node3:1"), host_in("local://0a1b/tmp/s")
+    >>> host_in("grpcs://[fd00::2]:29500"), host_in("tcp://node3:1"), host_in("local://0a1b/tmp/s")
     ('fd00::2', 'node3', '')
     """
     scheme, _, address = endpoint.partition("://")
-    return split_host(address.rpartition(":")[0]) if scheme in ("grpc", "grpcs") else ""
+    with_port = scheme in ("grpc", "grpcs", "tcp", "tcps")
+    return split_host(address.rpartition(":")[0]) if with_port else ""
 
 
 def port_in(endpoint: str) -> str:

@@ -219,12 +219,16 @@ def test_the_one_link_of_two_hosts_is_noted_below_100_megabit() -> None:
     assert "1 MB/s" in note.words
 
 
-def test_a_faster_interface_left_aside_is_noted() -> None:
+@pytest.mark.parametrize("scheme", ["grpcs", "tcps"])
+def test_a_faster_interface_left_aside_is_noted(scheme: str) -> None:
+    """Also where a session has moved from gRPC to a socket of its own, which is the usual case."""
     a = worker(0, "a")
     b = worker(1, "b")
     fast = Address("192.168.7.2", "ib0", 1500, 100_000)
     b = dataclasses.replace(b, addresses=(*b.addresses, fast))
-    problems, (note,) = judge([a, b], [both(a, b)])
+    there = DialResult("reached", "", b.endpoints, scheme, True, f"{scheme}://10.0.0.2:4101")
+    pair = pair_of(a, b, there, reached(a, scheme, opened=False), QUICK)
+    problems, (note,) = judge([a, b], [pair])
     assert not problems
     assert note.kind == "other interface"
     assert "192.168.7.2 (ib0, 100000 Mbit/s)" in note.words
@@ -246,6 +250,13 @@ def test_a_job_of_one_host_that_leaves_loopback_is_noted_and_one_of_two_is_not()
     assert "is encrypted" in note.words
     assert "bind='unix'" in note.remedy
     assert judge([a, b, c], [both(a, b), both(a, c), both(b, c)]) == ([], [])
+
+
+@pytest.mark.parametrize("end", ["grpc://127.0.0.1:4001", "tcp://[::1]:4001", "local://0a/tmp/s"])
+def test_a_job_of_one_host_that_stays_on_loopback_is_no_detour(end: str) -> None:
+    a, b = worker(0, "a"), worker(1, "a")
+    there = DialResult("reached", "", b.endpoints, end.partition(":")[0], True, end)
+    assert judge([a, b], [pair_of(a, b, there, reached(a), QUICK)]) == ([], [])
 
 
 def test_other_versions_of_telegrad_are_wrong_and_patch_levels_of_others_are_not() -> None:
