@@ -19,8 +19,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.doctor.facts import (
-    NOT_TRIED,
-    DialResult,
     DoctorPair,
     DoctorWorker,
     Speed,
@@ -33,7 +31,7 @@ from telegrad.doctor.probe import DoctorProbe, in_words
 from telegrad.doctor.report import DoctorReport
 from telegrad.errors import BlockingCallError, TelegradError
 from telegrad.rpc.seams import current_agent, seconds
-from telegrad.transport import on_own_loop
+from telegrad.transport import Dial, on_own_loop
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["attach_to", "examine"]
 
 T = TypeVar("T")
-_Reaches: TypeAlias = dict[tuple[WorkerInfo, WorkerInfo], DialResult]
+_Reaches: TypeAlias = dict[tuple[WorkerInfo, WorkerInfo], Dial]
 
 # A network with longer dials is not fit for remote calls. Both limits stay well below `lost_after`,
 # so that no worker is given up because the doctor asked it.
@@ -123,7 +121,7 @@ class _Examination:
         infos = self._agent.members.living()
         own = self._reached_from_here(infos)
         workers = [
-            replace(each, listens=own[each.info].ended != NOT_TRIED) if each.silence else each
+            replace(each, listens=bool(own[each.info].endpoints)) if each.silence else each
             for each in self._together(self._described, infos)
         ]
         asked = [each.info for each in workers if not each.silence]
@@ -142,7 +140,7 @@ class _Examination:
         problems, notes = judge(workers, pairs)
         return DoctorReport.of(workers, pairs, problems, notes)
 
-    def _reached_from_here(self, infos: Sequence[WorkerInfo]) -> dict[WorkerInfo, DialResult]:
+    def _reached_from_here(self, infos: Sequence[WorkerInfo]) -> dict[WorkerInfo, Dial]:
         """Dials all others from here, and finds for each a worker through which it can be asked."""
         others = [each for each in infos if each != self._me]
         own = dict(zip(others, self._probe.reach(others, self._dial_seconds), strict=True))
@@ -164,7 +162,7 @@ class _Examination:
         self,
         infos: Sequence[WorkerInfo],
         asked: Sequence[WorkerInfo],
-        own: dict[WorkerInfo, DialResult],
+        own: dict[WorkerInfo, Dial],
     ) -> _Reaches:
         """Makes each worker dial the others: those of higher rank first, then those of lower."""
         found: _Reaches = {(self._me, other): reach for other, reach in own.items()}
@@ -185,14 +183,14 @@ class _Examination:
                 )
         return found
 
-    def _dialled(self, worker: WorkerInfo, peers: Sequence[WorkerInfo]) -> list[DialResult]:
+    def _dialled(self, worker: WorkerInfo, peers: Sequence[WorkerInfo]) -> list[Dial]:
         others = [[each.name, each.rank, each.incarnation] for each in peers if each != worker]
         body = {"ask": "reach", "peers": others, "limit": self._dial_seconds}
         try:
             plain = self._ask(worker, body, self._dial_seconds)
-            return [of_plain(DialResult, each) for each in plain]
+            return [of_plain(Dial, each) for each in plain]
         except _UNANSWERED as error:
-            return [DialResult(words=f"{worker.name!r} did not say: {_words(error)}")] * len(others)
+            return [Dial(words=f"{worker.name!r} did not say: {_words(error)}")] * len(others)
 
     def _measured(
         self,
@@ -203,8 +201,8 @@ class _Examination:
         """Makes one of two workers measure their session, if there is one."""
         one, other = pair
         there, back = (
-            reaches.get((one, other), DialResult()),
-            reaches.get((other, one), DialResult()),
+            reaches.get((one, other), Dial()),
+            reaches.get((other, one), Dial()),
         )
         if not (there.transport or back.transport):
             return Speed()
@@ -270,7 +268,7 @@ def _pairs(
     reaches: _Reaches,
     speeds: dict[tuple[WorkerInfo, WorkerInfo], Speed],
 ) -> list[DoctorPair]:
-    known, nothing = {each.info: each for each in workers}, DialResult()
+    known, nothing = {each.info: each for each in workers}, Dial()
     return [
         pair_of(
             known[one],

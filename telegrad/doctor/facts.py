@@ -6,13 +6,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeVar, final
 
-from telegrad.transport import is_loopback_address, split_host
+from telegrad.transport import Dial, is_loopback_address, split_host
 from telegrad.types import WorkerInfo
 
 __all__ = [
-    "NOT_TRIED",
     "Address",
-    "DialResult",
     "DoctorPair",
     "DoctorWorker",
     "Speed",
@@ -28,10 +26,7 @@ __all__ = [
 
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P", bound=tuple[Any, Any])
-F = TypeVar("F", "Address", "DoctorWorker", "DialResult", "Speed")
-
-NOT_TRIED: Final = "not tried"
-REACHED: Final = "reached"
+F = TypeVar("F", "Address", "DoctorWorker", "Dial", "Speed")
 
 
 @final
@@ -106,45 +101,6 @@ class DoctorWorker:
         plain = asdict(self)
         plain["info"] = [self.info.name, self.info.rank, self.info.incarnation]
         return {key: list(each) if isinstance(each, tuple) else each for key, each in plain.items()}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DialResult:
-    """The result of one worker's dial of another.
-
-    Attributes:
-        ended: `reached`, or the failure: `refused` (the host answers, nobody listens there),
-            `silent`, `no route`, `turned away` (by either end's checks), `broke`; `not tried` if
-            the other does not listen, or nobody could be asked.
-        words: The reason, for people.
-        endpoints: The other's endpoints, as far as the dialler knows.
-        transport: The transport of the present session: `grpc`, `grpcs`, `tcp`, `tcps`, `local`,
-            `inproc`; "" for none.
-        opened: True if the dialler has opened that connection.
-        endpoint: The other end of that connection.
-        certificate: The names that the other's certificate proves; None if it was not asked for
-            one.
-        loss: The reason for which the other is lost to the dialler, or unreachable; "" if it is
-            not.
-        kept: The reason for which that connection has not moved past gRPC; "" if it has, or if the
-            other has opened it.
-    """
-
-    ended: str = NOT_TRIED
-    words: str = ""
-    endpoints: tuple[str, ...] = ()
-    transport: str = ""
-    opened: bool = False
-    endpoint: str = ""
-    certificate: tuple[str, ...] | None = None
-    loss: str = ""
-    kept: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """True if a dial was tried and failed."""
-        return self.ended not in (REACHED, NOT_TRIED)
 
 
 @final
@@ -251,8 +207,8 @@ class DoctorPair:
     why: str = ""
     endpoint: str = ""
     opened_by: str = ""
-    reach: DialResult = DialResult()
-    reach_back: DialResult = DialResult()
+    reach: Dial = field(default_factory=Dial)
+    reach_back: Dial = field(default_factory=Dial)
     round_trip: float | None = None
     bandwidth: float | None = None
     bandwidth_back: float | None = None
@@ -290,7 +246,7 @@ def rounds(pairs: Iterable[P], host_of: Callable[[Any], H]) -> list[list[P]]:
 
 
 def pair_of(
-    one: DoctorWorker, other: DoctorWorker, reach: DialResult, back: DialResult, speed: Speed
+    one: DoctorWorker, other: DoctorWorker, reach: Dial, back: Dial, speed: Speed
 ) -> DoctorPair:
     """Returns the facts about two workers.
 
@@ -302,7 +258,7 @@ def pair_of(
         speed: The measurements at `one`.
     """
     first = reach if reach.opened else back  # it knows most of the connection
-    carried = next((each for each in (first, reach, back) if each.transport), DialResult())
+    carried = next((each for each in (first, reach, back) if each.transport), Dial())
     opened_by = one.name if reach.opened else other.name if carried.transport else ""
     dialled = reach if reach.opened else back
     endpoint = dialled.endpoint or (dialled.endpoints[0] if dialled.endpoints else "")
@@ -325,7 +281,7 @@ def pair_of(
     )
 
 
-def _why(carried: DialResult, dialler: DoctorWorker, listener: DoctorWorker) -> str:
+def _why(carried: Dial, dialler: DoctorWorker, listener: DoctorWorker) -> str:
     """Returns the reason for a session's transport, in words."""
     match carried.transport:
         case "inproc":
@@ -352,9 +308,7 @@ def _why(carried: DialResult, dialler: DoctorWorker, listener: DoctorWorker) -> 
     return why
 
 
-def _words(
-    one: DoctorWorker, other: DoctorWorker, reach: DialResult, back: DialResult, speed: Speed
-) -> str:
+def _words(one: DoctorWorker, other: DoctorWorker, reach: Dial, back: Dial, speed: Speed) -> str:
     """Returns the problem of two workers in one line; "" if there is none."""
     if not one.listens and not other.listens:
         return "neither listens (port=None), so that neither can dial the other"

@@ -14,7 +14,6 @@ from typing import TypeAlias, final
 
 from telegrad.doctor.facts import (
     Address,
-    DialResult,
     DoctorPair,
     DoctorWorker,
     host_in,
@@ -22,6 +21,7 @@ from telegrad.doctor.facts import (
     is_own_endpoint,
     port_in,
 )
+from telegrad.transport import Dial
 
 __all__ = ["DoctorProblem", "judge", "suspects"]
 
@@ -39,7 +39,7 @@ LOOK = "look at cable, switch and what else uses the link"
 
 _ByName: TypeAlias = Mapping[str, DoctorWorker]
 # The dialler, the dialled worker, the result of the dial, and the pair.
-_Row: TypeAlias = tuple[DoctorWorker, DoctorWorker, DialResult, DoctorPair]
+_Row: TypeAlias = tuple[DoctorWorker, DoctorWorker, Dial, DoctorPair]
 
 
 @final

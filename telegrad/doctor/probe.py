@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import numpy.typing as npt
 
-from telegrad.doctor.facts import Address, DialResult, DoctorWorker, Speed
+from telegrad.doctor.facts import Address, DoctorWorker, Speed
 from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
@@ -127,9 +127,9 @@ class DoctorProbe:
             coordinator=_coordinator(agent),
         )
 
-    def reach(self, peers: Sequence[WorkerInfo], limit: float) -> list[DialResult]:
+    def reach(self, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
         """Dials peers, all at the same time; blocks for at most `limit` seconds."""
-        return [_reach(dial) for dial in dial_peers(self._agent.exchange, peers, limit)]
+        return dial_peers(self._agent.exchange, peers, limit)
 
     def speed(self, peer: WorkerInfo, limit: float) -> Speed:
         """Measures the session with a peer, which must be up; blocks for about `limit` seconds."""
@@ -240,21 +240,6 @@ class DoctorProbe:
         """
         name, rank, incarnation = plain
         return self._agent.members.find(WorkerInfo(str(name), int(rank), int(incarnation)))
-
-
-def _reach(dial: Dial) -> DialResult:
-    link = dial.link
-    return DialResult(
-        dial.ended,
-        dial.words,
-        dial.endpoints,
-        "" if link is None else link.transport,
-        link is not None and link.dialled,
-        "" if link is None else link.description,
-        None if link is None else link.peer_names,
-        dial.loss,
-        "" if link is None else link.kept,
-    )
 
 
 def in_words(error: TelegradError) -> str:

@@ -8,7 +8,7 @@ import pytest
 from telegrad import rpc
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import leaks
-from telegrad.transport.session.link import SessionLink
+from telegrad.transport import Dial
 from telegrad.types import Array
 from tests.conftest import Programs
 from tests.faults.hostile_job import HostileJob
@@ -32,8 +32,8 @@ def echo(to: str, nbytes: int) -> bool:
 
 def transports() -> list[str]:
     """Returns the schemes of the streams that are up."""
-    links = [SessionLink.of(each) for each in traffic.connections().values()]
-    return sorted(link.transport for link in links if link is not None)
+    links = [Dial().on(each) for each in traffic.connections().values()]
+    return sorted(link.transport for link in links if link.transport)
 
 
 def wait_for_transport(scheme: str) -> int:
@@ -107,9 +107,9 @@ def test_a_firewall_before_them_delays_nothing(make_hosts: MakeHosts, programs: 
 
 def dialled() -> bool:
     """Returns whether this worker has dialled its one stream."""
-    [link] = map(SessionLink.of, traffic.connections().values())
-    assert link is not None
-    return link.dialled
+    [link] = map(Dial().on, traffic.connections().values())
+    assert link.transport
+    return link.opened
 
 
 def _dials(job: HostileJob, name: str) -> bool:

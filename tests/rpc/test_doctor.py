@@ -13,7 +13,7 @@ import pytest
 
 from telegrad import doctor, rpc
 from telegrad.doctor import probe as doctor_probe
-from telegrad.doctor.facts import DialResult, DoctorWorker
+from telegrad.doctor.facts import DoctorWorker
 from telegrad.doctor.probe import ASK, ECHO, DoctorProbe
 from telegrad.errors import (
     BlockingCallError,
@@ -24,7 +24,7 @@ from telegrad.errors import (
 )
 from telegrad.rpc import seams
 from telegrad.testing import Cluster, FaultPlan
-from telegrad.transport import GrpcTransport, shared_loop_thread
+from telegrad.transport import Dial, GrpcTransport, shared_loop_thread
 from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, Envelope
 from tests.repeated import TRANSPORTS
@@ -165,9 +165,9 @@ def test_questions_without_end_take_so_many_threads_and_no_more(
 def test_a_question_takes_so_long_and_no_longer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
 
-    def reach(_: DoctorProbe, peers: list[WorkerInfo], limit: float) -> list[DialResult]:
+    def reach(_: DoctorProbe, peers: list[WorkerInfo], limit: float) -> list[Dial]:
         limits.append(limit)
-        return [DialResult()] * len(peers)
+        return [Dial()] * len(peers)
 
     monkeypatch.setattr(DoctorProbe, "reach", reach)
     probe = job.agents[0].attachments[DoctorProbe]
@@ -336,8 +336,8 @@ def wait_for_loss(rank: int) -> None:
 
 
 def test_a_reach_that_was_not_tried_has_not_failed() -> None:
-    assert not DialResult().failed
-    assert DialResult("silent").failed
+    assert not Dial().failed
+    assert Dial("silent").failed
 
 
 # Dials that work one way alone ----------------------------------------------------------------

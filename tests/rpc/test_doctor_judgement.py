@@ -11,7 +11,6 @@ import pytest
 
 from telegrad.doctor.facts import (
     Address,
-    DialResult,
     DoctorPair,
     DoctorWorker,
     Speed,
@@ -21,6 +20,7 @@ from telegrad.doctor.facts import (
 )
 from telegrad.doctor.judgement import DoctorProblem, judge
 from telegrad.doctor.report import DoctorReport
+from telegrad.transport import Dial
 from telegrad.types import WorkerInfo
 
 VERSIONS = {"telegrad": "1.0", "python": "3.11.9", "numpy": "2.2.1"}
@@ -41,13 +41,13 @@ def worker(rank: int, host: str, **changes: object) -> DoctorWorker:
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
-def reached(to: DoctorWorker, transport: str = "grpcs", *, opened: bool = True) -> DialResult:
+def reached(to: DoctorWorker, transport: str = "grpcs", *, opened: bool = True) -> Dial:
     end = to.endpoints[0] if to.endpoints else ""
-    return DialResult("reached", "", to.endpoints, transport, opened, end)
+    return Dial("reached", "", to.endpoints, transport, opened, end)
 
 
-def failed(to: DoctorWorker, ended: str, words: str = "", *, transport: str = "") -> DialResult:
-    return DialResult(ended, words or f"{ended} words", to.endpoints, transport)
+def failed(to: DoctorWorker, ended: str, words: str = "", *, transport: str = "") -> Dial:
+    return Dial(ended, words or f"{ended} words", to.endpoints, transport)
 
 
 def both(one: DoctorWorker, other: DoctorWorker, speed: Speed = QUICK) -> DoctorPair:
@@ -153,9 +153,9 @@ def test_two_that_do_not_listen_are_a_note_with_advice() -> None:
     a = worker(0, "a")
     b, c = (worker(rank, host, listens=False, endpoints=()) for rank, host in ((1, "b"), (2, "c")))
     pairs = [
-        pair_of(a, b, DialResult(transport="grpcs"), reached(a), QUICK),
-        pair_of(a, c, DialResult(transport="grpcs"), reached(a), QUICK),
-        pair_of(b, c, DialResult(), DialResult(), Speed()),
+        pair_of(a, b, Dial(transport="grpcs"), reached(a), QUICK),
+        pair_of(a, c, Dial(transport="grpcs"), reached(a), QUICK),
+        pair_of(b, c, Dial(), Dial(), Speed()),
     ]
     problems, (note,) = judge([a, b, c], pairs)
     assert problems == []
@@ -226,7 +226,7 @@ def test_a_faster_interface_left_aside_is_noted(scheme: str) -> None:
     b = worker(1, "b")
     fast = Address("192.168.7.2", "ib0", 1500, 100_000)
     b = dataclasses.replace(b, addresses=(*b.addresses, fast))
-    there = DialResult("reached", "", b.endpoints, scheme, True, f"{scheme}://10.0.0.2:4101")
+    there = Dial("reached", "", b.endpoints, scheme, True, f"{scheme}://10.0.0.2:4101")
     pair = pair_of(a, b, there, reached(a, scheme, opened=False), QUICK)
     problems, (note,) = judge([a, b], [pair])
     assert not problems
@@ -255,7 +255,7 @@ def test_a_job_of_one_host_that_leaves_loopback_is_noted_and_one_of_two_is_not()
 @pytest.mark.parametrize("end", ["grpc://127.0.0.1:4001", "tcp://[::1]:4001", "local://0a/tmp/s"])
 def test_a_job_of_one_host_that_stays_on_loopback_is_no_detour(end: str) -> None:
     a, b = worker(0, "a"), worker(1, "a")
-    there = DialResult("reached", "", b.endpoints, end.partition(":")[0], True, end)
+    there = Dial("reached", "", b.endpoints, end.partition(":")[0], True, end)
     assert judge([a, b], [pair_of(a, b, there, reached(a), QUICK)]) == ([], [])
 
 
@@ -277,7 +277,7 @@ def test_a_worker_that_says_nothing_is_told_once_and_its_pairs_are_rows() -> Non
     a = worker(0, "a")
     b = DoctorWorker(info=WorkerInfo("w1", 1, 1001), silence="no answer within 3 s")
     silent = failed(worker(1, "b"), "silent")
-    pair = pair_of(a, b, silent, DialResult(words="'w1' did not say"), Speed())
+    pair = pair_of(a, b, silent, Dial(words="'w1' did not say"), Speed())
     problems, _ = judge([a, b], [pair])
     assert kinds(problems) == ["silent worker", "cannot reach"]
     assert "no answer within 3 s" in problems[0].words
@@ -288,10 +288,10 @@ def test_a_worker_that_says_nothing_is_told_once_and_its_pairs_are_rows() -> Non
 def test_a_dead_worker_is_one_problem_however_many_have_lost_it(listens: bool) -> None:
     a, b = worker(0, "a"), worker(1, "a")
     dead = DoctorWorker(info=WorkerInfo("w2", 2, 1002), silence="nobody there", listens=listens)
-    lost = DialResult("broke", "nobody there", loss="nobody there")
-    awaited = DialResult(words="it does not listen, and has not come by itself")
+    lost = Dial("broke", "nobody there", loss="nobody there")
+    awaited = Dial(words="it does not listen, and has not come by itself")
     there = lost if listens else awaited
-    pairs = [both(a, b), *(pair_of(each, dead, there, DialResult(), Speed()) for each in (a, b))]
+    pairs = [both(a, b), *(pair_of(each, dead, there, Dial(), Speed()) for each in (a, b))]
     problems, notes = judge([a, b, dead], pairs)
     assert kinds(problems) == ["silent worker"]
     assert not notes
@@ -313,8 +313,8 @@ def test_a_dead_worker_is_one_problem_however_many_have_lost_it(listens: bool) -
 def test_who_is_stopped_is_not_taken_for_a_firewall_alone(end: str, said: str) -> None:
     """It says nothing of its host; who is dialled over loopback is on the dialler's own."""
     a, b = worker(0, "a"), DoctorWorker(info=WorkerInfo("w1", 1, 1001), silence="no answer")
-    there = DialResult("silent", "no answer within 3 s", (end,))
-    problems, _ = judge([a, b], [pair_of(a, b, there, DialResult(), Speed())])
+    there = Dial("silent", "no answer within 3 s", (end,))
+    problems, _ = judge([a, b], [pair_of(a, b, there, Dial(), Speed())])
     assert kinds(problems) == ["silent worker", "cannot reach"]
     assert said in problems[1].remedy
     assert ("ufw" in problems[1].remedy) is end.startswith("grpcs")
@@ -335,7 +335,7 @@ def test_who_is_lost_to_another_is_not_called_unreachable() -> None:
     """Its dial ended in the loss, which is for good, whatever the network does."""
     a, b = worker(0, "a"), worker(1, "b")
     there = dataclasses.replace(failed(b, "broke"), loss="silent for 10 s")
-    (problem,), _ = judge([a, b], [pair_of(a, b, there, DialResult(words="lost"), Speed())])
+    (problem,), _ = judge([a, b], [pair_of(a, b, there, Dial(words="lost"), Speed())])
     assert problem.kind == "no session"
     assert "silent for 10 s" in problem.words
 
@@ -418,7 +418,7 @@ def test_what_workers_tell_each_other_survives_the_way() -> None:
     told = worker(3, "b")
     assert of_plain(DoctorWorker, json.loads(json.dumps(told.to_plain()))) == told
     reach = dataclasses.replace(reached(told), certificate=("w3", "w3.example"))
-    assert of_plain(DialResult, json.loads(json.dumps(dataclasses.asdict(reach)))) == reach
+    assert of_plain(Dial, json.loads(json.dumps(dataclasses.asdict(reach)))) == reach
     speed = Speed(0.1, None, 2.0, "late")
     assert of_plain(Speed, json.loads(json.dumps(dataclasses.asdict(speed)))) == speed
     assert speed.turned == Speed(0.1, 2.0, None, "late")

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from telegrad.errors import DecodeError
@@ -21,10 +21,9 @@ from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.ask import ask
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.exchange import Exchange
-from telegrad.transport.session.stream import Stream
 from telegrad.types import WorkerInfo
 
-__all__ = ["Dial", "SessionLink", "dial_peers", "own_endpoints"]
+__all__ = ["Dial", "dial_peers", "own_endpoints"]
 
 # The ways in which a dial may end.
 REACHED: Final = "reached"
@@ -46,76 +45,58 @@ ROUTE_ERRORS: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EA
 
 @final
 @dataclass(frozen=True, slots=True)
-class SessionLink:
-    """The carrier that is up between this worker and a peer.
+class Dial:
+    """The result of one worker's dial of another, and the carrier that is then up between them.
 
     Attributes:
-        description: The address of the other end.
-        dialled: True if this side opened it.
-        encrypted: True if it is under TLS.
-        peer_names: The names in the peer's certificate; None where none was asked for.
-        kept: The reason why it has not moved past gRPC, if this side has opened it; else empty.
+        ended: `reached`, or the failure: `refused` (the host answers, nobody listens there),
+            `silent`, `no route`, `turned away` (by either end's checks), `broke`; `not tried` if
+            the other does not listen, or nobody could be asked.
+        words: The reason, for people.
+        endpoints: The other's endpoints, as far as the dialler knows.
+        transport: The transport of the carrier, opened by either side: `grpc`, `grpcs`, `tcp` or
+            `tcps` (past gRPC), `local`, `inproc`; "" without a carrier.
+        opened: True if the dialler has opened it.
+        endpoint: The address of its other end.
+        certificate: The names that the other's certificate proves; None if it was not asked for
+            one.
+        loss: The reason for which the other is lost to the dialler, or unreachable; "" if it is
+            not.
+        kept: The reason for which it has not moved past gRPC; "" if it has, or if the other has
+            opened it.
     """
 
-    description: str
-    dialled: bool
-    encrypted: bool
-    peer_names: tuple[str, ...] | None
+    ended: str = NOT_TRIED
+    words: str = ""
+    endpoints: tuple[str, ...] = ()
+    transport: str = ""
+    opened: bool = False
+    endpoint: str = ""
+    certificate: tuple[str, ...] | None = None
+    loss: str = ""
     kept: str = ""
 
     @property
-    def transport(self) -> str:
-        """The scheme: `grpc`, `grpcs`, `tcp` or `tcps` (past gRPC), `local`, `inproc`.
+    def failed(self) -> bool:
+        """True if a dial was tried and failed."""
+        return self.ended not in (REACHED, NOT_TRIED)
 
-        >>> SessionLink("grpcs ipv4:10.0.0.5:40231", False, True, None).transport
-        'grpcs'
-        """
-        scheme = self.description.partition(" ")[0].partition(":")[0]
-        return scheme.removesuffix("s") + "s" if self.encrypted else scheme
-
-    @classmethod
-    def of(cls, carriers: Carriers) -> SessionLink | None:
-        """Returns the carrier of a connection; None while there is none. On the loop."""
+    def on(self, carriers: Carriers) -> Dial:
+        """Returns the same result with the carrier of a connection, if any; on the loop."""
         stream = carriers.stream
         if stream is None:
-            return None
-        names = stream.carrier.peer_names
-        return cls(
-            stream.carrier.description,
-            stream.dialled,
-            bool(stream.carrier.binding),
-            None if names is None else tuple(sorted(names)),
-            carriers.direct.kept
-            or (NO_PORT if stream.carrier.direct is None and _stays(stream) else ""),
+            return self
+        carrier = stream.carrier
+        scheme = carrier.description.partition(" ")[0].partition(":")[0]
+        stays = stream.dialled and not stream.lanes.way.direct and carrier.direct is None
+        return replace(
+            self,
+            transport=scheme.removesuffix("s") + "s" if carrier.binding else scheme,
+            opened=stream.dialled,
+            endpoint=carrier.description,
+            certificate=None if carrier.peer_names is None else tuple(sorted(carrier.peer_names)),
+            kept=carriers.direct.kept or (NO_PORT if stays else ""),
         )
-
-
-def _stays(stream: Stream) -> bool:
-    """Returns True if this side has opened a stream that has nowhere to move to."""
-    return stream.dialled and not stream.lanes.way.direct
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Dial:
-    """The result of one dial of a peer.
-
-    Attributes:
-        peer: The peer that was dialled.
-        endpoints: The addresses where it listens, as far as this worker knows.
-        ended: `reached`, `refused`, `silent`, `no route`, `turned away`, `broke`, or `not tried`
-            where the peer does not listen.
-        words: The reason, for people.
-        link: The carrier of the connection afterwards, opened by either side.
-        loss: The reason why the peer is lost, or out of reach; empty while it is not.
-    """
-
-    peer: WorkerInfo
-    endpoints: tuple[str, ...]
-    ended: str
-    words: str = ""
-    link: SessionLink | None = None
-    loss: str = ""
 
 
 def own_endpoints(exchange: Exchange) -> tuple[str, ...]:
@@ -172,16 +153,10 @@ def _dial_of(
         late = SILENT, f"{late[1]} ({carriers.last_failure})"
     ended, words = found.get(peer, late)
     if carriers is None:
-        return Dial(peer, (), ended, words)
+        return Dial(ended, words)
     loss = carriers.connection.loss
-    return Dial(
-        peer,
-        carriers.endpoints,
-        ended,
-        words,
-        SessionLink.of(carriers),
-        "" if loss is None else loss.reason or str(loss),
-    )
+    told = "" if loss is None else loss.reason or str(loss)
+    return Dial(ended, words, carriers.endpoints, loss=told).on(carriers)
 
 
 async def _dial(
