@@ -133,7 +133,7 @@ class _Examination:
             speeds.update(zip(each, measured, strict=True))
         pairs = _pairs(workers, reaches, speeds)
         named = {each.name: each.info for each in workers}
-        for slow, _, _ in suspects(workers, pairs):  # again: something else may have run before
+        for slow in suspects(workers, pairs):  # again: something else may have run before
             pair = named[slow.one], named[slow.other]
             speeds[pair] = speeds[pair].or_better(self._measured(pair, asked, reaches))
         pairs = _pairs(workers, reaches, speeds)

@@ -96,6 +96,11 @@ class DoctorWorker:
         """The worker's name."""
         return self.info.name
 
+    @property
+    def host_key(self) -> str:
+        """The identity of its host; of a worker that did not tell it, one of its own."""
+        return self.host_id or self.name
+
     def to_plain(self) -> dict[str, Any]:
         """Returns the description for `of_plain`: dicts, lists, texts and numbers."""
         plain = asdict(self)

@@ -61,7 +61,7 @@ def kinds(found: Sequence[DoctorProblem]) -> list[str]:
 def test_nothing_is_wrong_with_a_job_in_which_all_reach_all() -> None:
     workers = [worker(0, "a"), worker(1, "a"), worker(2, "b")]
     pairs = [both(one, other) for i, one in enumerate(workers) for other in workers[i + 1 :]]
-    assert judge(workers, pairs) == ([], [])
+    assert judge(workers, pairs) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_two_that_do_not_listen_are_a_note_with_advice() -> None:
         pair_of(b, c, Dial(), Dial(), Speed()),
     ]
     problems, (note,) = judge([a, b, c], pairs)
-    assert problems == []
+    assert problems == ()
     assert note.kind == "outbound only"
     assert note.words.startswith("w1 and w2 cannot call each other")
     assert "w0" in note.remedy
@@ -209,7 +209,7 @@ def test_twice_the_time_is_no_fault_and_neither_is_what_one_host_measures_of_its
         for other in workers[i + 1 :]
     ]
     pairs[-1] = both(workers[2], workers[3], slow)
-    assert judge(workers, pairs) == ([], [])
+    assert judge(workers, pairs) == ((), ())
 
 
 def test_the_one_link_of_two_hosts_is_noted_below_100_megabit() -> None:
@@ -249,14 +249,14 @@ def test_a_job_of_one_host_that_leaves_loopback_is_noted_and_one_of_two_is_not()
     assert note.kind == "detour"
     assert "is encrypted" in note.words
     assert "bind='unix'" in note.remedy
-    assert judge([a, b, c], [both(a, b), both(a, c), both(b, c)]) == ([], [])
+    assert judge([a, b, c], [both(a, b), both(a, c), both(b, c)]) == ((), ())
 
 
 @pytest.mark.parametrize("end", ["grpc://127.0.0.1:4001", "tcp://[::1]:4001", "local://0a/tmp/s"])
 def test_a_job_of_one_host_that_stays_on_loopback_is_no_detour(end: str) -> None:
     a, b = worker(0, "a"), worker(1, "a")
     there = Dial("reached", "", b.endpoints, end.partition(":")[0], True, end)
-    assert judge([a, b], [pair_of(a, b, there, reached(a), QUICK)]) == ([], [])
+    assert judge([a, b], [pair_of(a, b, there, reached(a), QUICK)]) == ((), ())
 
 
 def test_other_versions_of_telegrad_are_wrong_and_patch_levels_of_others_are_not() -> None:
