@@ -12,20 +12,15 @@ Workers that cannot be reached from here are asked through a worker that reaches
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import astuple
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
-from telegrad.doctor.facts import (
-    DoctorPair,
-    DoctorWorker,
-    Speed,
-    of_plain,
-    pair_of,
-    rounds,
-)
+from telegrad.doctor.facts import DoctorPair, DoctorWorker, Speed, of_plain, pair_of, rounds
 from telegrad.doctor.judgement import judge, suspects
 from telegrad.doctor.probe import DoctorProbe, in_words
 from telegrad.doctor.report import DoctorReport
@@ -40,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["attach_to", "examine"]
 
 T = TypeVar("T")
-_Reaches: TypeAlias = dict[tuple[WorkerInfo, WorkerInfo], Dial]
+_Pair: TypeAlias = tuple[WorkerInfo, WorkerInfo]
 
 # A network with longer dials is not fit for remote calls. Both limits stay well below `lost_after`,
 # so that no worker is given up because the doctor asked it.
@@ -107,135 +102,128 @@ class _Examination:
     """
 
     def __init__(self, agent: AgentCore, end: float) -> None:
-        self._agent = agent
         self._me = agent.info
+        self._infos = agent.members.living()
         self._probe = agent.attachments[DoctorProbe]
         self._end = end
         bound = agent.options.lost_after
         self._dial_seconds = min(LONGEST_DIAL_SECONDS, DIAL_SHARE * bound)
         self._pair_seconds = min(LONGEST_PAIR_SECONDS, PAIR_SHARE * bound)
         self._via: dict[WorkerInfo, WorkerInfo] = {}  # the worker to ask through; itself if direct
+        self._workers: dict[WorkerInfo, DoctorWorker] = {}
+        self._dials: defaultdict[_Pair, Dial] = defaultdict(Dial)
+        self._speeds: dict[_Pair, Speed] = {}
 
     def run(self) -> DoctorReport:
         """Returns the report."""
-        infos = self._agent.members.living()
-        own = self._reached_from_here(infos)
-        workers = [
-            replace(each, listens=bool(own[each.info].endpoints)) if each.silence else each
-            for each in self._together(self._described, infos)
-        ]
-        asked = [each.info for each in workers if not each.silence]
-        reaches = self._reaches(infos, asked, own)
-        hosts = {each.info: each.host_id or each.name for each in workers}
-        speeds: dict[tuple[WorkerInfo, WorkerInfo], Speed] = {}
-        for each in rounds(combinations(infos, 2), hosts.__getitem__):
-            measured = self._together(lambda pair: self._measured(pair, asked, reaches), each)
-            speeds.update(zip(each, measured, strict=True))
-        pairs = _pairs(workers, reaches, speeds)
-        named = {each.name: each.info for each in workers}
-        for slow in suspects(workers, pairs):  # again: something else may have run before
+        self._dial_from_here()
+        described = self._together(self._described, self._infos)
+        self._workers = dict(zip(self._infos, described, strict=True))
+        for upwards in (True, False):  # so that no two dials cross
+            for dialled in self._together(partial(self._dialled, upwards=upwards), self._infos):
+                self._dials.update(dialled)
+        for each in rounds(combinations(self._infos, 2), lambda at: self._workers[at].host_key):
+            self._speeds.update(zip(each, self._together(self._measured, each), strict=True))
+        named = {each.name: each for each in self._infos}
+        for slow in suspects(described, self._pairs()):  # again: something else may have run before
             pair = named[slow.one], named[slow.other]
-            speeds[pair] = speeds[pair].or_better(self._measured(pair, asked, reaches))
-        pairs = _pairs(workers, reaches, speeds)
-        problems, notes = judge(workers, pairs)
-        return DoctorReport.of(workers, pairs, problems, notes)
+            self._speeds[pair] = self._speeds[pair].or_better(self._measured(pair))
+        pairs = self._pairs()
+        return DoctorReport(tuple(described), tuple(pairs), *judge(described, pairs))
 
-    def _reached_from_here(self, infos: Sequence[WorkerInfo]) -> dict[WorkerInfo, Dial]:
+    def _pairs(self) -> list[DoctorPair]:
+        workers, dials = self._workers, self._dials
+        return [
+            pair_of(workers[a], workers[b], dials[a, b], dials[b, a], self._speeds[a, b])
+            for a, b in combinations(self._infos, 2)
+        ]
+
+    def _dial_from_here(self) -> None:
         """Dials all others from here, and finds for each a worker through which it can be asked."""
-        others = [each for each in infos if each != self._me]
-        own = dict(zip(others, self._probe.reach(others, self._dial_seconds), strict=True))
-        up = [each for each in others if own[each].transport and not own[each].loss]
-        self._via = {each: each for each in (self._me, *up)}
-        for each in others:
-            if each not in self._via and up:
-                self._via[each] = up[0]
-        return own
+        others = [each for each in self._infos if each != self._me]
+        dials = zip(others, self._probe.reach(others, self._dial_seconds), strict=True)
+        self._dials.update({(self._me, other): dial for other, dial in dials})
+        up = [other for (_, other), dial in self._dials.items() if dial.transport and not dial.loss]
+        self._via = dict.fromkeys(others, up[0]) if up else {}
+        self._via |= {each: each for each in (self._me, *up)}
 
     def _described(self, worker: WorkerInfo) -> DoctorWorker:
-        try:
-            plain = self._ask(worker, {"ask": "facts"}, self._dial_seconds)
-            return replace(of_plain(DoctorWorker, plain), info=worker, silence="")
-        except _UNANSWERED as error:
-            return DoctorWorker(info=worker, silence=_words(error))
+        listens = worker == self._me or bool(self._dials[self._me, worker].endpoints)
+        return self._ask(
+            worker,
+            lambda sent: of_plain(DoctorWorker, sent, info=worker, silence=""),
+            lambda words: DoctorWorker(info=worker, silence=words, listens=listens),
+            self._dial_seconds,
+            ask="facts",
+        )
 
-    def _reaches(
-        self,
-        infos: Sequence[WorkerInfo],
-        asked: Sequence[WorkerInfo],
-        own: dict[WorkerInfo, Dial],
-    ) -> _Reaches:
-        """Makes each worker dial the others: those of higher rank first, then those of lower."""
-        found: _Reaches = {(self._me, other): reach for other, reach in own.items()}
-        for upwards in (True, False):
-            peers = {
-                worker: [each for each in infos if (each.rank > worker.rank) is upwards]
-                for worker in asked
-            }
-            askers = [each for each in asked if any(peer != each for peer in peers[each])]
-            lists = self._together(
-                lambda each, peers=peers: self._dialled(each, peers[each]),  # type: ignore[misc]
-                askers,
-            )
-            for worker, reaches in zip(askers, lists, strict=True):
-                others = [each for each in peers[worker] if each != worker]
-                found.update(
-                    {(worker, peer): reach for peer, reach in zip(others, reaches, strict=False)}
-                )
-        return found
+    def _dialled(self, worker: WorkerInfo, *, upwards: bool) -> dict[_Pair, Dial]:
+        """Makes a worker that answers dial the others of higher rank, or of lower."""
+        peers = [each for each in self._infos if each != worker]
+        peers = [each for each in peers if (each.rank > worker.rank) is upwards]
+        if not peers or self._workers[worker].silence:
+            return {}
+        dials = self._ask(
+            worker,
+            lambda sent: [of_plain(Dial, each) for each in sent],
+            lambda words: [Dial(words=f"{worker.name!r} did not say: {words}")] * len(peers),
+            self._dial_seconds,
+            ask="reach",
+            peers=list(map(astuple, peers)),
+        )
+        return {(worker, peer): dial for peer, dial in zip(peers, dials, strict=False)}
 
-    def _dialled(self, worker: WorkerInfo, peers: Sequence[WorkerInfo]) -> list[Dial]:
-        others = [[each.name, each.rank, each.incarnation] for each in peers if each != worker]
-        body = {"ask": "reach", "peers": others, "limit": self._dial_seconds}
-        try:
-            plain = self._ask(worker, body, self._dial_seconds)
-            return [of_plain(Dial, each) for each in plain]
-        except _UNANSWERED as error:
-            return [Dial(words=f"{worker.name!r} did not say: {_words(error)}")] * len(others)
-
-    def _measured(
-        self,
-        pair: tuple[WorkerInfo, WorkerInfo],
-        asked: Sequence[WorkerInfo],
-        reaches: _Reaches,
-    ) -> Speed:
+    def _measured(self, pair: _Pair) -> Speed:
         """Makes one of two workers measure their session, if there is one."""
         one, other = pair
-        there, back = (
-            reaches.get((one, other), Dial()),
-            reaches.get((other, one), Dial()),
-        )
-        if not (there.transport or back.transport):
+        if not (self._dials[one, other].transport or self._dials[other, one].transport):
             return Speed()
         if time.monotonic() >= self._end:
             return Speed(words=OUT_OF_TIME)
-        for by, peer in ((one, other), (other, one)):
-            if by in asked:
-                body = {
-                    "ask": "speed",
-                    "peer": [peer.name, peer.rank, peer.incarnation],
-                    "limit": self._pair_seconds,
-                }
-                try:
-                    speed = of_plain(Speed, self._ask(by, body, self._pair_seconds))
-                except _UNANSWERED as error:
-                    return Speed(words=f"{by.name!r} did not say: {_words(error)}")
-                return speed if by == one else speed.turned
-        return Speed(words="neither of the two could be asked")
+        asked = [each for each in (pair, (other, one)) if not self._workers[each[0]].silence]
+        if not asked:
+            return Speed(words="neither of the two could be asked")
+        by, peer = asked[0]
+        speed = self._ask(
+            by,
+            partial(of_plain, Speed),
+            lambda words: Speed(words=f"{by.name!r} did not say: {words}"),
+            self._pair_seconds,
+            ask="speed",
+            peer=astuple(peer),
+        )
+        return speed if by == one else speed.turned
 
-    def _ask(self, worker: WorkerInfo, body: dict[str, Any], limit: float) -> Any:
+    def _ask(
+        self,
+        worker: WorkerInfo,
+        read: Callable[[Any], T],
+        fail: Callable[[str], T],
+        limit: float,
+        **body: Any,
+    ) -> T:
         """Asks a worker, through another one if necessary.
 
-        Raises:
-            TelegradError: The worker does not answer.
-            KeyError: No worker can ask it.
+        Args:
+            worker: The worker to ask.
+            read: Reads the answer, which may be anything.
+            fail: Makes an answer of the reason for which there is none.
+            limit: Seconds that the worker has for it.
+            body: The question.
         """
-        via = self._via[worker]
-        wait = limit + ANSWER_SECONDS
+        via = self._via.get(worker)
+        if via is None:
+            return fail("no session with it is up, neither from here nor from a worker that is")
+        body["limit"], wait = limit, limit + ANSWER_SECONDS
         if via != worker:
-            named = [worker.name, worker.rank, worker.incarnation]
-            body = {"ask": "forward", "for": named, "body": body, "limit": wait}
+            body = {"ask": "forward", "for": astuple(worker), "body": body, "limit": wait}
             wait += ANSWER_SECONDS
-        return self._probe.ask(via, body, wait)
+        try:
+            return read(self._probe.ask(via, body, wait))
+        except TelegradError as error:
+            return fail(in_words(error))
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+            return fail(f"it answered garbage ({error!r})")
 
     def _together(self, func: Callable[[Any], T], over: Sequence[Any]) -> list[T]:
         """Calls a function with each of these at once; the calls wait for other workers."""
@@ -249,38 +237,3 @@ class _Examination:
             raise
         pool.shutdown()
         return results
-
-
-# Errors of a missing answer, or of an answer that may be anything.
-_UNANSWERED = (TelegradError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return "no session with it is up, neither from here nor from a worker that is"
-    if isinstance(error, TelegradError):
-        return in_words(error)
-    return f"it answered garbage ({error!r})"
-
-
-def _pairs(
-    workers: Sequence[DoctorWorker],
-    reaches: _Reaches,
-    speeds: dict[tuple[WorkerInfo, WorkerInfo], Speed],
-) -> list[DoctorPair]:
-    known, nothing = {each.info: each for each in workers}, Dial()
-    return [
-        pair_of(
-            known[one],
-            known[other],
-            reaches.get((one, other), nothing),
-            reaches.get((other, one), nothing),
-            speed,
-        )
-        for (one, other), speed in sorted(speeds.items(), key=_by_rank)
-    ]
-
-
-def _by_rank(item: tuple[tuple[WorkerInfo, WorkerInfo], Speed]) -> tuple[int, int]:
-    (one, other), _ = item
-    return one.rank, other.rank

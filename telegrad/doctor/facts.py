@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar, final
 
 from telegrad.transport import Dial, is_loopback_address, split_host
@@ -101,12 +101,6 @@ class DoctorWorker:
         """The identity of its host; of a worker that did not tell it, one of its own."""
         return self.host_id or self.name
 
-    def to_plain(self) -> dict[str, Any]:
-        """Returns the description for `of_plain`: dicts, lists, texts and numbers."""
-        plain = asdict(self)
-        plain["info"] = [self.info.name, self.info.rank, self.info.incarnation]
-        return {key: list(each) if isinstance(each, tuple) else each for key, each in plain.items()}
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -150,7 +144,6 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "str": str,
     "int": int,
     "bool": bool,
-    "WorkerInfo": lambda sent: WorkerInfo(str(sent[0]), int(sent[1]), int(sent[2])),
     "float | None": lambda sent: None if sent is None else float(sent),
     "tuple[str, ...]": lambda sent: tuple(map(str, sent)),
     "tuple[str, ...] | None": lambda sent: None if sent is None else tuple(map(str, sent)),
@@ -159,17 +152,22 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def of_plain(cls: type[F], plain: Mapping[str, Any]) -> F:
-    """Reads facts from another worker: the output of `to_plain` or `dataclasses.asdict` there.
+def of_plain(cls: type[F], plain: Mapping[str, Any], **known: Any) -> F:
+    """Reads facts from another worker, which has sent the output of `dataclasses.asdict`.
 
-    >>> of_plain(Speed, {"round_trip": 1, "there": None, "back": 2.0, "words": ""})
+    Args:
+        cls: The class of the facts.
+        plain: The data that was sent.
+        known: The fields that this worker knows better.
+
+    >>> of_plain(Speed, {"round_trip": 1, "there": None, "back": 2.0}, words="")
     Speed(round_trip=1.0, there=None, back=2.0, words='')
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: The data is something else.
     """
-    read = {each.name: _READERS[str(each.type)](plain[each.name]) for each in fields(cls)}
-    return cls(**read)
+    told = [each for each in fields(cls) if each.name not in known]
+    return cls(**known, **{each.name: _READERS[str(each.type)](plain[each.name]) for each in told})
 
 
 @final
@@ -262,50 +260,43 @@ def pair_of(
         back: The result of the dial of `one` by `other`.
         speed: The measurements at `one`.
     """
-    first = reach if reach.opened else back  # it knows most of the connection
-    carried = next((each for each in (first, reach, back) if each.transport), Dial())
-    opened_by = one.name if reach.opened else other.name if carried.transport else ""
-    dialled = reach if reach.opened else back
-    endpoint = dialled.endpoint or (dialled.endpoints[0] if dialled.endpoints else "")
-    listener = other if reach.opened else one
-    dialler = one if reach.opened else other
+    dialler, listener, first, second = one, other, reach, back
+    if not reach.opened:  # whoever opened the connection knows most of it
+        dialler, listener, first, second = other, one, back, reach
+    carried = first if first.transport else second
     return DoctorPair(
         one=one.name,
         other=other.name,
         same_host=bool(one.host_id) and one.host_id == other.host_id,
         transport=carried.transport,
         why=_why(carried, dialler, listener) if carried.transport else "",
-        endpoint=endpoint,
-        opened_by=opened_by,
+        endpoint=first.endpoint or next(iter(first.endpoints), ""),
+        opened_by=dialler.name if carried.transport else "",
         reach=reach,
         reach_back=back,
         round_trip=speed.round_trip,
         bandwidth=speed.there,
         bandwidth_back=speed.back,
-        words=_words(one, other, reach, back, speed),
+        words=_words(((one, other, reach), (other, one, back)), speed),
     )
 
 
 def _why(carried: Dial, dialler: DoctorWorker, listener: DoctorWorker) -> str:
     """Returns the reason for a session's transport, in words."""
-    match carried.transport:
-        case "inproc":
-            why = "both are agents of one process"
-        case "local":
-            why = "both are of one user on one host, and past gRPC a call is faster"
-        case "grpcs" if carried.certificate is not None:
-            why = "both have certificates of the job's own authority (RpcOptions.tls)"
-        case "grpcs":
-            why = (
-                f"encrypted, since {listener.name!r} listens beyond loopback; with certificates "
-                "that workers made at their start"
-            )
-        case "tcps":
-            why = "they reach each other directly, past gRPC; encrypted with the same certificates"
-        case "grpc" | "tcp" if listener.insecure:
-            why = "insecure=True: nothing is encrypted"
-        case _:
-            why = "plain, since loopback does not leave the machine"
+    why = {
+        "inproc": "both are agents of one process",
+        "local": "both are of one user on one host, and past gRPC a call is faster",
+        "grpcs": f"encrypted, since {listener.name!r} listens beyond loopback; with certificates "
+        "that workers made at their start"
+        if carried.certificate is None
+        else "both have certificates of the job's own authority (RpcOptions.tls)",
+        "tcps": "they reach each other directly, past gRPC; encrypted with the same certificates",
+    }.get(
+        carried.transport,
+        "insecure=True: nothing is encrypted"
+        if listener.insecure
+        else "plain, since loopback does not leave the machine",
+    )
     if carried.kept:
         why += f"; not direct: {carried.kept}"
     if not dialler.listens:
@@ -313,24 +304,21 @@ def _why(carried: Dial, dialler: DoctorWorker, listener: DoctorWorker) -> str:
     return why
 
 
-def _words(one: DoctorWorker, other: DoctorWorker, reach: Dial, back: Dial, speed: Speed) -> str:
+def _words(dials: Sequence[tuple[DoctorWorker, DoctorWorker, Dial]], speed: Speed) -> str:
     """Returns the problem of two workers in one line; "" if there is none."""
-    if not one.listens and not other.listens:
+    if not any(worker.listens for worker, _, _ in dials):
         return "neither listens (port=None), so that neither can dial the other"
     parts = [
         f"{a.name!r} cannot reach {b.name!r}: {dial.words or dial.ended}"
-        for a, b, dial in ((one, other, reach), (other, one, back))
+        for a, b, dial in dials
         if dial.failed and not dial.loss
     ]
-    if reach.loss or back.loss:
-        parts.append(f"lost to each other: {reach.loss or back.loss}")
-    elif not (reach.transport or back.transport) and not parts:
-        told = ((one, other, reach), (other, one, back))
-        said = [f"{a.name!r} to {b.name!r}: {dial.words}" for a, b, dial in told if dial.words]
-        parts.append(next(iter(said), "no session came up"))
-    if speed.words:
-        parts.append(speed.words)
-    return "; ".join(dict.fromkeys(parts))
+    if losses := [dial.loss for *_, dial in dials if dial.loss]:
+        parts.append(f"lost to each other: {losses[0]}")
+    elif not parts and not any(dial.transport for *_, dial in dials):
+        said = [f"{a.name!r} to {b.name!r}: {dial.words}" for a, b, dial in dials if dial.words]
+        parts += said[:1] or ["no session came up"]
+    return "; ".join(dict.fromkeys(filter(None, [*parts, speed.words])))
 
 
 def host_in(endpoint: str) -> str:

@@ -36,7 +36,6 @@ from telegrad.doctor.facts import Address, DoctorWorker, Speed
 from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
-    NotInitializedError,
     PoolExhaustedError,
     TelegradError,
     WorkerLostError,
@@ -84,8 +83,7 @@ class DoctorProbe:
     def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
         self._me = agent.info
-        self._lock = threading.Lock()  # guards the count
-        self._questions = 0
+        self._permits = threading.BoundedSemaphore(MOST_QUESTIONS)
         agent.inbox.register(ASK, self._on_ask)
         agent.inbox.register(ECHO, self._on_echo)
 
@@ -111,21 +109,23 @@ class DoctorProbe:
             return self._answered(body)
         return self._agent.messages.request(worker, ASK, dict(body), timeout=limit).wait()
 
-    def facts(self) -> DoctorWorker:
-        """Returns this worker's description of itself."""
-        agent, found = self._agent, tuple(map(_address, interfaces()))
-        return DoctorWorker(
+    def facts(self) -> dict[str, Any]:
+        """Returns this worker's description of itself, a `DoctorWorker` as plain data."""
+        agent = self._agent
+        job = agent.attachments.find(JoinedJob)  # none for an agent that was built without a job
+        described = DoctorWorker(
             info=self._me,
             host=socket.gethostname(),
             host_id=_host_id(),
             endpoints=own_endpoints(agent.exchange),
             listens=agent.options.listens,
-            addresses=found,
+            addresses=tuple(map(_address, interfaces())),
             versions=versions(),
             cores=len(os.sched_getaffinity(0)),
             insecure=agent.options.insecure,
-            coordinator=_coordinator(agent),
+            coordinator="" if job is None else job.coordinator_endpoint,
         )
+        return asdict(described)
 
     def reach(self, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
         """Dials peers, all at the same time; blocks for at most `limit` seconds."""
@@ -191,14 +191,11 @@ class DoctorProbe:
         self._agent.messages.reply(peer, envelope, buffers=buffers)
 
     def _on_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        with self._lock:
-            full = self._questions >= MOST_QUESTIONS
-            self._questions += not full
-        if full:
-            words = f"{self._me.name!r} answers {MOST_QUESTIONS} questions of doctors; ask it later"
-            self._agent.messages.reply_error(peer, envelope, PoolExhaustedError(words))
+        if self._permits.acquire(blocking=False):
+            self._agent.pool.submit(self._reply_ask, peer, envelope)
             return
-        self._agent.pool.submit(self._reply_ask, peer, envelope)
+        words = f"{self._me.name!r} answers {MOST_QUESTIONS} questions of doctors; ask it later"
+        self._agent.messages.reply_error(peer, envelope, PoolExhaustedError(words))
 
     def _reply_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Answers a question; in the pool, because it waits."""
@@ -208,29 +205,30 @@ class DoctorProbe:
             answer = self._answered(self._agent.messages.read(envelope))
         except Exception as error:  # a remote handler: the asking worker must get the error
             failure = error
-        with self._lock:  # before the reply: whoever has it may ask again at once
-            self._questions -= 1
+        self._permits.release()  # before the reply: whoever has it may ask again at once
         if failure is None:
             self._agent.messages.reply(peer, envelope, answer)
         else:
             self._agent.messages.reply_error(peer, envelope, failure)
 
     def _answered(self, body: Any) -> Any:
-        what = body.get("ask") if isinstance(body, Mapping) else None
-        if what == "facts":
-            return self.facts().to_plain()
-        limit = body.get("limit") if isinstance(body, Mapping) else None
-        if not isinstance(limit, float) or not 0 < limit < math.inf:
+        if not isinstance(body, Mapping) or not isinstance(limit := body.get("limit"), float):
             raise DecodeError("a doctor does not say how long it waits")
+        if not 0 < limit < math.inf:
+            raise DecodeError(f"a doctor does not wait for {limit:g} s")
         limit = min(limit, LONGEST_QUESTION)
-        if what == "reach":
-            peers = [self._worker(each) for each in body["peers"][:MOST_PEERS]]
-            return [asdict(each) for each in self.reach(peers, limit)]
-        if what == "speed":
-            return asdict(self.speed(self._worker(body["peer"]), limit))
-        if what == "forward":
-            return self.ask(self._worker(body["for"]), body["body"], limit)
-        raise DecodeError(f"a doctor asks for {what!r:.40}, which is not known here")
+        match body.get("ask"):
+            case "facts":
+                return self.facts()
+            case "reach":
+                peers = [self._worker(each) for each in body["peers"][:MOST_PEERS]]
+                return [asdict(each) for each in self.reach(peers, limit)]
+            case "speed":
+                return asdict(self.speed(self._worker(body["peer"]), limit))
+            case "forward":
+                return self.ask(self._worker(body["for"]), body["body"], limit)
+            case what:
+                raise DecodeError(f"a doctor asks for {what!r:.40}, which is not known here")
 
     def _worker(self, plain: Any) -> WorkerInfo:
         """Returns the worker that a message names; it may be lost.
@@ -249,13 +247,6 @@ def in_words(error: TelegradError) -> str:
     if isinstance(error, WorkerLostError):
         return error.reason or str(error)
     return str(error)
-
-
-def _coordinator(agent: AgentCore) -> str:
-    try:
-        return agent.attachments[JoinedJob].coordinator_endpoint
-    except NotInitializedError:  # an agent that was built without a job
-        return ""
 
 
 def _address(found: Interface) -> Address:

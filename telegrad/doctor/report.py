@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -56,18 +57,6 @@ class DoctorReport:
     problems: tuple[DoctorProblem, ...] = ()
     notes: tuple[DoctorProblem, ...] = ()
 
-    @classmethod
-    def of(
-        cls,
-        workers: Sequence[DoctorWorker],
-        pairs: Sequence[DoctorPair],
-        problems: Sequence[DoctorProblem],
-        notes: Sequence[DoctorProblem],
-    ) -> DoctorReport:
-        """Makes a report, in the order of ranks."""
-        ranked = sorted(workers, key=lambda worker: worker.info.rank)
-        return cls(tuple(ranked), tuple(pairs), tuple(problems), tuple(notes))
-
     @property
     def ok(self) -> bool:
         """True if there are no problems."""
@@ -86,13 +75,12 @@ class DoctorReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as dicts, lists, texts and numbers, for JSON."""
-        return {
-            "ok": self.ok,
-            "workers": [_plain_worker(each) for each in self.workers],
-            "pairs": [{"ok": each.ok, **_listed(asdict(each))} for each in self.pairs],
-            "problems": [_listed(asdict(each)) for each in self.problems],
-            "notes": [_listed(asdict(each)) for each in self.notes],
-        }
+        plain = json.loads(json.dumps(asdict(self)))  # lists in place of tuples
+        plain["workers"] = [{**each.pop("info"), **each} for each in plain["workers"]]
+        plain["pairs"] = [
+            {"ok": pair.ok, **each} for pair, each in zip(self.pairs, plain["pairs"], strict=True)
+        ]
+        return {"ok": self.ok, **plain}
 
     def __str__(self) -> str:
         parts = [_head(self.workers), _workers(self.workers)]
@@ -229,16 +217,3 @@ def _count(count: int, what: str) -> str:
     ('1 note', '2 notes')
     """
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _plain_worker(worker: DoctorWorker) -> dict[str, Any]:
-    plain = worker.to_plain()
-    name, rank, incarnation = plain.pop("info")
-    return {"name": name, "rank": rank, "incarnation": incarnation, **plain}
-
-
-def _listed(value: Any) -> Any:
-    """Returns a value with lists in place of tuples."""
-    if isinstance(value, dict):
-        return {key: _listed(each) for key, each in value.items()}
-    return [_listed(each) for each in value] if isinstance(value, list | tuple) else value

@@ -13,7 +13,6 @@ import pytest
 
 from telegrad import doctor, rpc
 from telegrad.doctor import probe as doctor_probe
-from telegrad.doctor.facts import DoctorWorker
 from telegrad.doctor.probe import ASK, ECHO, DoctorProbe
 from telegrad.errors import (
     BlockingCallError,
@@ -33,7 +32,7 @@ from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.joining import settle
 from tests.rpc.test_outbound_only import Job as OutboundJob
 
-FACTS = {"ask": "facts"}
+FACTS = {"ask": "facts", "limit": 20.0}
 
 
 @pytest.fixture
@@ -136,7 +135,7 @@ def test_what_is_no_question_is_answered_with_an_error(job: Job, body: Any) -> N
     probe = job.agents[0].attachments[DoctorProbe]
     with pytest.raises((DecodeError, ValueError, UnknownWorkerError)):
         job.agents[0].messages.request(job.agents[1].info, ASK, body, timeout=20.0).wait()
-    assert probe.ask(job.agents[1].info, FACTS, 20.0)["info"][0] == "w1"
+    assert probe.ask(job.agents[1].info, FACTS, 20.0)["info"]["name"] == "w1"
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 40, True, "1"])
@@ -148,10 +147,11 @@ def test_nobody_is_made_to_send_more_than_the_doctor_asks_for(job: Job, size: ob
 
 
 def test_questions_without_end_take_so_many_threads_and_no_more(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(doctor_probe, "MOST_QUESTIONS", 2)
+    job = make_job(2)
     monkeypatch.setattr(DoctorProbe, "_answered", lambda *_: go_on.wait(20.0))
     ask = partial(job.agents[0].messages.request, job.agents[1].info, ASK, FACTS, timeout=20.0)
     first = [ask(), ask()]
@@ -176,17 +176,20 @@ def test_a_question_takes_so_long_and_no_longer(job: Job, monkeypatch: pytest.Mo
     assert limits == [1.0, doctor_probe.LONGEST_QUESTION]
 
 
-@pytest.mark.parametrize("lie", [{"info": ["w1", float("inf"), 1]}, [], None])
+@pytest.mark.parametrize("lie", [{"cores": float("inf")}, {"endpoints": 1}, [], None])
 @pytest.mark.usefixtures("small_arrays")
 def test_a_worker_that_answers_garbage_is_a_silent_one(
     job: Job, monkeypatch: pytest.MonkeyPatch, lie: Any
 ) -> None:
-    to_plain = DoctorWorker.to_plain
+    facts = DoctorProbe.facts
 
-    def lies(facts: DoctorWorker) -> Any:
-        return lie if facts.info.name == "w1" else to_plain(facts)
+    def lies(probe: DoctorProbe) -> Any:
+        told = facts(probe)
+        if told["info"]["name"] != "w1":
+            return told
+        return told | lie if isinstance(lie, dict) else lie
 
-    monkeypatch.setattr(DoctorWorker, "to_plain", lies)
+    monkeypatch.setattr(DoctorProbe, "facts", lies)
     report = job.on(0, doctor.examine)
     assert [each.kind for each in report.problems][:1] == ["silent worker"]
     assert report.problems[0].workers == ("w1",)
