@@ -8,7 +8,6 @@ report      ───▶  report              ───▶   the first worker of
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -32,24 +31,17 @@ REPORT_SECONDS = 30.0  # beyond the timeout, for the slowest pairs to end
 LEAVE_SECONDS = 10.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code: 1 if it could not join, or got no report."""
-    parser = argparse.ArgumentParser(prog="telegrad doctor")
-    parser.add_argument("file")
-    parser.add_argument("--timeout", type=float, required=True)
-    parser.add_argument("--port", default="0")
-    parser.add_argument("--no-listen", action="store_true")
-    options = parser.parse_args(arguments)
+def main(arguments: Sequence[str]) -> int:
+    """Runs the program; returns its exit code: 1 if it could not join, or got no report.
+
+    Args:
+        arguments: The file for the report; in JSON, the seconds for all workers to come, and the
+            port to listen on, as in `RpcOptions`.
+    """
+    file, timeout, port = Path(arguments[0]), *map(json.loads, arguments[1:])
     try:
-        ports = 0 if options.port == "0" else options.port
-        init_rpc(
-            options=RpcOptions(
-                init_timeout=options.timeout,
-                port=None if options.no_listen else ports,
-                callables="exposed",
-            )
-        )
-        written = _examined(current_agent(), options.timeout)
+        init_rpc(options=RpcOptions(init_timeout=timeout, port=port, callables="exposed"))
+        written = _examined(current_agent(), timeout)
     except (TelegradError, OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         shutdown(graceful=False)
@@ -58,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutdown(graceful=False)
         return 128 + signal.SIGINT
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        Path(options.file).write_bytes(written)
+        file.write_bytes(written)
     with contextlib.suppress(TelegradError):
         shutdown(timeout=LEAVE_SECONDS)
     return 0
@@ -82,4 +74,4 @@ def _examined(agent: AgentCore, timeout: float) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -21,6 +21,7 @@ __all__ = ["main"]
 LOOPBACK = "127.0.0.1"
 BAD_USAGE = 2
 HIGHEST_PORT = 65535
+WORKERS = "1; of doctor and tune on one host 2"
 EXAMPLE = """\
 example:
   telegrad run --nproc-per-node 3 train.py --epochs 10
@@ -89,14 +90,8 @@ def _build_parser() -> argparse.ArgumentParser:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run_parser.add_argument(
-        "--nproc-per-node",
-        type=int,
-        default=1,
-        metavar="N",
-        help="the number of workers on this host (default: 1)",
-    )
     _add_nodes(run_parser)
+    run_parser.set_defaults(nproc_per_node=1)
     run_parser.add_argument(
         "--limit",
         action="append",
@@ -120,8 +115,9 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _add_nodes(parser: argparse.ArgumentParser) -> None:
-    """Adds the options by which hosts find each other."""
+    """Adds the number of workers, and the options by which hosts find each other."""
     for name, kind, metavar, words in (
+        ("--nproc-per-node", int, "N", f"the number of workers on this host (default: {WORKERS})"),
         ("--nnodes", int, "N", "the number of hosts; run this on each of them (default: 1)"),
         ("--node-rank", int, "R", "the number of this host, from 0"),
         ("--master-addr", str, "ADDR", "the address at which other hosts reach host 0"),
@@ -148,8 +144,7 @@ def _problem_with(options: argparse.Namespace) -> str | None:
 
 def _problem_with_doctor(options: argparse.Namespace) -> str | None:
     """Returns the problem with the options of `doctor` in words; None if there is none."""
-    problem = _problem_with_nodes(options) or _doctor().problem_with(options)
-    return problem or _problem_with_file("--json", options.json)
+    return _problem_with_nodes(options) or _problem_with_file("--json", options.json)
 
 
 def _problem_with_tune(options: argparse.Namespace) -> str | None:

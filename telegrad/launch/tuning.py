@@ -46,9 +46,6 @@ def add_tune(
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--nproc-per-node", type=int, metavar="N", help="the number of workers on this host"
-    )
     add_nodes(parser)
     parser.add_argument(
         "--output", default=TABLE, metavar="FILE", help=f"the table to write (default: {TABLE})"

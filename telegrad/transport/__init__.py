@@ -54,7 +54,7 @@ from telegrad.transport.security.tls import Tls, TlsOptions, find_tls, load_tls,
 from telegrad.transport.session.accept import Entrance
 from telegrad.transport.session.exchange import Exchange
 from telegrad.transport.session.guest_list import GuestList
-from telegrad.transport.session.link import Dial, dial_peers, own_endpoints
+from telegrad.transport.session.link import Dial, dial_peers, kind_of_failure, own_endpoints
 from telegrad.transport.session.session import Session, SessionStatistics
 from telegrad.transport.session.shared_port import SharedPort
 from telegrad.transport.session.terms import Credentials, ExchangeStatistics
@@ -116,6 +116,7 @@ __all__ = [
     "is_loopback_address",
     "is_number",
     "is_unix",
+    "kind_of_failure",
     "load_tls",
     "longest_spin",
     "make_authority",

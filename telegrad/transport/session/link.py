@@ -23,7 +23,7 @@ from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.exchange import Exchange
 from telegrad.types import WorkerInfo
 
-__all__ = ["Dial", "dial_peers", "own_endpoints"]
+__all__ = ["Dial", "dial_peers", "kind_of_failure", "own_endpoints"]
 
 # The ways in which a dial may end.
 REACHED: Final = "reached"
@@ -99,6 +99,22 @@ class Dial:
         )
 
 
+def kind_of_failure(error: Exception) -> str:
+    """Returns how a connection failed: `refused`, `silent`, `no route` or `broke`.
+
+    >>> kind_of_failure(TimeoutError()), kind_of_failure(ConnectionResetError())
+    ('silent', 'broke')
+    """
+    for each in (error, error.__cause__):
+        if isinstance(each, ConnectionRefusedError):
+            return REFUSED
+        if isinstance(each, TimeoutError):
+            return SILENT
+        if isinstance(each, OSError) and each.errno in ROUTE_ERRORS:
+            return NO_ROUTE
+    return BROKE
+
+
 def own_endpoints(exchange: Exchange) -> tuple[str, ...]:
     """Returns the endpoints of an exchange, as it tells others; none before it listens."""
     return tuple(each.endpoint for each in list(exchange._listeners) if each.endpoint)
@@ -166,18 +182,10 @@ async def _dial(
         reached = await _reached(exchange, peer)
         await _moved(exchange, peer)
         found[peer] = reached
-    except ConnectionRefusedError as error:
-        found[peer] = REFUSED, str(error)
     except RefusedError as error:
         found[peer] = TURNED_AWAY, error.words
     except (OSError, DecodeError) as error:  # the bases of ConnectionError and WorkerLostError
-        cause = error.__cause__
-        if isinstance(cause, TimeoutError):
-            found[peer] = SILENT, str(error)
-        elif isinstance(cause, OSError) and cause.errno in ROUTE_ERRORS:
-            found[peer] = NO_ROUTE, str(error)
-        else:
-            found[peer] = BROKE, str(error)
+        found[peer] = kind_of_failure(error), str(error)
 
 
 async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
