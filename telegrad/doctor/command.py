@@ -390,11 +390,9 @@ def _doctor(options: argparse.Namespace, run_options: RunOptions) -> int:
         if code > 128:  # a signal, whose sender knows about it
             return code
         problems = tuple(dict.fromkeys((*problems, *failures)))  # the same one may be in both
-    if report is not None:
-        _say(report.pop("text"))
-    for what, found in (("note", host.notes), ("problem", problems)):
-        if found:
-            _say(findings(what, found, " on this host"))
+    _say("" if report is None else report.pop("text"))
+    _say(findings("note", host.notes, " on this host"))
+    _say(findings("problem", problems, " on this host"))
     fine = bool(report and report["ok"] and not problems)
     if options.json is not None:
         whole = {
@@ -434,5 +432,5 @@ def _examined(
 
 def _say(text: str) -> None:
     with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(f"{text}\n\n")
+        sys.stdout.write(f"{text}\n\n" if text else "")
         sys.stdout.flush()

@@ -90,10 +90,9 @@ class DoctorReport:
                 _matrix("bandwidth in MB/s, from the row to the column", self.workers, self._rate),
                 _pairs(self.pairs),
             ]
-        parts.append(findings("problem", self.problems) if self.problems else "nothing is wrong")
-        if self.notes:
-            parts.append(findings("note", self.notes))
-        text = "\n\n".join(part for part in parts if part)
+        parts.append(findings("problem", self.problems) or "nothing is wrong")
+        parts.append(findings("note", self.notes))
+        text = "\n\n".join(filter(None, parts))
         return escaped(text, lines=True, most=len(text))
 
     def _trip(self, one: DoctorWorker, other: DoctorWorker) -> str:
@@ -116,19 +115,16 @@ def _head(workers: Sequence[DoctorWorker]) -> str:
 
 
 def _workers(workers: Sequence[DoctorWorker]) -> str:
-    rows = []
-    for each in workers:
-        place = ", ".join(each.endpoints) if each.endpoints else "does not listen"
-        place = "not heard" if each.silence else place
-        rows.append(
-            (
-                each.name,
-                f"rank {each.info.rank}",
-                f"incarnation {each.info.incarnation}",
-                each.host or "?",
-                place,
-            )
+    rows = [
+        (
+            each.name,
+            f"rank {each.info.rank}",
+            f"incarnation {each.info.incarnation}",
+            each.host or "?",
+            "not heard" if each.silence else ", ".join(each.endpoints) or "does not listen",
         )
+        for each in workers
+    ]
     return "\n".join(_columns(rows))
 
 
@@ -156,34 +152,27 @@ def _columns(rows: Sequence[tuple[str, ...]], *, right: bool = False) -> Iterato
 def _pairs(pairs: Sequence[DoctorPair]) -> str:
     shown = [each for each in pairs if len(pairs) <= MOST_PAIRS or each.words]
     lines = [line for each in shown for line in _pair(each)]
-    if len(shown) < len(pairs):
-        lines.append(
-            f"  {_count(len(pairs) - len(shown), 'more pair')}, with which nothing is wrong"
-        )
+    if more := len(pairs) - len(shown):
+        lines.append(f"  {_count(more, 'more pair')}, with which nothing is wrong")
     return "\n".join(["pairs", *lines])
 
 
-def _pair(pair: DoctorPair) -> Iterator[str]:
+def _pair(pair: DoctorPair) -> list[str]:
     name = f"{pair.one} and {pair.other}"
-    if pair.transport:
-        yield from wrapped(
-            f"{name}: {pair.transport} to {pair.endpoint}, opened by {pair.opened_by}; {pair.why}"
-        )
-        names = {
-            pair.other: pair.reach.certificate,
-            pair.one: pair.reach_back.certificate,
-        }
-        proved = [f"{who} is {', '.join(told)}" for who, told in names.items() if told]
-        if proved:
-            yield f"    in the certificates: {'; '.join(proved)}"
-        if pair.words:
-            yield from wrapped(pair.words, "    ")
-    else:
-        yield from wrapped(f"{name}: {pair.words or 'no session'}")
+    if not pair.transport:
+        return wrapped(f"{name}: {pair.words or 'no session'}")
+    lines = wrapped(
+        f"{name}: {pair.transport} to {pair.endpoint}, opened by {pair.opened_by}; {pair.why}"
+    )
+    names = (pair.other, pair.reach.certificate), (pair.one, pair.reach_back.certificate)
+    proved = [f"{who} is {', '.join(told)}" for who, told in names if told]
+    if proved:
+        lines.append(f"    in the certificates: {'; '.join(proved)}")
+    return lines + wrapped(pair.words, "    ")
 
 
 def findings(what: str, found: Sequence[DoctorProblem | Finding], where: str = "") -> str:
-    """Returns problems, or notes, as a numbered list.
+    """Returns problems, or notes, as a numbered list; "" if there are none.
 
     >>> print(findings("problem", [Finding("it is far away", "go there")], " on this host"))
     1 problem on this host
@@ -191,7 +180,7 @@ def findings(what: str, found: Sequence[DoctorProblem | Finding], where: str = "
          to mend it: go there
     """
     lead = "to mend it" if what == "problem" else "if it matters"
-    lines = [_count(len(found), what) + where]
+    lines = [_count(len(found), what) + where] if found else []
     for i, each in enumerate(found, 1):
         lines += wrapped(f"{i}. {each.words}")
         lines += wrapped(f"{lead}: {each.remedy}", "     ")
