@@ -24,10 +24,12 @@ import blockbuster.blockbuster as blockbuster
 import hypothesis
 import pytest
 
-from telegrad.testing import leaks
+from telegrad import rpc
+from telegrad.testing import Cluster, leaks
 from telegrad.testing.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parent.parent
+TOKEN = "a token that only the tests use"
 
 # Deterministic: a failure is a failure on every machine, and no example is timed.
 hypothesis.settings.register_profile(
@@ -260,7 +262,7 @@ class Programs:
             "LOCAL_WORLD_SIZE": str(n),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(unused_port()),
-            "TELEGRAD_TOKEN": "a token that only the tests use",
+            "TELEGRAD_TOKEN": TOKEN,
             **(env or {}),
         }
         return [
@@ -318,3 +320,20 @@ def unused_port() -> int:
 def port() -> int:
     """A port that nobody listens on."""
     return unused_port()
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three workers in this process, or as many as a test's module says by CLUSTER_SIZE."""
+    with Cluster(getattr(request.module, "CLUSTER_SIZE", 3)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No job around this process, and none left behind."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TELEGRAD_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
+    yield
+    rpc.shutdown(graceful=False)

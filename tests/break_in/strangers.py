@@ -10,31 +10,20 @@ import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from telegrad import pb
-from telegrad.transport import shared_loop_thread
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.transport.security.tags import FrameTags
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, decode, encode, pack_frame, unpack_frame
 
-T = TypeVar("T")
 SECONDS = 30.0
 METHOD = "/telegrad.Carrier/Open"
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-
-
-def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs an attack on the loop thread of this process, which owns every gRPC object."""
-    loop = shared_loop_thread().acquire()
-    try:
-        return loop.run(work(), SECONDS)
-    finally:
-        loop.release()
 
 
 @dataclass

@@ -25,7 +25,8 @@ from telegrad.wire.frame import MAX_ENVELOPES
 from tests.break_in import remote_code
 from tests.break_in.conftest import LIMITS, TOKEN, Victim
 from tests.break_in.members import SECONDS, joined
-from tests.break_in.strangers import Ended, Member, error_of, run, streams
+from tests.break_in.strangers import Ended, Member, error_of, streams
+from tests.loops import on_loop
 
 T = TypeVar("T")
 HERE = "tests.break_in.remote_code"
@@ -57,7 +58,7 @@ def attacked(victim: Victim, attack: Callable[[Member], Coroutine[Any, Any, T]])
             return await attack(member)
 
     with victim.enlists("mallory") as mallory:
-        return run(lambda: begin(mallory))
+        return on_loop(lambda: begin(mallory))
 
 
 # -- who is a member ------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def test_a_name_that_the_coordinator_has_not_given(victim: Victim, name: str) ->
             await stream.send(member.shake.prove(0, resumes=False))
             return await stream.ended()
 
-    ended = run(attack)
+    ended = on_loop(attack)
     reason, words = ended.refusal
     assert (reason, len(ended.received)) == (Reason.UNANNOUNCED, 2)
     assert f"incarnation {claimed.incarnation}) is no member of this job" in words
@@ -99,7 +100,7 @@ def test_the_name_and_incarnation_of_the_victim_itself(victim: Victim) -> None:
             await stream.send(member.shake.prove(0, resumes=False))
             return await stream.ended()
 
-    reason, words = run(attack).refusal
+    reason, words = on_loop(attack).refusal
     assert reason is Reason.NAME
     assert "is this worker, and dials nobody here" in words
     assert itself in victim.members()

@@ -34,9 +34,9 @@ from tests.break_in.strangers import (
     h2_frame,
     listener,
     opening,
-    run,
     streams,
 )
+from tests.loops import on_loop
 
 CROWD = 1000
 UNPROVED = ConnectionLimits().unproved
@@ -63,7 +63,7 @@ def test_without_the_token(victim: Victim, token: bytes | None) -> None:
             await stream.send(shake.prove(0, resumes=False), FRAME)
             await stream.ended()
 
-    run(attack)
+    on_loop(attack)
     words = refused(victim, "AUTHENTICATION")
     assert ("no token" if token is None else "another token") in words
 
@@ -87,8 +87,8 @@ def test_a_recorded_handshake_is_replayed(victim: Victim) -> None:
             await stream.ended()
 
     with victim.enlists("mallory") as mallory:
-        said = run(lambda: record(mallory))
-        run(lambda: replay(said))
+        said = on_loop(lambda: record(mallory))
+        on_loop(lambda: replay(said))
         assert "another token" in refused(victim, "AUTHENTICATION")
 
 
@@ -107,7 +107,7 @@ def test_a_hello_is_altered_on_its_way(victim: Victim) -> None:
             await stream.send(shake.prove(0, resumes=False))
             return (await stream.ended()).refusal
 
-    assert run(attack)[0] is Reason.AUTHENTICATION
+    assert on_loop(attack)[0] is Reason.AUTHENTICATION
     refused(victim, "AUTHENTICATION")
 
 
@@ -120,7 +120,7 @@ def test_a_version_without_safety_is_asked_for(victim: Victim) -> None:
             await stream.send(b"H" + hello.SerializeToString(), FRAME)
             await stream.ended()
 
-    run(attack)
+    on_loop(attack)
     assert "no protocol version in common" in refused(victim, "VERSION")
 
 
@@ -149,7 +149,7 @@ def test_a_frame_of_another_connection_is_injected(victim: Victim) -> None:
             return len(sealed), answer.kind
 
     with victim.enlists("first") as one, victim.enlists("second") as two:
-        size, kind = run(lambda: attack(one, two))
+        size, kind = on_loop(lambda: attack(one, two))
     assert kind == "rpc.reply"
     (record,) = victim.told("peer.cut_off", reason="TAG")
     assert (record["peer"], record["messages"], record["bytes"]) == ("second", 1, size)
@@ -170,7 +170,7 @@ def test_a_million_tiny_messages_of_a_stranger(victim: Victim) -> None:
             await stream.ended()
             return sent
 
-    assert run(attack) < 1_000_000
+    assert on_loop(attack) < 1_000_000
     (record,) = victim.told("connection.refused")
     assert (record["reason"], record.get("peer")) == ("MALFORMED", None)
 
@@ -186,7 +186,13 @@ def test_hellos_of_64_mib(victim: Victim) -> None:
             return [(await stream.ended()).code.name for stream in many]
 
     victim.allowed = crowd * MAX_MESSAGE_BYTES
-    assert set(run(attack)) <= {"RESOURCE_EXHAUSTED", "OK", "CANCELLED", "INTERNAL", "UNAVAILABLE"}
+    assert set(on_loop(attack)) <= {
+        "RESOURCE_EXHAUSTED",
+        "OK",
+        "CANCELLED",
+        "INTERNAL",
+        "UNAVAILABLE",
+    }
     assert victim.serves()
 
 
@@ -327,7 +333,7 @@ def test_a_proof_is_reflected(victim: Victim) -> None:
             with ThreadPoolExecutor(1) as pool:
                 return await asyncio.get_running_loop().run_in_executor(pool, dial)
 
-    told = run(attack)
+    told = on_loop(attack)
     assert "AuthenticationError" in told
     assert "another token" in told
     (record, *_) = victim.told("dial.refused", reason="AUTHENTICATION")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -117,12 +117,6 @@ def test_a_message_of_the_launcher_is_one_message() -> None:
 
 
 # -- the log --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 def test_the_log_tells_of_garbage_harmlessly(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,6 @@ from telegrad.collectives import operation as clock
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as made:
-        yield made
 
 
 def check_everything(results: list[dict[str, Any]], n: int, sizes: tuple[int, ...]) -> None:

@@ -5,16 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from telegrad.testing import Cluster
 from tests.faults.remote_code import release
 
 _numbers = itertools.count()
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -18,12 +18,6 @@ from telegrad.testing import Cluster
 from telegrad.types import Array
 
 RELATIVE = 1e-10
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 def weights(seed: int, *shape: int) -> Array:

@@ -31,12 +31,6 @@ from telegrad.testing.leaks import wait_until_gone
 from telegrad.types import WorkerInfo
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
-
-
 def container() -> Container:
     return current_agent().attachments[Container]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -209,12 +209,6 @@ def calls_of_contexts(how: str, callers: int) -> None:
         assert right == [True] * callers
     else:
         assert right.count(False) >= callers - 1
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(WORKERS) as cluster:
-        yield cluster
 
 
 @pytest.mark.parametrize("how", ["one_by_one", "stacked", "by_others"])

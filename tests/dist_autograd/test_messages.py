@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -29,6 +29,8 @@ from telegrad.rpc.seams import Messages, current_agent
 from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_body, write_body
+
+CLUSTER_SIZE = 2
 
 CONTEXT, PASS_ID = make_context_id(2**61, 7), PassId("a", 0, 2**61, 3)
 HEAD = PassMessage(CONTEXT, PASS_ID).to_wire()["pass"]
@@ -112,12 +114,6 @@ def test_a_cause_without_words_travels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- in the middle of a pass -------------------------------------------------------------------
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as cluster:
-        yield cluster
 
 
 def doubled(x: Any) -> Any:

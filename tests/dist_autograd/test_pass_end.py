@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -22,12 +21,6 @@ from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.patience import with_more_time
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 class Doubling(PassEnd):

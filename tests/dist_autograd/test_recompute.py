@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
 import telegrad as tg
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import tensor
 from telegrad.testing import Cluster
 
+CLUSTER_SIZE = 2
 RNG = np.random.default_rng(4)
 W, X = RNG.normal(size=(3, 3)), RNG.normal(size=(2, 3))
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(2) as cluster:
-        yield cluster
 
 
 class Block:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,6 @@ from telegrad.wire import describe, describe_held, land, rebuild
 
 ROWS, SIZE = 1000, 3
 TABLE = np.random.default_rng(0).normal(size=(ROWS, SIZE))
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 def look_up(table: Any, rows: list[int]) -> Any:

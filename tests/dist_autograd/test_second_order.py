@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,6 @@ from tests.dist_autograd.second_order import (
 )
 
 X = np.random.default_rng(3).normal(size=SIZE)
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 def parts_there() -> list[rpc.RRef[Part]]:

@@ -19,12 +19,6 @@ W = np.random.default_rng(8).normal(size=(4, 3))
 V = np.random.default_rng(9).normal(size=(3, 3))
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
-
-
 class Weight:
     def __init__(self, value: Any) -> None:
         self.value = tensor(value, requires_grad=True)

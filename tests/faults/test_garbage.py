@@ -7,28 +7,28 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from telegrad import pb, rpc
 from telegrad.testing import Cluster, held_references, leaks
-from telegrad.transport import Carrier, CarrierClosedError, GrpcTransport, shared_loop_thread
+from telegrad.transport import Carrier, CarrierClosedError, GrpcTransport
 from telegrad.transport.grpc.options import split_address
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.break_in.members import enlisted
+from tests.conftest import TOKEN
 from tests.faults import garbage
 from tests.faults.processes import listening_ports
 from tests.faults.remote_code import call_everybody, gradient_over, process_id
+from tests.loops import on_loop
 
-T = TypeVar("T")
 SECONDS = 20.0
-TOKEN = "a token that only the tests use"
 MALLORY = WorkerInfo("mallory", 9, 99)
 COUNT = itertools.count()
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -108,14 +108,6 @@ def test_hundreds_of_strangers_that_say_nothing(cluster: Cluster) -> None:
 
 
 # -- strangers that speak gRPC -------------------------------------------------------------------
-
-
-def on_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    loop = shared_loop_thread().acquire()
-    try:
-        return loop.run(work(), SECONDS)
-    finally:
-        loop.release()
 
 
 async def until_closed(carrier: Carrier) -> list[bytes]:

@@ -14,7 +14,7 @@ from telegrad.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from tests.conftest import Program, Programs, unused_port
+from tests.conftest import TOKEN, Program, Programs, unused_port
 from tests.faults.outcome import Failure, read_report
 from tests.faults.processes import assert_nothing_stays
 from tests.repeated import repeated
@@ -42,7 +42,7 @@ def start_rank(programs: Programs, script: Path, rank: int, **env: str) -> Progr
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": env["WORLD_SIZE"],
         "MASTER_ADDR": "127.0.0.1",
-        "TELEGRAD_TOKEN": "a token that only the tests use",
+        "TELEGRAD_TOKEN": TOKEN,
     }
     return programs.start(["python", script], env={**job, **env}, limit=30.0)
 

@@ -17,6 +17,7 @@ import pytest
 from telegrad import rpc
 from telegrad.launch import LocalWorkers
 from telegrad.rpc import seams
+from telegrad.testing import Cluster
 from telegrad.transport.channels import device_memory as device_slabs
 from telegrad.transport.channels.device_memory import DEVICE_BOUNDS
 from telegrad.transport.channels.ledger import Bounds
@@ -43,6 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def xp(cupy: Any) -> Any:
     """CuPy, or what stands in for it."""
     return cupy
+
+
+@pytest.fixture
+def cluster(xp: Any, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Workers in this process that have CuPy; made after it, so that they find it."""
+    with Cluster(getattr(request.module, "CLUSTER_SIZE", 3)) as cluster:
+        yield cluster
 
 
 @pytest.fixture

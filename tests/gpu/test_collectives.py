@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,6 @@ from tests.gpu.comparison import close, host, normal, on_gpu
 
 N = 3
 SHAPES: list[tuple[int, ...]] = [(), (0,), (5,), (64, 33), (1 << 18,)]
-
-
-@pytest.fixture
-def cluster(xp: Any) -> Iterator[Cluster]:
-    with Cluster(N) as cluster:
-        yield cluster
 
 
 def of_rank(r: int, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,9 @@ from tests.gpu.comparison import close, host, normal, on_gpu
 from tests.gpu.launches import launches
 
 N, BATCH = 2, 12
+CLUSTER_SIZE = N
 IMAGES = normal(0, BATCH, 6)
 LABELS = np.random.default_rng(1).integers(0, 4, BATCH)
-
-
-@pytest.fixture
-def cluster(xp: Any) -> Iterator[Cluster]:
-    with Cluster(N) as cluster:
-        yield cluster
 
 
 class Model(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -18,13 +17,8 @@ from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo
 from tests.gpu.comparison import close, host, normal, on_gpu
 
+CLUSTER_SIZE = 2
 X = normal(0, 6, 4)
-
-
-@pytest.fixture
-def cluster(xp: Any) -> Iterator[Cluster]:
-    with Cluster(2) as cluster:
-        yield cluster
 
 
 def tanh(x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,8 @@ from telegrad import arrays, rpc
 from telegrad.testing import Cluster
 from tests.gpu.comparison import close, host, normal, on_gpu
 
+CLUSTER_SIZE = 2
 BIG = (1 << 20, 3)  # 24 MiB: more than one message of gRPC's
-
-
-@pytest.fixture
-def cluster(xp: Any) -> Iterator[Cluster]:
-    with Cluster(2) as cluster:
-        yield cluster
 
 
 def weighted(x: Any, y: Any, *, scale: float) -> Any:

@@ -27,10 +27,8 @@ from telegrad.launch import cli
 from telegrad.launch.run import RunOptions, refusals
 from telegrad.rpc import RpcOptions
 from telegrad.transport import Audit
-from tests.conftest import unused_port
+from tests.conftest import TOKEN, unused_port
 from tests.launch.test_run import FORKED_WORKERS, Run
-
-TOKEN = "a token that only the tests use"
 
 Start = Callable[..., Run]
 

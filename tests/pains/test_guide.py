@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from telegrad import collectives, dist_autograd, errors, launch, parallel, rpc, testing
-from tests.conftest import Programs
+from tests.conftest import TOKEN, Programs
 from tests.tables_of_tests import ROOT, missing
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "coming-from-torch.md").read_text()
 TORCH_ROWS = tomllib.loads((Path(__file__).parent / "torch_rows.toml").read_text())
 SHOWN_BY: dict[str, list[str]] = TORCH_ROWS.pop("shown_by")
-TOKEN = "a token that only the tests use"
 # What the guide says of torch comes first in a row; what it names there is not ours.
 ROWS = [line.split(" | ", 1)[1] for line in GUIDE.splitlines() if re.match(r"\| .+ \| .+ \|", line)]
 FACES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -28,14 +28,9 @@ from telegrad.testing import Cluster
 from telegrad.types import Array
 
 N = 3
+CLUSTER_SIZE = N
 X = np.random.default_rng(0).normal(size=(12, 4))
 RELATIVE = 1e-10
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(N) as cluster:
-        yield cluster
 
 
 class Net(Module):

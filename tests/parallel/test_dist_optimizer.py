@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -17,15 +16,9 @@ from telegrad.optim import SGD, Optimizer, State
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
 from telegrad.testing import Cluster
 from telegrad.types import Array
+from tests.parallel.trained_parts import close
 
 X = np.random.default_rng(0).normal(size=(6, 4))
-RELATIVE = 1e-10
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 class Head(Module):
@@ -41,12 +34,6 @@ class Head(Module):
 
     def values(self) -> list[Array]:
         return [parameter.data for parameter in self.parameters()]
-
-
-def close(actual: list[Array], expected: list[Array]) -> None:
-    assert len(actual) == len(expected)
-    for left, right in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(left, right, rtol=RELATIVE)
 
 
 # -- one trainer ---------------------------------------------------------------------------------

@@ -46,14 +46,9 @@ from tests.parallel.trained_parts import (
     values,
 )
 
+CLUSTER_SIZE = 4
 LONG = 40.0  # seconds for what no test waits for
 TRAINERS = ("worker1", "worker2")
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(4) as cluster:
-        yield cluster
 
 
 # -- a failed step says who stepped ----------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from telegrad.types import Array
 from tests.parallel.trained_parts import (
     XS,
     Part,
+    close,
     loss_of,
     make_parts,
     rrefs_of,
@@ -25,22 +26,9 @@ from tests.parallel.trained_parts import (
     values,
 )
 
-RELATIVE = 1e-12
 OWNERS = ("worker0", "worker1")
 TRAINERS = ("worker1", "worker2")
 LONG = 40.0  # seconds for what no test waits for
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
-
-
-def close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
-    assert len(actual) == len(expected)
-    for left, right in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(left, right, rtol=RELATIVE)
 
 
 def train(

@@ -20,6 +20,7 @@ from telegrad.types import Array
 from tests.parallel.trained_parts import (
     XS,
     Part,
+    close,
     grouped,
     here,
     loss_of,
@@ -31,18 +32,6 @@ from tests.parallel.trained_parts import (
 
 RELATIVE = 1e-12
 TWO = ("worker0", "worker1")
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
-
-
-def close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
-    assert len(actual) == len(expected)
-    for left, right in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(left, right, rtol=RELATIVE)
 
 
 def local(n: int) -> tuple[list[Part], list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,9 @@ from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.parallel.trained_parts import XS, close, make_parts, mean_step, rrefs_of, step, values
 
+CLUSTER_SIZE = 4
 LONG = 40.0  # seconds for what no test waits for
 TRAINERS = ("worker1", "worker2")
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(4) as cluster:
-        yield cluster
 
 
 def round_of_two(options: dict[str, Any]) -> tuple[list[StepResult], list[Array]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -31,13 +31,8 @@ from telegrad.testing import Cluster, FaultPlan, faulty_network
 from telegrad.types import Array
 
 N = 3
+CLUSTER_SIZE = N
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(N) as cluster:
-        yield cluster
 
 
 def net() -> Module:

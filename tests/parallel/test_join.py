@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -32,14 +32,9 @@ from telegrad.testing import Cluster
 from telegrad.types import Array
 
 N = 3
+CLUSTER_SIZE = N
 RATE = 0.1
 X = np.random.default_rng(0).normal(size=(N, 4, 5, 4))  # by rank, step, row and column
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(N) as cluster:
-        yield cluster
 
 
 def net() -> Module:

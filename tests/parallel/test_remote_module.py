@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -21,12 +21,6 @@ from telegrad.testing.leaks import wait_until_gone
 from tests.conftest import ROOT, Programs
 
 X = np.random.default_rng(0).normal(size=(5, 4))
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
 
 
 class Head(Module):

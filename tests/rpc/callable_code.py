@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -52,10 +51,6 @@ def apply(func: Any, *args: Any) -> Any:
 
 def lines(parcel: Parcel) -> Iterator[object]:
     yield parcel.content
-
-
-def thread_name() -> str:
-    return threading.current_thread().name
 
 
 class Base:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telegrad import rpc
-from telegrad.errors import CallCancelledError, CallTimeoutError
+from telegrad.errors import CallCancelledError
 from telegrad.rpc.seams import current_served_call
 from tests.rpc.remote_code import gates
 
@@ -230,10 +230,6 @@ def leaves_a_context_behind(name: str) -> None:
 class Model:
     def run(self, name: str) -> str:
         return run_until_cancelled(name)
-
-
-def raises_timeout() -> None:
-    raise CallTimeoutError("of its own", phase="testing")
 
 
 # -- retries

@@ -29,6 +29,7 @@ from telegrad.transport import (
     GrpcTransport,
     InprocNetwork,
     InprocTransport,
+    LoopThread,
     Transport,
     make_token,
 )
@@ -254,3 +255,13 @@ def make_job(request: pytest.FixtureRequest, processes: Job | None) -> Iterator[
 def job(make_job: MakeJob) -> Job:
     """Three workers: w0, w1, w2."""
     return make_job(3)
+
+
+@pytest.fixture
+def deadlines() -> Iterator[Deadlines]:
+    """The moments of a loop thread of the test's own."""
+    loop = LoopThread("test-loop").acquire()
+    deadlines = Deadlines(loop)
+    yield deadlines
+    deadlines.close()
+    loop.release()

@@ -28,20 +28,12 @@ from telegrad.errors import (
 from telegrad.optim import SGD
 from telegrad.parallel import DistributedOptimizer, RemoteModule, parameter_rrefs
 from telegrad.testing import leaks
-from tests.conftest import ROOT, Programs
+from tests.conftest import ROOT, TOKEN, Programs
 from tests.rpc import remote_code
 
-TOKEN = "a token that only the tests use"
+pytestmark = pytest.mark.usefixtures("alone")
+
 OPTIONS = rpc.RpcOptions(timeout=20.0, init_timeout=20.0, token=TOKEN)
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TELEGRAD_JOB"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
-    yield
-    rpc.shutdown(graceful=False)
 
 
 MakeAgents = Callable[..., list[rpc.Agent]]

@@ -15,17 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from telegrad.rpc.pool.deadlines import COMPACT_FROM, Deadlines
-from telegrad.transport import LoopThread
 from tests.rpc.plain_futures import objects_left_by
-
-
-@pytest.fixture
-def deadlines() -> Iterator[Deadlines]:
-    loop = LoopThread("test-loop").acquire()
-    deadlines = Deadlines(loop)
-    yield deadlines
-    deadlines.close()
-    loop.release()
 
 
 @contextmanager

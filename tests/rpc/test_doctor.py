@@ -23,9 +23,10 @@ from telegrad.errors import (
 )
 from telegrad.rpc import seams
 from telegrad.testing import Cluster, FaultPlan
-from telegrad.transport import Dial, GrpcTransport, shared_loop_thread
+from telegrad.transport import Dial, GrpcTransport
 from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, Envelope
+from tests.loops import on_loop
 from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
@@ -95,11 +96,7 @@ def test_on_a_loop_of_telegrads_it_says_what_to_write(job: Job) -> None:
         with seams.use_agent(agent), pytest.raises(BlockingCallError, match="rpc.to_thread"):
             doctor.examine()
 
-    loop = shared_loop_thread().acquire()
-    try:
-        loop.run(on_the_loop())
-    finally:
-        loop.release()
+    on_loop(on_the_loop)
 
 
 def test_without_an_agent_it_says_so() -> None:

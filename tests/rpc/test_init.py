@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,19 +18,10 @@ from telegrad.errors import (
     NotInitializedError,
     RendezvousTimeoutError,
 )
-from tests.conftest import Programs, unused_port
+from tests.conftest import TOKEN, Programs, unused_port
 from tests.rpc import remote_code
 
-TOKEN = "a token that only the tests use"
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TELEGRAD_JOB"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
-    yield
-    rpc.shutdown(graceful=False)
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def test_a_job_of_one() -> None:

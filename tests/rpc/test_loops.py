@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from telegrad import rpc
 from telegrad.rpc import seams
+from tests.conftest import TOKEN
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
 from tests.rpc.turns import turn
@@ -110,7 +111,7 @@ def test_verbs_that_block_may_do_so_in_a_running_loop(job: Job) -> None:
 def test_an_agent_may_begin_and_end_on_different_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "TELEGRAD_JOB"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TELEGRAD_TOKEN", "a token that only the tests use")
+    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
 
     async def begin() -> rpc.Agent:
         return rpc.init_rpc("alone")
@@ -131,7 +132,7 @@ def test_an_agent_may_begin_and_end_on_different_loops(monkeypatch: pytest.Monke
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "TELEGRAD_JOB"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TELEGRAD_TOKEN", "a token that only the tests use")
+    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
     yield
     rpc.shutdown(graceful=False)
 

@@ -124,10 +124,6 @@ def takes_a_reference(rref: rpc.RRef[list[int]]) -> str:
     return repr(rref)
 
 
-def keep(rref: rpc.RRef[list[int]]) -> rpc.RRef[list[int]]:
-    return rref
-
-
 def test_a_reference_whose_owner_is_out_of_reach(job: Job) -> None:
     """w0 passes one of w1's on to w2, which can neither be called with it nor use it."""
     rref = job.on(HOST, rpc.rpc_sync, "w1", make_list)

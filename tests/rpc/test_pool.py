@@ -6,7 +6,7 @@ import contextvars
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,16 +17,7 @@ from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.roster import NESTED_SHARE, TURNS
 from telegrad.testing import leaks
-from telegrad.transport import LoopThread, WaitGate
-
-
-@pytest.fixture
-def deadlines() -> Iterator[Deadlines]:
-    loop = LoopThread("test-loop").acquire()
-    deadlines = Deadlines(loop)
-    yield deadlines
-    deadlines.close()
-    loop.release()
+from telegrad.transport import WaitGate
 
 
 def make(deadlines: Deadlines, num_threads: int, **options: Any) -> Pool:

@@ -11,6 +11,7 @@ from typing import Any, assert_type
 import pytest
 
 from telegrad import rpc
+from tests.conftest import TOKEN
 
 
 class Counter:
@@ -106,6 +107,6 @@ def references(agent: rpc.Agent) -> None:
 def test_the_types_that_are_declared_are_those_of_calls_that_work(
     typed: Callable[[rpc.Agent], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TELEGRAD_TOKEN", "a token that only the tests use")
+    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
     with rpc.Agent("typed") as agent:
         typed(agent)

@@ -416,11 +416,6 @@ WAYS: dict[str, Callable[..., Any]] = {
 # -- circles of values ------------------------------------------------------------------------------
 
 
-class Thing:
-    def method(self) -> str:
-        return "done"
-
-
 def make_from_itself(name: str) -> Any:
     return noted(name, take(name).to_here)
 

@@ -19,8 +19,8 @@ from telegrad.transport import (
     InprocNetwork,
     InprocTransport,
     Transport,
-    shared_loop_thread,
 )
+from tests.loops import on_loop
 
 T = TypeVar("T")
 Scene = Callable[["Pair"], Awaitable[None]]
@@ -78,17 +78,13 @@ def play(request: pytest.FixtureRequest) -> Callable[..., FaultyNetwork]:
             inner = InprocTransport(inproc) if request.param == "inproc" else GrpcTransport()
             return FaultyTransport(inner, network)
 
-        async def on_loop() -> None:
+        async def play() -> None:
             async with asyncio.timeout(SECONDS), opened(network, transport) as pair:
                 if shake:
                     await pair.shake_hands()
                 await scene(pair)
 
-        loop = shared_loop_thread().acquire()
-        try:
-            loop.run(on_loop())
-        finally:
-            loop.release()
+        on_loop(play)
         return network
 
     return run

@@ -6,20 +6,16 @@ import time
 
 import pytest
 
-from telegrad.transport import shared_loop_thread
 from tests.conftest import Programs
+from tests.loops import on_loop
 
 
 def test_a_blocking_call_on_the_loop_is_recorded(blocking_calls: list[str]) -> None:
     async def blocks() -> None:
         time.sleep(0.0)  # noqa: ASYNC251 - that is what the fixture is to notice
 
-    thread = shared_loop_thread().acquire()
-    try:
-        with pytest.raises(Exception, match="Blocking call to time.sleep"):
-            thread.run(blocks())
-    finally:
-        thread.release()
+    with pytest.raises(Exception, match="Blocking call to time.sleep"):
+        on_loop(blocks)
     assert len(blocking_calls) == 1
     blocking_calls.clear()
 

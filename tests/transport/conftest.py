@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.transport.workers import Floor, floor_of
+from tests.transport.workers import Authority, Floor, floor_of
 
 
 @pytest.fixture(params=["inproc", "local", "grpc"])
@@ -19,3 +20,23 @@ def grpc_floor() -> Iterator[Floor]:
     """Workers over gRPC, for what only sockets can get wrong."""
     with floor_of("grpc") as workers:
         yield workers
+
+
+@pytest.fixture
+def plain() -> Iterator[Floor]:
+    """Workers over TCP."""
+    with floor_of("tcp") as workers:
+        yield workers
+
+
+@pytest.fixture
+def encrypted() -> Iterator[Floor]:
+    """Workers over TCP under TLS."""
+    with floor_of("self-signed tcp") as workers:
+        yield workers
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """An authority that makes certificates."""
+    return Authority(tmp_path)

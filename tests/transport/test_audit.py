@@ -31,7 +31,8 @@ from telegrad.transport.security.audit import (
 from telegrad.transport.security.handshake import DialHandshake, Identity
 from telegrad.types import WorkerInfo
 from tests.audit_log import AuditLog, audit_log_of_all
-from tests.transport.test_strangers import on_loop, until_closed
+from tests.loops import on_loop
+from tests.transport.test_strangers import until_closed
 from tests.transport.workers import SECONDS, TOKEN, Floor, ManualClock, Worker, floor_of
 
 BIG = 1 << 20  # travels on a lane

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
-
 import numpy as np
 import pytest
 
 from telegrad import pb
-from telegrad.transport import Carrier, CarrierClosedError, shared_loop_thread
+from telegrad.transport import Carrier, CarrierClosedError
 from telegrad.transport.channels.lanes import MOST_LANES
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason, RefusedError
 from telegrad.types import WorkerInfo
 from telegrad.wire import PIECE_BYTES, Envelope, Frame, Piece, chunk_header, cut, pack_frame
-from tests.transport.workers import SECONDS, TOKEN, Floor, Worker
+from tests.loops import on_loop
+from tests.transport.workers import TOKEN, Floor, Worker
 
-T = TypeVar("T")
 MALLORY = WorkerInfo("mallory", 9, 99)
 DATA = np.random.default_rng(0).bytes(PIECE_BYTES + 1000)
 BIG = Envelope("test.message", 5, buffers=[DATA], number=1)
 FIRST, SECOND = cut(BIG)
-
-
-def on_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    loop = shared_loop_thread().acquire()
-    try:
-        return loop.run(work(), SECONDS)
-    finally:
-        loop.release()
 
 
 def chunk(sequence: int, piece: Piece) -> bytes:

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
 
 import pytest
 
 from telegrad import pb
-from telegrad.transport import Carrier, CarrierClosedError, shared_loop_thread
+from telegrad.transport import Carrier, CarrierClosedError
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
+from tests.loops import on_loop
 from tests.transport.workers import SECONDS, TOKEN, Floor, Worker
 
-T = TypeVar("T")
 MALLORY = WorkerInfo("mallory", 9, 99)
-
-
-def on_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    loop = shared_loop_thread().acquire()
-    try:
-        return loop.run(work(), SECONDS)
-    finally:
-        loop.release()
 
 
 async def until_closed(carrier: Carrier) -> list[bytes]:

@@ -22,6 +22,7 @@ from telegrad.transport.session import carriers as carriers_module
 from telegrad.transport.session import moving
 from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.transport.sockets import tcp as tcp_module
+from tests.loops import on_loop
 from tests.transport.between import Between as Relay
 from tests.transport.proxy import Proxy
 from tests.transport.test_bulk_lanes import (
@@ -31,7 +32,6 @@ from tests.transport.test_bulk_lanes import (
     test_both_close_with_big_ones_under_way,
     test_leaving_lets_big_ones_arrive_first,
 )
-from tests.transport.test_bulk_strangers import on_loop
 from tests.transport.test_promise import (
     test_a_conversation,
     test_a_fenced_peer_stays_out,
@@ -82,11 +82,6 @@ KINDS = ["tcp", "self-signed tcp", "mutual tcp"]
 Between = Callable[..., tuple[Worker, Worker, Proxy]]
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 @pytest.fixture(params=["tcp", "self-signed tcp", pytest.param(KINDS[2], marks=pytest.mark.long)])
 def floor(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Floor]:
     with floor_of(request.param, authority) as workers:
@@ -97,18 +92,6 @@ def floor(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Floo
 def each_floor(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Floor]:
     """Workers over all three kinds, in `make test` as well."""
     with floor_of(request.param, authority) as workers:
-        yield workers
-
-
-@pytest.fixture
-def plain() -> Iterator[Floor]:
-    with floor_of("tcp") as workers:
-        yield workers
-
-
-@pytest.fixture
-def encrypted() -> Iterator[Floor]:
-    with floor_of("self-signed tcp") as workers:
         yield workers
 
 

@@ -32,12 +32,9 @@ from tests.transport.test_bulk_lanes import (
 from tests.transport.test_tcp import (
     KINDS,
     Between,
-    authority,
     between,
-    encrypted,
     has_moved,
     kept,
-    plain,
     talk,
     wait_until_moved,
 )
@@ -55,10 +52,7 @@ from tests.transport.workers import (
 
 # What every lane does, and fixtures.
 __all__ = [
-    "authority",
     "between",
-    "encrypted",
-    "plain",
     "test_big_ones_both_ways_at_once",
     "test_both_close_with_big_ones_under_way",
     "test_lanes_are_opened_when_there_is_something_big",

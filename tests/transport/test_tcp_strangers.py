@@ -43,6 +43,7 @@ from telegrad.transport.sockets.tcp import direct_endpoint
 from telegrad.transport.sockets.tls_socket import TlsSocket
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, Piece, chunk_header, cut, pack_frame
+from tests.loops import on_loop
 from tests.repeated import on_examples
 from tests.transport.socket_pairs import MemoryTls, certificate, tcp_pair
 from tests.transport.test_bulk_strangers import (
@@ -53,12 +54,9 @@ from tests.transport.test_bulk_strangers import (
     SECOND,
     chunk,
     ends,
-    on_loop,
 )
-from tests.transport.test_tcp import authority, port_of, wait_until_moved
+from tests.transport.test_tcp import port_of, wait_until_moved
 from tests.transport.workers import SECONDS, TOKEN, Authority, Floor, Worker, floor_of, wait_until
-
-__all__ = ["authority"]
 
 LOCALHOST = "127.0.0.1"
 MOST_BYTES = 16 * 1024  # of a message before the proof
@@ -67,18 +65,6 @@ MOST_BYTES = 16 * 1024  # of a message before the proof
 @pytest.fixture(params=["tcp", "self-signed tcp"])
 def floor(request: pytest.FixtureRequest) -> Iterator[Floor]:
     with floor_of(request.param) as workers:
-        yield workers
-
-
-@pytest.fixture
-def plain() -> Iterator[Floor]:
-    with floor_of("tcp") as workers:
-        yield workers
-
-
-@pytest.fixture
-def encrypted() -> Iterator[Floor]:
-    with floor_of("self-signed tcp") as workers:
         yield workers
 
 

@@ -43,11 +43,6 @@ from tests.transport.workers import (
 )
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 @pytest.fixture(params=["self-signed", "mutual"])
 def tls_floor(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Floor]:
     """Workers under each kind of TLS in turn."""

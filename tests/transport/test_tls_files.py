@@ -20,11 +20,6 @@ from telegrad.transport.security import tls as tls_module
 from tests.transport.workers import Authority
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 def make_directory(path: Path) -> Path:
     path.mkdir()
     return path

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.testing import leaks
-from telegrad.transport import CarrierClosedError, shared_loop_thread
+from telegrad.transport import CarrierClosedError
 from telegrad.transport.sockets.message_socket import (
     ROOM,
     TOGETHER,
@@ -25,6 +25,7 @@ from telegrad.transport.sockets.message_socket import (
 )
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.tls_socket import TlsSocket
+from tests.loops import on_loop
 from tests.transport.socket_pairs import MemoryTls, certificate, tcp_pair, tls_pair
 from tests.transport.test_bulk_lanes import MIB, pattern
 from tests.transport.workers import SECONDS
@@ -297,16 +298,8 @@ def test_a_message_in_the_last_record_of_a_big_one_is_not_forgotten(big: int) ->
 
 def shake_alone(end: TlsSocket) -> None:
     """Does one end's half of the handshake; the other one's is done somewhere else."""
-
-    async def secure() -> None:
-        await carrier.secure()
-
     carrier = SocketCarrier(end, "here")
-    loop = shared_loop_thread().acquire()
-    try:
-        loop.run(secure(), SECONDS)
-    finally:
-        loop.release()
+    on_loop(carrier.secure)
 
 
 # -- the bytes of a lane -----------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from telegrad.transport.session.liveness import MOST_IDLE_FRAMES, IdleFrames
 from telegrad.transport.session.session import Session
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame
-from tests.transport.test_strangers import on_loop, told, until_closed
+from tests.loops import on_loop
+from tests.transport.test_strangers import told, until_closed
 from tests.transport.workers import TOKEN, Floor
 
 

@@ -7,7 +7,7 @@ among the arguments are differentiated, but for those in `fixed`; all else is pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,9 +45,6 @@ class Sample:
     fixed: tuple[int | str, ...] = ()
     second: bool = True
     through: Callable[[Any], Any] | None = None
-
-    def with_options(self, **options: Any) -> Sample:
-        return replace(self, options={**self.options, **options})
 
 
 Table: TypeAlias = "dict[Callable[..., Any], list[Sample]]"

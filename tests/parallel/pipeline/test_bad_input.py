@@ -37,12 +37,6 @@ SOUND = Schedule("own", (row(0, "F0 F1 B0 B1"), row(1, "F0 B0 F1 B1")))
 DEADLOCK = Schedule("crossed", (row(0, "F0 B0 F1 B1"), row(1, "F1 F0 B0 B1")))
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
-
-
 def split(**options: Any) -> Pipeline:
     given = {"workers": ["worker1", "worker2"], "num_microbatches": 2, "loss": LOSS, **options}
     return Pipeline.from_sequential(given.pop("model", make_model(4)), **given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,14 +29,9 @@ from tests.parallel.pipeline.models import (
     run_case,
 )
 
+CLUSTER_SIZE = 5
 LOSS = nn.functional.cross_entropy
 WORKERS = [f"worker{r}" for r in range(5)]
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(5) as cluster:
-        yield cluster
 
 
 def check_cases(cluster: Cluster, schedule: str, examples: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,10 @@ from telegrad.parallel.pipeline.mailbox import Key, Mailboxes, PlaceMailbox
 from telegrad.testing import Cluster
 from tests.parallel.pipeline.models import SCHEDULES, Block, batch, close, reference
 
+CLUSTER_SIZE = 5
 LOSS = nn.functional.cross_entropy
 WORKERS = [f"worker{r}" for r in range(5)]
 BLOCKS = 6
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(5) as cluster:
-        yield cluster
 
 
 class Inner(nn.Module):

@@ -34,10 +34,6 @@ def owner_of(rref: RRef[Any]) -> str:
     return rref.owner_name()
 
 
-def pass_on(rref: RRef[Any]) -> str:
-    return rpc.rpc_sync("worker2", owner_of, (rref,))
-
-
 def a_list() -> None:
     assert rpc.remote("worker1", numbers).to_here() == [7]
 
