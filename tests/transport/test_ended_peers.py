@@ -66,8 +66,8 @@ class Gate(Transport):
         return await self._inner.dial(endpoint)
 
 
-def test_who_was_forgotten_and_comes_back_is_refused(floor: Floor) -> None:
-    """Otherwise it would go on with a session of which the other end knows nothing."""
+def forgotten(floor: Floor) -> tuple[Worker, Worker, Gate]:
+    """Returns two workers that have met, one of which was lost to the other and is forgotten there."""
     alice, gate = floor.worker("alice"), Gate(floor.transport())
     bob = floor.worker("bob", transport=gate).knows(alice)
     loop = shared_loop_thread()
@@ -81,9 +81,15 @@ def test_who_was_forgotten_and_comes_back_is_refused(floor: Floor) -> None:
     loop.run(shut(), SECONDS)
     alice.exchange.fence(bob.info, "killed")
     meet_and_lose(alice, 3 * KEPT)
+    return alice, bob, gate
+
+
+def test_who_was_forgotten_and_comes_back_is_refused(floor: Floor) -> None:
+    """Otherwise it would go on with a session of which the other end knows nothing."""
+    alice, bob, gate = forgotten(floor)
     assert (bob.info.name, bob.info.incarnation) not in alice.connections
     assert alice.exchange.statistics().envelopes_received == 1  # what it has moved is remembered
-    loop.call_soon(gate.open.set)
+    shared_loop_thread().call_soon(gate.open.set)
     error = bob.recorder.wait_lost()
     assert error.fenced
     assert "alice has no session with this incarnation any more" in error.reason
@@ -123,20 +129,8 @@ def test_a_session_of_which_nothing_at_all_is_known(
 ) -> None:
     """So nothing has to be kept of whoever had one."""
     monkeypatch.setattr(peers, "MOST_NAMES", 1)  # the name of those that come and go
-    alice, gate = floor.worker("alice"), Gate(floor.transport())
-    bob = floor.worker("bob", transport=gate).knows(alice)
-    loop = shared_loop_thread()
-    loop.call_soon(gate.open.set)
-    bob.post(alice, 1)
-    alice.recorder.wait_envelopes(1)
-
-    async def shut() -> None:
-        gate.open.clear()
-
-    loop.run(shut(), SECONDS)
-    alice.exchange.fence(bob.info, "killed")
-    meet_and_lose(alice, 3 * KEPT)
-    loop.call_soon(gate.open.set)
+    alice, bob, gate = forgotten(floor)
+    shared_loop_thread().call_soon(gate.open.set)
     error = bob.recorder.wait_lost()
     assert error.fenced
     assert "alice has no session with this incarnation any more" in error.reason

@@ -44,10 +44,16 @@ def lost(*workers: Worker) -> list[str]:
     return [str(error) for worker in workers for _, error in worker.recorder.lost]
 
 
-def met(floor: Floor, clock: ManualClock, first: float, second: float) -> tuple[Worker, Worker]:
-    """Returns two workers with a session and with these bounds."""
+def met(
+    floor: Floor,
+    clock: ManualClock,
+    first: float,
+    second: float,
+    transport: Transport | None = None,
+) -> tuple[Worker, Worker]:
+    """Returns two workers with a session and with these bounds; the other one may be slow."""
     alice = floor.worker("alice", clock=clock, lost_after=first)
-    bob = floor.worker("bob", clock=clock, lost_after=second)
+    bob = floor.worker("bob", clock=clock, lost_after=second, transport=transport)
     alice.knows(bob)
     alice.post(bob, 1)
     bob.recorder.wait_envelopes(1)
@@ -105,13 +111,8 @@ class _SlowCarrier(WrappedCarrier):
 
 def test_a_question_behind_a_long_backlog(floor: Floor) -> None:
     """Its answer comes after three bounds; that the backlog is worked through is seen before."""
-    clock = ManualClock()
-    slow = Slow(floor.transport())
-    alice = floor.worker("alice", clock=clock, lost_after=10.0)
-    bob = floor.worker("bob", clock=clock, lost_after=40.0, transport=slow)
-    alice.knows(bob)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    clock, slow = ManualClock(), Slow(floor.transport())
+    alice, bob = met(floor, clock, 10.0, 40.0, slow)
     slow.is_slow = True
     for call in range(2, 18):  # as many as wait in a carrier of this transport
         alice.post(bob, call)
@@ -124,13 +125,8 @@ def test_a_question_behind_a_long_backlog(floor: Floor) -> None:
 
 
 def test_a_backlog_that_nobody_works_through(floor: Floor) -> None:
-    clock = ManualClock()
-    slow = Slow(floor.transport())
-    alice = floor.worker("alice", clock=clock, lost_after=10.0)
-    bob = floor.worker("bob", clock=clock, lost_after=40.0, transport=slow)
-    alice.knows(bob)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    clock, slow = ManualClock(), Slow(floor.transport())
+    alice, bob = met(floor, clock, 10.0, 40.0, slow)
     slow.is_slow = True
     let_pass(clock, 15.0, alice, bob)
     assert "silent for" in alice.recorder.wait_lost().reason
@@ -138,13 +134,8 @@ def test_a_backlog_that_nobody_works_through(floor: Floor) -> None:
 
 def test_a_peer_that_said_so_may_be_silent_for_longer(floor: Floor) -> None:
     """As a worker tells the coordinator, which another program may have started."""
-    clock = ManualClock()
-    slow = Slow(floor.transport())
-    alice = floor.worker("alice", clock=clock, lost_after=10.0)
-    bob = floor.worker("bob", clock=clock, lost_after=100.0, transport=slow)
-    alice.knows(bob)
-    alice.post(bob, 1)
-    bob.recorder.wait_envelopes(1)
+    clock, slow = ManualClock(), Slow(floor.transport())
+    alice, bob = met(floor, clock, 10.0, 100.0, slow)
     alice.exchange.spare(bob.info, 100.0)
     slow.is_slow = True
     let_pass(clock, 99.0, alice, bob)

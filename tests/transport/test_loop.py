@@ -66,21 +66,21 @@ def test_blocking_on_it_is_refused() -> None:
         other.release()
 
 
+async def wait_forever(started: threading.Event, cancelled: threading.Event) -> None:
+    started.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        cancelled.set()
+
+
 def test_a_time_out_cancels() -> None:
     loop = LoopThread("test-loop").acquire()
     started, cancelled = threading.Event(), threading.Event()
-
-    async def forever() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
     try:
         while not started.is_set():  # what has not begun when the time is over never does
             with pytest.raises(TimeoutError):
-                loop.run(forever(), 0.01)
+                loop.run(wait_forever(started, cancelled), 0.01)
         assert cancelled.wait(20)
     finally:
         loop.release()
@@ -89,15 +89,7 @@ def test_a_time_out_cancels() -> None:
 def test_what_still_runs_is_cancelled_at_the_end() -> None:
     loop = LoopThread("test-loop").acquire()
     started, cancelled = threading.Event(), threading.Event()
-
-    async def forever() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    loop.call_soon(lambda: asyncio.ensure_future(forever()))
+    loop.call_soon(lambda: asyncio.ensure_future(wait_forever(started, cancelled)))
     assert started.wait(20)
     loop.release()
     assert cancelled.is_set()

@@ -72,6 +72,17 @@ class Sleeps(asyncio.SelectorEventLoop):
         return self._select(timeout)
 
 
+async def sleeps_once(loop: Sleeps, looking: Ends) -> None:
+    """Checks that the loop sleeps, and only once, until a message wakes it."""
+    loop.slept = 0
+    loop.on_sleep = lambda: looking.send(b"b")  # what wakes it
+    arrived = loop.create_future()
+    looking.frames.on_take = lambda _: arrived.set_result(None)
+    await arrived
+    assert loop.slept == 1
+    loop.on_sleep = lambda: None
+
+
 def run_counting(run: Callable[[Sleeps], Coroutine[Any, Any, None]]) -> None:
     """Runs a coroutine on a loop that counts."""
     loop = Sleeps()
@@ -323,13 +334,7 @@ def test_it_sleeps_when_the_window_is_over(looking: Ends, monkeypatch: pytest.Mo
         with monkeypatch.context() as patch:
             later = SimpleNamespace(monotonic=lambda: now() + SECONDS)
             patch.setattr(loop_watch, "time", later)
-            loop.slept = 0
-            loop.on_sleep = lambda: looking.send(b"b")  # what wakes it
-            arrived = loop.create_future()
-            looking.frames.on_take = lambda _: arrived.set_result(None)
-            await arrived
-        assert loop.slept == 1
-        loop.on_sleep = lambda: None
+            await sleeps_once(loop, looking)
         end()
 
     run_counting(run)
@@ -343,13 +348,7 @@ def test_it_sleeps_once_others_want_the_processor(
     async def run(loop: Sleeps) -> None:
         await taken(looking, b"a")
         end = begin(looking)
-        loop.slept = 0
-        loop.on_sleep = lambda: looking.send(b"b")  # what wakes it
-        arrived = loop.create_future()
-        looking.frames.on_take = lambda _: arrived.set_result(None)
-        await arrived
-        assert loop.slept == 1
-        loop.on_sleep = lambda: None
+        await sleeps_once(loop, looking)
         end()
 
     run_counting(run)

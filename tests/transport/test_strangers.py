@@ -17,6 +17,17 @@ from tests.transport.workers import SECONDS, TOKEN, Floor, Worker
 MALLORY = WorkerInfo("mallory", 9, 99)
 
 
+async def proved(floor: Floor, host: Worker) -> tuple[Carrier, DialHandshake]:
+    """Dials, and does all of the handshake."""
+    carrier = await floor.transport().dial(host.endpoints[0])
+    shake = DialHandshake(Identity("job", MALLORY), TOKEN)
+    await carrier.send(shake.hello())
+    shake.takes_answer(await carrier.receive())
+    await carrier.send(shake.prove(0, resumes=False))
+    shake.takes_welcome(await carrier.receive())
+    return carrier, shake
+
+
 async def until_closed(carrier: Carrier) -> list[bytes]:
     """Reads all that comes until the other end closes."""
     messages = []
@@ -114,12 +125,7 @@ def test_garbage_inside_a_stream_that_proved_itself(
     host = floor.worker("host")
 
     async def talk() -> None:
-        carrier = await floor.transport().dial(host.endpoints[0])
-        shake = DialHandshake(Identity("job", MALLORY), TOKEN)
-        await carrier.send(shake.hello())
-        shake.takes_answer(await carrier.receive())
-        await carrier.send(shake.prove(0, resumes=False))
-        shake.takes_welcome(await carrier.receive())
+        carrier, shake = await proved(floor, host)
         await carrier.send(shake.frames().seal(payload) if sealed else payload)
         await until_closed(carrier)
 
@@ -133,12 +139,7 @@ def test_a_frame_that_is_repeated_closes_the_stream(floor: Floor) -> None:
     host = floor.worker("host")
 
     async def talk() -> None:
-        carrier = await floor.transport().dial(host.endpoints[0])
-        shake = DialHandshake(Identity("job", MALLORY), TOKEN)
-        await carrier.send(shake.hello())
-        shake.takes_answer(await carrier.receive())
-        await carrier.send(shake.prove(0, resumes=False))
-        shake.takes_welcome(await carrier.receive())
+        carrier, shake = await proved(floor, host)
         frame = Frame(envelopes=[Envelope("test.message", 5, number=1)])
         message = shake.frames().seal(pack_frame(frame))
         await carrier.send(message)
