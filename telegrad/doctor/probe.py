@@ -24,7 +24,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -133,36 +133,38 @@ class DoctorProbe:
 
     def speed(self, peer: WorkerInfo, limit: float) -> Speed:
         """Measures the session with a peer, which must be up; blocks for about `limit` seconds."""
-        end = time.monotonic() + limit
+        end, found = time.monotonic() + limit, Speed()
         try:
             trips = [self._echo(peer, 0, 0, end) for _ in range(WARM_UPS + TRIPS)]
+            found = Speed(trip := statistics.median(trips[WARM_UPS:]))
+            found = Speed(trip, self._rate(peer, trip, end, back=False))
+            return Speed(trip, found.there, self._rate(peer, trip, end, back=True))
         except TelegradError as error:
-            return Speed(words=in_words(error))
-        round_trip = statistics.median(trips[WARM_UPS:])
-        there, words = self._rate(peer, round_trip, end, back=False)
-        if words:
-            return Speed(round_trip, there, None, words)
-        back, words = self._rate(peer, round_trip, end, back=True)
-        return Speed(round_trip, there, back, words)
+            what = "" if found.round_trip is None else f"an array of {SIZES[0] >> 10} KiB: "
+            return replace(found, words=what + in_words(error))
 
     # Measuring.
 
-    def _rate(
-        self, peer: WorkerInfo, round_trip: float, end: float, *, back: bool
-    ) -> tuple[float | None, str]:
-        """Returns bytes a second in one direction, or the reason for which there is no result."""
-        best: float | None = None
+    def _rate(self, peer: WorkerInfo, round_trip: float, end: float, *, back: bool) -> float:
+        """Returns bytes a second in one direction.
+
+        Raises:
+            TelegradError: Not one array that counts arrived in time.
+        """
+        best = 0.0
         for i, size in enumerate(SIZES):
             try:
                 took = self._echo(peer, 0 if back else size, size if back else 0, end)
-            except TelegradError as error:
-                return best, "" if best else f"an array of {size >> 10} KiB: {in_words(error)}"
+            except TelegradError:
+                if best:
+                    break
+                raise
             if i > 0 or took > SLOW_SECONDS:
-                best = max(best or 0.0, size / max(took - round_trip, took / 2))
+                best = max(best, size / max(took - round_trip, took / 2))
             following = SIZES[min(i + 1, len(SIZES) - 1)]
             if best and took * following / size > LONGEST_SECONDS:
                 break
-        return best, ""
+        return best
 
     def _echo(self, peer: WorkerInfo, there: int, back: int, end: float) -> float:
         """Sends and receives these numbers of bytes; returns the seconds that it took.

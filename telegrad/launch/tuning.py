@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,36 +76,34 @@ def tune(options: argparse.Namespace, run_options: RunOptions) -> int:
 
 def command_of(options: argparse.Namespace) -> list[str]:
     """Returns the command of each worker."""
-    flags = [str(Path(options.output).absolute())]
-    for name in ("longest", "repeats"):
-        value = getattr(options, name)
-        flags += [] if value is None else [f"--{name}", str(value)]
-    flags += ["--network"] if options.nnodes == 1 else []
+    asked = {"longest_bytes": options.longest, "repeats": options.repeats}
+    settings = {key: value for key, value in asked.items() if value is not None}
+    arguments = [str(Path(options.output).absolute()), str(options.nnodes), json.dumps(settings)]
     # Not by -m: the package imports this module, and Python warns of a module that runs twice.
-    program = f"import sys; from {__name__} import main; sys.exit(main())"
-    return [sys.executable, "-u", "-c", program, *flags]
+    program = f"import sys; from {__name__} import main; sys.exit(main(*sys.argv[1:]))"
+    return [sys.executable, "-u", "-c", program, *arguments]
 
 
 # -- the program of each worker ------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures together with the others; the first worker of each host writes the table."""
-    parser = argparse.ArgumentParser(prog="telegrad tune")
-    parser.add_argument("file")
-    parser.add_argument("--longest", type=int, default=None)
-    parser.add_argument("--repeats", type=int, default=None)
-    parser.add_argument("--network", action="store_true")
-    found = parser.parse_args(arguments)
-    asked = {"longest_bytes": found.longest, "repeats": found.repeats}
+def main(file: str, nodes: str, settings: str) -> int:
+    """Measures together with the others; the first worker of each host writes the table.
+
+    Args:
+        file: The table.
+        nodes: The number of hosts.
+        settings: The arguments of `collectives.tune`, as JSON.
+    """
+    network = nodes == "1"  # as between hosts
     try:
-        options = RpcOptions(direct="tcp" if found.network else True, callables="exposed")
+        options = RpcOptions(direct="tcp" if network else True, callables="exposed")
         group = collectives.init_process_group(options=options)
-        thresholds = collectives.tune(**{k: v for k, v in asked.items() if v is not None})
+        thresholds = collectives.tune(**json.loads(settings))
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            where = "by TCP on" if found.network else "from"
+            where = "by TCP on" if network else "from"
             thresholds.save(
-                found.file, f"telegrad tune, {group.size} ranks, {where} {socket.gethostname()}"
+                file, f"telegrad tune, {group.size} ranks, {where} {socket.gethostname()}"
             )
         collectives.destroy_process_group()
     except (TelegradError, OSError, ValueError) as error:
