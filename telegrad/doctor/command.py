@@ -59,6 +59,9 @@ PACKAGES: Final = ("Python", "telegrad", "numpy", "grpcio")
 SHOWN: Final = ("TELEGRAD_", "GRPC_")  # variables that change what workers do
 SECRET: Final = "TELEGRAD_TOKEN"
 OWN: Final = ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")  # telegrad sets these itself
+UNCRYPTED: Final = Finding(
+    "the package cryptography, which encrypts, is not installed", "run: pip install cryptography"
+)
 
 
 @final
@@ -88,11 +91,8 @@ def look_at_host(environ: Mapping[str, str], *, master: str | None, name: str) -
     """
     several = master is not None
     token, no_token = _token(environ, several=several)
-    encryption, tls_fails = _tls(environ, name)
-    uncrypted = None  # which only a job of several hosts needs
-    if importlib.util.find_spec("cryptography") is None:
-        words = "the package cryptography, which encrypts, is not installed"
-        uncrypted = Finding(words, "run: pip install cryptography")
+    encryption, tls = _tls(environ, name)
+    noted = tls is UNCRYPTED and not several  # one host has nothing to encrypt
     own_name = _own_name() if master in (None, socket.gethostname()) else None
     known = versions()
     told = [f"{name} {known[name.lower()]}" for name in PACKAGES if name.lower() in known]
@@ -105,8 +105,7 @@ def look_at_host(environ: Mapping[str, str], *, master: str | None, name: str) -
     shown = [key for key in environ if key.startswith(SHOWN) and key not in (SECRET, *OWN)]
     if shown:
         lines.append(f"environment: {', '.join(f'{key}={environ[key]}' for key in sorted(shown))}")
-    problems = [no_token, tls_fails, uncrypted if several else None]
-    notes = [own_name, None if several else uncrypted]
+    problems, notes = [no_token, None if noted else tls], [tls if noted else None, own_name]
     return HostFacts(tuple(lines), tuple(filter(None, problems)), tuple(filter(None, notes)))
 
 
@@ -135,9 +134,9 @@ def _tls(environ: Mapping[str, str], name: str) -> tuple[str, Finding | None]:
         return "the certificates cannot be used", problem
     if tls is not None:
         return f"with certificates of the job's own authority, here {tls.certificate}", None
-    version = versions().get("cryptography")
-    if version is None:
-        return "not beyond loopback: the package cryptography is not installed", None
+    if importlib.util.find_spec("cryptography") is None:
+        return "not beyond loopback: the package cryptography is not installed", UNCRYPTED
+    version = versions()["cryptography"]
     return f"beyond loopback, with certificates made at the start (cryptography {version})", None
 
 

@@ -29,6 +29,7 @@ from telegrad.rpc import RpcOptions
 from telegrad.transport import Audit
 from tests.conftest import TOKEN, unused_port
 from tests.launch.test_run import FORKED_WORKERS, Run
+from tests.transport.workers import Authority
 
 Start = Callable[..., Run]
 
@@ -280,6 +281,22 @@ def test_without_the_package_that_encrypts(
     facts = look_at_host(home, master="10.0.0.1" if several else None, name="coordinator")
     remedies = [each.remedy for each in (facts.problems if several else facts.notes)]
     assert "run: pip install cryptography" in remedies
+
+
+def test_without_that_package_certificates_of_an_authority_are_enough(
+    home: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Authority(tmp_path).options("coordinator")
+    environ = home | {
+        "TELEGRAD_TLS_CA": str(files.ca),
+        "TELEGRAD_TLS_CERTIFICATE": str(files.certificate),
+        "TELEGRAD_TLS_KEY": str(files.key),
+    }
+    monkeypatch.setattr("telegrad.doctor.command.importlib.util.find_spec", lambda name: None)
+    facts = look_at_host(environ, master="10.0.0.1", name="coordinator")
+    told = "encryption: with certificates of the job's own authority, here "
+    assert any(line.startswith(told) for line in facts.lines)
+    assert not facts.problems
 
 
 def test_a_host_whose_name_is_loopback_is_noted(
