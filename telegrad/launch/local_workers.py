@@ -28,7 +28,6 @@ import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, final
 
 from telegrad._distributed import invite, is_project_module, join_invited, settle
@@ -42,6 +41,7 @@ from telegrad.errors import (
 from telegrad.launch.env import FORK_SUPPORT, available_cores, thread_limits
 from telegrad.launch.log_relay import LineChannel, LineSplitter, LogPiece
 from telegrad.launch.policy import describe
+from telegrad.rpc.seams import seconds
 from telegrad.transport import shared_loop_thread
 
 __all__ = [
@@ -423,7 +423,7 @@ class LocalWorkers:
     ) -> None:
         refuse_while_loading("LocalWorkers", "one of them")
         wanted = _checked_names(n, names)
-        deadline = time.monotonic() + _checked_timeout(timeout)
+        deadline = time.monotonic() + min(seconds(timeout, START_SECONDS), threading.TIMEOUT_MAX)
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards `_closed`
         self._closed = False
@@ -462,12 +462,7 @@ class LocalWorkers:
     def __enter__(self) -> LocalWorkers:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -526,12 +521,6 @@ def _checked_names(n: int | None, names: Sequence[str] | None) -> list[str]:
             f"names must be as many as workers (names: {len(names)}, workers: {count})"
         )
     return list(names) if names is not None else [""] * count
-
-
-def _checked_timeout(timeout: float) -> float:
-    if not timeout > 0:
-        raise ValueError(f"timeout must be above 0 seconds (got {timeout})")
-    return min(timeout, threading.TIMEOUT_MAX)
 
 
 # -- the main program of a local worker ----------------------------------------------------------

@@ -33,7 +33,6 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, final
 
 import numpy as np
@@ -218,12 +217,7 @@ class SpawnedProcesses:
     def __enter__(self) -> SpawnedProcesses:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _close_running(self) -> None:
