@@ -75,7 +75,7 @@ def pieces_of(a: Session, most: int = PIECE_BYTES) -> list[Piece]:
 
 
 def is_waiting(session: Session) -> bool:
-    return session.pieces_waiting
+    return bool(session.cutting)
 
 
 def is_pending(session: Session) -> bool:
@@ -364,7 +364,7 @@ def test_a_goodbye_that_waits_no_longer_overtakes_what_is_missing() -> None:
     assert frame.goodbye == Goodbye("left early")
     assert b.received(frame) == []
     assert not is_pending(a)
-    assert not a.pieces_waiting
+    assert not a.cutting
     assert not a.flushed
     assert a.statistics().repeated == 0
 
@@ -572,7 +572,7 @@ class Promise(RuleBasedStateMachine):
             assert self.ends[side].pending == left
             assert sorted(self.got[side]) == self.posted[1 - side]
             assert self.ends[side].flushed
-            assert not self.ends[side].pieces_waiting
+            assert not self.ends[side].cutting
 
 
 TestPromise = Promise.TestCase

@@ -11,7 +11,7 @@ memory as `wire.Lending`, of lanes as announcements and in heartbeats.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sized
 from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
@@ -120,8 +120,8 @@ class Pieces(Protocol):
     """The pieces of one session, as lanes need them; see `session.Session`."""
 
     @property
-    def pieces_waiting(self) -> bool:
-        """True if `next_piece` would return a piece."""
+    def cutting(self) -> Sized:
+        """The pieces for `next_piece`; empty if it would return None."""
 
     def next_piece(self, most: int) -> Piece | None:
         """Returns the next piece for a lane."""

@@ -41,7 +41,7 @@ class Cargo:
     def waiting(self) -> bool:
         """True if there is a piece to send."""
         with self._session_lock:
-            return self._session.pieces_waiting
+            return bool(self._session.cutting)
 
     def next_piece(self, most: int) -> Piece | None:
         """Returns the next piece to send, of so many bytes at most; None if there is none."""

@@ -107,7 +107,11 @@ class Session:
         news: A number that grows with every frame that brings something new.
         replies_unread: Replies that were posted and that no receipt covers.
         written: Envelopes in all writes; one that was sent again counts again.
-        cutting: The pieces still to be sent, by envelope, for `next_piece`. Read-only to others.
+        cutting: The pieces still to be sent, by envelope, for `next_piece`. This and what follows
+            are read-only to others.
+        acknowledged: The number up to which every envelope is complete at the peer, as it says.
+        received_number: The number up to which every envelope of the peer is complete here.
+        goodbye_written: True if this side's goodbye was written to the present carrier.
     """
 
     def __init__(
@@ -124,41 +128,21 @@ class Session:
         self.cutting: deque[deque[Piece]] = deque()
         self._big: set[int] = set()  # numbers that were cut into pieces and have no receipt yet
         self._last_posted = 0
-        self._acknowledged = 0
-        self._received = 0
+        self.acknowledged = 0
+        self.received_number = 0
         self._received_later: set[int] = set()  # complete, but some earlier one is not
         self._assemblies: dict[int, Assembly] = {}
         self._parts_awaited = 0  # in all assemblies together
         self._owed = 0  # envelopes that came since the last receipt was written
         self._connected = False
         self._goodbye: Goodbye | None = None
-        self._goodbye_written = False
+        self.goodbye_written = False
         self._dropped = self._carriers = 0
-
-    @property
-    def received_number(self) -> int:
-        """The number up to which every envelope of the peer is complete here."""
-        return self._received
-
-    @property
-    def acknowledged(self) -> int:
-        """The number up to which the peer has confirmed that every envelope is complete there."""
-        return self._acknowledged
-
-    @property
-    def connected(self) -> bool:
-        """True if there is a carrier to write to."""
-        return self._connected
 
     @property
     def delivered(self) -> int:
         """The number of envelopes that are complete here."""
-        return self._received + len(self._received_later)
-
-    @property
-    def pieces_waiting(self) -> bool:
-        """True if `next_piece` would return a piece."""
-        return bool(self.cutting)
+        return self.received_number + len(self._received_later)
 
     @property
     def flushed(self) -> bool:
@@ -166,13 +150,8 @@ class Session:
         return not self._unacknowledged
 
     @property
-    def goodbye_written(self) -> bool:
-        """True if this side's goodbye was written to the present carrier."""
-        return self._goodbye_written
-
-    @property
     def _goodbye_due(self) -> bool:
-        wanted = self._goodbye is not None and not self._goodbye_written
+        wanted = self._goodbye is not None and not self.goodbye_written
         return wanted and self._announced == self._last_posted and not self._big
 
     def _look(self) -> None:
@@ -242,7 +221,7 @@ class Session:
                 earlier goodbye lacks nothing.
         """
         if now:
-            if self._goodbye_written or self._goodbye_due:
+            if self.goodbye_written or self._goodbye_due:
                 return
             self._announced = self._last_posted
             self._big.clear()
@@ -261,9 +240,9 @@ class Session:
         self._connected = True
         self._carriers += 1
         self._announced_before = max(self._announced, self._announced_before)
-        self._announced = self._acknowledged
+        self._announced = self.acknowledged
         self.cutting.clear()
-        self._goodbye_written = False
+        self.goodbye_written = False
         self._look()
 
     def connection_lost(self) -> None:
@@ -273,9 +252,8 @@ class Session:
 
     def abandon(self) -> None:
         """Drops everything that was posted or is half received; the peer is lost."""
-        self._connected = False
+        self.connection_lost()
         self._unacknowledged.clear()
-        self.cutting.clear()
         self._big.clear()
         self._assemblies.clear()
         self._parts_awaited = 0
@@ -296,7 +274,7 @@ class Session:
                 sent again in pieces.
         """
         envelopes: list[Envelope] = []
-        frame = Frame(envelopes, self._received, None, None, {})
+        frame = Frame(envelopes, self.received_number, None, None, {})
         self._owed = 0
         last, room = self._announced, limit
         while last < self._last_posted and self._connected:
@@ -319,7 +297,7 @@ class Session:
         self.pending = last < self._last_posted
         if self._goodbye is not None and self._connected and self._goodbye_due:
             frame.goodbye = self._goodbye
-            self._goodbye_written = True
+            self.goodbye_written = True
         return frame
 
     def next_piece(self, most: int = PIECE_BYTES) -> Piece | None:
@@ -347,18 +325,22 @@ class Session:
         Raises:
             DecodeError: The frame breaks the protocol; the carrier it came on must be closed.
         """
-        if frame.receipt > self._acknowledged:
+        if frame.receipt > self.acknowledged:
             self._acknowledge(frame.receipt)
         complete: list[Envelope] = []
         later, assemblies = self._received_later, self._assemblies
         for envelope in frame.envelopes:
             number = envelope.number
-            if number <= self._received or number in later or number in assemblies:
-                self._drop(envelope, awaited=number in frame.awaited)
+            if number <= self.received_number or number in later or number in assemblies:
+                if number < 1:
+                    raise DecodeError(f"an envelope without a number (kind: {envelope.kind!r})")
+                self._dropped += 1  # it came again, on a new carrier
+                if number in frame.awaited and self._is_complete(number):
+                    self._owe_receipt()  # its sender need not cut it again
             elif number in frame.awaited:
                 self._begin(envelope, frame.awaited[number])
-            elif number == self._received + 1 and not later:  # the usual case
-                self._received = number
+            elif number == self.received_number + 1 and not later:  # the usual case
+                self.received_number = number
                 self.news += 1
                 complete.append(envelope)
             else:
@@ -419,14 +401,6 @@ class Session:
                     return
         self.cutting.append(pieces)
 
-    def _drop(self, envelope: Envelope, *, awaited: bool) -> None:
-        """Drops an envelope that came again on a new carrier."""
-        if envelope.number < 1:
-            raise DecodeError(f"an envelope without a number (kind: {envelope.kind!r})")
-        self._dropped += 1
-        if awaited and self._is_complete(envelope.number):
-            self._owe_receipt()  # its sender need not cut it again
-
     def _owe_receipt(self) -> None:
         self._owed = ENVELOPES_PER_RECEIPT
         self.pending = True
@@ -440,31 +414,31 @@ class Session:
         self._assemblies[envelope.number] = Assembly(envelope, awaited, most, self._memory)
 
     def _is_complete(self, number: int) -> bool:
-        return number <= self._received or number in self._received_later
+        return number <= self.received_number or number in self._received_later
 
     def _complete(self, envelope: Envelope, complete: list[Envelope]) -> None:
         complete.append(envelope)
         self.news += 1
         number = envelope.number
-        if number != self._received + 1:
+        if number != self.received_number + 1:
             self._received_later.add(number)
             return
         while number + 1 in self._received_later:
             number += 1
             self._received_later.discard(number)
-        self._received = number
+        self.received_number = number
 
     def _acknowledge(self, number: int) -> None:
-        if not self._acknowledged <= number <= self._last_posted:
+        if not self.acknowledged <= number <= self._last_posted:
             raise DecodeError(
-                f"a receipt for envelope {number} (acknowledged before: {self._acknowledged}, "
+                f"a receipt for envelope {number} (acknowledged before: {self.acknowledged}, "
                 f"posted: {self._last_posted})"
             )
-        for covered in range(self._acknowledged + 1, number + 1):
+        for covered in range(self.acknowledged + 1, number + 1):
             if self._unacknowledged.pop(covered)[0].reply:
                 self.replies_unread -= 1
-        self.news += number - self._acknowledged
-        self._acknowledged = number
+        self.news += number - self.acknowledged
+        self.acknowledged = number
         if number > self._announced or self._big:
             self._announced = max(number, self._announced)  # it may not be on this carrier yet
             self._big = {big for big in self._big if big > number}
