@@ -45,7 +45,6 @@ from telegrad.collectives.process_group import ProcessGroup
 from telegrad.errors import (
     AlreadyInitializedError,
     BlockingCallError,
-    CallTimeoutError,
     DecodeError,
     EvictedError,
     NotInitializedError,
@@ -273,15 +272,7 @@ class Formations:
                 _logger.warning, "%s waits for %.3g s: %s", where, clock.elapsed, who
             )
         elif due is Due.EXPIRE:
-            error = CallTimeoutError(
-                f"{where} took longer than {clock.limit:.3g} s: {who}; give a longer timeout=, or "
-                "math.inf",
-                worker=", ".join(worker.name for worker in missing),
-                function=f"collectives.{_verb(attempt.lost)}",
-                phase="waiting",
-                elapsed=clock.elapsed,
-            )
-            self._fail(formation, error)
+            self._fail(formation, clock.error(where, who, missing, _verb(attempt.lost)))
 
     def _end_mutual(self, formation: _Formation, missing: Sequence[WorkerInfo]) -> None:
         """Ends the attempt if a member waits in an operation that waits for this worker.

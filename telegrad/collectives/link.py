@@ -10,7 +10,7 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from typing import TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import ReduceOp
@@ -45,11 +45,15 @@ class Wake:
         patience: Seconds after which a wait counts as long.
         long: Hears that the wait is long; in the thread that waits.
         drive: The work of the thread that waits meanwhile.
+
+    Attributes:
+        found: The value that the runner waits for; set before the end by who found it.
     """
 
-    __slots__ = ("_done", "_drive", "_long", "_patience", "_waiting")
+    __slots__ = ("_done", "_drive", "_long", "_patience", "_waiting", "found")
 
     def __init__(self, patience: float, long: Callable[[], None], drive: Drive) -> None:
+        self.found: Any = None
         self._patience = patience
         self._long = long
         self._drive = drive

@@ -18,10 +18,11 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Generic, Protocol, TypeVar, final
 
 from telegrad.arrays import Moment
@@ -71,6 +72,7 @@ __all__ = [
     "CrossWaits",
     "Due",
     "Operation",
+    "WaitTimer",
     "time_limit",
 ]
 
@@ -131,6 +133,26 @@ class Clock:
             self._warn_at = math.inf
             return Due.WARN
         return Due.NOTHING
+
+    def error(
+        self, where: object, who: str, late: Iterable[WorkerInfo], verb: str
+    ) -> CallTimeoutError:
+        """Returns the error of a wait that has come to its deadline.
+
+        Args:
+            where: The wait, in words.
+            who: The ranks that it waits for, in words.
+            late: The workers that it waits for.
+            verb: The function of `collectives` that waits.
+        """
+        return CallTimeoutError(
+            f"{where} took longer than {self.limit:.3g} s: {who}; give a longer timeout=, or "
+            "math.inf",
+            worker=", ".join(worker.name for worker in late),
+            function=f"collectives.{verb}",
+            phase="waiting",
+            elapsed=self.elapsed,
+        )
 
 
 def time_limit(timeout: float | None, default: float) -> float:
@@ -246,7 +268,7 @@ class Group(Protocol):
 
 @final
 class Operation(Meeting, Generic[T]):
-    """The link of one operation, with its timers.
+    """The link of one operation.
 
     A thread that waits for its messages reads the sockets meanwhile, as one that waits for a reply
     does.
@@ -267,6 +289,9 @@ class Operation(Meeting, Generic[T]):
         over: True if it has ended; the group sets it under the lock.
         unasked: The cost of received messages that this rank had not requested.
         enqueued: The moment at which a GPU will have run it; None if no GPU takes part.
+        timer: The deadline of its waits, and what it has told the other ranks.
+        awaited: While it waits for messages, the function that finds its value, the wait, and the
+            function that returns the ranks that it waits for, if that is known.
         rank: This member's rank in the group.
         size: The number of members of the group.
     """
@@ -291,38 +316,24 @@ class Operation(Meeting, Generic[T]):
         self.enqueued: Moment | None = None
         self.group = group
         self.rank, self.size = group.rank, group.size
-        self._clock = Clock(limit, warn_after)
+        self.timer = WaitTimer(Clock(limit, warn_after))
+        self.awaited: tuple[Callable[[], object], Wake, Callable[[], list[int]] | None] | None
+        self.awaited = None
         self._outbox: dict[int, list[tuple[int, Buffer]]] = {}  # by rank, until that rank is ready
-        self._sent: dict[int, int] = defaultdict(int)
-        self._received: dict[int, int] = defaultdict(int)
-        self._signals_sent: dict[int, int] = defaultdict(int)
-        self._signals_received: dict[int, int] = defaultdict(int)
+        # The numbers of data from and to each rank count up from 0, those of signals down from -1.
+        self._sent: dict[int, count[int]] = defaultdict(count)
+        self._received: dict[int, count[int]] = defaultdict(count)
+        self._signals_sent: dict[int, count[int]] = defaultdict(partial(count, -1, -1))
+        self._signals_received: dict[int, count[int]] = defaultdict(partial(count, -1, -1))
         self._told_ready: set[int] = set()
-        self._told_entered = False
-        self._told_blocked = False
-        self._awaited: tuple[Callable[[], object], Wake, Callable[[], list[int]]] | None = None
-        self._found: object = None
-        self._cancel_timer: Callable[[], None] = _nothing
 
     def __str__(self) -> str:
         return f"{self.call.signature}, number {self.slot.id.sequence} of {self.group.where}"
 
     @property
-    def described(self) -> str:
-        """The operation in words that do not name this rank."""
-        name = self.group.name
-        return f"{self.call.signature}, number {self.slot.id.sequence} of group {name!r}"
-
-    @property
     def seconds_left(self) -> float:
         """The seconds until its deadline."""
-        return self._clock.limit - self._clock.elapsed
-
-    def lacks(self, worker: WorkerInfo) -> bool:
-        """Returns True if this has told others of its block, and waits for `worker` to enter."""
-        rank = self.group.rank_of(worker)
-        with self.group.state_lock:
-            return self._stands and self._told_blocked and rank in self._missing()
+        return self.timer.clock.limit - self.timer.clock.elapsed
 
     async def run(self) -> T:
         """Waits for its turn, runs the algorithm, and waits until all is sent."""
@@ -346,8 +357,7 @@ class Operation(Meeting, Generic[T]):
 
     def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         """Sends small data at once, large data when the receiver is ready; never waits."""
-        step = self._sent[to]
-        self._sent[to] += 1
+        step = next(self._sent[to])
         if self._looks and self._put(to, step, data):
             return
         nbytes = memoryview(data).nbytes
@@ -357,7 +367,10 @@ class Operation(Meeting, Generic[T]):
         elif copy:
             data = bytes(data)
         with self.group.state_lock:
-            at_once = to in self.slot.ready or self._may_push(to, nbytes)
+            at_once = to in self.slot.ready or (
+                nbytes <= EAGER_BYTES
+                and (self.call.channel is None or self.group.allowance.may_push(to, nbytes))
+            )
             announced = to in self._outbox
             if not at_once:
                 self._outbox.setdefault(to, []).append((step, data))
@@ -368,9 +381,7 @@ class Operation(Meeting, Generic[T]):
 
     async def receive(self, source: int) -> Buffer:
         """Waits for the next data from a rank."""
-        step = self._received[source]
-        self._received[source] += 1
-        key = source, step
+        key = source, next(self._received[source])
         data: Buffer
         find: Callable[[], Buffer | None] = partial(self.slot.arrived.pop, key, None)
         if self._looks:
@@ -388,15 +399,13 @@ class Operation(Meeting, Generic[T]):
         return await self._hear(ANY, lambda: self.partner is not None, lambda: self.partner)
 
     def signal(self, to: int) -> None:
-        """Sends a push without data; signals are numbered apart from data."""
-        self._signals_sent[to] += 1
-        self.group.post(to, PUSH, self.slot, -self._signals_sent[to])
+        """Sends a push without data."""
+        self.group.post(to, PUSH, self.slot, next(self._signals_sent[to]))
 
     async def signalled(self, source: int) -> None:
         """Waits for the next signal from a rank."""
-        self._signals_received[source] += 1
-        step = -self._signals_received[source]
-        await self.until(partial(self.slot.arrived.pop, (source, step), None))
+        key = source, next(self._signals_received[source])
+        await self.until(partial(self.slot.arrived.pop, key, None))
 
     def wake(self, to: int) -> None:
         """Makes a rank that waits in `until` look again."""
@@ -430,14 +439,13 @@ class Operation(Meeting, Generic[T]):
             found = find()
             if found is not None:
                 return found
-            wake = Wake(self._clock.next(), self._watch, self.group.cross_waits.reads.wait)
-            self._awaited = find, wake, behind or self._unheard
+            timer, reads = self.timer, self.group.cross_waits.reads
+            wake = Wake(timer.clock.next(), partial(timer.start, self), reads.wait)
+            self.awaited = find, wake, behind
         await wake
         with self.group.state_lock:
             self.group.check_alive(self.slot.id, self)
-            value: Any = self._found
-            self._found = None
-        return value  # type: ignore[no-any-return]  # what `find` returned
+        return wake.found  # type: ignore[no-any-return]  # what `find` returned
 
     @property
     def _looks(self) -> bool:
@@ -453,7 +461,7 @@ class Operation(Meeting, Generic[T]):
         packed = message.pack() + data
         with self.group.state_lock:
             allowed = queues.fits(to, len(packed)) and (
-                to in self.slot.ready or self._may_push(to, nbytes)
+                to in self.slot.ready or self.group.allowance.may_push(to, nbytes)
             )
             if not allowed:
                 return False
@@ -481,11 +489,6 @@ class Operation(Meeting, Generic[T]):
         for action in actions:
             action()
 
-    def _may_push(self, to: int, nbytes: int) -> bool:
-        if nbytes > EAGER_BYTES:
-            return False
-        return self.call.channel is None or self.group.allowance.may_push(to, nbytes)
-
     # The group calls these with the lock held, and runs the returned actions without the lock.
 
     def noticed(self) -> list[Callable[[], None]]:
@@ -494,18 +497,22 @@ class Operation(Meeting, Generic[T]):
         if self.slot.wanting:
             for to in self.slot.wanting - self._told_ready:
                 self._told_ready.add(to)
-                actions.append(partial(self._send_ready, to))
+                taken = self.group.allowance.taken_from(to)
+                actions.append(partial(self.group.post, to, READY, self.slot, taken))
         if self._outbox:
-            ready = self.slot.ready & self._outbox.keys()
-            actions += [partial(self._push, to, self._outbox.pop(to)) for to in ready]
-        if self.slot.asked and not self._told_entered:
-            self._told_entered = True
+            actions += [
+                partial(self.group.post, to, PUSH, self.slot, step, data)
+                for to in self.slot.ready & self._outbox.keys()
+                for step, data in self._outbox.pop(to)
+            ]
+        if self.slot.asked and not self.timer.told_entered:
+            self.timer.told_entered = True
             actions.append(self.tell_call)
-        if self._awaited is not None:
-            find, wake, _ = self._awaited
-            self._found = find()
-            if self._found is not None or self.group.is_over(self.slot.id):
-                self._awaited = None
+        if self.awaited is not None:
+            find, wake, _ = self.awaited
+            wake.found = find()
+            if wake.found is not None or self.group.is_over(self.slot.id):
+                self.awaited = None
                 actions.append(wake.end)
         return actions
 
@@ -513,109 +520,124 @@ class Operation(Meeting, Generic[T]):
         """Marks the operation as over, drops unsent data and cancels the timer."""
         self.over = True
         self._outbox.clear()
-        self._cancel_timer()
+        if self.timer.cancel is not None:
+            self.timer.cancel()
 
     # Without the lock.
 
-    def _send_ready(self, to: int) -> None:
-        self.group.post(to, READY, self.slot, self.group.allowance.taken_from(to))
-
-    def _push(self, to: int, waiting: list[tuple[int, Buffer]]) -> None:
-        for step, data in waiting:
-            self.group.post(to, PUSH, self.slot, step, data)
-
     def tell_call(self) -> None:
         """Sends all other ranks the call of this one, so that both ends compare the two."""
-        number = BLOCKED if self._told_blocked else HERE
-        for r in self._others():
+        number = BLOCKED if self.timer.told_blocked else HERE
+        for r in self.others():
             self.group.post(r, ENTERED, self.slot, number)
 
-    def _others(self) -> list[int]:
+    def others(self) -> list[int]:
+        """Returns the other ranks that take part, as far as they are known."""
         if self.slot.id.channel is None:
             return [r for r in range(self.size) if r != self.rank]
         return [] if self.partner is None else [self.partner]
 
-    @property
-    def _stands(self) -> bool:
-        """True if it waits for a message, False if it goes on as soon as its thread runs again."""
-        return self._awaited is not None
 
-    def _missing(self) -> list[int]:
-        return self._unheard() if self._awaited is None else self._awaited[2]()
+@final
+class WaitTimer:
+    """Times the wait of one operation: tells the other ranks, logs a warning, gives up.
 
-    def _unheard(self) -> list[int]:
-        return [r for r in self._others() if r not in self.slot.heard]
+    Well before the warning and the deadline, each rank tells the others that it has entered. So the
+    rank that warns or gives up can name the ranks that have not. Few operations wait that long:
+    those set no timer. The group's lock guards the state. The operation holds this, which does not
+    hold the operation: what it received is freed as soon as it is over.
 
-    def _watch(self) -> None:
-        """Sets the timer for the next due action, unless there is one: few operations wait long."""
-        with self.group.state_lock:
-            if self._cancel_timer is _nothing and not self.over:
-                self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
+    Args:
+        clock: The times at which something is due.
 
-    # Timers, on the loop. Well before the warning and the deadline, each rank tells the others that
-    # it has entered. So the rank that warns or gives up can name the ranks that have not.
+    Attributes:
+        clock: The times at which something is due.
+        cancel: Cancels the timer; None if there is none.
+        told_entered: True if this rank has told the others that it has entered.
+        told_blocked: True if it has told them that it is blocked in the operation.
+    """
 
-    def _on_time(self) -> None:
-        with self.group.state_lock:
-            if self.over:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.cancel: Callable[[], None] | None = None
+        self.told_entered = self.told_blocked = False
+
+    def start(self, operation: Operation[Any]) -> None:
+        """Sets the timer for what is due next, unless there is one."""
+        with operation.group.state_lock:
+            if self.cancel is None and not operation.over:
+                self._set(operation)
+
+    def lacks(self, operation: Operation[Any], worker: WorkerInfo) -> bool:
+        """Returns True if it has told others of its block, and waits for `worker` to enter."""
+        group = operation.group
+        with group.state_lock:
+            stands = operation.awaited is not None
+            return stands and self.told_blocked and group.rank_of(worker) in _missing(operation)
+
+    def _set(self, operation: Operation[Any]) -> None:
+        due = partial(self._on_time, operation)
+        self.cancel = operation.group.after(self.clock.next(), due)
+
+    def _on_time(self, operation: Operation[Any]) -> None:  # on the loop
+        clock, group = self.clock, operation.group
+        with group.state_lock:
+            if operation.over:
                 return
-            actions = self.noticed()  # in memory, the others may have come without a message
-            due = self._clock.due()
-            if due is Due.EXPIRE and not self._stands:
-                due, self._cancel_timer = Due.NOTHING, _nothing  # its next wait ends at once
+            actions = operation.noticed()  # in memory, the others may have come without a message
+            stands = operation.awaited is not None  # else it goes on once its thread runs again
+            due = clock.due()
+            if due is Due.EXPIRE and not stands:
+                due, self.cancel = Due.NOTHING, None  # its next wait ends at once
             elif due is not Due.EXPIRE:
-                self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
-            blocked = self._stands and self.group.cross_waits.blocked_in() is self
-            tell = due is Due.TELL and not (self._told_entered and self._told_blocked >= blocked)
-            self._told_entered |= tell
-            self._told_blocked |= tell and blocked
-            missing, ahead = self._missing(), self.group.sharing.ahead_of(self)
+                self._set(operation)
+            blocked = stands and group.cross_waits.blocked_in() is operation
+            tell = due is Due.TELL and not (self.told_entered and self.told_blocked >= blocked)
+            self.told_entered |= tell
+            self.told_blocked |= tell and blocked
+            missing, ahead = _missing(operation), group.sharing.ahead_of(operation)
         for action in actions:
             action()
         if tell:
-            self.tell_call()
+            operation.tell_call()
         if due is Due.TELL:
             for r in missing:
-                self.group.cross_waits.check(self.group.members[r])
+                group.cross_waits.check(group.members[r])
         elif due is Due.WARN:
-            waited = self._clock.elapsed
-            who = self._who(missing, ahead)
-            self.group.submit(_logger.warning, "%s waits for %.3g s: %s", self, waited, who)
+            words = "%s waits for %.3g s: %s"
+            who = _who(operation, missing, ahead)
+            group.submit(_logger.warning, words, operation, clock.elapsed, who)
         elif due is Due.EXPIRE:
-            self.group.give_up(self, self._expired(missing, ahead))
-
-    def _who(self, missing: list[int], ahead: Meeting | None) -> str:
-        tagged = "" if (channel := self.slot.id.channel) is None else f" with tag {channel[2]}"
-        if ahead is not None:
-            return f"waits for its turn, since {ahead} is not over"
-        if missing:
-            state = "entered, but behind:" if missing[0] in self.slot.heard else "not entered by"
-            return f"{state} {', '.join(self._whereabouts(r) for r in missing)}{tagged}"
-        if self.partner is not None:
-            return f"entered by {self.group.describe(self.partner)} too, data under way"
-        if tagged:
-            return f"no rank has sent a message{tagged}"
-        return "entered by all ranks, data under way"
-
-    def _whereabouts(self, r: int) -> str:
-        elsewhere = self.group.cross_waits.told(self.group.members[r])
-        return self.group.describe(r) + (f", {elsewhere}" if elsewhere else "")
-
-    def _expired(self, missing: list[int], ahead: Meeting | None) -> CallTimeoutError:
-        elapsed = self._clock.elapsed
-        missing = missing if self.call.names_all else missing[:1]
-        return CallTimeoutError(
-            f"{self} took longer than {self._clock.limit:.3g} s: {self._who(missing, ahead)}; "
-            "give a longer timeout=, or math.inf",
-            worker=", ".join(self.group.members[r].name for r in missing),
-            function=f"collectives.{self.call.signature.operation}",
-            phase="waiting",
-            elapsed=elapsed,
-        )
+            missing = missing if operation.call.names_all else missing[:1]
+            late = [group.members[r] for r in missing]
+            verb = operation.call.signature.operation
+            error = clock.error(operation, _who(operation, missing, ahead), late, verb)
+            group.give_up(operation, error)
 
 
-def _nothing() -> None:
-    pass
+def _missing(operation: Operation[Any]) -> list[int]:
+    """Returns the ranks that an operation waits for. The caller holds the lock."""
+    if operation.awaited is not None and (behind := operation.awaited[2]) is not None:
+        return behind()
+    return [r for r in operation.others() if r not in operation.slot.heard]
+
+
+def _who(operation: Operation[Any], missing: list[int], ahead: Meeting | None) -> str:
+    """Returns in words what an operation waits for."""
+    group, slot, partner = operation.group, operation.slot, operation.partner
+    tagged = "" if slot.id.channel is None else f" with tag {slot.id.channel[2]}"
+    if ahead is not None:
+        return f"waits for its turn, since {ahead} is not over"
+    if missing:
+        state = "entered, but behind:" if missing[0] in slot.heard else "not entered by"
+        told = [(group.describe(r), group.cross_waits.told(group.members[r])) for r in missing]
+        names = ", ".join(text for each in told for text in each if text)
+        return f"{state} {names}{tagged}"
+    if partner is not None:
+        return f"entered by {group.describe(partner)} too, data under way"
+    if tagged:
+        return f"no rank has sent a message{tagged}"
+    return "entered by all ranks, data under way"
 
 
 # -- two ranks that wait for each other in different operations ----------------------------------
@@ -711,10 +733,9 @@ class CrossWaits:
     def check(self, peer: WorkerInfo) -> None:
         """Ends both operations if this worker and another wait for each other."""
         mine = self.blocked_in()
-        if isinstance(mine, Operation) and mine.lacks(peer):
-            self.end_wait_for(
-                peer, mine.described, partial(mine.group.fail, since=mine.slot.id.since)
-            )
+        if isinstance(mine, Operation) and mine.timer.lacks(mine, peer):
+            words = _call_words(mine.call.signature, mine.slot.id, mine.group)
+            self.end_wait_for(peer, words, partial(mine.group.fail, since=mine.slot.id.since))
 
     def end_wait_for(
         self, peer: WorkerInfo, mine: str, fail: Callable[[BaseException], None]
@@ -748,9 +769,7 @@ class CrossWaits:
         return message if group is None or group.may_enter(message.id) else None
 
     def _describe(self, message: OperationMessage) -> str:
-        group = self._find_group(message.group)
-        of = f"group {group.name!r}" if group is not None else "a group that is not known here"
-        return f"{message.signature}, number {message.id.sequence} of {of}"
+        return _call_words(message.signature, message.id, self._find_group(message.group))
 
     def _cause(
         self, mine: str, peer: WorkerInfo, theirs: OperationMessage
@@ -767,3 +786,9 @@ class CrossWaits:
             f"{said}: each waits for the other; all ranks must call the same operations of the "
             "same groups in the same order"
         )
+
+
+def _call_words(signature: Signature, operation_id: OperationId, group: Group | None) -> str:
+    """Returns an operation in words that do not name a rank."""
+    of = f"group {group.name!r}" if group is not None else "a group that is not known here"
+    return f"{signature}, number {operation_id.sequence} of {of}"

@@ -359,7 +359,7 @@ class ProcessGroup:
             call = replace(call, signature=replace(call.signature, terms=self.terms.words))
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
-            channel = self._known(call.channel)
+            channel = call.channel and self._known(call.channel)
             operation_id = self._mailbox.next(channel)
             self._check_open(call, operation_id)
             try:

@@ -150,6 +150,11 @@ def check_subgroups(cluster: Cluster) -> None:
     assert (first["pair sum"], third["pair sum"], third["turned sum"]) == (4.0, 4.0, 5.0)
 
 
+def test_an_operation_that_is_over_holds_no_array() -> None:
+    with Cluster(2) as cluster:
+        assert cluster.run(remote_code.freed) == [[True, True], [True, True]]
+
+
 def test_messages_are_matched_by_tag() -> None:
     with Cluster(2) as cluster:
         assert cluster.run(remote_code.tagged) == [[], [[2.0], [1.0], [3.0]]]
