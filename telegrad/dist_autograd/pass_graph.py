@@ -51,7 +51,7 @@ class PassGraph:
         *,
         gradients: PassGradients,
         wanted: Sequence[Edge],
-        on_gradients: Callable[[FunctionKey, Gradients], None],
+        on_gradients: Callable[[FunctionKey, Gradients], object],
     ) -> None:
         self._context_id = context_id
         self._functions = functions

@@ -214,21 +214,15 @@ class PassProtocol(Generic[G]):
         self._aborter: tuple[Peer, object] | None = None  # its abort waits for mine
 
     @property
-    def unanswered(self) -> frozenset[FunctionKey]:
-        """The sends that wait for their answer, for messages that name late peers."""
-        return frozenset(self._unanswered)
+    def late(self) -> set[Peer]:
+        """The peers that owe an answer to a send, or the reply to this worker's begin."""
+        unanswered = tuple(self._unanswered)  # at once: another thread may handle an event
+        return {peer for peer, _ in unanswered} | self._unbegun
 
     @property
-    def unbegun(self) -> frozenset[Peer]:
-        """The peers whose reply to this worker's begin is missing, for messages."""
-        return frozenset(self._unbegun)
-
-    @property
-    def awaited(self) -> Peer | None:
-        """One of the peers whose reply to this worker's begin is missing; None if there is none."""
-        for peer in self._unbegun:
-            return peer
-        return None
+    def awaits_reply(self) -> bool:
+        """True if a peer has not replied to this worker's begin."""
+        return bool(self._unbegun)
 
     # Events. Each returns the actions to carry out, in this order.
 

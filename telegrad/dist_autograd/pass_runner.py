@@ -243,7 +243,7 @@ class PassRunner:
     @property
     def waiting(self) -> bool:
         """True if this runs, or was aborted and a peer has not replied to this worker's begin."""
-        return self.running or self._protocol.awaited is not None
+        return self.running or self._protocol.awaits_reply
 
     # Events.
 
@@ -258,7 +258,12 @@ class PassRunner:
             wanted: The edges whose gradients `take_captured` returns, if the context keeps none.
         """
         self._mode = mode
-        self._handle(partial(self._start, roots, wanted))
+
+        def enter() -> list[Action[Gradients]]:
+            aborted = self._protocol.phase is not Phase.IDLE
+            return [] if aborted else self._protocol.enter(self._cut(roots, wanted))
+
+        self._handle(enter)
 
     def hear(self, peer: WorkerInfo, message: PassMessage) -> None:
         """Queues and handles a peer's message; the caller must call `work` afterwards."""
@@ -282,7 +287,11 @@ class PassRunner:
         starts = self.id.incarnation == self._agent.info.incarnation
         if graph is not None and (source is None or not starts):
             graph.task.abort()  # no further rule starts, in whatever thread it runs
-        self._handle(partial(self._abort, cause, source, at_once=at_once))
+        self._handle(
+            lambda: self._protocol.abort(
+                cause, source and (self._known(source[0]), source[1]), at_once=at_once
+            )
+        )
 
     def work(self) -> None:
         """Works on the graph until it is dry, and sends the collected messages."""
@@ -297,18 +306,13 @@ class PassRunner:
         captured, self._captured = self._captured, {}
         return captured
 
-    def late_workers(self) -> list[str]:
-        """Returns the names of the workers that this one waits for."""
-        late = {peer for peer, _ in self._protocol.unanswered} | self._protocol.unbegun
-        return sorted(self._peers[peer].name for peer in late)
-
-    def missing(self) -> str:
-        """Returns in words what this worker waits for."""
-        late = self.late_workers()
-        if not late:
-            doing = "waited for the end of the pass" if self._finishing else "computed"
-            return f"while worker {self._agent.info.name!r} {doing}"
-        return f"waiting for {', '.join(map(repr, late))}"
+    def missing(self) -> tuple[list[str], str]:
+        """Returns the names of the workers that this one waits for, and in words what it awaits."""
+        late = sorted(self._peers[peer].name for peer in self._protocol.late)
+        if late:
+            return late, f"waiting for {', '.join(map(repr, late))}"
+        doing = "waited for the end of the pass" if self._finishing else "computed"
+        return late, f"while worker {self._agent.info.name!r} {doing}"
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Handles the loss of a worker."""
@@ -324,12 +328,6 @@ class PassRunner:
         """Returns a worker as the protocol knows it."""
         self._peers[worker.incarnation] = worker
         return worker.incarnation
-
-    def _abort(
-        self, cause: BaseException, source: tuple[WorkerInfo, Envelope] | None, *, at_once: bool
-    ) -> list[Action[Gradients]]:
-        told = None if source is None else (self._known(source[0]), source[1])
-        return self._protocol.abort(cause, told, at_once=at_once)
 
     def _failed(self, error: BaseException) -> list[Action[Gradients]]:
         note_origin(error, self._agent.info.name, self._context.id)
@@ -380,9 +378,6 @@ class PassRunner:
             elif done:
                 self._events.handle(self._graph_done)
 
-    def _on_gradients(self, key: FunctionKey, gradients: Gradients) -> None:
-        self._events.handle(partial(self._protocol.resolve, [(key, gradients)]))
-
     def _ran(self) -> list[Action[Gradients]]:
         """Resolves all receives that only none reached, and checks if the graph is done."""
         graph = self._graph
@@ -413,12 +408,6 @@ class PassRunner:
         event = self._protocol.finished if error is None else partial(self._failed, error)
         self._handle(event)
 
-    def _start(
-        self, roots: Sequence[tuple[Edge, Gradient]], wanted: Sequence[Edge]
-    ) -> list[Action[Gradients]]:
-        aborted = self._protocol.phase is not Phase.IDLE
-        return [] if aborted else self._protocol.enter(self._cut(roots, wanted))
-
     def _cut(self, roots: Sequence[tuple[Edge, Gradient]], wanted: Sequence[Edge]) -> Cut:
         """Makes the graph of the functions that are recorded now, and returns them as a cut."""
         functions = self._context.functions()
@@ -429,7 +418,9 @@ class PassRunner:
             self._mode,
             gradients=self.gradients,
             wanted=wanted,
-            on_gradients=self._on_gradients,
+            on_gradients=lambda *answer: self._events.handle(
+                partial(self._protocol.resolve, [answer])
+            ),
         )
         for each in (functions.sends, functions.receives):
             for key, function in each.items():

@@ -166,10 +166,11 @@ def _abort_late(agent: AgentCore, runner: PassRunner, started: float) -> None:
     if runner.ended.done():
         return
     elapsed = time.monotonic() - started
+    late, awaited = runner.missing()
     error = CallTimeoutError(
-        f"backward was not done after {elapsed:.3g} s, {runner.missing()}; it is aborted "
+        f"backward was not done after {elapsed:.3g} s, {awaited}; it is aborted "
         "everywhere and left no gradients; give a longer timeout=, or math.inf",
-        worker=", ".join(runner.late_workers()),
+        worker=", ".join(late),
         function="dist_autograd.backward",
         phase="waiting",
         elapsed=elapsed,

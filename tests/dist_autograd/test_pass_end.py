@@ -15,6 +15,7 @@ from telegrad.dist_autograd import pass_runner
 from telegrad.dist_autograd.messages import PassMessage
 from telegrad.dist_autograd.pass_graph import PassGraph
 from telegrad.dist_autograd.pass_protocol import FunctionKey
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import current_agent
@@ -338,8 +339,9 @@ def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
     graphs: list[PassGraph] = []
     others: list[threading.Thread] = []
 
-    def look_before(on_gradients: Any, key: FunctionKey, gradients: Any) -> None:
-        runner, held = on_gradients.__self__, Held(graphs[0].task)
+    def look_before(context_id: Any, on_gradients: Any, key: FunctionKey, gradients: Any) -> None:
+        (runner,) = current_agent().attachments[Container].find(context_id).passes()
+        held = Held(graphs[0].task)
 
         def handle_events() -> None:
             runner.hear(rpc.WorkerInfo("worker0", 0, 0), cast("PassMessage", held))
@@ -353,7 +355,7 @@ def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
 
     def make_graph(*given: Any, on_gradients: Any, **options: Any) -> PassGraph:
         if current_agent().info.name == "worker1":
-            on_gradients = partial(look_before, on_gradients)
+            on_gradients = partial(look_before, given[0], on_gradients)
         graph = PassGraph(*given, on_gradients=on_gradients, **options)
         if current_agent().info.name == "worker1":
             graphs.append(graph)
