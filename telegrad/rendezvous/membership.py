@@ -332,6 +332,31 @@ class _Seat:
     # The sessions of members that were told of this one and have not said that they know it.
     untold: set[WorkerInfo] = field(default_factory=set)
 
+    @property
+    def info(self) -> WorkerInfo:
+        """The worker."""
+        return self.member.info
+
+
+class _Seats(dict[WorkerInfo, _Seat]):
+    """The seats of a job, by session."""
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that have a seat."""
+        return {seat.info.rank for seat in self.values()}
+
+    def by_rank(self, *, welcomed: bool | None = None) -> list[_Seat]:
+        """Returns the seats by rank: all of them, or those that are welcomed, or that wait."""
+        found = [seat for seat in self.values() if welcomed in (None, seat.welcomed)]
+        return sorted(found, key=lambda seat: seat.info.rank)
+
+    def include(self, wanted: int | tuple[str, ...]) -> bool:
+        """Returns True if so many workers, or the workers of these names, have a seat."""
+        if isinstance(wanted, int):
+            return len(self) >= wanted
+        return {seat.info.name for seat in self.values()}.issuperset(wanted)
+
 
 @final
 @dataclass(slots=True)
@@ -341,14 +366,18 @@ class Membership:
     Attributes:
         world_size: The number of workers that make the job complete; None takes the first worker's.
         host: The rank of the worker in whose process the coordinator runs; None if there is none.
+        complete: True if every rank has been there at once since the job began.
+        abandoned_by: The workers that have given up the coordinator and go on without it, in that
+            order.
     """
 
     world_size: int | None = None
     host: int | None = None
+    complete: bool = field(init=False, default=False)
+    abandoned_by: tuple[WorkerInfo, ...] = field(init=False, default=())
     _fixed: bool = field(init=False)
-    _complete: bool = field(init=False, default=False)
     _version: int = field(init=False, default=0)
-    _seats: dict[WorkerInfo, _Seat] = field(init=False, default_factory=dict)
+    _seats: _Seats = field(init=False, default_factory=_Seats)
     _errors: dict[int, str] = field(init=False, default_factory=dict)
     # The names, by rank, of workers that joined and left again before they were welcomed.
     _gave_up: dict[int, str] = field(init=False, default_factory=dict)
@@ -359,32 +388,19 @@ class Membership:
     _given_up: dict[tuple[WorkerInfo, WorkerInfo], str] = field(init=False, default_factory=dict)
     # Members that were given up here, by incarnation. Some of them gave up the coordinator as well.
     _dropped: dict[int, WorkerInfo] = field(init=False, default_factory=dict)
-    _abandoned_by: dict[int, WorkerInfo] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._fixed = self.world_size is not None
 
     @property
-    def complete(self) -> bool:
-        """True if every rank has been there at once since the job began."""
-        return self._complete
-
-    @property
     def members(self) -> tuple[Member, ...]:
         """The living members, by rank."""
-        return tuple(
-            sorted((s.member for s in self._seats.values()), key=lambda member: member.info.rank)
-        )
+        return tuple(seat.member for seat in self._seats.by_rank())
 
     @property
     def splits(self) -> int:
         """The number of pairs of living members that have given each other up."""
         return len({frozenset(pair) for pair in self._given_up})
-
-    @property
-    def abandoned_by(self) -> tuple[WorkerInfo, ...]:
-        """The workers that have given up the coordinator and go on without it, in that order."""
-        return tuple(self._abandoned_by.values())
 
     def reserve(self, session: WorkerInfo, name: str = "") -> list[Message]:
         """Handles a worker's request for a place in a job that has started; answers at once.
@@ -395,9 +411,9 @@ class Membership:
         problem = name_problem(name) if name else None
         if problem is not None:
             return [Refused(session, "ValueError", problem)]
-        if self._abandoned_by:
+        if self.abandoned_by:
             return [self._closed_to(session)]
-        started = self._complete or any(seat.welcomed for seat in self._seats.values())
+        started = self.complete or any(seat.welcomed for seat in self._seats.values())
         if not started or self.world_size is None:
             text = "no worker can join on top of a job that is not complete; try again when it is"
             return [Refused(session, "RendezvousError", text)]
@@ -414,10 +430,17 @@ class Membership:
 
     def join(self, session: WorkerInfo, request: JoinRequest) -> list[Message]:
         """Handles a worker's join; it is answered once the workers that it waits for are there."""
+        info = WorkerInfo(request.name, request.rank, request.incarnation)
         seat = self._seats.get(session)
+        if seat is not None and seat.info == info:
+            return self._welcome(seat) if seat.welcomed else []
         if seat is not None:
-            return self._join_again(seat, request)
-        if self._abandoned_by:
+            text = (
+                f"this session joined already as {seat.info.name!r}, rank {seat.info.rank}; "
+                "leave before joining as another worker"
+            )
+            return [Refused(session, "RendezvousError", text)]
+        if self.abandoned_by:
             return [self._closed_to(session)]
         refusal = self._refusal(session, request)
         if refusal is not None:
@@ -430,16 +453,14 @@ class Membership:
                 told = self.note(request.rank, said)
             return [Refused(session, error, message), *told]
         self.world_size = request.world_size
-        info = WorkerInfo(request.name, request.rank, request.incarnation)
         seat = _Seat(session, Member(info, request.endpoints), request.start_when)
         self._seats[session] = seat
         self._reserved.pop(session, None)
         self._errors.pop(request.rank, None)
         self._gave_up.pop(request.rank, None)
         self._ended.pop(request.rank, None)
-        ranks = {each.member.info.rank for each in self._seats.values()}
-        if not self._complete and ranks.issuperset(range(request.world_size)):
-            self._complete = True
+        if not self.complete and self._seats.ranks.issuperset(range(request.world_size)):
+            self.complete = True
             self._errors.clear()
             self._gave_up.clear()
         return self._arrived(seat) + self._refuse_hopeless()
@@ -456,7 +477,7 @@ class Membership:
         """Handles that a member knows one that joined; with None that it need know nobody."""
         news: list[Message] = []
         for seat in self._seats.values():
-            if session in seat.untold and incarnation in (None, seat.member.info.incarnation):
+            if session in seat.untold and incarnation in (None, seat.info.incarnation):
                 seat.untold.remove(session)
                 if seat.welcomed and not seat.untold:
                     news.append(Known(seat.session))
@@ -475,11 +496,11 @@ class Membership:
         seat = self._vacate(session)
         if seat is None:
             return []
-        info = seat.member.info
+        info = seat.info
         if seat.welcomed and not left:
             self._dropped[info.incarnation] = info
             keep_newest(self._dropped)
-        if not self._complete:
+        if not self.complete:
             gave_up = left and not seat.welcomed
             if gave_up:
                 self._gave_up[info.rank] = info.name
@@ -487,13 +508,11 @@ class Membership:
             self._errors[info.rank] = f"joined as {info.name!r} and {became}: {reason}"
         others: list[Message] = [
             Lost(other.session, info, reason, left)
-            for other in self._by_rank()
+            for other in self._seats.by_rank()
             if other.welcomed or seat.welcomed
         ]
         messages = others + self._progress() + self._release() + self._refuse_hopeless()
-        messages += self.knows(session)
-        self._begin_anew_if_empty()
-        return messages
+        return messages + self.knows(session)
 
     def abandoned(self, session: WorkerInfo, reason: str) -> list[Message]:
         """Handles that a worker has given up the coordinator, which had not given it up."""
@@ -501,17 +520,17 @@ class Membership:
         if seat is None or not seat.welcomed:  # a worker that has not joined cannot go on either
             return self.lost(session, reason)
         self._vacate(session)
-        return self._abandon(seat.member.info) + self.knows(session)
+        return self._abandon(seat.info) + self.knows(session)
 
     def names_of(self, incarnation: int) -> frozenset[str]:
         """Returns the names of the workers with an incarnation; empty if it is unknown."""
-        seats = (seat.member.info for seat in self._seats.values())
+        seats = (seat.info for seat in self._seats.values())
         known = (*seats, *self._dropped.values())
         return frozenset(info.name for info in known if info.incarnation == incarnation)
 
     def asks(self, session: WorkerInfo, incarnation: int) -> list[Message]:
         """Handles the question of a worker if it is a member; perhaps over a second line."""
-        seats = [s for s in self._seats.values() if s.member.info.incarnation == incarnation]
+        seats = [s for s in self._seats.values() if s.info.incarnation == incarnation]
         if any(seat.session == session for seat in seats):
             return [Stands(session, True)]
         messages = [
@@ -522,30 +541,28 @@ class Membership:
                 *self.abandoned(seat.session, "it has another line"),
             )
         ]
-        goes_on = any(seat.member.info.rank != self.host for seat in self._seats.values())
+        goes_on = any(seat.info.rank != self.host for seat in self._seats.values())
         if not goes_on and incarnation in self._dropped:
             messages += self._abandon(self._dropped.pop(incarnation))
-        evicted = goes_on and incarnation not in self._abandoned_by
+        evicted = goes_on and all(each.incarnation != incarnation for each in self.abandoned_by)
         return [*messages, Stands(session, False if evicted else None)]
 
     def gave_up(self, session: WorkerInfo, info: WorkerInfo, reason: str) -> list[Message]:
         """Handles that a member has given up another; if that one still lives it is told, once."""
         by = self._seats.get(session)
-        seat = next((s for s in self._seats.values() if s.member.info == info), None)
+        seat = next((s for s in self._seats.values() if s.info == info), None)
         if by is None or seat is None or by is seat:
             return []
-        pair, reverse = (info, by.member.info), (by.member.info, info)
+        pair, reverse = (info, by.info), (by.info, info)
         known = pair in self._given_up or reverse in self._given_up
         self._given_up.setdefault(pair, reason)
         return [] if known or not seat.welcomed else [GivenUp(seat.session, pair[1], reason)]
 
     def note(self, rank: int, problem: str) -> list[Message]:
         """Records the last error seen from a rank that has not joined."""
-        if self._complete or not 0 <= rank < (self.world_size or 0):
+        if self.complete or not 0 <= rank < (self.world_size or 0):
             return []  # a stranger may claim any rank, so what is kept must be bounded
-        if any(seat.member.info.rank == rank for seat in self._seats.values()):
-            return []
-        if self._errors.get(rank) == problem:
+        if rank in self._seats.ranks or self._errors.get(rank) == problem:
             return []
         self._errors[rank] = problem
         return self._progress()
@@ -555,43 +572,29 @@ class Membership:
         self._reserved.pop(session, None)
         seat = self._seats.pop(session, None)
         if seat is not None:
-            info = seat.member.info
-            self._given_up = {pair: why for pair, why in self._given_up.items() if info not in pair}
+            given_up, info = self._given_up.items(), seat.info
+            self._given_up = {pair: reason for pair, reason in given_up if info not in pair}
         return seat
 
     def _abandon(self, info: WorkerInfo) -> list[Message]:
         """Records that a worker goes on without the coordinator; refuses all that still wait."""
-        self._abandoned_by[info.incarnation] = info
-        waiting = [seat.session for seat in self._by_rank() if not seat.welcomed]
+        if all(each.incarnation != info.incarnation for each in self.abandoned_by):
+            self.abandoned_by += (info,)
+        waiting = [seat.session for seat in self._seats.by_rank(welcomed=False)]
         for session in waiting:
             self._vacate(session)
         self._reserved.clear()
         return [*(self._closed_to(session) for session in waiting), *self._release()]
 
     def _closed_to(self, session: WorkerInfo) -> Refused:
-        first = next(iter(self._abandoned_by.values()))
-        others = len(self._abandoned_by) - 1
-        names = f"{first.name!r} and {others} more" if others else repr(first.name)
+        first, *others = self.abandoned_by
+        names = f"{first.name!r} and {len(others)} more" if others else repr(first.name)
         return Refused(
             session,
             "RendezvousError",
             f"{names} gave up the coordinator of this job, which was stopped or cut off for too "
             "long, and went on without it; nobody can join this job any more, start it anew",
         )
-
-    def _join_again(self, seat: _Seat, request: JoinRequest) -> list[Message]:
-        info = WorkerInfo(request.name, request.rank, request.incarnation)
-        if info != seat.member.info:
-            held = seat.member.info
-            return [
-                Refused(
-                    seat.session,
-                    "RendezvousError",
-                    f"this session joined already as {held.name!r}, rank {held.rank}; "
-                    "leave before joining as another worker",
-                )
-            ]
-        return self._welcome(seat) if seat.welcomed else []
 
     def _refusal(self, session: WorkerInfo, request: JoinRequest) -> tuple[str, str] | None:
         on_top = self._reserved.get(session) == (request.name, request.rank)
@@ -608,31 +611,33 @@ class Membership:
         if duplicate is not None:
             return "DuplicateNameError", duplicate
         for seat in self._seats.values():
-            held, drawn = seat.member.info, request.incarnation
+            held, drawn = seat.info, request.incarnation
             if held.incarnation == drawn:
                 return "ValueError", f"incarnation {drawn} is that of {held.name!r}; draw another"
         return None
 
     def _taken(self, session: WorkerInfo) -> list[tuple[str, int]]:
         """Returns the names and ranks that other sessions have, by rank."""
-        seated = [(seat.member.info.name, seat.member.info.rank) for seat in self._seats.values()]
+        seated = [(seat.info.name, seat.info.rank) for seat in self._seats.values()]
         reserved = [place for other, place in self._reserved.items() if other != session]
         return sorted(seated + reserved, key=lambda place: place[1])
 
     def _arrived(self, seat: _Seat) -> list[Message]:
         """Welcomes the workers whose wait this arrival ends, and tells the others of it."""
-        seats = self._by_rank()
-        told: list[Message] = [
-            Joined(other.session, seat.member) for other in seats if other.welcomed
-        ]
-        seat.untold = {message.session for message in told}
+        welcomed = self._seats.by_rank(welcomed=True)
+        told: list[Message] = [Joined(other.session, seat.member) for other in welcomed]
+        seat.untold = {other.session for other in welcomed}
+        starting: list[_Seat] = []
+        for each in self._seats.by_rank(welcomed=False):
+            wanted = each.start_when
+            if self.complete if wanted is None else self._seats.include(wanted):
+                starting.append(each)
         known: list[Message] = []
-        if not self._may_start(seat):
-            known = [Joined(seat.session, other.member) for other in seats if other.welcomed]
-        starting = [each for each in seats if not each.welcomed and self._may_start(each)]
+        if seat not in starting:
+            known = [Joined(seat.session, other.member) for other in welcomed]
         for each in starting:
             each.welcomed = True
-        waiting = [each for each in seats if not each.welcomed]
+        waiting = self._seats.by_rank(welcomed=False)
         return [
             *known,
             *(Joined(each.session, new.member) for each in waiting for new in starting),
@@ -642,26 +647,19 @@ class Membership:
             *self._running(),
         ]
 
-    def _may_start(self, seat: _Seat) -> bool:
-        wanted = seat.start_when
-        if wanted is None:
-            return self._complete
-        if isinstance(wanted, int):
-            return len(self._seats) >= wanted
-        return {each.member.info.name for each in self._seats.values()}.issuperset(wanted)
-
     def _refuse_hopeless(self) -> list[Message]:
         """Refuses the workers that wait for a rank that can never come."""
-        seated = {seat.member.info.rank for seat in self._seats.values()}
-        size = self.world_size or 0
+        size, seated = self.world_size or 0, self._seats.ranks
         gone = [rank for rank in sorted(self._ended) if rank < size and rank not in seated]
-        if self._complete or not gone:
+        if self.complete or not gone:
             return []
         hopeless = []
-        for seat in self._by_rank():
+        for seat in self._seats.by_rank(welcomed=False):
             wanted = size if seat.start_when is None else seat.start_when
-            if not seat.welcomed and isinstance(wanted, int) and size - len(gone) < wanted:
+            if isinstance(wanted, int) and size - len(gone) < wanted:
                 hopeless.append(seat.session)
+        if not hopeless:
+            return []
         for session in hopeless:
             self._vacate(session)
         words = "; ".join(
@@ -670,40 +668,35 @@ class Membership:
             for rank in gone
         )
         text = f"{words}; have every rank call rpc.init_rpc(), or start as many as do"
-        refused: list[Message] = [Refused(each, "RendezvousError", text) for each in hopeless]
-        self._begin_anew_if_empty()
-        return refused
+        return [*(Refused(each, "RendezvousError", text) for each in hopeless), *self._release()]
 
     def _welcome(self, seat: _Seat) -> list[Message]:
-        own = seat.member.info
         return [
             Welcome(seat.session, self.members, not seat.untold),
             *(
                 GivenUp(seat.session, by, reason)
                 for (info, by), reason in self._given_up.items()
-                if info == own
+                if info == seat.info
             ),
         ]
 
     def _release(self) -> list[Message]:
-        seats = self._by_rank()
+        """Releases all members if all of them leave; then the job begins anew."""
+        seats = self._seats.by_rank()
         if not all(seat.leaving for seat in seats):
             return self._running()
         self._seats.clear()
         self._given_up.clear()
-        self._begin_anew_if_empty()
-        return [Released(seat.session) for seat in seats]
-
-    def _begin_anew_if_empty(self) -> None:
-        if not self._seats and not self._abandoned_by:
-            self._complete = False
+        if not self.abandoned_by:
+            self.complete = False
             self._reserved.clear()
             self._gave_up.clear()
             if not self._fixed:
                 self.world_size = None
+        return [Released(seat.session) for seat in seats]
 
     def _progress(self) -> list[Message]:
-        waiting = [seat for seat in self._by_rank() if not seat.welcomed]
+        waiting = self._seats.by_rank(welcomed=False)
         self._version += bool(waiting)
         joined = tuple(member.info.rank for member in self.members)
         names = tuple(member.info.name for member in self.members)
@@ -715,14 +708,11 @@ class Membership:
         ]
 
     def _running(self) -> list[Message]:
-        seats = self._by_rank()
+        seats = self._seats.by_rank()
         leaving = [seat for seat in seats if seat.leaving]
         self._version += bool(leaving)
-        names = tuple(seat.member.info.name for seat in seats if not seat.leaving)
+        names = tuple(seat.info.name for seat in seats if not seat.leaving)
         return [Running(seat.session, self._version, names) for seat in leaving]
-
-    def _by_rank(self) -> Sequence[_Seat]:
-        return sorted(self._seats.values(), key=lambda seat: seat.member.info.rank)
 
 
 def _duplicate(name: str, rank: int, taken: Sequence[tuple[str, int]]) -> str | None:

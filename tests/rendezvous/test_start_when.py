@@ -117,6 +117,18 @@ def test_shutdown_waits_for_who_still_joins() -> None:
     assert told(membership.lost(session(1), "gave up"), Released) == [0]
 
 
+def test_shutdown_does_not_wait_for_who_is_refused() -> None:
+    """The refusal of the only worker that had not left is the last event of the job."""
+    membership = Membership()
+    join(membership, 0, 1)
+    join(membership, 1)
+    assert told(membership.shut_down(session(0)), Running) == [0]
+    messages = membership.ended(2, "exit code 0")
+    assert told(messages, Refused) == [1]
+    assert told(messages, Released) == [0]
+    assert membership.members == ()
+
+
 def test_shutdown_does_not_wait_for_who_never_came() -> None:
     membership = Membership()
     join(membership, 0, 2)
