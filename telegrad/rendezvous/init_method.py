@@ -32,7 +32,7 @@ from telegrad.rendezvous.job_address import (
 )
 from telegrad.rendezvous.multicast import MulticastGroup, check_group
 from telegrad.rendezvous.slurm import read_slurm
-from telegrad.transport import address_of, is_loopback_address
+from telegrad.transport import HIGHEST_PORT, address_of, is_loopback_address
 
 __all__ = [
     "parse_init_method",
@@ -276,7 +276,7 @@ def _split(url: str, shown: str = "tcp://10.0.0.1:29500") -> tuple[str, int, dic
         port = parts.port
     except ValueError:
         raise ValueError(
-            f"the port in init_method {url!r} is not a number from 1 to 65535; {example}"
+            f"the port in init_method {url!r} is not a number from 1 to {HIGHEST_PORT}; {example}"
         ) from None
     if port is None:
         raise ValueError(f"init_method {url!r} names no port; {example}")

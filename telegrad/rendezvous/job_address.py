@@ -8,6 +8,7 @@ from typing import NamedTuple, final
 
 from telegrad.rendezvous.membership import check_job
 from telegrad.rendezvous.multicast import MulticastGroup
+from telegrad.transport import HIGHEST_PORT
 
 __all__ = ["DEFAULT_JOB", "JobAddress", "Place", "SettingsReader", "check_place", "read_place"]
 
@@ -203,8 +204,8 @@ class SettingsReader:
         problems = len(self._problems)
         port = self.integer(name)
         malformed = name in self._missing or len(self._problems) > problems
-        if not malformed and not 1 <= port <= 65535:
-            self._problems.append(f"{name} must be from 1 to 65535 (got {port})")
+        if not malformed and not 1 <= port <= HIGHEST_PORT:
+            self._problems.append(f"{name} must be from 1 to {HIGHEST_PORT} (got {port})")
         return port
 
     def flag(self, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from telegrad.transport.addresses import (
+    HIGHEST_PORT,
     Interface,
     address_of,
     interfaces,
@@ -65,6 +66,7 @@ from telegrad.wire import escaped
 
 __all__ = [
     "CALL_REFUSED",
+    "HIGHEST_PORT",
     "LONGEST_SLEEP",
     "Audit",
     "Carrier",

@@ -16,6 +16,7 @@ from typing import Final
 
 __all__ = [
     "EVERYWHERE",
+    "HIGHEST_PORT",
     "Interface",
     "address_of",
     "interfaces",

@@ -12,12 +12,17 @@ from telegrad.rendezvous import check_name
 from telegrad.rpc.call.device_maps import checked_device_maps
 from telegrad.rpc.limits import Limits, check_integer, seconds
 from telegrad.rpc.policy.policy import Decide
-from telegrad.transport import ConnectionLimits, TlsOptions, is_unix, split_advertised
+from telegrad.transport import (
+    HIGHEST_PORT,
+    ConnectionLimits,
+    TlsOptions,
+    is_unix,
+    split_advertised,
+)
 from telegrad.types import WorkerName
 from telegrad.wire import DeviceMap
 
 __all__ = [
-    "HIGHEST_PORT",
     "Invitation",
     "RpcOptions",
     "check_ports",
@@ -27,7 +32,6 @@ __all__ = [
 
 # -- the ports that an agent may listen on: a number, a range, or any that is free ---------------
 
-HIGHEST_PORT = 65535
 FORMS = (
     "a number, a range such as range(29500, 29600) or '29500-29599', 0 for any that is free, or "
     "None to open none"

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, final
 
+from telegrad.transport.addresses import HIGHEST_PORT
 from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.grpc.dialer import connect
 from telegrad.transport.grpc.options import (
@@ -45,7 +46,6 @@ Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 TCP_SCHEME: Final = "tcp"
 TCP_TLS_SCHEME: Final = "tcps"
 PORT_TOLD: Final = "direct-port="
-HIGHEST_PORT: Final = 65535
 # Of Linux since 6.15; `socket` has no name for it. A cut that heals is noticed in this time, not
 # after 12 s: the time to the next try doubles while a link is down.
 TCP_RTO_MAX_MS: Final = 44
