@@ -80,6 +80,11 @@ class GraphTask:
         later: Gets the work that `captures` leaves out, for the second half of a backward that
             runs in halves; see `halves`.
 
+    Attributes:
+        captured: The gradients of `captures` that have come.
+        streams: The CUDA streams of the task; None if it does not run on a GPU.
+        remaining: The number of nodes that are not yet processed.
+
     Raises:
         AutogradError: A sink is reached and `sink` is None; no rule has run.
     """
@@ -122,18 +127,15 @@ class GraphTask:
                 self._targets.update([node for node in last if isinstance(node, Sink)])
             if not self._targets.issuperset(last):
                 self._waiting = _leading_to(self._targets, self._waiting)
-        self._remaining = len(self._waiting)
+        self.remaining = len(self._waiting)
         if sink is None:
             self._refuse_sinks(last)
         self._buffers: dict[Node, list[Gradient | None]] = {}
-        self._unfed: set[Node] = set()
-        self._ignored: set[Node] = set()
+        self._unfed: dict[Node, bool] = {}  # the sources; True if the task reaches a target by it
         for source in sources:
-            if source in self._waiting:
+            leads_on = self._unfed[source] = source in self._waiting
+            if leads_on:
                 self._waiting[source] += 1
-                self._unfed.add(source)
-            else:
-                self._ignored.add(source)
         for edge, gradient in roots:
             self._add(edge, gradient)
         self._ready: list[Node] = []
@@ -141,19 +143,13 @@ class GraphTask:
             if self._waiting.get(node) == 0:
                 self._ready.append(node)
         self._inbox: SimpleQueue[tuple[Node, Gradients | None]] = SimpleQueue()
-        self._lock = threading.Lock()  # guards _unfed and _ignored
         self._running = threading.Lock()  # held by the thread that runs
         self._stopped = False
 
     @property
     def done(self) -> bool:
         """True if the task has processed every reachable node."""
-        return self._remaining == 0
-
-    @property
-    def remaining(self) -> int:
-        """The number of nodes that are not yet processed."""
-        return self._remaining
+        return self.remaining == 0
 
     @property
     def dry(self) -> bool:
@@ -180,16 +176,11 @@ class GraphTask:
             raise AutogradError(
                 f"{node.name} has {node.num_outputs} outputs and was fed {len(gradients)} gradients"
             )
-        with self._lock:
-            if node in self._ignored:
-                self._ignored.remove(node)
-                return
-            if node not in self._unfed:
-                raise AutogradError(
-                    f"{node.name} is no source of this graph task, or was fed twice"
-                )
-            self._unfed.remove(node)
-        self._inbox.put((node, gradients))
+        leads_on = self._unfed.pop(node, None)  # in one step, as several threads may feed
+        if leads_on is None:
+            raise AutogradError(f"{node.name} is no source of this graph task, or was fed twice")
+        if leads_on:
+            self._inbox.put((node, gradients))
 
     def run(self) -> bool:
         """Processes ready nodes until the task is done or the rest waits for a `feed`.
@@ -220,14 +211,14 @@ class GraphTask:
             # A feeder that found the lock taken had queued its gradients before: look again.
             if self._stopped or inbox.empty():
                 break
-        return self._remaining == 0
+        return self.remaining == 0
 
     def _work_on_streams(self, streams: Streams) -> None:
         over = True  # after an error, too
         try:
             with streams.entered():
                 self._work()
-            over = self._stopped or not self._remaining
+            over = self._stopped or not self.remaining
         finally:
             if over:
                 streams.finish()
@@ -318,7 +309,7 @@ class GraphTask:
                 error.add_note(f"no memory was left in the backward of {node.name!r}")
                 raise
             # Counted last: a thread that sees `done` must find all leaves and sinks called.
-            self._remaining -= 1
+            self.remaining -= 1
 
     def _first_half(self, node: Node, gradients: Gradients, later: list[LeftOut]) -> Gradients:
         """Runs the rules of the inputs that lead to captures; leaves out the others."""
