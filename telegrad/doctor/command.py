@@ -30,7 +30,6 @@ from telegrad.errors import (
 from telegrad.launch.seams import LogRelay, RunOptions, available_cores, refusals, run
 from telegrad.rpc import RpcOptions
 from telegrad.transport import (
-    HIGHEST_PORT,
     address_of,
     find_tls,
     find_token,

@@ -223,7 +223,7 @@ def load_tls(options: TlsOptions, name: str) -> Tls:
     """
     paths = options.of(name)
     authorities = _read(paths.ca, "ca")
-    pair = KeyPair(_read(paths.certificate, "certificate"), _read_key(paths.key))
+    pair = KeyPair(_read(paths.certificate, "certificate"), _read(paths.key, "key", private=True))
     try:
         certificate = read_certificate(pair.certificate)
         read_certificate(authorities)
@@ -382,10 +382,6 @@ def _read(path: str | os.PathLike[str], field: str, *, private: bool = False) ->
             f"the file {os.fspath(path)!r} cannot be read ({error.strerror}); name another one in "
             f"TlsOptions.{field} or {VARIABLES[field]}, or make it by `telegrad certs`"
         ) from error
-
-
-def _read_key(path: str | os.PathLike[str]) -> bytes:
-    return _read(path, "key", private=True)
 
 
 def _der(pem: bytes) -> bytes:

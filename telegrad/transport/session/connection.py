@@ -148,7 +148,8 @@ class Connection:
         elif not number % WRITTEN_TOGETHER:
             self._terms.reader.bursts.write()
         if unread > self._terms.limits.unread_replies:
-            self._broke_protocol(DecodeError(f"it takes no replies ({unread} wait for it)"))
+            error = DecodeError(f"it takes no replies ({unread} wait for it)")
+            self._terms.loop.call_soon(self._keeper.broke_protocol, error)
 
     def flush(self) -> None:
         """Writes the envelopes that wait, unless a thread does that already."""
@@ -324,9 +325,6 @@ class Connection:
     def _cargo_lost(self, error: BaseException) -> None:
         words = f"an envelope from it could not be put together: {error!r}"
         self._terms.loop.call_soon(self._keeper.gone, words)
-
-    def _broke_protocol(self, error: DecodeError) -> None:
-        self._terms.loop.call_soon(self._keeper.broke_protocol, error)
 
     # On the loop.
 

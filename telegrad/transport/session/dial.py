@@ -92,12 +92,14 @@ class Reach:
                 return True
         if not self._carriers.wanted:
             return True
+        reasons = {each.reason for each in failures if isinstance(each, RefusedError)}
         if failures and all(_is_final(failure) for failure in failures):
             words = "; ".join(dict.fromkeys(map(_words, failures)))
             words += breakage(*self._carriers.last_break, self._terms.clock())
-            self._carriers.gone(words, fenced=any(map(_fences, failures)))
+            fenced = bool(reasons & {Reason.FENCED, Reason.UNKNOWN_SESSION})
+            self._carriers.gone(words, fenced=fenced)
             return True
-        if any(map(_is_too_early, failures)):
+        if Reason.UNANNOUNCED in reasons:  # dialled too early
             self._note_answer()
         self._carriers.last_failure = _words(failures[-1]) if failures else ""
         return False
@@ -234,18 +236,6 @@ def _is_final(failure: Exception) -> bool:
     if isinstance(failure, RefusedError):
         return failure.reason not in (Reason.DUPLICATE, Reason.UNANNOUNCED)
     return isinstance(failure, (ConnectionRefusedError, DecodeError))
-
-
-def _fences(failure: Exception) -> bool:
-    return _reason(failure) in (Reason.FENCED, Reason.UNKNOWN_SESSION)
-
-
-def _reason(failure: Exception) -> Reason | None:
-    return failure.reason if isinstance(failure, RefusedError) else None
-
-
-def _is_too_early(failure: Exception) -> bool:
-    return _reason(failure) is Reason.UNANNOUNCED
 
 
 def _words(failure: Exception) -> str:

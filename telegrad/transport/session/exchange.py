@@ -330,10 +330,6 @@ CROSSED_SECONDS = 0.05  # between checks if the dial of a peer that dials, too, 
 LAST_WORD_SECONDS = 0.5
 
 
-def _is_crossed(error: Exception) -> bool:
-    return isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
-
-
 def _by_scheme(transports: Sequence[Transport]) -> dict[str, Transport]:
     """Returns for each scheme the first transport that dials it."""
     found: dict[str, Transport] = {}
@@ -674,7 +670,8 @@ class Exchange:
                 # The peer's own dial may have ended this stream, and come up a moment later.
                 first_break = isinstance(error, CarrierClosedError) and not broken
                 broken |= first_break
-                if carriers.stream is None and not first_break and not _is_crossed(error):
+                crossed = isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
+                if carriers.stream is None and not first_break and not crossed:
                     raise
             if carriers.stream is not None:
                 return carriers.peer

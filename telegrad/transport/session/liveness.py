@@ -163,10 +163,8 @@ class Liveness:
 
     def _bound(self, now: float) -> float:
         slow = min(ANSWER_TURNS * self.peer_lag, self.lost_after)
-        return self.lost_after + (self.lost_after if self._comes(now) else slow)
-
-    def _comes(self, now: float) -> bool:
-        return now - self._arrived < self.lost_after
+        comes = now - self._arrived < self.lost_after
+        return self.lost_after + (self.lost_after if comes else slow)
 
 
 # -- frames that bring nothing new; honest peers write a few a second ----------------------------
