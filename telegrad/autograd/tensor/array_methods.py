@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayMethods",
     "Reductions",
+    "Selections",
     "without_none",
 ]
 
@@ -192,11 +193,74 @@ def without_none(**options: Any) -> dict[str, Any]:
     return {name: x for name, x in options.items() if x is not None}
 
 
+# -- selections ----------------------------------------------------------------------------------
+
+
+class Selections(Reductions[TensorT]):
+    """The methods that select, repeat or find items; those that return indices are not recorded.
+
+    The parameters are NumPy's; `out` is refused.
+    """
+
+    __slots__ = ()
+
+    def take(
+        self, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
+    ) -> TensorT:
+        """Returns the items at `indices` along `axis`; None flattens the array first."""
+        others = without_none(out=out, mode=None if mode == "raise" else mode)
+        return _of(np.take, self, indices, axis=axis, **others)
+
+    def compress(self, condition: Any, axis: int | None = None, out: None = None) -> TensorT:
+        """Returns the items along `axis` where `condition` is true."""
+        chosen: TensorT = dispatch(
+            np.compress, (condition, self), {"axis": axis, **without_none(out=out)}
+        )
+        return chosen
+
+    def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> TensorT:
+        """Returns at each index the item of the array in `choices` whose number is there."""
+        others = without_none(out=out, mode=None if mode == "raise" else mode)
+        return _of(np.choose, self, choices, **others)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> TensorT:
+        """Returns each item `repeats` times along `axis`; None flattens the array first."""
+        return _of(np.repeat, self, repeats, axis=axis)
+
+    def argsort(
+        self,
+        axis: int | None = -1,
+        kind: str | None = None,
+        order: None = None,
+        *,
+        stable: bool | None = None,
+    ) -> TensorT:
+        """Returns the indices that sort this; an integer Tensor, never recorded."""
+        return _of(
+            np.argsort, self, axis=axis, **without_none(kind=kind, order=order, stable=stable)
+        )
+
+    def argpartition(
+        self, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None
+    ) -> TensorT:
+        """Returns the indices that partition this; an integer Tensor, never recorded."""
+        return _of(np.argpartition, self, kth, axis=axis, kind=kind, **without_none(order=order))
+
+    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> TensorT:
+        """Returns the index at which `v` fits into this sorted array; never recorded."""
+        return _of(np.searchsorted, self, v, side=side, **without_none(sorter=sorter))
+
+    def nonzero(self) -> tuple[TensorT, ...]:
+        """Returns the indices of the items that are not 0, one Tensor for each axis."""
+        found: tuple[TensorT, ...] = dispatch(np.nonzero, (self,), {})
+        return found
+
+
 # -- the other array methods ---------------------------------------------------------------------
 
 
-class ArrayMethods(Reductions[TensorT]):
-    """The methods that change shape, dtype or device, or select items; they are recorded.
+class ArrayMethods(Selections[TensorT]):
+    """The methods that change shape, items, dtype or device; they are recorded.
 
     The parameters are NumPy's; `out` is refused.
     """
@@ -263,59 +327,6 @@ class ArrayMethods(Reductions[TensorT]):
     ) -> TensorT:
         """Returns the sums along the diagonals."""
         return _of(np.trace, self, offset, axis1, axis2, **without_none(dtype=dtype, out=out))
-
-    # Items.
-
-    def take(
-        self, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
-    ) -> TensorT:
-        """Returns the items at `indices` along `axis`; None flattens the array first."""
-        others = without_none(out=out, mode=None if mode == "raise" else mode)
-        return _of(np.take, self, indices, axis=axis, **others)
-
-    def compress(self, condition: Any, axis: int | None = None, out: None = None) -> TensorT:
-        """Returns the items along `axis` where `condition` is true."""
-        chosen: TensorT = dispatch(
-            np.compress, (condition, self), {"axis": axis, **without_none(out=out)}
-        )
-        return chosen
-
-    def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> TensorT:
-        """Returns at each index the item of the array in `choices` whose number is there."""
-        others = without_none(out=out, mode=None if mode == "raise" else mode)
-        return _of(np.choose, self, choices, **others)
-
-    def repeat(self, repeats: Any, axis: int | None = None) -> TensorT:
-        """Returns each item `repeats` times along `axis`; None flattens the array first."""
-        return _of(np.repeat, self, repeats, axis=axis)
-
-    def argsort(
-        self,
-        axis: int | None = -1,
-        kind: str | None = None,
-        order: None = None,
-        *,
-        stable: bool | None = None,
-    ) -> TensorT:
-        """Returns the indices that sort this; an integer Tensor, never recorded."""
-        return _of(
-            np.argsort, self, axis=axis, **without_none(kind=kind, order=order, stable=stable)
-        )
-
-    def argpartition(
-        self, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None
-    ) -> TensorT:
-        """Returns the indices that partition this; an integer Tensor, never recorded."""
-        return _of(np.argpartition, self, kth, axis=axis, kind=kind, **without_none(order=order))
-
-    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> TensorT:
-        """Returns the index at which `v` fits into this sorted array; never recorded."""
-        return _of(np.searchsorted, self, v, side=side, **without_none(sorter=sorter))
-
-    def nonzero(self) -> tuple[TensorT, ...]:
-        """Returns the indices of the items that are not 0, one Tensor for each axis."""
-        found: tuple[TensorT, ...] = dispatch(np.nonzero, (self,), {})
-        return found
 
     # Elementwise.
 
