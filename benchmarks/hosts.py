@@ -38,8 +38,11 @@ class CannotError(RuntimeError):
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[Start]:
+def two_hosts(rate: str = "") -> Iterator[Start]:
     """Makes two hosts; gives what runs a peer's program on both, the caller on the first.
+
+    Args:
+        rate: The rate of the link between them, `1gbit` or less; "" for no limit.
 
     Raises:
         CannotError: This machine or this user cannot make them.
@@ -54,6 +57,8 @@ def two_hosts() -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
         try:
             hosts = stack.enter_context(Hosts.made(2))
+            if rate:
+                hosts.limit(1, rate, burst="128kb", queue="1mb")
         except pytest.skip.Exception as reason:
             raise CannotError(str(reason)) from None
 

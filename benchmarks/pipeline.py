@@ -1,10 +1,12 @@
 """Measures pipelines beside one process and beside torch's, and their schedules beside their tables.
 
-    python benchmarks/pipeline.py [--only step crossing ideal] [--rounds 3] [--seconds 5]
+    python benchmarks/pipeline.py [--only step crossing ideal hosts] [--rounds 3] [--seconds 5]
 
     step       a mini-batch forward and backward: one process, one process by micro-batches, two stages
     crossing   the processor time of one micro-batch over one boundary of 64 KiB, both ways
     ideal      stages that sleep: the length of each schedule beside that of its table
+    hosts      two stages that sleep, with a link of 1 Gbit/s between them: the length of each schedule beside
+               that of its table with transfers, and that of a table in which stages wait for what they send
 
 The programs are peers/telegrad_pipeline.py and peers/torch_pipeline.py. They run in turns, pinned to two
 cores, with one thread of BLAS each.
@@ -16,17 +18,22 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import machine
 import programs
+from hosts import CannotError, two_hosts
+from rounds import Start
 
 PEERS = {
     "step": {"telegrad": "telegrad_pipeline.py", "torch": "torch_pipeline.py"},
     "crossing": {"telegrad": "telegrad_pipeline.py"},
     "ideal": {"telegrad": "telegrad_pipeline.py"},
+    "hosts": {"telegrad": "telegrad_pipeline.py"},
 }
 CORES = 2
+LINK = "1gbit"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -65,7 +72,7 @@ def table(what: str, found: dict[str, dict[str, float]]) -> list[str]:
     | 1f1b | 250 |
     """
     names = dict.fromkeys(name for figures in found.values() for name in figures)
-    places = 3 if what == "ideal" else 0
+    places = 3 if what in ("ideal", "hosts") else 0
     rows = []
     for name in names:
         cells = [f"{each[name]:.{places}f}" if name in each else "" for each in found.values()]
@@ -73,20 +80,30 @@ def table(what: str, found: dict[str, dict[str, float]]) -> list[str]:
     return [f"| {what} | {' | '.join(found)} |", "|---" * (1 + len(found)) + "|", *rows]
 
 
+def measured(what: str, told: argparse.Namespace, start: Start) -> dict[str, dict[str, float]]:
+    """Returns the medians of each peer's figures, over rounds in which the peers take turns."""
+    peers = {name: each for name, each in PEERS[what].items() if name in told.peers}
+    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in peers}
+    for k in range(told.rounds):
+        for name in programs.rotated(list(peers), k):
+            found = start(name, peers[name], [what, "--seconds", str(told.seconds)])
+            if "error" in found:
+                machine.say(f"{name}: {found['error']}")
+            reports[name].append(found)
+    return {name: medians(each) for name, each in reports.items()}
+
+
 def main() -> None:
     """Measures and prints the tables."""
     told = parse()
     programs.pin(CORES)
     for what in told.only:
-        peers = {name: each for name, each in PEERS[what].items() if name in told.peers}
-        reports: dict[str, list[dict[str, Any]]] = {name: [] for name in peers}
-        for k in range(told.rounds):
-            for name in programs.rotated(list(peers), k):
-                found = programs.run(name, peers[name], [what, "--seconds", str(told.seconds)])
-                if "error" in found:
-                    machine.say(f"{name}: {found['error']}")
-                reports[name].append(found)
-        lines = table(what, {name: medians(each) for name, each in reports.items()})
+        try:
+            with two_hosts(LINK) if what == "hosts" else nullcontext(programs.run) as start:
+                lines = table(what, measured(what, told, start))
+        except CannotError as error:
+            machine.say(f"{what}: {error}")
+            continue
         sys.stdout.write("\n".join([*lines, "", ""]))
 
 

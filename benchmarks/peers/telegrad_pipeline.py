@@ -1,10 +1,11 @@
 """telegrad's pipelines: steps beside one process, the price of a crossing, and ideal times.
 
-    python telegrad_pipeline.py step | crossing | ideal [--seconds 5]
+    python telegrad_pipeline.py step | crossing | ideal | hosts [--seconds 5]
 
 `crossing` is the processor time of both processes for one micro-batch's forward and backward over one
 boundary of 64 KiB, less that of the two stages computed in one process. `ideal` runs stages that sleep:
-the length of each schedule as it ran, divided by that of its table.
+the length of each schedule as it ran, divided by that of its table. `hosts` does so for two stages on two
+hosts, one of which `--rank` starts, with micro-batches of 4 MB and with their transfers in the table.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import statistics
 import sys
 import time
 from typing import Any
@@ -23,6 +25,15 @@ import telegrad
 from telegrad import nn, rpc
 from telegrad.autograd import Function, Tensor
 from telegrad.parallel import Pipeline
+from telegrad.parallel.pipeline import (
+    Action,
+    Costs,
+    Kind,
+    PipelineReport,
+    Schedule,
+    make_schedule,
+    simulate,
+)
 from telegrad.testing import Cluster
 
 LOSS = nn.functional.cross_entropy
@@ -32,6 +43,9 @@ SLEEP = 0.05
 IDEAL_STEPS = 2  # the shorter one counts: other work of the machine only adds to a step
 PLACES, COUNTS = (2, 4, 8), (4, 8, 32)
 NAMES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
+HOSTS_MICRO_BATCHES = 8
+HOSTS_SHAPE = 1000, 1000  # of a micro-batch in float32
+TRANSFERS = 5  # steps that measure one
 
 
 def model() -> nn.Sequential:
@@ -192,6 +206,92 @@ class LastSleeper(Sleeper):
         return super().forward(x).mean()
 
 
+def ahead(count: int) -> Schedule:
+    """Returns 1F1B for two places where the first one runs a forward more before it waits.
+
+    F0 F1 F2 B0 F3 B1 F4 B2    B3    B4
+       F0 B0 F1 B1 F2 B2 F3 B3 F4 B4
+    """
+
+    def row(place: int, early: int) -> tuple[Action, ...]:
+        ticks = [(2 * i, Action(Kind.FORWARD, place, i)) for i in range(count)]
+        ticks += [(2 * (i + early) - 1, Action(Kind.BACKWARD, place, i)) for i in range(count)]
+        return tuple(action for _, action in sorted(ticks, key=lambda each: each[0]))
+
+    return Schedule("1f1b ahead", (row(0, 3), row(1, 1)))
+
+
+def measure_hosts() -> dict[str, Any]:
+    """Returns lengths divided by those of the tables, on two hosts; runs on worker0.
+
+    The table has a transfer as long as it takes where nothing else goes on. For each schedule there is
+    also the length of a table in which stages wait for what they hand over, divided by the same.
+    """
+    transfer = transfer_time()
+    found = {"transfer, ms": {"p50": 1e3 * transfer}}
+    count = HOSTS_MICRO_BATCHES
+    for schedule in [*(make_schedule(name, 2, count) for name in NAMES), ahead(count)]:
+        pipe, inputs = between_hosts(schedule)
+        ratios = []
+        for _ in range(IDEAL_STEPS):
+            pipe.step(inputs)
+            report = pipe.report()
+            ideal = simulate(schedule, costs(schedule, report, transfer)).length
+            waiting = simulate(schedule, costs(schedule, report, transfer, hidden=False)).length
+            ratios.append((report.length / ideal, waiting / ideal))
+        least, waiting = min(ratios)
+        found[schedule.name] = {"p50": least}
+        found[f"{schedule.name}, nothing hidden"] = {"p50": waiting}
+    return found
+
+
+def between_hosts(schedule: Schedule) -> tuple[Pipeline, Any]:
+    """Returns a pipeline over both hosts that has recorded its messages, and its inputs."""
+    order = [f"worker{schedule.place_of(stage)}" for stage in range(schedule.stages)]
+    stages: list[Any] = [(worker, Sleeper) for worker in order[:-1]]
+    count = schedule.micro_batches
+    pipe = Pipeline([*stages, (order[-1], LastSleeper)], schedule=schedule, num_microbatches=count)
+    rows, columns = HOSTS_SHAPE
+    inputs = np.ones((count * rows, columns), np.float32)
+    pipe.step(inputs)
+    return pipe, inputs
+
+
+def transfer_time() -> float:
+    """Returns the seconds from the end of an action until the other host has its result."""
+    pipe, inputs = between_hosts(make_schedule("gpipe", 2, 1))
+    taken = []
+    for _ in range(TRANSFERS):
+        pipe.step(inputs)
+        report = pipe.report()
+        taken.append((report.length - report.ideal_length) / 2)
+    return statistics.median(taken)
+
+
+def costs(
+    schedule: Schedule, report: PipelineReport, transfer: float, *, hidden: bool = True
+) -> Costs:
+    """Returns the times of a step's actions, with a transfer between places or in the actions."""
+    names = {kind.value: kind.name.lower() for kind in Kind}
+    times = {names[letter]: list(each) for letter, each in report.times.items()}
+    if not hidden:
+        homes = [schedule.place_of(stage) for stage in range(schedule.stages)]
+        away = [transfer * (here != there) for here, there in itertools.pairwise(homes)]
+        sent = {"forward": [*away, 0.0], "backward": [0.0, *away], "inputs": [0.0, *away]}
+        for name in times.keys() & sent.keys():
+            times[name] = [t + more for t, more in zip(times[name], sent[name], strict=True)]
+        transfer = 0.0
+    return Costs(**{"backward": 0.0, **times}, transfer=transfer)  # type: ignore[arg-type]
+
+
+def one_of(rank: int, meet: str) -> dict[str, Any]:
+    """Runs one of two workers that are on two hosts; returns the figures of the first one."""
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, init_method=meet)
+    figures = {} if rank else measure_hosts()
+    rpc.shutdown()
+    return figures
+
+
 def measure_ideal(places: int) -> dict[str, Any]:
     """Returns lengths divided by those of the tables, at so many places; runs on worker0."""
     found = {}
@@ -217,10 +317,14 @@ def measure_ideal(places: int) -> dict[str, Any]:
 def main() -> None:
     """Measures, and reports as one line of JSON."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["step", "crossing", "ideal"])
+    parser.add_argument("what", choices=["step", "crossing", "ideal", "hosts"])
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--meet", default="")
     told = parser.parse_args()
-    if told.what == "ideal":
+    if told.what == "hosts":
+        figures = one_of(told.rank, told.meet)
+    elif told.what == "ideal":
         figures = {}
         for places in PLACES:
             options = rpc.RpcOptions(timeout=300.0)
