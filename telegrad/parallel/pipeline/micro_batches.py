@@ -20,6 +20,7 @@ __all__ = [
     "bounds",
     "check_spec",
     "described",
+    "most_parts",
     "shares",
     "split_arguments",
     "whole_arguments",
@@ -75,6 +76,7 @@ def split_arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> 
     """Returns the arguments of a step in `count` parts each.
 
     Raises:
+        TypeError: An argument is no array of numbers.
         ValueError: An argument has fewer rows than there are micro-batches, or another number of
             rows than the one before; or a function returned another number of parts.
     """
@@ -82,7 +84,7 @@ def split_arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> 
     rows = None
     for k, (value, spec) in enumerate(zip(given, specs, strict=True)):
         if callable(spec):
-            parts = [_plain(each) for each in spec(value, count)]
+            parts = [_plain(each, k) for each in spec(value, count)]
             if len(parts) != count:
                 raise ValueError(
                     f"the spec of argument {k} returned {len(parts)} parts for {count} "
@@ -90,7 +92,7 @@ def split_arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> 
                 )
             found.append(Argument(parts, [], parted=True))
             continue
-        array = _plain(value)
+        array = _plain(value, k)
         if spec == "replicate":
             found.append(Argument(array, []))
             continue
@@ -110,10 +112,27 @@ def split_arguments(given: Sequence[Any], specs: Sequence[Spec], count: int) -> 
     return found
 
 
+def most_parts(given: Sequence[Any], specs: Sequence[Spec], count: int) -> int:
+    """Returns the largest number of parts, up to `count`, for which each argument has rows enough.
+
+    Raises:
+        TypeError: An argument is no array of numbers.
+
+    >>> most_parts([[1.0, 2.0, 3.0]], ["split"], 4)
+    3
+    """
+    cut = [
+        _plain(x, k)
+        for k, (x, spec) in enumerate(zip(given, specs, strict=True))
+        if spec == "split"
+    ]
+    return max(1, min([count, *(len(x) for x in cut if x.ndim)]))
+
+
 def whole_arguments(sample: Any) -> list[Argument]:
     """Returns the inputs of one micro-batch, given as an array or as a tuple of several."""
     inputs = sample if isinstance(sample, (tuple, list)) else (sample,)
-    return [Argument(_plain(each), []) for each in inputs]
+    return [Argument(_plain(each, k), []) for k, each in enumerate(inputs)]
 
 
 def described(arrays: Sequence[Array]) -> str:
@@ -139,5 +158,12 @@ def shares(given: Sequence[Argument], count: int) -> list[float]:
     return [1 / count] * count
 
 
-def _plain(value: Any) -> Array:
-    return value.data if isinstance(value, Tensor) else as_array(value)
+def _plain(value: Any, k: int) -> Array:
+    """Returns argument `k`, or a part of it, as an array."""
+    if isinstance(value, Tensor):
+        return value.data
+    try:
+        return as_array(value)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"argument {k} cannot be an input or a target: {error}") from error

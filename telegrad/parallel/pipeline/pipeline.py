@@ -28,6 +28,7 @@ from telegrad.parallel.pipeline.checking import check
 from telegrad.parallel.pipeline.micro_batches import (
     Argument,
     Spec,
+    most_parts,
     shares,
     split_arguments,
     whole_arguments,
@@ -252,6 +253,7 @@ class Pipeline:
             The loss, as the mean over the mini-batch.
 
         Raises:
+            TypeError: An argument is no array of numbers.
             ValueError: The arguments cannot be split into the micro-batches.
             PipelineError: A stage failed; all others have ended the step, and left no gradients.
             EncodeError: An argument is larger than one message may be.
@@ -298,14 +300,14 @@ class Pipeline:
             The output of the last stage for the whole batch: a Tensor, or a tuple of them.
 
         Raises:
+            TypeError: An input is no array of numbers.
+            ValueError: An input cannot be split.
             PipelineError: A stage failed.
             BlockingCallError: On an event loop that telegrad runs.
         """
         _check_may_block("forward()", "`await rpc.to_thread(pipe.forward, ...)`")
-        count, specs = self._settings.num_microbatches, self._settings.specs_for(inputs)
-        for x, spec in zip(inputs, specs, strict=True):
-            if spec == "split":
-                count = max(1, min(count, len(x)))
+        specs = self._settings.specs_for(inputs)
+        count = most_parts(inputs, specs, self._settings.num_microbatches)
         given = split_arguments(inputs, specs, count)
         self._split_now(given)
         reports = self._run_forward(given, count)

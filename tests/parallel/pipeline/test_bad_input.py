@@ -180,6 +180,11 @@ def refuse_steps() -> None:
     with pytest.raises(ValueError, match="returned 1 parts for 2 micro-batches"):
         split(specs=[lambda x, n: [x], "split"]).step(*batch(4))
     assert pipe.forward(batch(3)[0]).shape == (3, WIDTH)
+    inputs, labels = batch(4)
+    for run in (pipe.forward, lambda x: pipe.step(x, labels), lambda x: pipe.step(inputs, x)):
+        for wrong in (5.0, None, "words", object(), [1, [2, 3]]):
+            with pytest.raises((TypeError, ValueError), match=r"^argument \d (has|cannot)"):
+                run(wrong)
     two = stages(("worker1", Pair), ("worker2", Block, (0,)))
     with pytest.raises(
         PipelineError,
