@@ -26,10 +26,10 @@ from telegrad.collectives.messages import (
 )
 from telegrad.dist_autograd.ids import make_context_id, write_context_id
 from telegrad.dist_autograd.seams import Container
-from telegrad.errors import CallTimeoutError, PoolExhaustedError
+from telegrad.errors import CallTimeoutError, DecodeError, PoolExhaustedError
 from telegrad.nn import Linear
 from telegrad.parallel import Pipeline
-from telegrad.parallel.pipeline.mailbox import AGAIN_HEAD
+from telegrad.parallel.pipeline.mailbox import AGAIN_HEAD, CARRY, END, Mailboxes, Recording, Track
 from telegrad.rpc.rref.numbers import SeenNumbers
 from telegrad.rpc.rref.protocol import (
     ForkId,
@@ -54,6 +54,7 @@ OF_CALLS = {
 }  # fmt: skip
 ANYBODY = "any member"
 MOST = 50  # Limits.served_calls_per_peer
+MANY = 200
 TRAINER, SERVER, MALLORY = range(3)
 
 
@@ -285,6 +286,47 @@ def read(rref: rpc.RRef[int]) -> int:
 
 def keep() -> rpc.RRef[str]:
     return rpc.RRef("kept")
+
+
+# -- members of a pipeline --------------------------------------------------------------------------
+
+
+def fill_mailbox(pipeline: int) -> None:
+    """Runs at a stage: hands the other one what is too early, and what it does not take."""
+    agent, (trainer, *_) = current_agent(), infos()
+    array = np.ones((4, 2), np.float32)
+    for number in range(2, MANY):
+        name, track = str(number), number << 32
+        for step, batch, key in ((number, 0, ""), (2, 0, name), (2, number, ""), (2, 0, "")):
+            body = [pipeline, 0, step, "B", 0, batch, key, track, [array]]
+            agent.messages.post(trainer, CARRY, body)
+            agent.messages.post(trainer, CARRY, [*body[:7], 0, [array]])
+        agent.messages.post(trainer, END, [pipeline, 0, MANY + number])
+    assert rpc.rpc_sync(trainer.name, abs, (-1,)) == 1  # it has heard all of it
+
+
+def test_a_stage_of_a_pipeline_fills_no_mailbox_and_ends_no_later_step(cluster: Cluster) -> None:
+    def train() -> None:
+        stages = [("worker0", Linear, (3, 2)), ("worker1", Linear, (2, 1))]
+        pipe = Pipeline(stages, num_microbatches=1, loss=first_of)
+        inputs = np.ones((4, 3), np.float32)
+        loss = pipe.step(inputs)
+        cluster.call(SERVER, fill_mailbox, pipe._places.members[0].id.pipeline)
+        assert len(current_agent().attachments[Mailboxes]) <= 2  # one a step
+        for _ in range(3):
+            assert pipe.step(inputs) == pytest.approx(loss)
+
+    cluster.call(TRAINER, train)
+
+
+def test_a_stage_tells_of_no_track_of_another_one() -> None:
+    recording = Recording(0, [OWNER, CHILD])
+    track = Track("F", 0, "", (("<f4", (4, 2)),))
+    recording.hear(CHILD, (1 << 32) + 1, track)
+    assert recording.find(CHILD, (1 << 32) + 1) == track
+    for number in (1, 1 << 33, -1):
+        with pytest.raises(DecodeError, match="not on the sender"):
+            recording.hear(CHILD, number, track)
 
 
 # -- ids that nobody has seen ---------------------------------------------------------------------

@@ -11,6 +11,10 @@ The first step records what is handed over: for each track, a pair of stages wit
 the sender draws a number, and tells it with the arrays. In later steps the number, the step and the
 micro-batch stand before the bytes, at fixed places, and nothing is described again. Values of
 other shapes are described, as in the first step, and recorded in turn.
+
+A mailbox keeps the values that its row takes, for the step that runs or is next and for one more: a
+driver that gave a step up may begin the next one sooner than this place hears of it. All other
+messages break the protocol, so a peer can fill a mailbox with no more than that.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, final
 from weakref import WeakValueDictionary
@@ -135,17 +139,19 @@ class Recording:
 
     Args:
         place: The place; its numbers differ from those of other places of its worker.
+        workers: The worker of each place.
 
     Attributes:
         sent: The numbers of the tracks that their receivers know: by the receiver, and the values
             of the track.
     """
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int, workers: Sequence[WorkerInfo]) -> None:
         self.sent: dict[tuple[Any, ...], int] = {}
         self._new: dict[tuple[Any, ...], int] = {}
         self._received: dict[tuple[WorkerInfo, int], dict[int, Track]] = {}  # by peer and place
         self._drawn = place << PLACE_BITS
+        self._workers = workers
         self._lock = threading.Lock()  # guards what is received
 
     def draw(self, to: PlaceId, track: Track) -> int:
@@ -168,9 +174,16 @@ class Recording:
         self._new = {}
 
     def hear(self, peer: WorkerInfo, number: int, track: Track) -> None:
-        """Records a track of a peer; the oldest, which no sender uses any more, are dropped."""
+        """Records a track of a peer; the oldest, which no sender uses any more, are dropped.
+
+        Raises:
+            DecodeError: The number is of no place of the peer.
+        """
+        place = number >> PLACE_BITS
+        if place not in range(len(self._workers)) or self._workers[place] != peer:
+            raise DecodeError(f"track {number} is of place {place}, which is not on the sender")
         with self._lock:
-            known = self._received.setdefault((peer, number >> PLACE_BITS), {})
+            known = self._received.setdefault((peer, place), {})
             known[number] = track
             keep_newest(known, 2 * MOST_TRACKS)
 
@@ -187,24 +200,36 @@ class PlaceMailbox:
 
     Args:
         me: The place.
-        peers: The workers whose loss ends a step.
+        workers: The worker of each place.
+        driver: The worker that trains the pipeline.
+        begun: The number of the last step, which other places may have seen.
         stay: Reads arrived messages in the thread that runs the row.
 
     Attributes:
+        peers: The workers whose loss ends a step.
         recording: The tracks of the place.
+        expected: The keys of all values that its row takes.
         error: The error that ends the step that runs; None while it goes on.
     """
 
-    def __init__(self, me: PlaceId, peers: Sequence[WorkerInfo], stay: Stay) -> None:
+    def __init__(
+        self,
+        me: PlaceId,
+        workers: Sequence[WorkerInfo],
+        driver: WorkerInfo,
+        begun: int,
+        stay: Stay,
+    ) -> None:
         self.me = me
-        self.peers = frozenset(peers)
+        self.peers = frozenset([*workers, driver])
         self._stay = stay
-        self.recording = Recording(me.place)
+        self.recording = Recording(me.place, workers)
+        self.expected: Container[Key] = ()
         self._lock = threading.Lock()
         self._gate: Gate | None = None  # of the row while it waits
         self._wanted: tuple[int, Key] | None = None  # what it waits for, or waited for last
         self._values: dict[tuple[int, Key], Any] = {}
-        self._step = 0  # the one that runs, or ran last
+        self._step = begun + 1  # the one that runs or is next
         self._undo: Callable[[], None] = _nothing
         self._failed = 0  # the last step that failed elsewhere, perhaps before it began here
         self.error: BaseException | None = None
@@ -237,12 +262,20 @@ class PlaceMailbox:
             self._values = {key: x for key, x in self._values.items() if key[0] > over}
 
     def put(self, step: int, key: Key, values: Any) -> None:
-        """Takes a value, unless its step is over or has failed."""
+        """Takes a value, unless its step is over or has failed.
+
+        Raises:
+            DecodeError: The row takes no such value, or its step is too far ahead.
+        """
         with self._lock:
-            if step >= self._step and step > self._failed:
-                self._values[step, key] = values
-                if self._wanted == (step, key):
-                    self._open_gate()
+            if step < self._step or step <= self._failed:
+                return
+            self._check_ahead(step)
+            if key not in self.expected:
+                raise DecodeError(f"place {self.me.place} takes no value {tuple(key)}")
+            self._values[step, key] = values
+            if self._wanted == (step, key):
+                self._open_gate()
 
     def take(self, key: Key) -> Any:
         """Waits for a value of the step that runs, and removes it.
@@ -274,6 +307,13 @@ class PlaceMailbox:
         """Reads what has come, before work that takes no value; never waits."""
         self._stay.look()
 
+    def _check_ahead(self, step: int) -> None:
+        """Raises DecodeError for a step that no honest peer has begun; holds the lock."""
+        if step > max(self._step, self._failed + 1) + 1:
+            raise DecodeError(
+                f"step {step} is too far ahead: place {self.me.place} is at step {self._step}"
+            )
+
     def _open_gate(self) -> None:
         """Lets the row look again; holds the lock."""
         gate, self._gate = self._gate, None
@@ -292,8 +332,13 @@ class PlaceMailbox:
                 self._open_gate()
 
     def end_elsewhere(self, step: int) -> None:
-        """Ends a step that has failed elsewhere, now or when it begins; drops its values."""
+        """Ends a step that has failed elsewhere, now or when it begins; drops its values.
+
+        Raises:
+            DecodeError: The step is too far ahead.
+        """
         with self._lock:
+            self._check_ahead(step)
             self._failed = max(self._failed, step)
             self._values = {key: x for key, x in self._values.items() if key[0] > self._failed}
             if self.error is None and step == self._step:
@@ -317,10 +362,12 @@ class Mailboxes:
         self._agent = agent
         self._known: WeakValueDictionary[tuple[int, int], PlaceMailbox] = WeakValueDictionary()
 
-    def open(self, place: PlaceId, peers: Sequence[WorkerInfo]) -> PlaceMailbox:
-        """Makes the mailbox of a place."""
+    def open(
+        self, place: PlaceId, workers: Sequence[WorkerInfo], driver: WorkerInfo, begun: int
+    ) -> PlaceMailbox:
+        """Makes the mailbox of a place; the arguments are those of the mailbox."""
         stay = Stay(self._agent.exchange.reader)
-        mailbox = self._known[place] = PlaceMailbox(place, peers, stay)
+        mailbox = self._known[place] = PlaceMailbox(place, workers, driver, begun, stay)
         return mailbox
 
     def peers(self, pipeline: int, workers: Sequence[WorkerInfo]) -> list[Peer]:

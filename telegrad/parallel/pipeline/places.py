@@ -98,7 +98,7 @@ class Places:
     ) -> None:
         self._settings, self._tied = settings, tied
         self._pipeline = secrets.randbits(62)
-        self._failed = False
+        self._failed, self._begun = False, 0  # the last step
         self._sources = {stage: source for stage, (_, source) in enumerate(placed)}
         self._homes: list[list[int]] = [[] for _ in placed]  # the places of each stage
         self.members: list[RemotePlace] = []
@@ -146,6 +146,7 @@ class Places:
                 workers,
                 self._homes,
                 current_agent().info,
+                self._begun,
                 most_held(member.row)[0],
                 self._skips,
                 [each for each in ties if number in (each.owner, each.copy)],
@@ -240,6 +241,7 @@ class Places:
         orders = [replace(order(each), afresh=self._failed) for each in self.members]
         self._failed = True  # until it has ended well
         step, calls = orders[0].step, list[Future[Any]]()
+        self._begun = step
         unsent: BaseException | None = None
         try:
             for member, each in zip(self.members, orders, strict=True):

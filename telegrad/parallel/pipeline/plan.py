@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
@@ -15,6 +15,7 @@ from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.types import Array, WorkerInfo
 
 __all__ = [
+    "TIES",
     "LocalPlace",
     "PlacePlan",
     "PlannedAction",
@@ -25,6 +26,7 @@ __all__ = [
     "Wait",
 ]
 
+TIES = "T"  # no kind of a schedule: before its first action and after its last
 RECOMPUTE = ("never", "always", "except_last")
 
 
@@ -107,6 +109,7 @@ class PlacePlan:
         workers: The worker of each place.
         places: The places of each stage: several if several workers share its micro-batches.
         driver: The worker that trains the pipeline.
+        begun: The number of the last step before the plan.
         most_held: The most micro-batches whose activations each of its stages holds at a time.
         skips: The stages between which each skip connection goes, by name.
         ties: The parameters that it shares with other places.
@@ -120,6 +123,7 @@ class PlacePlan:
     workers: list[WorkerInfo]
     places: list[list[int]]
     driver: WorkerInfo
+    begun: int
     most_held: dict[int, int]
     skips: dict[str, tuple[int, int]]
     ties: list[Tie]
@@ -273,6 +277,24 @@ class LocalPlace:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "row", [self._planned(*each) for each in self.plan.row])
+        self.mailbox.expected = frozenset(self._expected())
+
+    def _expected(self) -> Iterator[Key]:
+        """Yields the keys of all values that are handed to this place in a step."""
+        plan = self.plan
+        for each in self.row:
+            if each.takes is not None:
+                yield each.takes
+            ahead = each.kind == Kind.FORWARD.value
+            letter = (Kind.FORWARD if ahead else Kind.BACKWARD).value
+            for name, (source, target) in plan.skips.items():
+                if each.stage == (target if ahead else source):
+                    yield Key(letter, each.stage, each.micro_batch, name)
+        for tie in plan.ties:
+            owner, _, copy, _ = tie.parameters[0]
+            yield Key(TIES, copy, tie.owner)
+            for b in range(len(tie.parameters)):  # there are no more buckets than that
+                yield Key(TIES, owner, tie.copy, str(b))
 
     def _planned(self, kind: str, stage: int, i: int) -> PlannedAction:
         if kind == Kind.WEIGHTS.value:

@@ -103,7 +103,7 @@ class StageRunner:
         """Takes the plan of the pipeline, at first or after a stage was replaced."""
         mailboxes = current_agent().attachments[Mailboxes]
         me = PlaceId(plan.pipeline, plan.place)
-        mailbox = mailboxes.open(me, [*plan.workers, plan.driver])
+        mailbox = mailboxes.open(me, plan.workers, plan.driver, plan.begun)
         peers = mailboxes.peers(plan.pipeline, plan.workers)
         self._place = LocalPlace(plan, self._stages, mailbox, mailboxes, peers)
 

@@ -40,6 +40,7 @@ from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Key, Peer
 from telegrad.parallel.pipeline.micro_batches import described
 from telegrad.parallel.pipeline.plan import (
+    TIES,
     LocalPlace,
     PlacePlan,
     PlannedAction,
@@ -54,7 +55,6 @@ from telegrad.types import Array
 __all__ = ["StepRun"]
 
 FORWARD, BACKWARD, INPUTS, WEIGHTS = (each.value for each in Kind)
-TIES = "T"  # no kind of a schedule: before its first action and after its last
 PHASES = {
     FORWARD: "forward",
     BACKWARD: "backward",
