@@ -73,13 +73,17 @@ def source_of(stage: int, given: object) -> tuple[tuple[WorkerInfo, ...], StageS
 
 
 def tied_parameters(stages: Sequence[object]) -> list[list[tuple[int, str]]]:
-    """Returns the parameters that several given modules share, each as its stages and names."""
+    """Returns the parameters that have several names in given modules: the stages and the names.
+
+    All names count, as each of them is in the state of its stage.
+    """
     found: dict[int, list[tuple[int, str]]] = {}
     for stage, given in enumerate(stages):
         module = given[1] if isinstance(given, (tuple, list)) and len(given) == 2 else None
         if isinstance(module, Module):
-            for name, parameter in module.named_parameters():
-                found.setdefault(id(parameter), []).append((stage, name))
+            for name, tensor in module._named_state():
+                if isinstance(tensor, Parameter):
+                    found.setdefault(id(tensor), []).append((stage, name))
     return [places for places in found.values() if len(places) > 1]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from telegrad import nn, optim, rpc
@@ -91,17 +92,17 @@ def test_skip_connections_that_do_not_fit(cluster: Cluster) -> None:
 # -- tied weights --------------------------------------------------------------------------------
 
 
-def tied(first: int, other: int) -> nn.Sequential:
+def tied(which: set[int]) -> nn.Sequential:
     blocks = [Block(k) for k in range(BLOCKS)]
-    blocks[other].linear.weight = blocks[first].linear.weight
+    for k in which:
+        blocks[k].linear.weight = blocks[min(which)].linear.weight
     return nn.Sequential(*blocks)
 
 
-def train_tied(first: int, other: int, schedule: str) -> None:
-    places = 3 if schedule in ("interleaved", "zb-v") else 4
-    model = tied(first, other)
+def train_tied(which: set[int], workers: Sequence[Any], schedule: str) -> None:
+    model = tied(which)
     own = optim.Adam(model.parameters(), lr=1e-2)
-    pipe = same_as_whole(model, 7, workers=WORKERS[:places], schedule=schedule, num_microbatches=3)
+    pipe = same_as_whole(model, 7, workers=workers, schedule=schedule, num_microbatches=3)
     assert len(pipe.parameter_rrefs()) == len(list(model.parameters()))
     optimizer = pipe.optimizer(optim.Adam, lr=1e-2, max_norm=0.5)
     for _ in range(3):
@@ -119,12 +120,22 @@ def train_tied(first: int, other: int, schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_tied_weights_are_one_parameter(cluster: Cluster, schedule: str) -> None:
-    @given(st.sets(st.integers(0, BLOCKS - 1), min_size=2, max_size=2))
+@pytest.mark.parametrize("groups", [False, True], ids=["workers", "groups"])
+def test_tied_weights_are_one_parameter(
+    cluster: Cluster, schedule: str, monkeypatch: pytest.MonkeyPatch, *, groups: bool
+) -> None:
+    """Some blocks share a weight, in any stages; these may have several workers each."""
+    monkeypatch.setattr(step_run, "BUCKET_BYTES", 200)
+    places = 3 if schedule in ("interleaved", "zb-v") else 4
+    worker = st.sampled_from(WORKERS)
+    several = st.lists(worker, min_size=1, max_size=3, unique=True)
+    workers = st.tuples(*[several] * places) if groups else st.just(WORKERS[:places])
+
+    @given(st.sets(st.integers(0, BLOCKS - 1), min_size=2), workers)
+    @example(set(range(BLOCKS)), WORKERS[:places])  # several in a stage that has copies alone
     @settings(max_examples=5, deadline=None)
-    def check(pair: set[int]) -> None:
-        first, other = sorted(pair)
-        cluster.call(0, train_tied, first, other, schedule)
+    def check(which: set[int], workers: Sequence[Any]) -> None:
+        cluster.call(0, train_tied, which, workers, schedule)
 
     check()
 
