@@ -267,7 +267,12 @@ class PassRunner:
 
     def hear(self, peer: WorkerInfo, message: PassMessage) -> None:
         """Queues and handles a peer's message; the caller must call `work` afterwards."""
-        self._events.handle(partial(self._hear, peer, message, _home_of(message)))
+        home: Place | None = None
+        try:
+            home = _home_of(message)
+        except Exception as error:  # of a GPU: the pass fails, and the message counts all the same
+            self._events.handle(partial(self._failed, error))
+        self._events.handle(partial(self._hear, peer, message, home))
 
     def abort(
         self,
@@ -348,12 +353,16 @@ class PassRunner:
                 except BaseException as error:  # the begin must be replied to
                     actions = self._failed(error)
             actions += self._protocol.begin(peer, message.claims, None)
-        if home is not None and self._graph is not None and self._graph.task.streams is not None:
-            self._graph.task.streams.lend(home, gradients)
-        if gradients or message.nones:
-            if message.function:
-                gradients = record_received(self._context, sender, message)
-            actions += self._protocol.answer(peer, gradients, message.nones)
+        try:
+            streams = None if self._graph is None else self._graph.task.streams
+            if home is not None and streams is not None:
+                streams.lend(home, gradients)
+            if gradients or message.nones:
+                if message.function:
+                    gradients = record_received(self._context, sender, message)
+                actions += self._protocol.answer(peer, gradients, message.nones)
+        except BaseException as error:  # of a GPU: all begins, here and above, are replied to
+            actions += self._failed(error)
         if message.begun:  # last: it says that all answers are there
             actions += self._protocol.begun(peer, message.cause)
         return actions

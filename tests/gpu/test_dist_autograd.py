@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 import telegrad as tg
 from telegrad import arrays, dist_autograd, nn, optim, rpc
 from telegrad.autograd import RowSparse, Tensor, ops, tensor
+from telegrad.dist_autograd import pass_runner
 from telegrad.dist_autograd.functions import SendFunction
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
 from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo
+from tests.collectives.remote_code import refusal
 from tests.gpu.comparison import close, host, normal, on_gpu
 
 CLUSTER_SIZE = 2
@@ -166,3 +169,31 @@ def test_a_gradient_comes_back_to_the_device_of_its_tensor(xp: Any) -> None:
     assert second is not None
     assert not arrays.is_cupy(second)
     assert third is None
+
+
+def twice(x: Tensor) -> Tensor:
+    return x * 2.0
+
+
+def with_a_gpu_that_fails(xp: Any) -> list[str]:
+    """The GPU fails while this worker hears a gradient; the pass ends at both ends at once."""
+    found = []
+    for part in ("place", "stream"):
+        x = tensor(xp.asarray(X), requires_grad=True)
+        with dist_autograd.context() as context_id, pytest.MonkeyPatch.context() as patch:
+            y = rpc.rpc_sync("worker1", twice, (x,)).sum()
+            if part == "place":
+                patch.setattr(pass_runner, "current_place", broken)
+            else:
+                patch.setattr(arrays.Streams, "lend", broken)
+            found.append(refusal(partial(dist_autograd.backward, context_id, [y], timeout=30.0)))
+    return found
+
+
+def broken(*args: Any) -> Any:
+    raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+
+def test_a_gpu_that_fails_while_a_gradient_is_heard(cluster: Cluster, xp: Any) -> None:
+    for said in cluster.call(0, with_a_gpu_that_fails, xp):
+        assert "cudaErrorIllegalAddress" in said
