@@ -62,6 +62,8 @@ class GradientBucket:
         is_last: True for the last bucket of a backward.
         process_group: The group of the module.
         label: A name for operations on this bucket in errors, the same on every rank.
+        absent: The places in `parameters` of those without a gradient on this rank, whose part of
+            the buffer is zero. Other ranks may have one.
 
     Example:
         >>> import numpy as np
@@ -88,6 +90,7 @@ class GradientBucket:
     is_last: bool
     process_group: ProcessGroup
     label: str
+    absent: tuple[int, ...] = ()
 
     def gradients(self) -> list[Array]:
         """Returns the gradient of each parameter, as a view of `buffer`."""
@@ -247,7 +250,7 @@ class ErrorFeedback:
     It takes memory of the size of the gradients, in float32, or float64 for those of float64. It
     belongs to one module and is no part of `state_dict()`: without it, training goes on as if the
     rest had been zero. The rest of the first backward is dropped, as the buckets change after it.
-    So is what travels for a parameter in a backward in which no rank has a gradient for it. Under a
+    The rest of a parameter waits for a backward in which this rank has a gradient for it. Under a
     loss scale, the rest keeps the scale that its gradients had.
 
     Args:
@@ -376,7 +379,7 @@ def _gathered(
     if not is_floating(buffer.dtype):
         return allreduce_hook(state.group, bucket)
     group = bucket.process_group if state.group is None else state.group
-    packed = pack(buffer, state.rest_of(bucket))
+    packed = _pack_present(pack, bucket, state.rest_of(bucket))
     place = current_place(buffer)
     # An axis for the ranks: then ranks that pack different numbers of bytes get an error in words.
     row = packed.reshape(1, -1)
@@ -389,3 +392,22 @@ def _gathered(
         return buffer
 
     return work.then(average)
+
+
+def _pack_present(
+    pack: Callable[[Array, Array], Array], bucket: GradientBucket, rest: Array
+) -> Array:
+    """Packs a bucket; the rests of absent gradients stay as they are.
+
+    If no rank has a gradient for a parameter, what comes for it is dropped.
+    """
+    if not bucket.absent:
+        return pack(bucket.buffer, rest)
+    parts = views_of(rest, [parameter.shape for parameter in bucket.parameters])
+    waiting = {i: parts[i].copy() for i in bucket.absent}
+    for i in waiting:
+        parts[i][...] = 0
+    packed = pack(bucket.buffer, rest)
+    for i, kept in waiting.items():
+        parts[i][...] = kept
+    return packed

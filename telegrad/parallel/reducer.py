@@ -395,6 +395,7 @@ class Reduction(PassEnd):
             is_last=not self._plan.has_next_dense(),
             process_group=self._reducer.group.process_group,
             label=self._label(f"bucket {b}"),
+            absent=tuple(k for k, i in enumerate(bucket.members) if not self._present[i]),
         )
         work = hook(given)
         if not isinstance(work, Future | Work):

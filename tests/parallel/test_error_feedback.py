@@ -98,6 +98,58 @@ def test_no_rest_of_a_bucket_that_is_no_more_is_kept() -> None:
     assert later() is None
 
 
+class Parts(nn.Module):
+    """Two parameters, of which a call uses some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(np.zeros(n, np.float32)) for n in (5, 300))
+
+    def forward(self, slopes: dict[str, Array]) -> Any:
+        return sum(np.sum(getattr(self, name) * slope) for name, slope in slopes.items())
+
+
+USES = [["ab"] * N, ["a"] * N, ["b", "a", "a"], ["a"] * N, ["ab"] * N, ["b"] * N]  # by step, rank
+
+
+def used_in_turns(hook: CommHook) -> tuple[Array, Array]:
+    """Returns the averages of all steps, and the given gradients less the rests, of both parts."""
+    group, state, module = dist.init_process_group(), ErrorFeedback(), Parts()
+    model, buckets = DistributedDataParallel(module), []
+
+    def kept(_: Any, bucket: GradientBucket) -> Any:
+        buckets.append(bucket)
+        return hook(state, bucket)
+
+    model.register_comm_hook(state, kept)
+    given_, found = ({"a": np.zeros(5), "b": np.zeros(300)} for _ in range(2))
+    for step, uses in enumerate(USES):
+        slopes = {
+            name: gradients(group.rank, 10 * step + ord(name), given_[name].size)
+            for name in uses[group.rank]
+        }
+        for name, slope in slopes.items():
+            given_[name] += slope
+        model(slopes).backward()
+        for name, parameter in module.named_parameters():
+            if parameter.grad is not None:
+                found[name] += host(parameter.grad)
+                parameter.grad = None
+    rest = state.rest_of(buckets[-1])
+    names = ["a" if each is module.a else "b" for each in buckets[-1].parameters]
+    dist.destroy_process_group()
+    averages, whole = (np.concatenate([each[name] for name in names]) for each in (found, given_))
+    return averages, whole - rest
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=IDS)
+def test_the_rest_of_a_parameter_that_no_rank_uses_is_kept(ranks: Cluster, hook: CommHook) -> None:
+    found = ranks.run(used_in_turns, hook)
+    told = np.mean([each for _, each in found], axis=0)
+    for averages, _ in found:
+        np.testing.assert_allclose(averages, told, rtol=1e-5, atol=1e-5)
+
+
 def of_another_dtype(hook: CommHook) -> bool:
     group = dist.init_process_group()
     bucket = GradientBucket(0, np.full(3, group.rank, np.complex64), (), True, group, "a bucket")
