@@ -319,7 +319,7 @@ def timing_table(timings: dict[str, Any]) -> str:
     """Says the medians of both libraries and what part of the memory's speed CuPy reaches.
 
     Fused kernels come in a table of their own, beside CuPy's functions call by call and torch; so
-    do training steps and calls.
+    do training steps, calls and reductions.
     """
     if "rows" not in timings:
         return f"no timings: {timings['error']}"
@@ -349,7 +349,12 @@ def timing_table(timings: dict[str, Any]) -> str:
                 part,
             )
         )
-    beside = (fused, step_rows(timings.get("steps", [])), call_rows(timings.get("calls", [])))
+    beside = (
+        fused,
+        step_rows(timings.get("steps", [])),
+        call_rows(timings.get("calls", [])),
+        reduction_rows(timings.get("reductions", [])),
+    )
     tables = [table(rows), *(table(found) for found in beside if len(found) > 1)]
     if "error" in timings:
         tables.append(f"not all of it: {timings['error']}")
@@ -379,6 +384,16 @@ def call_rows(calls: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     for call in calls:
         shared, torch, part = _beside(call["shared"], call["torch"])
         rows.append((call["size"], f"{call['host']:.3f}", shared, torch or call["why"], part))
+    return rows
+
+
+def reduction_rows(reductions: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Says the times of `all_reduce` between two processes that share a GPU."""
+    heading = ("by the host, ms", "shared, ms", "shared, of the host's")
+    rows: list[tuple[str, ...]] = [("all_reduce of two ranks", *heading)]
+    for each in reductions:
+        shared, host, part = _beside(each["shared"], each["host"])
+        rows.append((each["size"], host, shared, part))
     return rows
 
 

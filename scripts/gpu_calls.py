@@ -1,7 +1,8 @@
-"""Times calls with arrays of a GPU between two processes: also beside torch's."""
+"""Times calls and all_reduces of arrays of a GPU between two processes: calls beside torch's too."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -18,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from telegrad import launch, rpc
+from telegrad import collectives, launch, rpc
 from telegrad.arrays import shared_empty, staging
 
-__all__ = ["measure_calls", "measure_staging"]
+__all__ = ["measure_calls", "measure_reductions", "measure_staging", "time_reductions"]
 
 MIB = 2**20
 SIZES = (1 * MIB, 64 * MIB)
@@ -53,6 +54,49 @@ def measure_calls(
     for place, row in enumerate(rows):
         row |= {"torch": found[place] if found else None, "why": why}
     return rows
+
+
+def measure_reductions(
+    xp: Any, sizes: Sequence[int] = SIZES, calls: int = CALLS
+) -> list[dict[str, Any]]:
+    """Times `all_reduce` of two processes that share a GPU.
+
+    Returns:
+        A row for each size: `size`, and `host` and `shared`, the median milliseconds by host memory
+        and by memory of the GPU that both open.
+    """
+    rows: list[dict[str, Any]] = [{"size": f"{size / MIB:g} MiB"} for size in sizes]
+    for way, backend in (("host", "host"), ("shared", "nccl")):
+        with rpc.init_rpc("timing"), launch.LocalWorkers(1) as workers:
+            other = rpc.rpc_async(workers.names[0], time_reductions, (backend, list(sizes), calls))
+            for row, ms in zip(rows, time_reductions(backend, sizes, calls), strict=True):
+                row[way] = ms
+            other.wait()
+    return rows
+
+
+def time_reductions(backend: str, sizes: Sequence[int], calls: int) -> list[float]:
+    """Returns the median milliseconds at one rank of two.
+
+    Raises:
+        ArithmeticError: A result is wrong.
+    """
+    xp: Any = importlib.import_module("cupy")
+    group = collectives.init_process_group(backend=backend, world_size=2)
+    medians = []
+
+    def reduce_and_wait(array: Any) -> None:
+        collectives.all_reduce(array, collectives.ReduceOp.AVG)
+        xp.cuda.get_current_stream().synchronize()
+
+    for size in sizes:
+        array = xp.full(size // 4, group.rank + 1.0, np.float32)
+        took = [_timed(reduce_and_wait, array) for _ in range(WARM_UP + calls)]
+        if float(array.sum()) != 1.5 * (size // 4):
+            raise ArithmeticError(f"the mean of 1 and 2 of two ranks is wrong (backend {backend})")
+        medians.append(median(took[WARM_UP:]))
+    collectives.destroy_process_group()
+    return medians
 
 
 def _torch_calls(sizes: Sequence[int], calls: int) -> tuple[list[float], str]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.gpu_calls import measure_calls, measure_staging
+from scripts.gpu_calls import measure_calls, measure_reductions, measure_staging
 from scripts.gpu_fused import FusedCase, fused_cases, torch_or_none
 from scripts.gpu_steps import measure_steps
 from telegrad import arrays, kernels, nn, optim
@@ -269,6 +269,7 @@ def main() -> int:
         ("rows", lambda: measure_fused(cupy, fused_cases(cupy, torch))),
         ("rows", lambda: measure_staging(cupy)),
         ("calls", lambda: measure_calls(cupy)),
+        ("reductions", lambda: measure_reductions(cupy)),
     )
     for name, part in parts:
         result[name] = result.get(name, []) + part()

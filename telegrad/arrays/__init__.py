@@ -26,7 +26,13 @@ from telegrad.arrays.device import (
     to_device,
     to_host,
 )
-from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, gpu_identities
+from telegrad.arrays.device_memory import (
+    IDENTITY_CHARACTERS,
+    DeviceMemory,
+    Mappings,
+    SharedPlace,
+    gpu_identities,
+)
 from telegrad.arrays.device_reports import raise_reported, report_ends, report_place
 from telegrad.arrays.joining import joined_flat, joined_rows, views_of
 from telegrad.arrays.nccl import (
@@ -54,6 +60,7 @@ from telegrad.arrays.twins import (
 
 __all__ = [
     "CPU",
+    "IDENTITY_CHARACTERS",
     "UNIQUE_ID_BYTES",
     "Communicator",
     "DeviceMemory",

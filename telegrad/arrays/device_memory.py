@@ -21,7 +21,7 @@ import numpy as np
 from telegrad.arrays.device import octets_from_gpu
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = ["DeviceMemory", "Mappings", "SharedPlace", "gpu_identities"]
+__all__ = ["IDENTITY_CHARACTERS", "DeviceMemory", "Mappings", "SharedPlace", "gpu_identities"]
 
 HANDLE_BYTES = 64
 IDENTITY_CHARACTERS = 16
@@ -93,20 +93,23 @@ class DeviceMemory:
                 self._free()  # now: the error's traceback keeps this object alive
                 raise
 
+    def array(self, offset: int, shape: Shape, dtype: DTypeLike) -> Array:
+        """Returns a C-contiguous array over this memory from `offset` on, which keeps it."""
+        return _array(self, offset, shape, dtype)
+
     def fill(self, offset: int, array: Array) -> None:
         """Copies an array of this GPU to `offset`, its items in C order.
 
         The copy runs in the current stream; this method waits for that stream.
         """
         with self._cuda.Device(self.number):
-            there = _array(self, offset, array.shape, array.dtype)
-            there[...] = array
+            self.array(offset, array.shape, array.dtype)[...] = array
             self._cuda.get_current_stream().synchronize()
 
     def read(self, offset: int, octets: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         """Copies the bytes at `offset` to the host; waits for the copy, not for other GPU work."""
         with self._cuda.Device(self.number), self._cuda.Stream(non_blocking=True):
-            octets_from_gpu(octets, _array(self, offset, octets.shape, np.uint8))
+            octets_from_gpu(octets, self.array(offset, octets.shape, np.uint8))
 
     def __del__(self) -> None:
         """Frees the memory."""

@@ -46,7 +46,7 @@ from telegrad.collectives.messages import (
     OperationMessage,
     Signature,
 )
-from telegrad.collectives.nccl.backend import OnDevice
+from telegrad.collectives.nccl.device import OnDevice
 from telegrad.collectives.reduction import Staged
 from telegrad.collectives.shared_memory.queues import SHORT_BYTES
 from telegrad.collectives.shared_memory.room import Meeting

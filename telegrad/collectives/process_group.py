@@ -605,6 +605,8 @@ class ProcessGroup:
         with self.state_lock:
             self._left[source] = message
             found = [(each.slot.id, self._absence(each)) for each in self._operations.values()]
+        if self.nccl is not None:
+            self.nccl.on_left(source)
         for operation_id, cause in found:
             if cause is not None:
                 self.fail(cause, since=operation_id.since)

@@ -46,7 +46,10 @@ SECONDS = 20.0
 CUPY = """
 import os, sys
 from tests.gpu.stand_in import stand_in
+from tests.gpu.stand_in_nccl import nccl
 sys.modules[__name__] = stand_in(int(os.environ["STAND_IN_GPUS"]))
+sys.modules[__name__].__spec__ = __spec__
+sys.modules[__name__ + ".cuda.nccl"] = nccl
 """
 
 

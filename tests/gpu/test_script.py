@@ -131,6 +131,15 @@ def test_calls_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["torch"] is None and row["why"] for row in rows)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("workers_have_cupy")
+def test_reductions_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TELEGRAD_TOKEN", "a token that only the tests use")
+    rows = gpu_calls.measure_reductions(xp, sizes=(2**17, 2**20), calls=2)
+    assert [row["size"] for row in rows] == ["0.125 MiB", "1 MiB"]
+    assert all(row["host"] > 0 and row["shared"] > 0 for row in rows)
+
+
 def test_training_steps_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_steps, "SECONDS", 0.0)
     monkeypatch.setattr(gpu_steps, "FEWEST", 1)
@@ -172,7 +181,9 @@ def test_steps_and_calls_have_tables_of_their_own() -> None:
     steps = [{**step, "ours": ours, "torch": {"gpu": 2.0, "wall": 4.0, "host": 2.5}}, broken]
     call = {"size": "1 MiB", "host": 4.0, "shared": 1.0, "torch": 2.0, "why": ""}
     calls = [call, {**call, "torch": None, "why": "it hung"}]
-    found = {"rows": [], "steps": steps, "calls": calls, "error": "too long"}
+    reductions = [{"size": "2 MiB", "host": 4.0, "shared": 1.0}]
+    found = {"rows": [], "steps": steps, "calls": calls, "reductions": reductions}
+    found["error"] = "too long"
     text = script.timing_table(found)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     numbers = ["1.000", "2.000", "0.50", "3.000", "4.000", "0.75", "2.000", "2.500"]
@@ -180,6 +191,7 @@ def test_steps_and_calls_have_tables_of_their_own() -> None:
     assert ["MLP", "1", "1.000", "it broke", "", "3.000", "", "", "2.000", ""] in lines
     assert ["1 MiB", "4.000", "1.000", "2.000", "0.50"] in lines
     assert ["1 MiB", "4.000", "1.000", "it hung", ""] in lines
+    assert ["2 MiB", "4.000", "1.000", "0.25"] in lines
     assert text.endswith("not all of it: too long")
 
 

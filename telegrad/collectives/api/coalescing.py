@@ -23,7 +23,7 @@ from telegrad.collectives.api.calls import group_of
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.messages import Signature
-from telegrad.collectives.nccl.backend import CallOf, NcclBackend, OnDevice
+from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import Staged
@@ -303,7 +303,7 @@ class Coalesced:
         if len(ways) < len(self._pieces):
             return None
 
-        async def run(backend: NcclBackend, call_of: CallOf) -> None:
+        async def run(backend: DeviceBackend, call_of: CallOf) -> None:
             for i, way in enumerate(ways):
                 self._values[i] = await way.run(backend, partial(_call_of, call_of, i))
 
@@ -311,6 +311,7 @@ class Coalesced:
             arrays=[array for way in ways for array in way.arrays],
             run=run,
             heard=any(way.heard for way in ways),
+            by_nccl=all(way.by_nccl for way in ways),
         )
 
     def _joint(self, places: Sequence[int]) -> Joint[Any]:

@@ -24,7 +24,7 @@ from telegrad.collectives.api.calls import (
 from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, Joint, run_call
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link
-from telegrad.collectives.nccl.backend import OnDevice
+from telegrad.collectives.nccl.device import OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import FlatArrays, Staged, check_array

@@ -12,7 +12,7 @@ from telegrad.collectives.api.coalescing import check_outside
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import EAGER_BYTES, Link, Steps
 from telegrad.collectives.messages import ANY
-from telegrad.collectives.nccl.backend import CallOf, NcclBackend, OnDevice
+from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import Staged, as_bytes, check_array, from_bytes
@@ -325,7 +325,7 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
         staged.write_back()
         return group.ranks[sender]
 
-    async def receive(backend: NcclBackend, _: CallOf) -> Rank:
+    async def receive(backend: DeviceBackend, _: CallOf) -> Rank:
         return group.ranks[await backend.receive(checked)]
 
     return Call(
@@ -338,7 +338,7 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
 
 
 def _on_device(
-    group: ProcessGroup, array: Array, run: Callable[[NcclBackend, CallOf], Steps[T]]
+    group: ProcessGroup, array: Array, run: Callable[[DeviceBackend, CallOf], Steps[T]]
 ) -> OnDevice[T] | None:
     """Returns the way by NCCL for an array that waits for its receiver; others leave at once."""
     if group.nccl is None or array.nbytes <= EAGER_BYTES:

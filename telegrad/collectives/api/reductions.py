@@ -21,7 +21,7 @@ from telegrad.collectives.api.calls import (
 from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, Joint, run_call
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link, Steps
-from telegrad.collectives.nccl.backend import NcclBackend, OnDevice
+from telegrad.collectives.nccl.device import DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import (
@@ -422,7 +422,7 @@ def _reduce_scatter_single_piece(
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
 
-    def run_on_device(backend: NcclBackend, op: Reduction) -> Steps[Array]:
+    def run_on_device(backend: DeviceBackend, op: Reduction) -> Steps[Array]:
         return backend.reduce_scatter(cut_rows(checked, lengths), op, checked)
 
     return JoinableCall(
@@ -466,10 +466,14 @@ def _on_device(
     group: ProcessGroup,
     reduction: Reduction,
     arrays: Sequence[Array],
-    run: Callable[[NcclBackend, Reduction], Steps[T]],
+    run: Callable[[DeviceBackend, Reduction], Steps[T]],
 ) -> OnDevice[T] | None:
-    """Returns the way of a reduction that leaves arrays on the GPU, if NCCL has the reduction."""
-    name = reduction.value if isinstance(reduction, ReduceOp) else ReduceOp.SUM.value
-    if group.nccl is None or not can_reduce(name, arrays[0].dtype):
+    """Returns the way of a reduction that leaves arrays on the GPU, in a group that has one."""
+    if group.nccl is None:
         return None
-    return OnDevice(arrays=arrays, run=lambda backend, _: run(backend, reduction))
+    name = reduction.value if isinstance(reduction, ReduceOp) else ReduceOp.SUM.value
+    return OnDevice(
+        arrays=arrays,
+        run=lambda backend, _: run(backend, reduction),
+        by_nccl=can_reduce(name, arrays[0].dtype),
+    )

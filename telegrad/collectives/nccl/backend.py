@@ -9,46 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar, final
+from typing import final
 
-from telegrad.arrays import Communicator, Moment, empty_beside
-from telegrad.collectives.algorithms import direct, dissemination
-from telegrad.collectives.link import Backend, Link, Steps
-from telegrad.collectives.messages import Signature
+from telegrad.arrays import Communicator, Moment
+from telegrad.collectives.algorithms import direct
+from telegrad.collectives.link import Link
+from telegrad.collectives.nccl.device import (
+    DeviceBackend,
+    cut_along,
+    flat_of,
+    is_contiguous,
+    times,
+)
 from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction
-from telegrad.types import Array, DTypeLike, Shape
+from telegrad.types import Array, Shape
 
-__all__ = ["CallOf", "NcclBackend", "OnDevice"]
-
-T = TypeVar("T")
-
-# Returns the call of a rank that was heard.
-CallOf: TypeAlias = Callable[[int], Signature]
+__all__ = ["NcclBackend"]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnDevice(Generic[T]):
-    """The way of an operation that leaves its arrays on the GPU.
-
-    Attributes:
-        arrays: The arrays; the way is open if each rank has all of them on one GPU.
-        run: Enqueues the operation and returns its value.
-        heard: True if it needs the calls of all ranks.
-    """
-
-    arrays: Sequence[Array]
-    run: Callable[[NcclBackend, CallOf], Steps[T]]
-    heard: bool = False
-
-
-@final
-class NcclBackend(Backend):
+class NcclBackend(DeviceBackend):
     """The backend of one operation.
-
-    Its arrays are those of the caller: of CuPy, of any shape and strides, on the communicator's
-    GPU.
 
     Args:
         link: The operation; all ranks have entered it.
@@ -57,13 +38,8 @@ class NcclBackend(Backend):
     """
 
     def __init__(self, link: Link, communicator: Communicator, called: Moment) -> None:
-        self._link = link
+        super().__init__(link, called)
         self._communicator = communicator
-        self._called = called
-
-    async def barrier(self) -> None:
-        """Returns when every rank has called it, whatever the GPUs do."""
-        await dissemination.barrier(self._link)
 
     async def broadcast(self, flat: Array, root: int) -> None:
         """Replaces `flat` by that of rank `root`."""
@@ -82,7 +58,7 @@ class NcclBackend(Backend):
                 self._communicator.reduce(own, _name_of(op), root)
         else:
             with self._communicator.after(self._called):
-                self._communicator.reduce(_flat(_times(flat, op)), _name_of(op), root)
+                self._communicator.reduce(flat_of(times(flat, op)), _name_of(op), root)
 
     async def all_gather(
         self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
@@ -104,7 +80,7 @@ class NcclBackend(Backend):
         if len(set(rows)) == 1:
             self._gather_equal(array, joined)
         else:
-            self._exchange([array] * len(rows), _cut(joined, rows))
+            self._exchange([array] * len(rows), cut_along(joined, rows))
         return joined
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
@@ -113,17 +89,14 @@ class NcclBackend(Backend):
         found = [self._new(self._shape_of(r), array.dtype) for r in self._ranks if mine]
         with self._with_outputs():
             received = {r: each.reshape(-1) for r, each in enumerate(found)}
-            self._communicator.exchange({root: _flat(array)}, received)
+            self._communicator.exchange({root: flat_of(array)}, received)
         return found if mine else None
 
     async def scatter(self, flat: Array, parts: Sequence[Array], root: int) -> None:
         """Replaces `flat` by the part that rank `root` has for this one; compares all shapes."""
-        stated = self._link.call_of(root).parts
-        for r in self._ranks:
-            if stated[r : r + 1] != (self._shape_of(r),):
-                raise self._link.mismatch(sorted({root, r}))
+        self._parts_to_scatter(root)
         with self._in_place(flat) as own:
-            sent = {r: _flat(part) for r, part in enumerate(parts)}
+            sent = {r: flat_of(part) for r, part in enumerate(parts)}
             self._communicator.exchange(sent, {root: own})
 
     async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
@@ -139,7 +112,7 @@ class NcclBackend(Backend):
         shapes = self._own_parts()
         total = sum(shape[0] for shape in shapes)
         joined = self._new((total, *shapes[0][1:]), parts[0].dtype)
-        self._exchange(parts, _cut(joined, shapes))
+        self._exchange(parts, cut_along(joined, shapes))
         return joined
 
     async def reduce_scatter(
@@ -150,21 +123,17 @@ class NcclBackend(Backend):
         out = self._new(own.shape, own.dtype)
         with self._with_outputs():
             into = out.reshape(-1)
-            if whole is not None and isinstance(op, PremulSum):
-                whole = op.times(whole)
-                parts = _cut(whole, [part.shape for part in parts])
-            elif whole is None:
-                parts = [_times(part, op) for part in parts]
+            parts, whole = self._multiplied(parts, op, whole)
             if whole is not None and len({part.shape for part in parts}) == 1:
-                self._communicator.reduce_scatter(_flat(whole), into, _name_of(op))
+                self._communicator.reduce_scatter(flat_of(whole), into, _name_of(op))
             else:
-                self._communicator.reduce_parts(list(map(_flat, parts)), into, _name_of(op))
+                self._communicator.reduce_parts(list(map(flat_of, parts)), into, _name_of(op))
         return out
 
     async def send(self, array: Array) -> None:
         """Sends an array to the receiver, the second of the communicator's two ranks."""
         with self._communicator.after(self._called):
-            self._communicator.exchange({1: _flat(array)}, {})
+            self._communicator.exchange({1: flat_of(array)}, {})
 
     async def receive(self, array: Array) -> int:
         """Replaces an array by that of the sender, the first of two ranks; returns its rank."""
@@ -172,30 +141,16 @@ class NcclBackend(Backend):
             self._communicator.exchange({}, {0: own})
         return await self._link.sender()
 
-    @property
-    def _ranks(self) -> range:
-        return range(self._link.size)
-
-    def _shape_of(self, r: int) -> Shape:
-        return self._link.call_of(r).shape or ()
-
-    def _own_parts(self) -> list[Shape]:
-        """Returns the shapes of the parts that all ranks have for this one."""
-        return [self._link.call_of(r).parts[self._link.rank] for r in self._ranks]
-
     def _gather_equal(self, array: Array, joined: Array) -> None:
         with self._with_outputs():
-            self._communicator.all_gather(_flat(array), joined.reshape(-1))
+            self._communicator.all_gather(flat_of(array), joined.reshape(-1))
 
     def _exchange(self, parts: Sequence[Array], found: Sequence[Array]) -> None:
         """Sends a part to each rank, and writes what each sends to an array."""
         with self._with_outputs():
-            sent = {r: _flat(part) for r, part in enumerate(parts)}
+            sent = {r: flat_of(part) for r, part in enumerate(parts)}
             received = {r: each.reshape(-1) for r, each in enumerate(found)}
             self._communicator.exchange(sent, received)
-
-    def _new(self, shape: Shape, dtype: DTypeLike) -> Array:
-        return empty_beside(self._called, shape, dtype)
 
     @contextmanager
     def _with_outputs(self) -> Iterator[None]:
@@ -217,35 +172,12 @@ class NcclBackend(Backend):
         with self._communicator.after(self._called):
             if isinstance(op, PremulSum):
                 array[...] = op.times(array)
-            flat = _flat(array)
+            flat = flat_of(array)
             yield flat
-            if not _contiguous(array):
+            if not is_contiguous(array):
                 array[...] = flat.reshape(array.shape)
 
 
 def _name_of(op: Reduction) -> str:
     """Returns the operation that combines the arrays."""
     return op.value if isinstance(op, ReduceOp) else ReduceOp.SUM.value
-
-
-def _times(array: Array, op: Reduction) -> Array:
-    return op.times(array) if isinstance(op, PremulSum) else array
-
-
-def _contiguous(array: Array) -> bool:
-    return bool(array.flags.c_contiguous)
-
-
-def _flat(array: Array) -> Array:
-    """Returns the items as one contiguous axis: of the array itself, or of a copy."""
-    return (array if _contiguous(array) else array.copy()).reshape(-1)
-
-
-def _cut(array: Array, shapes: Sequence[Shape]) -> list[Array]:
-    """Returns views of an array, one after the other along its first axis."""
-    cut: list[Array] = []
-    start = 0
-    for shape in shapes:
-        cut.append(array[start : start + shape[0]])
-        start += shape[0]
-    return cut

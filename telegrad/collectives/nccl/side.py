@@ -1,6 +1,7 @@
-"""The GPUs of one group at one member: the choice between NCCL and the host, and its kernels' ends.
+"""The GPUs of one group at one member: the choice of a way, and the ends of NCCL's kernels.
 
     turn ─▶ all ranks say which GPU has their arrays ─┬─ each another one ─▶ NCCL's kernel starts
+                                                      ├─ all the same one ─▶ CUDA IPC (`one_gpu`)
                                                       └─ all else ─▶ the operation runs on the host
 
 That round of messages also compares the calls. So a kernel is enqueued once every rank is known to
@@ -24,6 +25,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 
 from telegrad.arrays import (
+    IDENTITY_CHARACTERS,
     UNIQUE_ID_BYTES,
     Communicator,
     Moment,
@@ -32,11 +34,15 @@ from telegrad.arrays import (
     is_cupy,
     new_unique_id,
 )
+from telegrad.collectives.algorithms import dissemination
 from telegrad.collectives.backends import MessageBackend
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import ANY
-from telegrad.collectives.nccl.backend import NcclBackend, OnDevice
+from telegrad.collectives.nccl.backend import NcclBackend
+from telegrad.collectives.nccl.device import OnDevice
+from telegrad.collectives.nccl.one_gpu import Meet, OneGpu, OneGpuBackend
 from telegrad.collectives.operation import Call, Group, Operation
+from telegrad.collectives.shared_memory.room import PartMeeting
 from telegrad.errors import CallTimeoutError, InvalidUseError
 from telegrad.types import Array
 
@@ -48,9 +54,10 @@ T = TypeVar("T")
 # waits for is found no later than this.
 LOOK_SECONDS = 0.5
 
-# The place of a rank's arrays, as it tells the others: the identity of a GPU, or one of these.
-ON_HOST = b"-".ljust(16)
-WITHOUT_NCCL = b"no NCCL".ljust(16)
+# The place of a rank's arrays, as it tells the others: the identity of a GPU, and if the rank has
+# NCCL; or this one.
+WITH_NCCL, WITHOUT_NCCL = b"+", b"-"
+ON_HOST = b" " * (IDENTITY_CHARACTERS + 1)
 
 _logger = logging.getLogger(__name__)
 
@@ -136,11 +143,12 @@ class NcclSide:
         self._group = group
         self._pair = pair
         self._order = _Order()
+        self._one_gpu = OneGpu(group)
         self._lock = threading.Lock()  # guards all below
         self._pairs: dict[tuple[int, int], NcclSide] = {}
         self._communicators: dict[tuple[bytes, ...], Communicator] = {}
         self._running: deque[_Running] = deque()
-        self._identities: Sequence[str] | None = None
+        self._identities: Sequence[bytes] | None = None
         self._watched = False
         self._warned = False
         self._over = False  # no communicator is made any more
@@ -159,9 +167,7 @@ class NcclSide:
             assert isinstance(link, Operation)
             await self._group.sharing.turn(link)
             found = await tell_places(link, said, on_device.heard)
-            if place is None or not self._possible(found, range(self._group.size)):
-                return await self._run_on_host(call, place, link)
-            return await self._run(on_device, place, found, link)
+            return await self._run(call, on_device, place, found, link)
 
         return replace(call, run=run, in_turn=True)
 
@@ -176,10 +182,10 @@ class NcclSide:
             pair = sender, call.channel[1]
             side = self._pairs.setdefault(pair, NcclSide(self._group, pair))
         found, number = await self._agree(link, pair, said, side._order)
-        if place is None or number < 0:
+        if number < 0:
             return await self._run_on_host(call, place, link)
         await side._order.turn(link, number)
-        value: T = await side._run(on_device, place, found, link)
+        value: T = await side._run(call, on_device, place, found, link)
         side._order.take_next()
         return value
 
@@ -198,34 +204,45 @@ class NcclSide:
             number = int.from_bytes(answer[len(said) :], "little", signed=True)
             return [said, answer[: len(said)]], number
         found = [memoryview(await link.receive(sender)).tobytes(), said]
-        number = order.new_number() if self._possible(found, pair) else -1
+        possible = _on_one_gpu(found) or self._possible(found, pair)
+        number = order.new_number() if possible else -1
         link.send(sender, said + number.to_bytes(8, "little", signed=True))
         return found, number
 
     def _identity(self, number: int) -> bytes:
         with self._lock:
             if self._identities is None:
-                self._identities = gpu_identities() if has_nccl() else ()
-            known = self._identities
-        return known[number].encode() if known else WITHOUT_NCCL
+                has = WITH_NCCL if has_nccl() else WITHOUT_NCCL
+                self._identities = [each.encode() + has for each in gpu_identities()]
+            return self._identities[number]
 
     def _possible(self, found: Sequence[bytes], ranks: Sequence[int]) -> bool:
         """Returns True if NCCL can connect the places of some ranks; warns once if it cannot."""
         if ON_HOST in found:
             return False
-        if WITHOUT_NCCL in found:
-            why = f"{self._group.describe(ranks[found.index(WITHOUT_NCCL)])} has no NCCL"
-        elif len(set(found)) < len(found):
-            twice = next(each for each in found if found.count(each) > 1)
-            names = [self._group.describe(ranks[i]) for i, x in enumerate(found) if x == twice]
-            why = f"{' and '.join(names)} share one GPU, which NCCL refuses"
+        lacking = [r for r, each in zip(ranks, found, strict=True) if each[-1:] == WITHOUT_NCCL]
+        if lacking:
+            why = f"{self._group.describe(lacking[0])} has no NCCL"
+        elif len({each[:-1] for each in found}) < len(found):
+            why = f"{self._sharers(found, ranks)} share one GPU, which NCCL refuses"
         else:
             return True
+        self._warn(why)
+        return False
+
+    def _sharers(self, found: Sequence[bytes], ranks: Sequence[int]) -> str:
+        """Returns the names of ranks that share a GPU."""
+        gpus = [each[:-1] for each in found]
+        twice = next(each for each in gpus if gpus.count(each) > 1)
+        names = [self._group.describe(ranks[i]) for i, each in enumerate(gpus) if each == twice]
+        return " and ".join(names)
+
+    def _warn(self, why: str) -> None:
+        """Logs, once, that arrays go by the host."""
         if not self._warned:
             self._warned = True
             words = "group %r: arrays on GPUs go through host memory, since %s"
             self._group.submit(_logger.warning, words, self._group.name, why)
-        return False
 
     async def _run_on_host(self, call: Call[T], place: Moment | None, link: Link) -> T:
         if place is not None:
@@ -234,9 +251,34 @@ class NcclSide:
                     each.stage()
         return await call.run(link)
 
+    async def _run(
+        self,
+        call: Call[T],
+        on_device: OnDevice[T],
+        place: Moment | None,
+        found: Sequence[bytes],
+        link: Operation[T],
+    ) -> T:
+        """Runs an operation the way that the places of all its ranks allow."""
+        ranks = range(link.size) if self._pair is None else self._pair
+        if place is not None and _on_one_gpu(found):
+            meeting = link if self._pair is None else PartMeeting(link, self._pair)
+            makers = range(link.size) if self._pair is None else (0,)  # the sender
+            blocks = await self._one_gpu.share(meeting, found[0][:-1].decode(), place, makers)
+            if not isinstance(blocks, str):
+                if self._pair is None:
+                    meet: Meet = (await self._group.sharing.enter(link)).barrier
+                else:
+                    meet = partial(dissemination.barrier, meeting)
+                return await on_device.run(OneGpuBackend(link, blocks, place, meet), link.call_of)
+            self._warn(f"{self._sharers(found, ranks)} share one GPU, and {blocks}")
+        elif place is not None and on_device.by_nccl and self._possible(found, ranks):
+            return await self._run_by_nccl(on_device, place, found, link)
+        return await self._run_on_host(call, place, link)
+
     # -- NCCL ------------------------------------------------------------------------------------
 
-    async def _run(
+    async def _run_by_nccl(
         self, on_device: OnDevice[T], place: Moment, found: Sequence[bytes], operation: Operation[T]
     ) -> T:
         running = _Running(operation, time.monotonic() + operation.seconds_left)
@@ -319,6 +361,8 @@ class NcclSide:
         """Ends the kernels of all operations from number `since` on; never waits."""
         for each in self._of_messages():
             each.end(0)
+        if since == 0:  # else earlier operations may still need it
+            self._one_gpu.close()
         with self._lock:
             self._since = since
             idle = not (self._running or self._communicators)
@@ -330,6 +374,14 @@ class NcclSide:
         """Ends the kernels of all messages from and to a rank; never waits."""
         for each in self._of_messages(other):
             each.end(0)
+
+    def on_left(self, other: int) -> None:
+        """Lets go of memory that a rank which has left shares; never waits.
+
+        Operations that were not over there need none any more.
+        """
+        for each in (self, *self._of_messages(other)):
+            each._one_gpu.release()
 
     def _of_messages(self, other: int | None = None) -> list[NcclSide]:
         with self._lock:
@@ -343,6 +395,7 @@ class NcclSide:
             moments = [each.moment for each in self._running if each.moment is not None]
         for moment in moments:
             moment.wait()
+        self._one_gpu.close()
         with self._lock:
             self._over = True
             communicators = list(self._communicators.values())
@@ -415,6 +468,12 @@ def _place_of(arrays: Sequence[Array]) -> Moment | None:
     devices: list[Any] = [each.device for each in arrays]
     numbers = {int(each.id) for each in devices}
     return Moment(numbers.pop()) if len(numbers) == 1 else None
+
+
+def _on_one_gpu(found: Sequence[bytes]) -> bool:
+    """Returns True if several ranks have their arrays on one GPU, all of them on the same."""
+    gpus = {each[:-1] for each in found}
+    return len(found) > 1 and len(gpus) == 1 and ON_HOST not in found
 
 
 def _failed(what: str, error: Exception) -> InvalidUseError:

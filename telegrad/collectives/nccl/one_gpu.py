@@ -1,0 +1,445 @@
+"""Ranks that share one GPU, which NCCL refuses: each shows its array to the others by CUDA IPC.
+
+    rank 0  ─▶ block ─┐      ┌─▶ rank 0: 0 + 1 + 2
+    rank 1  ─▶ block ─┤ meet ├─▶ rank 1: 0 + 1 + 2        arrays and blocks all lie on the GPU
+    rank 2  ─▶ block ─┘      └─▶ rank 2: 0 + 1 + 2
+
+The bytes that a rank shows go through its block in pieces. Two blocks take turns, so that one
+meeting for each piece is enough: a rank that has come to the meeting of piece k + 1 has read piece
+k. A rank waits for its stream before a meeting, as nothing else orders the work of two processes on
+a GPU, and after it has read, as the memory is another rank's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from telegrad.arrays import DeviceMemory, Mappings, Moment, SharedPlace, to_device, to_host
+from telegrad.collectives.algorithms import direct
+from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.nccl.device import (
+    DeviceBackend,
+    cut_along,
+    flat_of,
+    is_contiguous,
+    items_of,
+    times,
+)
+from telegrad.collectives.operation import Group
+from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combine, finish
+from telegrad.types import Array, Shape
+
+__all__ = ["Meet", "OneGpu", "OneGpuBackend"]
+
+# A block is a multiple of all items that are reduced. Not measured: no GPU was available. Copies
+# and sums of 16 MiB take some 50 us on an H200, about as long as a meeting and two waits.
+BLOCK_BYTES = 16 * 2**20
+TOKEN_BYTES = 16
+# After a rank has left its group, its memory stays for so long: the others close it when they hear
+# that, and NVIDIA forbids to free what somebody has open.
+KEEP_SECONDS = 30.0
+
+Meet: TypeAlias = Callable[[], Steps[None]]
+
+
+# -- the memory of all ranks ---------------------------------------------------------------------
+
+
+@final
+class GpuBlocks:
+    """The blocks of some ranks, as one of them sees them; for one operation at a time.
+
+    Args:
+        rank: This rank.
+        gpu: The identity of the GPU.
+
+    Attributes:
+        rank: This rank.
+        trouble: The reason why this rank cannot share memory, or open that of others, in words.
+    """
+
+    def __init__(self, rank: int, gpu: str) -> None:
+        self.trouble = ""
+        self.rank = rank
+        self._gpu = gpu
+        self._own: DeviceMemory | None = None
+        self._mappings = Mappings(time.monotonic, 0.0)
+        self._places: dict[int, SharedPlace] = {}
+        self._half = 0
+
+    def make(self, called: Moment) -> bytes:
+        """Makes the blocks of this rank; returns their handle, and bytes that lie in them."""
+        token = os.urandom(TOKEN_BYTES)
+        try:
+            self._own = DeviceMemory(called.number, 2 * BLOCK_BYTES)
+            with called.current():
+                there = to_device(np.frombuffer(token, np.uint8), f"cuda:{called.number}")
+                self._own.fill(0, there)
+        except (MemoryError, RuntimeError) as error:
+            self.trouble = f"memory of the GPU cannot be shared ({error})"
+            return b""
+        return self._own.handle + token
+
+    def take(self, rank: int, said: bytes, called: Moment) -> None:
+        """Opens the blocks of another rank, which has said what `make` returned."""
+        handle, token = said[:-TOKEN_BYTES], said[-TOKEN_BYTES:]
+        place = SharedPlace(self._gpu, handle, 2 * BLOCK_BYTES, 0)
+        try:
+            with called.current(), self._open(place, TOKEN_BYTES) as there:
+                found = to_host(there).tobytes()
+        except (LookupError, RuntimeError, ValueError) as error:
+            self.trouble = (
+                f"memory of the GPU that another process shares cannot be opened ({error})"
+            )
+        else:
+            self._places[rank] = place
+            if found != token:
+                self.trouble = (
+                    "other bytes are found in memory of the GPU than another process wrote"
+                )
+
+    def turn(self) -> None:
+        """Goes to the other block; every rank must call it."""
+        self._half ^= 1
+
+    @contextmanager
+    def opened(self, ranks: Sequence[int]) -> Iterator[dict[int, Array]]:
+        """Yields the present blocks of some ranks, as bytes; not valid after that."""
+        start = self._half * BLOCK_BYTES
+        with ExitStack() as stack:
+            yield {
+                r: self._shown(start)
+                if r == self.rank
+                else stack.enter_context(
+                    self._open(replace(self._places[r], offset=start), BLOCK_BYTES)
+                )
+                for r in ranks
+            }
+
+    def close_others(self) -> None:
+        """Closes the blocks of other ranks, unless they are being read."""
+        self._mappings.close_idle(0.0)
+
+    def close(self, group: Group) -> None:
+        """Closes the blocks of other ranks, and frees those of this one after a while."""
+        self.close_others()
+        kept = [self._own]
+        group.after(KEEP_SECONDS, partial(group.submit, kept.clear))
+
+    def _shown(self, start: int) -> Array:
+        assert self._own is not None
+        return self._own.array(start, (BLOCK_BYTES,), np.uint8)
+
+    @contextmanager
+    def _open(self, place: SharedPlace, size: int) -> Iterator[Array]:
+        with self._mappings.array(place, (size,), np.uint8, size) as there:
+            yield there
+
+
+@final
+class OneGpu:
+    """The blocks of a group, or of the sender of messages, shared when an operation needs them.
+
+    There are others for each GPU that the arrays of an operation lie on.
+
+    Args:
+        group: The group, which lets memory go later.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._found: dict[str, GpuBlocks | str] = {}  # by GPU; a reason if there can be none
+
+    async def share(
+        self, link: Link, gpu: str, called: Moment, makers: Sequence[int]
+    ) -> GpuBlocks | str:
+        """Returns the blocks; or the reason why not all ranks can share memory, on all of them.
+
+        Steps: 2, the first time. Each maker sends a handle to the others, each rank then a word.
+
+        Args:
+            link: The ranks, all of which call it.
+            gpu: The identity of the GPU.
+            called: The moment of the call.
+            makers: The ranks that will show arrays.
+        """
+        found = self._found.get(gpu)
+        if found is not None:
+            return found
+        blocks = GpuBlocks(link.rank, gpu)
+        try:
+            why_not = await self._shared(blocks, link, called, makers)
+        except BaseException:
+            blocks.close(self._group)
+            raise
+        if why_not:
+            blocks.close(self._group)
+        self._found[gpu] = found = why_not or blocks
+        return found
+
+    async def _shared(
+        self, blocks: GpuBlocks, link: Link, called: Moment, makers: Sequence[int]
+    ) -> str:
+        """Lets all ranks open the blocks of makers; returns the first trouble of any rank."""
+        others = [r for r in range(link.size) if r != link.rank]
+        if link.rank in makers:
+            said = blocks.make(called)
+            for r in others:
+                link.send(r, said)
+        for r in makers:
+            if r != link.rank and (handle := bytes(await link.receive(r))):
+                blocks.take(r, handle, called)
+        words = {link.rank: blocks.trouble}
+        for r in others:
+            link.send(r, blocks.trouble.encode())
+        for r in others:
+            words[r] = bytes(await link.receive(r)).decode(errors="replace")
+        return next((words[r] for r in sorted(words) if words[r]), "")
+
+    def release(self) -> None:
+        """Closes the blocks of others, as one of them has left; never waits."""
+        for each in [*self._found.values()]:
+            if isinstance(each, GpuBlocks):
+                self._group.submit(each.close_others)
+
+    def close(self) -> None:
+        """Lets go of all blocks; never waits. An operation that uses them goes on."""
+        found, self._found = self._found, {}
+        for each in found.values():
+            if isinstance(each, GpuBlocks):
+                self._group.submit(each.close, self._group)
+
+
+# -- the backend ---------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """A part of the bytes that a rank shows, and the array that it is read into.
+
+    Attributes:
+        into: A contiguous array of one axis.
+        start: The bytes before the part.
+    """
+
+    into: Array
+    start: int = 0
+
+
+@final
+class OneGpuBackend(DeviceBackend):
+    """The backend of one operation; returns when the GPU has run it.
+
+    It combines in the order of the ranks, with the same bits on all of them.
+
+    Args:
+        link: The operation; all ranks have entered it.
+        blocks: The blocks of its ranks.
+        called: The moment of the call on the caller's stream, which runs all work.
+        meet: Returns once all ranks have called it.
+    """
+
+    def __init__(self, link: Link, blocks: GpuBlocks, called: Moment, meet: Meet) -> None:
+        super().__init__(link, called)
+        self._blocks = blocks
+        self._meet = meet
+
+    async def broadcast(self, flat: Array, root: int) -> None:
+        """Replaces `flat` by that of rank `root`."""
+        own = self._flat(flat)
+        if self._link.rank == root:
+            await self._exchange([own], own.nbytes, {})
+        else:
+            await self._exchange([], own.nbytes, {root: Shown(own)})
+            self._put_back(flat, own)
+
+    async def all_reduce(self, flat: Array, op: Reduction) -> None:
+        """Replaces `flat` by the reduction over all ranks."""
+        await self._reduce(flat, op, wanted=True)
+
+    async def reduce(self, flat: Array, op: Reduction, root: int) -> None:
+        """Replaces `flat` at rank `root` by the reduction over all ranks."""
+        await self._reduce(flat, op, wanted=self._link.rank == root)
+
+    async def all_gather(
+        self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
+    ) -> list[Array]:
+        """Returns a copy of each rank's array; needs the calls of all ranks."""
+        found = [self._new((shape_of or self._shape_of)(r), array.dtype) for r in self._ranks]
+        await self._gather(array, found)
+        return found
+
+    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
+        """Returns a new array: those of all ranks, joined along the first axis."""
+        shapes = [shape_of(r) or (1,) for r in self._ranks]
+        joined = self._rows(shapes, array)
+        await self._gather(array, cut_along(joined, shapes))
+        return joined
+
+    async def gather(self, array: Array, root: int) -> list[Array] | None:
+        """Returns a copy of each rank's array at rank `root`, None elsewhere."""
+        if self._link.rank == root:
+            return await self.all_gather(array)
+        longest = max(items_of([self._shape_of(r)]) for r in self._ranks)
+        await self._exchange([self._flat(array)], longest * array.itemsize, {})
+        return None
+
+    async def scatter(self, flat: Array, parts: Sequence[Array], root: int) -> None:
+        """Replaces `flat` by the part that rank `root` has for this one; compares all shapes."""
+        shapes = self._parts_to_scatter(root)
+        own = self._flat(flat)
+        start = items_of(shapes[: self._link.rank]) * own.itemsize
+        total = items_of(shapes) * own.itemsize
+        await self._exchange([self._flat(part) for part in parts], total, {root: Shown(own, start)})
+        self._put_back(flat, own)
+
+    async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
+        """Returns the parts that all ranks have for this one."""
+        direct.check_wanted(self._link)
+        found = [self._new(shape, parts[0].dtype) for shape in self._own_parts()]
+        await self._exchange_parts(parts, found)
+        return found
+
+    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
+        """Returns the same parts, joined along their first axis as one new array."""
+        direct.check_wanted(self._link)
+        shapes = self._own_parts()
+        joined = self._rows(shapes, parts[0])
+        await self._exchange_parts(parts, cut_along(joined, shapes))
+        return joined
+
+    async def reduce_scatter(
+        self, parts: Sequence[Array], op: Reduction, whole: Array | None = None
+    ) -> Array:
+        """Returns the reduction of the parts that all ranks have for this one."""
+        rank = self._link.rank
+        with self._called.current():
+            parts, _ = self._multiplied(parts, op, whole)
+        out = self._new(parts[rank].shape, parts[rank].dtype)
+        into = Shown(out.reshape(-1), sum(part.nbytes for part in parts[:rank]))
+        total = sum(part.nbytes for part in parts)
+        shown = [self._flat(part) for part in parts]
+        await self._exchange(shown, total, dict.fromkeys(self._ranks, into), _plain(op))
+        return out
+
+    async def send(self, array: Array) -> None:
+        """Sends an array to the receiver, the second of two ranks."""
+        await self._exchange([self._flat(array)], array.nbytes, {})
+
+    async def receive(self, array: Array) -> int:
+        """Replaces an array by that of the sender, the first of two ranks; returns its rank."""
+        own = self._flat(array)
+        await self._exchange([], own.nbytes, {0: Shown(own)})
+        self._put_back(array, own)
+        return await self._link.sender()
+
+    async def _reduce(self, array: Array, op: Reduction, *, wanted: bool) -> None:
+        own = self._flat(array, op)
+        read = dict.fromkeys(self._ranks if wanted else (), Shown(own))
+        await self._exchange([own], own.nbytes, read, _plain(op))
+        if wanted:
+            self._put_back(array, own, multiplied=isinstance(op, PremulSum))
+
+    async def _gather(self, array: Array, found: Sequence[Array]) -> None:
+        read = {r: Shown(each.reshape(-1)) for r, each in enumerate(found)}
+        await self._exchange([self._flat(array)], max(each.nbytes for each in found), read)
+
+    async def _exchange_parts(self, parts: Sequence[Array], found: Sequence[Array]) -> None:
+        rank, size = self._link.rank, parts[0].itemsize
+        shapes = [self._link.call_of(r).parts for r in self._ranks]
+        read = {
+            r: Shown(found[r].reshape(-1), items_of(shapes[r][:rank]) * size) for r in self._ranks
+        }
+        longest = max(items_of(each) for each in shapes) * size
+        await self._exchange([self._flat(part) for part in parts], longest, read)
+
+    async def _exchange(
+        self,
+        shown: Sequence[Array],
+        longest: int,
+        read: Mapping[int, Shown],
+        op: ReduceOp | None = None,
+    ) -> None:
+        """Shows arrays of this rank, one after the other, and reads parts of what others show.
+
+        Meetings: 1 for each block of the longest.
+
+        Args:
+            shown: The arrays, each with one axis.
+            longest: The most bytes that any rank shows.
+            read: The parts that this rank wants, by rank.
+            op: The operation that combines the parts, into one array; None to copy each.
+        """
+        parts = [each.view(np.uint8) for each in shown]
+        for start in range(0, longest, BLOCK_BYTES):
+            self._blocks.turn()
+            if parts:
+                self._show(parts, start)
+            await self._meet()
+            if read:
+                self._read(read, start, op)
+        if op is not None and read:
+            total = next(iter(read.values())).into
+            with self._working():
+                finish(op, total, len(read))
+
+    def _show(self, parts: Sequence[Array], start: int) -> None:
+        with self._blocks.opened([self._place]) as blocks, self._working():
+            block, before = blocks[self._place], -start
+            for part in parts:
+                first, end = max(before, 0), min(before + part.size, BLOCK_BYTES)
+                if first < end:
+                    block[first:end] = part[first - before : end - before]
+                before += part.size
+
+    def _read(self, read: Mapping[int, Shown], start: int, op: ReduceOp | None) -> None:
+        with self._blocks.opened([*read]) as blocks, self._working():
+            for i, r in enumerate(sorted(read)):
+                octets, before = read[r].into.view(np.uint8), read[r].start - start
+                first, end = max(before, 0), min(before + octets.size, BLOCK_BYTES)
+                if first >= end:
+                    continue
+                target, piece = octets[first - before : end - before], blocks[r][first:end]
+                if op is None or i == 0:
+                    target[...] = piece
+                else:
+                    dtype = read[r].into.dtype
+                    combine(op, target.view(dtype), piece.view(dtype))
+
+    @property
+    def _place(self) -> int:
+        return self._blocks.rank
+
+    def _flat(self, array: Array, op: Reduction = ReduceOp.SUM) -> Array:
+        with self._called.current():
+            return flat_of(times(array, op))
+
+    def _put_back(self, array: Array, own: Array, *, multiplied: bool = False) -> None:
+        """Writes what `_flat` returned to the array, unless that is its own memory."""
+        if multiplied or not is_contiguous(array):
+            with self._working():
+                array[...] = own.reshape(array.shape)
+
+    def _rows(self, shapes: Sequence[Shape], like: Array) -> Array:
+        return self._new((sum(shape[0] for shape in shapes), *shapes[0][1:]), like.dtype)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Runs a block on the caller's stream, and waits for what it enqueues."""
+        with self._called.current():
+            try:
+                yield
+            finally:  # after an error, too: no work may outlive the memory that it reads
+                self._called.stream.synchronize()
+
+
+def _plain(op: Reduction) -> ReduceOp:
+    """Returns the operation that combines the arrays, which are multiplied already."""
+    return op if isinstance(op, ReduceOp) else ReduceOp.SUM
