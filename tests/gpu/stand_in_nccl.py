@@ -1,4 +1,4 @@
-"""The stand-in for `cupy.cuda.nccl`, between the threads of one process: as strict as NCCL, or stricter.
+"""The stand-in for `cupy.cuda.nccl`, between threads: as strict as NCCL, or stricter.
 
 all ranks have enqueued their call, and come to it on their streams  ─▶  the data moves
 a rank never does                                                    ─▶  the kernel never ends
@@ -7,6 +7,8 @@ memory of the host, or of another device             AssertionError
 memory that another stream may still write           a race (stand_in_streams.py)
 two ranks on one device                              NcclError at all ranks, as NCCL's
 abort                                                ends this rank's kernels; garbage is left
+
+`stand_in_nccl_far` lets ranks be in several processes.
 """
 
 from __future__ import annotations
@@ -30,7 +32,20 @@ from tests.gpu.stand_in_devices import current_device
 from tests.gpu.stand_in_memory import memory_at
 from tests.gpu.stand_in_streams import Kernel, Memory, current_stream, stream_at
 
-__all__ = ["NcclError", "break_connections", "connected", "nccl", "release"]
+__all__ = [
+    "GARBAGE",
+    "LOCK",
+    "PARTS",
+    "WORLDS",
+    "NcclError",
+    "Part",
+    "World",
+    "advance",
+    "break_connections",
+    "connected",
+    "nccl",
+    "release",
+]
 
 UNIQUE_ID_BYTES = 128
 GARBAGE = 0xDD
@@ -62,7 +77,7 @@ class NcclError(RuntimeError):
 
 
 @dataclass(eq=False, slots=True)
-class _Part:
+class Part:
     """One call at one rank: it reads and writes memory, which it keeps.
 
     Attributes:
@@ -80,57 +95,113 @@ class _Part:
 
 
 @dataclass(eq=False)
-class _World:
+class World:
     """The ranks of one communicator."""
 
     size: int = 0
     devices: dict[int, int] = field(default_factory=dict)
     failure: str = ""
-    rounds: defaultdict[int, dict[int, _Part]] = field(default_factory=lambda: defaultdict(dict))
+    rounds: defaultdict[int, dict[int, Part]] = field(default_factory=lambda: defaultdict(dict))
     counts: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
-    sent: defaultdict[tuple[int, int], deque[_Part]] = field(
+    sent: defaultdict[tuple[int, int], deque[Part]] = field(
         default_factory=lambda: defaultdict(deque)
     )
-    received: defaultdict[tuple[int, int], deque[_Part]] = field(
+    received: defaultdict[tuple[int, int], deque[Part]] = field(
         default_factory=lambda: defaultdict(deque)
     )
 
+    def join(self, size: int, rank: int, device: int) -> None:
+        """Waits for all ranks."""
+        with LOCK:
+            if rank in self.devices or not 0 <= rank < size:
+                raise AssertionError(f"rank {rank} joins twice, or is none of {size}")
+            self.size = size
+            self.devices[rank] = device
+            LOCK.notify_all()
+            complete = LOCK.wait_for(
+                lambda: len(self.devices) == size or self.failure, MOST_SECONDS
+            )
+            if not complete or self.failure:
+                raise NcclError(f"NCCL_ERROR_SYSTEM_ERROR: {self.failure or 'a rank is missing'}")
+            if len(set(self.devices.values())) < size:
+                raise NcclError("NCCL_ERROR_INVALID_USAGE: Duplicate GPU detected")
 
-_LOCK = threading.Condition()  # guards all below
-_WORLDS: dict[bytes, _World] = {}
-_PARTS: dict[Kernel, list[_Part]] = {}
+    # The lock is held in these.
+
+    def put(self, rank: int, pair: tuple[int, int] | None, part: Part) -> None:
+        """Adds a call of a rank: of all ranks, or the sending or receiving end of a message."""
+        if pair is not None:
+            queues = self.sent if part.target is None else self.received
+            queues[pair].append(part)
+            return
+        i = self.counts[rank]
+        self.counts[rank] += 1
+        others = [each.said for each in self.rounds[i].values()]
+        if any(each != part.said for each in others):
+            raise AssertionError(f"NCCL would hang: {part.said} beside {others}")
+        self.rounds[i][rank] = part
+
+    def drop(self, rank: int) -> None:
+        """Ends all calls of a rank, which aborts."""
+        for parts in self.rounds.values():
+            _drop(parts.pop(rank, None))
+        for queues in (self.sent, self.received):
+            for (source, to), queue in queues.items():
+                if rank == (source if queues is self.sent else to):
+                    for part in queue:
+                        _drop(part)
+                    queue.clear()
+        self.size = -1  # no further round is complete
+        self.devices.pop(rank, None)
+        advance()
+
+    def leave(self, rank: int) -> None:
+        """Takes a rank out, whose calls must be done."""
+        self.devices.pop(rank, None)
+        if any(rank in parts for parts in self.rounds.values()):
+            raise AssertionError("a communicator is destroyed while its kernels run")
+
+
+LOCK = threading.Condition()  # guards all below
+WORLDS: dict[bytes, World] = {}
+PARTS: dict[Kernel, list[Part]] = {}
 _COLLECTED = threading.local()  # the calls between groupStart and groupEnd
+
+
+def find(unique_id: bytes) -> Any:
+    """Returns the world of an id of another process; `stand_in_nccl_far` replaces this."""
+    return World(failure="no such id here")
 
 
 def connected() -> int:
     """How many ranks of communicators there are."""
-    with _LOCK:
-        return sum(len(world.devices) for world in _WORLDS.values())
+    with LOCK:
+        return sum(len(world.devices) for world in WORLDS.values())
 
 
 def break_connections(words: str) -> None:
     """Lets all communicators find an error when they are asked for it."""
-    with _LOCK:
-        for world in _WORLDS.values():
+    with LOCK:
+        for world in WORLDS.values():
             world.failure = words
 
 
 def release() -> None:
     """Ends all waits and kernels, and forgets all communicators."""
-    with _LOCK:
-        for world in _WORLDS.values():
+    with LOCK:
+        for world in WORLDS.values():
             world.failure = "released"
-        _WORLDS.clear()
-        for kernel in _PARTS:
+        WORLDS.clear()
+        for kernel in PARTS:
             kernel.finish()
-        _PARTS.clear()
-        _LOCK.notify_all()
+        PARTS.clear()
+        LOCK.notify_all()
 
 
 def get_unique_id() -> bytes:
     made = os.urandom(UNIQUE_ID_BYTES)
-    with _LOCK:
-        _WORLDS[made] = _World()
+    with LOCK:
+        WORLDS[made] = World()
     return made
 
 
@@ -149,29 +220,29 @@ def group_end() -> None:
 
 
 # What a call does with the queues of its world, when its kernel is known.
-_Call = tuple[int, Callable[[Kernel], _Part]]
+_Call = tuple[int, Callable[[Kernel], Part]]
 
 
 def _enqueue(calls: list[_Call]) -> None:
     """Makes one kernel of all calls of a group that are on one stream."""
-    by_stream: dict[int, list[Callable[[Kernel], _Part]]] = {}
+    by_stream: dict[int, list[Callable[[Kernel], Part]]] = {}
     for pointer, call in calls:
         by_stream.setdefault(pointer, []).append(call)
-    with _LOCK:
+    with LOCK:
         for pointer, made in by_stream.items():
             kernel = Kernel(stream_at(pointer))
-            _PARTS[kernel] = []
+            PARTS[kernel] = []
             for each in made:
-                _PARTS[kernel].append(each(kernel))
-        _advance()
+                PARTS[kernel].append(each(kernel))
+        advance()
 
 
-def _advance() -> None:
+def advance() -> None:
     """Runs all that can run; the lock is held."""
     moved = True
     while moved:
         moved = False
-        for world in _WORLDS.values():
+        for world in WORLDS.values():
             for i, parts in list(world.rounds.items()):
                 if len(parts) == world.size and all(p.kernel.ready for p in parts.values()):
                     del world.rounds[i]
@@ -182,22 +253,29 @@ def _advance() -> None:
                 while sent and received and sent[0].kernel.ready and received[0].kernel.ready:
                     _hand_over(sent.popleft(), received.popleft())
                     moved = True
-        for kernel, made in list(_PARTS.items()):
+        for kernel, made in list(PARTS.items()):
             if all(each.done for each in made):
-                del _PARTS[kernel]
+                del PARTS[kernel]
                 kernel.finish()
                 moved = True
-    _LOCK.notify_all()
+    LOCK.notify_all()
 
 
-def _hand_over(sent: _Part, received: _Part) -> None:
+def _drop(part: Part | None) -> None:
+    if part is not None:
+        part.done = True
+        if part.target is not None:
+            part.target[...] = GARBAGE
+
+
+def _hand_over(sent: Part, received: Part) -> None:
     if sent.said != received.said:
         raise AssertionError(f"a rank sends {sent.said} to one that receives {received.said}")
     received.target[...] = sent.source
     sent.done = received.done = True
 
 
-def _run_round(parts: list[_Part]) -> None:
+def _run_round(parts: list[Part]) -> None:
     verb, kind, operation, root = parts[0].said[:4]
     sources = [part.source.view(TYPES[kind]) for part in parts]
     if verb == "broadcast":
@@ -224,20 +302,11 @@ class NcclCommunicator:
         self._rank = rank
         self._device = current_device()
         self._over = False
-        with _LOCK:
-            world = self._world = _WORLDS.get(commId, _World(failure="no such id here"))
-            if rank in world.devices or not 0 <= rank < ndev:
-                raise AssertionError(f"rank {rank} joins twice, or is none of {ndev}")
-            world.size = ndev
-            world.devices[rank] = self._device
-            _LOCK.notify_all()
-            complete = _LOCK.wait_for(
-                lambda: len(world.devices) == ndev or world.failure, MOST_SECONDS
-            )
-            if not complete or world.failure:
-                raise NcclError(f"NCCL_ERROR_SYSTEM_ERROR: {world.failure or 'a rank is missing'}")
-            if len(set(world.devices.values())) < ndev:
-                raise NcclError("NCCL_ERROR_INVALID_USAGE: Duplicate GPU detected")
+        with LOCK:
+            known = WORLDS.get(commId)
+        self._world = find(commId) if known is None else known
+        self._size = ndev
+        self._world.join(ndev, rank, self._device)
 
     # The names and the order of arguments are CuPy's.
 
@@ -257,54 +326,36 @@ class NcclCommunicator:
         self._collective("broadcast", sendbuff, recvbuff, count, count, datatype, stream, root=root)
 
     def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
-        whole = count * self._world.size
+        whole = count * self._size
         self._collective("allGather", sendbuf, recvbuf, count, whole, datatype, stream)
 
     def reduceScatter(
         self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int
     ) -> None:
-        whole = recvcount * self._world.size
+        whole = recvcount * self._size
         self._collective("reduceScatter", sendbuf, recvbuf, whole, recvcount, datatype, stream, op)
 
     def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
-        self._message(self._world.sent, (self._rank, peer), sendbuf, count, datatype, stream)
+        self._message((self._rank, peer), sendbuf, count, datatype, stream)
 
     def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
-        self._message(self._world.received, (peer, self._rank), recvbuf, count, datatype, stream)
+        self._message((peer, self._rank), recvbuf, count, datatype, stream)
 
     def check_async_error(self) -> None:
         self._check_open()
-        with _LOCK:
+        with LOCK:
             if self._world.failure:
                 raise NcclError(f"NCCL_ERROR_REMOTE_ERROR: {self._world.failure}")
 
     def abort(self) -> None:
-        with _LOCK:
+        with LOCK:
             self._over = True
-            for parts in self._world.rounds.values():
-                self._drop(parts.pop(self._rank, None))
-            for queues in (self._world.sent, self._world.received):
-                for (source, to), queue in queues.items():
-                    if self._rank == (source if queues is self._world.sent else to):
-                        for part in queue:
-                            self._drop(part)
-                        queue.clear()
-            self._world.size = -1  # no further round is complete
-            self._world.devices.pop(self._rank, None)
-            _advance()
+            self._world.drop(self._rank)
 
     def destroy(self) -> None:
-        with _LOCK:
+        with LOCK:
             self._over = True
-            self._world.devices.pop(self._rank, None)
-            if any(self._rank in parts for parts in self._world.rounds.values()):
-                raise AssertionError("a communicator is destroyed while its kernels run")
-
-    def _drop(self, part: _Part | None) -> None:
-        if part is not None:
-            part.done = True
-            if part.target is not None:
-                part.target[...] = GARBAGE
+            self._world.leave(self._rank)
 
     def _check_open(self) -> None:
         if self._over:
@@ -345,21 +396,10 @@ class NcclCommunicator:
             written = self._memory(target, target_count * size, stream=stream, written=True)
         said = (verb, datatype, op, root, count)
 
-        def join(kernel: Kernel) -> _Part:
-            world, part = self._world, _Part(kernel, said, read, written)
-            i = world.counts[self._rank]
-            world.counts[self._rank] += 1
-            others = [each.said for each in world.rounds[i].values()]
-            if any(each != said for each in others):
-                raise AssertionError(f"NCCL would hang: {said} beside {others}")
-            world.rounds[i][self._rank] = part
-            return part
-
-        self._call(stream, join)
+        self._call(stream, None, (said, read, written))
 
     def _message(
         self,
-        queues: defaultdict[tuple[int, int], deque[_Part]],
         pair: tuple[int, int],
         pointer: int,
         count: int,
@@ -367,23 +407,21 @@ class NcclCommunicator:
         stream: int,
     ) -> None:
         self._check_open()
-        receives = queues is self._world.received
+        receives = pair[1] == self._rank
         nbytes = count * np.dtype(TYPES[datatype]).itemsize
         memory = self._memory(pointer, nbytes, stream=stream, written=receives)
-        received = memory if receives else None
+        self._call(stream, pair, ((count, datatype), memory, memory if receives else None))
 
-        def join(kernel: Kernel) -> _Part:
-            part = _Part(kernel, (count, datatype), memory, received)
-            queues[pair].append(part)
+    def _call(self, stream: int, pair: tuple[int, int] | None, made: tuple[Any, ...]) -> None:
+        def put(kernel: Kernel) -> Part:
+            part = Part(kernel, *made)
+            self._world.put(self._rank, pair, part)
             return part
 
-        self._call(stream, join)
-
-    def _call(self, stream: int, join: Callable[[Kernel], _Part]) -> None:
         if getattr(_COLLECTED, "depth", 0):
-            _COLLECTED.calls.append((stream, join))
+            _COLLECTED.calls.append((stream, put))
         else:
-            _enqueue([(stream, join)])
+            _enqueue([(stream, put)])
 
 
 nccl: Any = types.SimpleNamespace(
