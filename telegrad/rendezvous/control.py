@@ -238,9 +238,8 @@ def _ignore_loss(error: WorkerLostError) -> None:
 class Pending:
     """A request whose reply has not come; made by `ControlLine.request`."""
 
-    def __init__(self, call: int, kind: str) -> None:
+    def __init__(self, call: int) -> None:
         self.call = call
-        self._kind = kind
         self._reply: concurrent.futures.Future[object] = concurrent.futures.Future()
 
     def done(self) -> bool:
@@ -433,7 +432,7 @@ class ControlLine(Receiver):
             RendezvousError: The line is closed, not connected, or the coordinator is lost.
             EvictedError: The coordinator has given up this worker.
         """
-        pending = Pending(next(self._calls), kind)
+        pending = Pending(next(self._calls))
         with self._lock:
             coordinator = self._usable()
             self._pending[pending.call] = pending

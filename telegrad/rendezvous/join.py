@@ -148,7 +148,6 @@ def join_job(
     transports: Sequence[Transport],
     publish: Publish,
     listener: JobListener,
-    host_transports: Sequence[Transport] | None = None,
     guests: GuestList | None = None,
     on_found: Found | None = None,
     listens: bool = True,
@@ -174,8 +173,6 @@ def join_job(
             workers, and returns their endpoints in order of preference. Called once, by this
             thread.
         listener: Gets arrivals and losses after this worker was welcomed; called on the loop.
-        host_transports: The transports on which the coordinator listens if `address.hosts_store`;
-            `transports` by default.
         guests: The allowlist for the listeners that `publish` opens; kept in step with the members.
         on_found: Gets the coordinator's endpoint before anything listens here, unless the
             coordinator runs here; called by this thread.
@@ -226,7 +223,7 @@ def join_job(
         endpoint = address.coordinator_endpoint
         if address.hosts_store:
             coordinator = Coordinator(
-                transports if host_transports is None else host_transports,
+                transports,
                 job=address.job,
                 token=token,
                 world_size=address.world_size,

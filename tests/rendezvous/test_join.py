@@ -33,7 +33,7 @@ from telegrad.rendezvous import (
 )
 from telegrad.rendezvous.control import ControlLine
 from telegrad.testing.leaks import wait_until_gone
-from telegrad.transport import GrpcTransport, InprocNetwork, InprocTransport, Transport
+from telegrad.transport import GrpcTransport, InprocNetwork, InprocTransport, SharedPort, Transport
 from telegrad.types import WorkerInfo
 from tests.patience import with_more_time
 
@@ -453,8 +453,7 @@ def test_a_coordinator_that_comes_late_is_found(port: int) -> None:
             JobAddress(**address, rank=rank, hosts_store=rank == 0),  # type: ignore[arg-type]
             name=f"w{rank}",
             token=TOKEN,
-            transports=[GrpcTransport()],
-            host_transports=[GrpcTransport(port=port)],
+            transports=[SharedPort(GrpcTransport(port=port)) if rank == 0 else GrpcTransport()],
             publish=lambda *_: [],
             listener=Listener(),
             timeout=20.0,

@@ -10,12 +10,26 @@ import ssl
 
 from telegrad.transport import Tls, self_signed_tls
 from telegrad.transport.security.tls import trusting_context
+from telegrad.transport.sockets.message_socket import HEADER_BYTES
 from telegrad.transport.sockets.tls_socket import TlsSocket
 from tests.transport.workers import SECONDS
 
-__all__ = ["MemoryTls", "certificate", "shake_hands", "tcp_pair", "tls_pair", "unix_pair"]
+__all__ = [
+    "MemoryTls",
+    "certificate",
+    "header_of",
+    "shake_hands",
+    "tcp_pair",
+    "tls_pair",
+    "unix_pair",
+]
 
 LOCALHOST = "127.0.0.1"
+
+
+def header_of(message: bytes) -> bytes:
+    """Returns the header of a message: its size in four bytes."""
+    return len(message).to_bytes(HEADER_BYTES, "big")
 
 
 @functools.cache

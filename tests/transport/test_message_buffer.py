@@ -6,8 +6,9 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.sockets.message_socket import LARGEST, ROOM, MessageBuffer, header_of
+from telegrad.transport.sockets.message_socket import LARGEST, ROOM, MessageBuffer
 from tests.repeated import on_examples
+from tests.transport.socket_pairs import header_of
 
 SIZES = st.one_of(
     st.integers(0, 40), st.integers(ROOM - 12, ROOM + 12), st.integers(2 * ROOM, 2 * ROOM + 9)

@@ -37,7 +37,7 @@ from telegrad.transport.security.handshake import (
     Underlay,
 )
 from telegrad.transport.security.tls import trusting_context
-from telegrad.transport.sockets.message_socket import ByteSocket, header_of
+from telegrad.transport.sockets.message_socket import ByteSocket
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.tcp import direct_endpoint
 from telegrad.transport.sockets.tls_socket import TlsSocket
@@ -45,7 +45,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, Piece, chunk_header, cut, pack_frame
 from tests.loops import on_loop
 from tests.repeated import on_examples
-from tests.transport.socket_pairs import MemoryTls, certificate, tcp_pair
+from tests.transport.socket_pairs import MemoryTls, certificate, header_of, tcp_pair
 from tests.transport.test_bulk_strangers import (
     BIG,
     DATA,

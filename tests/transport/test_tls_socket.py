@@ -21,12 +21,11 @@ from telegrad.transport.sockets.message_socket import (
     TOGETHER,
     ByteSocket,
     DirectSocket,
-    header_of,
 )
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.tls_socket import TlsSocket
 from tests.loops import on_loop
-from tests.transport.socket_pairs import MemoryTls, certificate, tcp_pair, tls_pair
+from tests.transport.socket_pairs import MemoryTls, certificate, header_of, tcp_pair, tls_pair
 from tests.transport.test_bulk_lanes import MIB, pattern
 from tests.transport.workers import SECONDS
 

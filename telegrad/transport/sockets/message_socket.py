@@ -36,7 +36,6 @@ __all__ = [
     "DirectSocket",
     "MessageBuffer",
     "can_read_directly",
-    "header_of",
 ]
 
 
@@ -54,15 +53,6 @@ LARGEST = MAX_MESSAGE_BYTES  # the same limit as gRPC's
 ROOM = 68 * 2**10
 
 
-def header_of(message: bytes) -> bytes:
-    """Returns the header of a message.
-
-    >>> list(header_of(b"abc"))
-    [0, 0, 0, 3]
-    """
-    return len(message).to_bytes(HEADER_BYTES, "big")
-
-
 @final
 class MessageBuffer:
     """The bytes of a stream that were read and not taken yet; one thread at a time.
@@ -77,7 +67,7 @@ class MessageBuffer:
 
     >>> buffer = MessageBuffer()
     >>> with buffer.space() as space:
-    ...     space[:8] = header_of(b"hi") + b"hi" + bytes(2)  # of the next message half a header
+    ...     space[:8] = bytes([0, 0, 0, 2]) + b"hi" + bytes(2)  # of the next message half a header
     >>> buffer.take(8), buffer.take()
     (b'hi', None)
     """
