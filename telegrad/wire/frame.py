@@ -38,9 +38,10 @@ MAX_KIND_LENGTH = 100  # characters; kinds are `package.verb`
 ENVELOPE_BYTES = 64  # bytes of an envelope's own fields, about; only for filling writes
 _PART_OVERHEAD = 16  # bytes that announcing a part takes at most
 # Of one write. At 64 bytes each, not even the smallest envelopes fill a write with more. Protobuf
-# turns an empty envelope of two bytes into 150: so big writes are counted before they are read.
-MAX_ENVELOPES = 2**15
-_COUNTED_SIZE = 2**16
+# turns an empty envelope of two bytes into 150: so writes are counted before they are read if they
+# are bigger than those of one envelope whose parts all travel in-line.
+MAX_ENVELOPES = 34 * 2**10
+_COUNTED_SIZE = 2 * MAX_ENVELOPES
 _LENGTH_DELIMITED = 2  # a protobuf wire type
 _FIXED_SIZES = {1: 8, 5: 4}  # the sizes of two other wire types
 
@@ -336,8 +337,8 @@ def _unpack_envelope(
     if packed.buffer_sizes or packed.document_size or packed.externals_size:
         sizes, octets = packed.buffer_sizes[:], packed.buffers[:]
         texts = (document, packed.document_size), (externals, packed.externals_size)
-        if parts := _announced(kind, texts, sizes, octets, limits):
-            awaited[number] = parts
+        if texts[0][1] or texts[1][1] or list(map(len, octets)) != sizes:  # not all is here
+            awaited[number] = _announced(kind, texts, sizes, octets, limits)
         buffers.extend(map(bytearray, octets))
     elif packed.buffers:
         raise DecodeError(f"an envelope of kind {kind!r} with buffers that it does not announce")
@@ -364,8 +365,6 @@ def _announced(
 ) -> dict[int, int]:
     """Checks the parts that are here; returns those still to come, with their sizes."""
     awaited: dict[int, int] = {}
-    if list(map(len, buffers)) == sizes and not (texts[0][1] or texts[1][1]):
-        return awaited  # all is here
     for part, (text, size) in enumerate(texts):
         if size and text:
             raise DecodeError(f"an envelope of kind {kind!r} has part {part} and announces it too")
