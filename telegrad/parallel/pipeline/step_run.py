@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias, final
@@ -79,48 +79,11 @@ class _Kept:
     halved: HalvedBackward | None = None
     stashed: dict[str, Tensor] = field(default_factory=dict)
     popped: dict[str, Tensor] = field(default_factory=dict)
+    here: dict[str, Tensor] = field(default_factory=dict)  # of connections inside the stage
 
     def leaves(self) -> list[Tensor]:
         """Returns all that came from other stages."""
         return [*self.inputs, *self.popped.values()] if self.popped else self.inputs
-
-
-@final
-class _StageSkips(Skips):
-    """What one stage puts aside for one micro-batch.
-
-    Args:
-        run: The step.
-        stage: The stage.
-        i: The micro-batch.
-        kept: Keeps the values.
-        again: True if the forward only computes its values again.
-    """
-
-    def __init__(self, run: StepRun, stage: int, i: int, kept: _Kept, *, again: bool) -> None:
-        self._run, self._stage, self._i = run, stage, i
-        self._kept = kept
-        self._again = again
-        self._here: dict[str, Tensor] = {}
-
-    def stash(self, name: str, value: Tensor) -> None:
-        """Hands a value to the stage that takes it."""
-        source, target = self._run.skip(name)
-        if target == source:
-            self._here[name] = value
-        elif not self._again:
-            self._kept.stashed[name] = value
-            self._run.hand(Key(FORWARD, target, self._i, name), [value.data])
-
-    def pop(self, name: str) -> Tensor:
-        """Takes a value, once for each micro-batch."""
-        source, target = self._run.skip(name)
-        if target == source:
-            return self._here.pop(name)
-        if name not in self._kept.popped:
-            (array,) = self._run.take(Key(FORWARD, self._stage, self._i, name), source)
-            self._kept.popped[name] = self._run.leaf(array)
-        return self._kept.popped[name]
 
 
 @final
@@ -256,8 +219,10 @@ class _Sharing:
 
 
 @final
-class StepRun:
+class StepRun(Skips):
     """Runs one step at one place; used once, by one thread.
+
+    The layers of skip connections find it where they run, and put their values aside here.
 
     Args:
         place: The place.
@@ -277,7 +242,7 @@ class StepRun:
         self._now = (TIES, min(place.stages), -1)
         self._source = -1  # the stage whose values are awaited, or that values are handed to
         self._doing = ""  # that in words; empty while the stage itself is at work
-        self._inputs: list[Tensor] = []  # of the forward that runs
+        self._present: _Kept | None = None  # of the stage that is at work
         self._results: list[tuple[Key, list[Any]]] = []  # gradients of skip connections
         self._began = 0.0
         self._times: list[tuple[float, float]] = []
@@ -295,7 +260,10 @@ class StepRun:
         """
         train, count = self._order.train, len(self._order.shares)
         try:
-            with enable_grad() if train else no_grad():
+            with (
+                enable_grad() if train else no_grad(),
+                through(self) if self.place.plan.skips else nullcontext(),
+            ):
                 self._exchange_values()
                 for action in self.place.row:
                     if train or (action.kind == FORWARD and action.micro_batch < count):
@@ -323,6 +291,7 @@ class StepRun:
             self._sharing.begin(kind, stage, i)
         self._began = time.monotonic()
         values = _ACTIONS[kind](self, action)
+        self._present = None
         self._times.append((self._began, time.monotonic()))
         if gives is not None:
             assert to is not None
@@ -336,17 +305,12 @@ class StepRun:
         if takes is None:
             inputs = [Tensor(each.part(i)) for each in order.inputs]
         else:
-            inputs = [self.leaf(x) for x in self.take(takes, stage - 1)]
+            inputs = [self._leaf(x) for x in self.take(takes, stage - 1)]
         if stage not in place.checked:
             self._check_inputs(stage, i, inputs)
-        kept = _Kept(inputs, [])
-        self._inputs = inputs
-        if place.plan.skips:
-            with self._skips(stage, i, kept, again=False):
-                outputs = self._call(stage, i, inputs)
-        else:
-            outputs = self._call(stage, i, inputs)
-        self._inputs = []
+        kept = self._present = _Kept(inputs, [])
+        outputs = self._call(stage, i, inputs)
+        self._present = None
         kept.outputs = [outputs] if type(outputs) is Tensor else _tensors(outputs, place, stage, i)
         values = [] if gives is None else [x.data for x in kept.outputs]
         if stage == self._last:
@@ -392,11 +356,8 @@ class StepRun:
         target = _Target(self.gradients, kept.leaves(), self._sharing.awaited)
         if roots:
             task = GraphTask(roots, accumulate=target)
-            if self.place.plan.skips:
-                with self._skips(stage, i, kept, again=True):
-                    task.run()
-            else:
-                task.run()
+            self._present = kept
+            task.run()
             for completion in target.finish():
                 completion.wait()
         return self._given(kept, target.inputs)
@@ -407,8 +368,8 @@ class StepRun:
         roots = self._roots(stage, i, takes, kept)
         edges = {x: edge for x in kept.leaves() if (edge := edge_of(x)) is not None}
         kept.halved = HalvedBackward(roots, list(edges.values()))
-        with self._skips(stage, i, kept, again=True):
-            found = kept.halved.run_inputs()
+        self._present = kept
+        found = kept.halved.run_inputs()
         return self._given(kept, {x: found.get(edge) for x, edge in edges.items()})
 
     def _backward_of_weights(self, action: PlannedAction) -> list[Any]:
@@ -417,8 +378,8 @@ class StepRun:
         kept = self._drop(stage, i)
         assert kept.halved is not None
         target = _Target(self.gradients, (), self._sharing.awaited)
-        with self._skips(stage, i, kept, again=True):
-            kept.halved.run_weights(target)
+        self._present = kept
+        kept.halved.run_weights(target)
         for completion in target.finish():
             completion.wait()
         return []
@@ -436,7 +397,7 @@ class StepRun:
             weight.fill(order.shares[i] * order.scale)
             pairs = [(loss, weight)]
         for name, value in kept.stashed.items():
-            _, target = self.skip(name)
+            _, target = self.place.plan.skips[name]
             pairs += [(value, self.take(Key(BACKWARD, stage, i, name), target)[0])]
         kept.outputs, kept.loss, kept.stashed = [], None, {}
         return [graph_root(x, g) for x, g in pairs if g is not None and x.requires_grad]
@@ -445,15 +406,36 @@ class StepRun:
         """Returns the gradients of the inputs; those of skip connections are handed over, too."""
         _, _, i = self._now
         for name, x in kept.popped.items():
-            source, _ = self.skip(name)
+            source, _ = self.place.plan.skips[name]
             self._results.append((Key(BACKWARD, source, i, name), [found.get(x)]))
         return [found.get(x) for x in kept.inputs]
 
-    def _skips(
-        self, stage: int, i: int, kept: _Kept, *, again: bool
-    ) -> AbstractContextManager[Any]:
-        """Returns a block in which the layers of skip connections find where these go."""
-        return through(_StageSkips(self, stage, i, kept, again=again))
+    # -- skip connections --------------------------------------------------------------------------
+
+    def stash(self, name: str, value: Tensor) -> None:
+        """Hands a value to the stage that takes it, unless it is only computed again."""
+        source, target = self.place.plan.skips[name]
+        kept = self._present
+        assert kept is not None
+        kind, _, i = self._now
+        if target == source:
+            kept.here[name] = value
+        elif kind == FORWARD:
+            kept.stashed[name] = value
+            self.hand(Key(FORWARD, target, i, name), [value.data])
+
+    def pop(self, name: str) -> Tensor:
+        """Takes a value, once for each micro-batch."""
+        source, target = self.place.plan.skips[name]
+        kept = self._present
+        assert kept is not None
+        if target == source:
+            return kept.here.pop(name)
+        if name not in kept.popped:
+            _, stage, i = self._now
+            (array,) = self.take(Key(FORWARD, stage, i, name), source)
+            kept.popped[name] = self._leaf(array)
+        return kept.popped[name]
 
     # -- tied parameters ---------------------------------------------------------------------------
 
@@ -492,11 +474,7 @@ class StepRun:
 
     # -- what surrounds them ---------------------------------------------------------------------
 
-    def skip(self, name: str) -> tuple[int, int]:
-        """Returns the stages between which a skip connection goes."""
-        return self.place.plan.skips[name]
-
-    def leaf(self, array: Any) -> Tensor:
+    def _leaf(self, array: Any) -> Tensor:
         """Returns an array that came from another stage as a leaf of this stage's graph."""
         return Tensor(array, requires_grad=self._order.train and array.dtype.kind in "fc")
 
@@ -556,8 +534,8 @@ class StepRun:
         work = phase if i < 0 else f"{phase} of micro-batch {i}"
         if not self._doing:
             words = f"{place.name(stage, i)} failed in the {work}: {_words(error)}"
-            if self._inputs:
-                given = described([x.data for x in self._inputs])
+            if kind == FORWARD and self._present is not None:
+                given = described([x.data for x in self._present.inputs])
                 giver = place.name(stage - 1, i) if stage else "the caller"
                 words += f"; {giver} gave it {given}"
             return self._error(words, stage, i, phase)
