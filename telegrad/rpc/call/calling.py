@@ -206,12 +206,13 @@ class Calling:
         sealed = self._codec.seal(to, kind, record, payload, reply=False)
         sealed.envelope.depth = depth
         future = new_future(self._submit, "the call of %s on %r", function, to.name)
-        root = depth == 0 and not at_once and to.name != self._life.name
+        here = to.name == self._life.name
+        root = depth == 0 and not at_once and not here
         call = PendingCall(
             to,
             record,
             future,
-            self._reads,
+            None if here else self._reads,  # the thread that serves it may want to read
             future._made,
             limit,
             values=True,

@@ -31,8 +31,8 @@ class PendingCall(Driven):
         peer: The callee.
         record: The state that interceptors keep between the request and its reply.
         future: The future that the verb returned.
-        reads: Lets a thread that waits for the reply read the messages from the peer; None where no
-            thread does.
+        reads: Lets a thread that waits for the reply read the messages from the peer; None if that
+            is this worker: no message brings the reply.
         started: The time of its start, on the clock of `time.monotonic`.
         limit: The seconds that it may take.
         values: True if the reply carries user values, through the interceptors.
