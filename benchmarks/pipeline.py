@@ -3,7 +3,7 @@
     python benchmarks/pipeline.py [--only step crossing ideal hosts] [--rounds 3] [--seconds 5]
 
     step       a mini-batch forward and backward: one process, one process by micro-batches, two stages
-    crossing   the processor time of one micro-batch over one boundary of 64 KiB, both ways
+    crossing   the processor time of one micro-batch over one boundary of 64 KiB, both ways; and of a step
     ideal      stages that sleep: the length of each schedule beside that of its table
     hosts      two stages that sleep, with a link of 1 Gbit/s between them: the length of each schedule beside
                that of its table with transfers, and that of a table in which stages wait for what they send

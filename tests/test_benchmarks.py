@@ -143,5 +143,8 @@ def test_pipelines_are_measured(programs: Programs) -> None:
     rows = [line.split("|")[1].strip() for line in output.splitlines() if line.startswith("| ")]
     assert rows == [
         *("step", "one process", "one process, micro-batches", "gpipe", "1f1b"),
-        *("crossing", "compute", "gpipe", "1f1b"),
+        *("crossing", "2 stages", "4 stages"),
+        *("2 stages, backward in halves", "4 stages, backward in halves"),
+        *("gpipe", "gpipe, a step", "1f1b", "1f1b, a step", "interleaved", "interleaved, a step"),
+        *("zb-h1", "zb-h1, a step", "zb-v", "zb-v, a step"),
     ]

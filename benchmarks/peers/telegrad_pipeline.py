@@ -3,9 +3,11 @@
     python telegrad_pipeline.py step | crossing | ideal | hosts [--seconds 5]
 
 `crossing` is the processor time of both processes for one micro-batch's forward and backward over one
-boundary of 64 KiB, less that of the two stages computed in one process. `ideal` runs stages that sleep:
-the length of each schedule as it ran, divided by that of its table. `hosts` does so for two stages on two
-hosts, one of which `--rank` starts, with micro-batches of 4 MB and with their transfers in the table.
+boundary of 64 KiB, less that of the stages computed in one process: the difference between steps of few
+and of many micro-batches. What is left of a step is that of a step without micro-batches. `ideal` runs
+stages that sleep: the length of each schedule as it ran, divided by that of its table. `hosts` does so for
+two stages on two hosts, one of which `--rank` starts, with micro-batches of 4 MB and with their transfers in
+the table.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ import pipeline_steps as steps
 import telegrad
 from telegrad import nn, rpc
 from telegrad.autograd import Function, Tensor
+from telegrad.autograd.seams import HalvedBackward, edge_of, graph_root
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import (
     Action,
@@ -38,7 +42,8 @@ from telegrad.testing import Cluster
 
 LOSS = nn.functional.cross_entropy
 CROSSING_ROWS, CROSSING_COLUMNS = 128, 128  # of float32: 64 KiB
-CROSSING_MICRO_BATCHES = 32
+FEW, MANY = 16, 64  # micro-batches of the steps whose difference is looked at
+CROSSING_TURNS = 4
 SLEEP = 0.05
 IDEAL_STEPS = 2  # the shorter one counts: other work of the machine only adds to a step
 PLACES, COUNTS = (2, 4, 8), (4, 8, 32)
@@ -133,38 +138,73 @@ def processor_time() -> float:
     return time.process_time()
 
 
+def order_of(name: str, workers: Sequence[str]) -> list[str]:
+    """Returns the workers of the stages of a schedule.
+
+    >>> order_of("zb-v", ["a", "b"])
+    ['a', 'b', 'b', 'a']
+    """
+    second = {"interleaved": workers, "zb-v": workers[::-1]}
+    return [*workers, *second.get(name, ())]
+
+
+def alone(stages: Sequence[nn.Module], *, halves: bool) -> None:
+    """Runs one micro-batch through stages of this process, forward and backward."""
+    x = Tensor(np.ones((CROSSING_ROWS, CROSSING_COLUMNS), np.float32))
+    passed = []
+    for stage in stages:
+        passed.append((x, stage(x)))
+        x = Tensor(passed[-1][1].data, requires_grad=True)
+    gradient = None
+    for x, y in reversed(passed):
+        if halves:
+            edge = edge_of(x)
+            halved = HalvedBackward([graph_root(y, gradient)], [] if edge is None else [edge])
+            found = halved.run_inputs()
+            halved.run_weights(lambda parameter, gradient: None)
+            gradient = None if edge is None else found[edge]
+        else:
+            y.backward(gradient)
+            gradient = x.grad
+
+
 def measure_crossing(seconds: float) -> dict[str, Any]:
     """Returns the processor time of a crossing, in microseconds; runs on worker0."""
-    count = CROSSING_MICRO_BATCHES
+    found, compute = {}, {}
+    for name in NAMES:
+        order = order_of(name, ["worker0", "worker1"])
+        halves = name.startswith("zb")
+        kind = f"{len(order)} stages{', backward in halves' * halves}"
+        if kind not in compute:
+            stages = [*(Scale() for _ in order[1:]), Last()]
+            began = time.process_time()
+            rounds = steps.timed(lambda x=stages, y=halves: alone(x, halves=y), seconds / 4)  # type: ignore[misc]
+            compute[kind] = (time.process_time() - began) / (rounds["steps"] + steps.WARM_UP)
+        made: list[Any] = [(worker, Scale) for worker in order[:-1]]
+        spent: dict[int, list[float]] = {FEW: [], MANY: []}
+        pipes = {
+            count: Pipeline([*made, (order[-1], Last)], schedule=name, num_microbatches=count)
+            for count in spent
+        }
+        for _, count in itertools.product(range(CROSSING_TURNS), spent):
+            spent[count].append(spent_on(pipes[count], count, seconds / CROSSING_TURNS / 2))
+        few, many = statistics.median(spent[FEW]), statistics.median(spent[MANY])
+        each = (many - few) / (MANY - FEW)
+        boundaries = sum(a != b for a, b in itertools.pairwise(order))
+        found[name] = {"p50": 1e6 * (each - compute[kind]) / boundaries}
+        found[f"{name}, a step"] = {"p50": 1e6 * (few - FEW * each)}
+    return {kind: {"p50": 1e6 * each} for kind, each in compute.items()} | found
+
+
+def spent_on(pipe: Pipeline, count: int, seconds: float) -> float:
+    """Returns the processor time of both processes for a step, in seconds."""
     inputs = np.ones((count * CROSSING_ROWS, CROSSING_COLUMNS), np.float32)
-    parts = np.array_split(inputs, count)
-    first, last = Scale(), Last()
-
-    def alone() -> None:
-        for part in parts:
-            y = first(Tensor(part))
-            x = Tensor(y.data, requires_grad=True)
-            last(x).backward()
-            assert x.grad is not None
-            y.backward(x.grad)
-
-    began = time.process_time()
-    rounds = steps.timed(alone, seconds)["steps"] + steps.WARM_UP
-    compute = (time.process_time() - began) / rounds / count
-    found = {"compute": {"p50": 1e6 * compute}}
-    for schedule in steps.SCHEDULES:
-        pipe = Pipeline(
-            [("worker0", Scale), ("worker1", Last)], schedule=schedule, num_microbatches=count
-        )
-        for _ in range(steps.WARM_UP):
-            pipe.step(inputs)
-        before = [rpc.rpc_sync(f"worker{k}", processor_time) for k in (0, 1)]
-        rounds = steps.timed(lambda pipe=pipe: pipe.step(inputs), seconds)["steps"]  # type: ignore[misc]
-        rounds += steps.WARM_UP
-        after = [rpc.rpc_sync(f"worker{k}", processor_time) for k in (0, 1)]
-        spent = sum(b - a for a, b in zip(before, after, strict=True)) / rounds / count
-        found[schedule] = {"p50": 1e6 * (spent - compute)}
-    return found
+    for _ in range(steps.WARM_UP):
+        pipe.step(inputs)
+    before = [rpc.rpc_sync(f"worker{k}", processor_time) for k in (0, 1)]
+    rounds = steps.timed(lambda: pipe.step(inputs), seconds)["steps"] + steps.WARM_UP
+    after = [rpc.rpc_sync(f"worker{k}", processor_time) for k in (0, 1)]
+    return sum(b - a for a, b in zip(before, after, strict=True)) / rounds
 
 
 # -- ideal times ---------------------------------------------------------------------------------
@@ -296,12 +336,7 @@ def measure_ideal(places: int) -> dict[str, Any]:
     """Returns lengths divided by those of the tables, at so many places; runs on worker0."""
     found = {}
     for name, count in itertools.product(NAMES, COUNTS):
-        workers = [f"worker{k}" for k in range(places)]
-        order = list(workers)
-        if name == "interleaved":
-            order = [*workers, *workers]
-        elif name == "zb-v":
-            order = [*workers, *reversed(workers)]
+        order = order_of(name, [f"worker{k}" for k in range(places)])
         stages: list[Any] = [(worker, Sleeper) for worker in order[:-1]]
         pipe = Pipeline([*stages, (order[-1], LastSleeper)], schedule=name, num_microbatches=count)
         inputs = np.ones((count, 1), np.float32)
