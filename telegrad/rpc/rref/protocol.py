@@ -479,6 +479,7 @@ class _Fork:
     handle: bool = True
     uses: int = 0
     counted: bool = True  # the owner may have counted it, and must hear of its end
+    made: bool = False  # the reply to its creation has said that the value is there
     children: dict[ForkId, WorkerInfo] = field(default_factory=dict)
 
 
@@ -511,6 +512,11 @@ class UserTable:
         entry = self._forks.get(fork)
         return None if entry is None else entry.state
 
+    def made(self, fork: ForkId) -> bool:
+        """Returns True if the creation of a fork's value, requested here, has succeeded."""
+        entry = self._forks.get(fork)
+        return entry is not None and entry.made
+
     def held(self) -> list[ForkId]:
         """Returns the forks that have a handle."""
         return [fork for fork, entry in self._forks.items() if entry.handle]
@@ -529,8 +535,10 @@ class UserTable:
     def created(self, fork: ForkId) -> list[Effect]:
         """Records that the creation succeeded, perhaps after this worker stopped waiting for it."""
         entry = self._forks.get(fork)
-        if entry is not None and entry.state is ForkState.FAILED:
-            entry.state = ForkState.CONFIRMED
+        if entry is not None:
+            entry.made = True
+            if entry.state is ForkState.FAILED:
+                entry.state = ForkState.CONFIRMED
         return self._settle(fork, ForkState.CONFIRMED)
 
     def creation_failed(self, fork: ForkId, *, delivered: bool) -> list[Effect]:

@@ -130,7 +130,8 @@ class Reference:
         owner: The worker that holds the value.
         creation: The future of its creation if that was asked for here; None once it was read.
         asked: Hears how its creation has ended, until somebody uses this; see `Asked`.
-        failure: The error of its creation if that was asked for here and failed, without frames.
+        failure: The error of its creation if that was asked for here and failed, or was late;
+            without frames.
         made: The time at which it was made, on the monotonic clock.
         methods: Names that are known to be methods of the value.
         whence: The place where the program got it, for the report of leaks; shown by `str`.
@@ -346,7 +347,8 @@ class RRefRegistry:
         if fork is None:
             return None
         state = self.users.state(fork)
-        error = None if state is ForkState.CONFIRMED else reference.failure
+        # A creation that succeeded after its time was over has failed for nobody.
+        error = None if self.users.made(fork) else reference.failure
         if error is None or isinstance(error, WorkerLostError):
             evicted = self.agent.members.eviction()
             if evicted is not None:  # also before each owner's loss is heard of here
@@ -482,7 +484,7 @@ class RRefRegistry:
     # The shell of the tables: events and questions in, messages out.
 
     def ask(self, question: Callable[..., T], *args: Any) -> T:
-        """Returns what a table answers, under the lock; nothing follows from it."""
+        """Returns what a table answers, under the lock; no message follows from it."""
         with self._lock:
             return question(*args)
 

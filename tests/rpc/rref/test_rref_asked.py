@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from telegrad.errors import OwnerLostError, ValueNotFoundError, WorkerLostError
+from telegrad.errors import (
+    CallTimeoutError,
+    OwnerLostError,
+    ValueNotFoundError,
+    WorkerLostError,
+)
 from telegrad.rpc import Future, seams
 from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.call.interceptor import CallRecord
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from telegrad.rpc.seams import AgentCore
 
 OWNER = WorkerInfo("w1", 1, 2)
+LOST = WorkerLostError("gone", worker="w1", incarnation=2, last_seen=0.0, reason="gone")
 
 
 class Alone:
@@ -124,10 +130,9 @@ def test_a_lost_owner_is_called_so() -> None:
     alone.calls.fetch(reference, None)
     explain = alone.record.explain
     assert explain is not None
-    lost = WorkerLostError("gone", worker="w1", incarnation=2, last_seen=0.0, reason="gone")
-    explained = explain(lost)
+    explained = explain(LOST)
     assert type(explained) is OwnerLostError
-    assert explained.__cause__ is lost
+    assert explained.__cause__ is LOST
     other = WorkerLostError("gone", worker="w2", incarnation=3, last_seen=0.0, reason="gone")
     assert explain(other) is other
 
@@ -143,6 +148,32 @@ def test_a_value_that_was_never_made_is_explained_by_its_creation() -> None:
     assert type(explain(ValueNotFoundError("gone"))) is ZeroDivisionError
     own = KeyError("of the method")
     assert explain(own) is own
+
+
+@pytest.mark.parametrize(
+    ("events", "error"),
+    [
+        (("fail", "lose"), CallTimeoutError),
+        (("fail", "late", "lose"), OwnerLostError),
+        (("late", "fail", "lose"), OwnerLostError),
+    ],
+)
+def test_a_creation_that_was_late_and_whose_owner_is_lost(
+    events: tuple[str, ...], error: type[Exception]
+) -> None:
+    """If the value was there after all, it is lost, and not too late."""
+    alone = Alone()
+    reference, registry = alone.create(), alone.registry
+    for event in events:
+        if event == "fail":
+            alone.replies[0].set_exception(CallTimeoutError("its time was over"))
+        elif event == "late":  # as the reply says that comes after its deadline
+            registry.event(registry.users.created, reference.fork)
+        else:
+            registry.lose(OWNER, LOST)
+    for _ in range(2):
+        with pytest.raises(error):
+            alone.calls.fetch(reference, None).wait()
 
 
 def test_the_log_is_told_when_the_reference_and_its_creation_have_ended() -> None:
