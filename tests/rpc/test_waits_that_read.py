@@ -29,6 +29,8 @@ from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.agent.inbox import Inbox
+from telegrad.rpc.future.waits import Gate
+from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.io import loop_watch, spin as looking
 from telegrad.transport.io.loop_watch import LoopWatch
 from telegrad.transport.io.spin import Shield
@@ -181,6 +183,29 @@ ONE = {
     other.start()
     assert rpc.wait_all(futures) == [0, 1, "plain"]
     thread.join(), other.join()
+    """,
+    "a call to its own worker": """
+    waited = []
+    def note_thread(self, *args, real=SocketReader.wait):
+        waited.append(threading.current_thread().name)
+        return real(self, *args)
+    def main_waits():
+        frame = sys._current_frames()[threading.main_thread().ident]
+        while frame is not None and frame.f_code is not Gate.wait.__code__: frame = frame.f_back
+        return frame is not None
+    def run():
+        comes_to_read(main_waits)
+        gate.set_result(None)
+    gate, future = gates[KEY], rpc.rpc_async(0, held, (KEY, 0))
+    thread = threading.Thread(target=run)
+    real, SocketReader.wait = SocketReader.wait, note_thread
+    try:
+        thread.start()
+        assert future.wait() == 0
+    finally:
+        SocketReader.wait = real
+    thread.join()
+    assert MAIN[0] not in waited  # no message brings the reply: others read what comes
     """,
     "wait_all ends with its time": """
     futures = calls(KEY)
