@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from telegrad import rpc
 from telegrad.rpc import seams
-from tests.conftest import TOKEN
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
 from tests.rpc.turns import turn
@@ -108,11 +107,8 @@ def test_verbs_that_block_may_do_so_in_a_running_loop(job: Job) -> None:
     assert asyncio.run(cell()) == ("w1", "w1")
 
 
-def test_an_agent_may_begin_and_end_on_different_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "TELEGRAD_JOB"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
-
+@pytest.mark.usefixtures("alone")
+def test_an_agent_may_begin_and_end_on_different_loops() -> None:
     async def begin() -> rpc.Agent:
         return rpc.init_rpc("alone")
 
@@ -128,17 +124,8 @@ def test_an_agent_may_begin_and_end_on_different_loops(monkeypatch: pytest.Monke
 # -- pytest-asyncio ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "TELEGRAD_JOB"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
-    yield
-    rpc.shutdown(graceful=False)
-
-
 @pytest_asyncio.fixture
-async def agent(_alone: None) -> AsyncIterator[rpc.Agent]:
+async def agent(alone: None) -> AsyncIterator[rpc.Agent]:
     """An agent that begins and ends on the loop of the test."""
     async with rpc.init_rpc("alone") as made:
         yield made
