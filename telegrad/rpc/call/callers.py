@@ -36,19 +36,19 @@ class Caller(Generic[Call]):
     """The requests and calls of one caller.
 
     Args:
-        who: The caller.
+        worker: The worker that calls.
         remembered: The remembered cancellations of all callers.
 
     Attributes:
-        who: The caller.
+        worker: The worker that calls.
         calls: Its calls that are served, by number; kept by the user of the table.
         numbers: The numbers of the requests that have come.
     """
 
-    __slots__ = ("_remembered", "calls", "numbers", "who")
+    __slots__ = ("_remembered", "calls", "numbers", "worker")
 
-    def __init__(self, who: WorkerInfo, remembered: dict[tuple[WorkerInfo, int], bool]) -> None:
-        self.who = who
+    def __init__(self, worker: WorkerInfo, remembered: dict[tuple[WorkerInfo, int], bool]) -> None:
+        self.worker = worker
         self.calls: dict[int, Call] = {}
         self.numbers = NumberSet()
         self._remembered = remembered
@@ -62,7 +62,7 @@ class Caller(Generic[Call]):
         numbers, remembered = self.numbers, self._remembered
         if numbers.add(number) and numbers.runs > 2 * MOST_GAPS:
             numbers.close_gaps(MOST_GAPS)
-        return remembered.pop((self.who, number), None) if remembered else None
+        return remembered.pop((self.worker, number), None) if remembered else None
 
 
 @final
@@ -78,31 +78,31 @@ class Callers(Generic[Call]):
         """The calls that will begin cancelled, oldest cancellation first; True for expired ones."""
         return dict(self._remembered)
 
-    def of(self, who: WorkerInfo) -> Caller[Call]:
+    def of(self, worker: WorkerInfo) -> Caller[Call]:
         """Returns what is known of a caller, which is kept until the caller is lost."""
-        known = self._known.get(who)
+        known = self._known.get(worker)
         if known is None:
-            known = self._known[who] = Caller(who, self._remembered)
+            known = self._known[worker] = Caller(worker, self._remembered)
         return known
 
-    def find(self, who: WorkerInfo, number: int) -> Call | None:
+    def find(self, worker: WorkerInfo, number: int) -> Call | None:
         """Returns a call that is served, if it is."""
-        known = self._known.get(who)
+        known = self._known.get(worker)
         return None if known is None else known.calls.get(number)
 
-    def cancelled(self, who: WorkerInfo, number: int, *, expired: bool) -> None:
+    def cancelled(self, worker: WorkerInfo, number: int, *, expired: bool) -> None:
         """Takes a cancellation that finds no call."""
-        known = self._known.get(who)
+        known = self._known.get(worker)
         if known is not None and number in known.numbers:
             return
-        key, remembered = (who, number), self._remembered
+        key, remembered = (worker, number), self._remembered
         if key not in remembered and len(remembered) >= EARLY_CANCELS:
             del remembered[next(iter(remembered))]
         remembered[key] = remembered.get(key, False) or expired
 
-    def lose(self, who: WorkerInfo) -> list[Call]:
+    def lose(self, worker: WorkerInfo) -> list[Call]:
         """Forgets a caller, from which nothing comes any more; returns its calls."""
-        known = self._known.pop(who, None)
-        for key in [key for key in self._remembered if key[0] == who]:
+        known = self._known.pop(worker, None)
+        for key in [key for key in self._remembered if key[0] == worker]:
             del self._remembered[key]
         return [] if known is None else list(known.calls.values())

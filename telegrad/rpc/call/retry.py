@@ -173,7 +173,7 @@ class Retries:
 
     def wait_until_idle(self, deadline: float) -> bool:
         """Blocks until none of the calls goes on; returns True if that is so at the deadline."""
-        left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
         with self._changed:
             return self._changed.wait_for(lambda: not self._calls, left)
 
@@ -197,9 +197,9 @@ class Retries:
     def _close(self) -> None:
         self._closed = True
         with self._changed:
-            waiting = [call for call in self._calls if call.loss is not None]
-        for call in waiting:
-            call.look()  # no deadline comes any more
+            calls = list(self._calls)
+        for call in calls:
+            call.look()  # if it waits, no deadline comes any more
 
     def _forget(self, call: _Call) -> None:
         with self._changed:

@@ -207,7 +207,7 @@ innermost_served_call: Callable[[], ServedCall | None] = _served.get
 
 
 def still_runs(parent: ServedCall | None) -> bool:
-    """Returns True if a thing was made by no call, or by a call `parent` that still runs."""
+    """Returns True if a thing was made by a call, `parent`, and that call still runs."""
     return parent is not None and parent.active
 
 

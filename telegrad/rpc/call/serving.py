@@ -147,7 +147,7 @@ class Serving:
             call.release = self.admission.arrive(caller, number)
         with self._lock:
             known = self._latest
-            if known is None or known.who is not caller:
+            if known is None or known.worker is not caller:
                 known = self._latest = self._callers.of(caller)
             call.siblings = siblings = known.calls
             self._calls[call] = None
@@ -239,7 +239,7 @@ class Serving:
         """
         served = current_served_call()
         own = 1 if served is not None and self.serves(served) else 0  # not another agent's
-        left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
 
         def is_idle() -> bool:
             return sum(given_up or not call.cancelled for call in self._calls) <= own

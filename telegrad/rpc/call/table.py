@@ -31,8 +31,8 @@ class PendingCall(Driven):
         peer: The callee.
         record: The state that interceptors keep between the request and its reply.
         future: The future that the verb returned.
-        reads: Lets a thread that waits for the reply read the messages from the peer; None if that
-            is this worker: no message brings the reply.
+        reads: Lets a thread that waits for the reply read the messages from the peer; None for a
+            user's call to this worker itself, whose reply no message brings.
         started: The time of its start, on the clock of `time.monotonic`.
         limit: The seconds that it may take.
         values: True if the reply carries user values, through the interceptors.
@@ -190,7 +190,7 @@ class CallTable:
 
     def wait_until_empty(self, deadline: float) -> bool:
         """Blocks until no call with user values waits; returns False at the deadline."""
-        left = min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
         with self._changed:
             self._waiters += 1
             try:

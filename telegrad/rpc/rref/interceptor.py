@@ -169,7 +169,7 @@ class Leaks:
         registry, users = self._registry, self._registry.users
         registry.event(lambda: [each for fork in users.held() for each in users.release(fork)])
         registry.settle_up()
-        # Until no living other holds anything of this worker's.
+        # This worker stays until no living other holds anything of it.
         left = seconds - (time.monotonic() - began)
         registry.wait_until(lambda: not registry.owners.holders(), left)
         self._log_held()
@@ -212,7 +212,7 @@ class Leaks:
             held.by.append(f"{peer.name!r} (from {escaped(place, most=LONGEST_PLACE)})")
 
     def _description(self, rref: RRefId) -> str:
-        """Returns the class of a value that lives here, and who had it created."""
+        """Returns the class of a value that lives here, and its creator, in words."""
         registry = self._registry
         what = type_of(registry.value(rref)) or "a value"
         creator = registry.ask(registry.owners.creator, rref)
