@@ -256,7 +256,7 @@ def attach_with(agent: AgentCore, make_rref: MakeRRef) -> None:
     def unowned(fork: ForkId) -> None:
         registry.event(registry.users.fork_confirm, fork, known=False, failed=False)
 
-    registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.lose(*cut), unowned))
+    registry = RRefRegistry(agent, RRefMail(agent, lambda *loss: registry.lose(*loss), unowned))
     agent.attachments.attach(registry)
     agent.attachments.attach(RRefCalls(registry))
     agent.attachments.attach(RRefServing(registry))
