@@ -167,7 +167,7 @@ def test_a_creation_that_was_late_and_whose_owner_is_lost(
     for event in events:
         if event == "fail":
             alone.replies[0].set_exception(CallTimeoutError("its time was over"))
-        elif event == "late":  # as the reply says that comes after its deadline
+        elif event == "late":  # the reply that comes after its deadline
             registry.event(registry.users.created, reference.fork)
         else:
             registry.lose(OWNER, LOST)
