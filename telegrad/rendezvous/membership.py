@@ -412,7 +412,7 @@ class Membership:
         if problem is not None:
             return [Refused(session, "ValueError", problem)]
         if self.abandoned_by:
-            return [self._closed_to(session)]
+            return [Refused(session, "RendezvousError", self._why_closed())]
         started = self.complete or any(seat.welcomed for seat in self._seats.values())
         if not started or self.world_size is None:
             text = "no worker can join on top of a job that is not complete; try again when it is"
@@ -441,7 +441,7 @@ class Membership:
             )
             return [Refused(session, "RendezvousError", text)]
         if self.abandoned_by:
-            return [self._closed_to(session)]
+            return [Refused(session, "RendezvousError", self._why_closed())]
         refusal = self._refusal(session, request)
         if refusal is not None:
             error, message = refusal
@@ -506,13 +506,8 @@ class Membership:
                 self._gave_up[info.rank] = info.name
             became = "gave up" if gave_up else "was lost again"
             self._errors[info.rank] = f"joined as {info.name!r} and {became}: {reason}"
-        others: list[Message] = [
-            Lost(other.session, info, reason, left)
-            for other in self._seats.by_rank()
-            if other.welcomed or seat.welcomed
-        ]
-        messages = others + self._progress() + self._release() + self._refuse_hopeless()
-        return messages + self.knows(session)
+        messages = self._gone(seat, reason, left=left) + self._progress() + self._release()
+        return messages + self._refuse_hopeless() + self.knows(session)
 
     def abandoned(self, session: WorkerInfo, reason: str) -> list[Message]:
         """Handles that a worker has given up the coordinator, which had not given it up."""
@@ -580,20 +575,33 @@ class Membership:
         """Records that a worker goes on without the coordinator; refuses all that still wait."""
         if all(each.incarnation != info.incarnation for each in self.abandoned_by):
             self.abandoned_by += (info,)
-        waiting = [seat.session for seat in self._seats.by_rank(welcomed=False)]
-        for session in waiting:
-            self._vacate(session)
+        refused = self._turn_away(self._seats.by_rank(welcomed=False), self._why_closed())
         self._reserved.clear()
-        return [*(self._closed_to(session) for session in waiting), *self._release()]
+        return refused + self._release()
 
-    def _closed_to(self, session: WorkerInfo) -> Refused:
+    def _gone(self, seat: _Seat, reason: str, *, left: bool = False) -> list[Message]:
+        """Tells the others that a seat is free again, as far as they heard of its worker."""
+        return [
+            Lost(other.session, seat.info, reason, left)
+            for other in self._seats.by_rank()
+            if other.welcomed or seat.welcomed
+        ]
+
+    def _turn_away(self, waiting: Sequence[_Seat], text: str) -> list[Message]:
+        """Refuses workers that wait, and tells those who know that they joined."""
+        messages: list[Message] = []
+        for seat in waiting:
+            self._vacate(seat.session)
+            messages.append(Refused(seat.session, "RendezvousError", text))
+            messages += self._gone(seat, f"it was refused: {text}")
+        return messages
+
+    def _why_closed(self) -> str:
         first, *others = self.abandoned_by
         names = f"{first.name!r} and {len(others)} more" if others else repr(first.name)
-        return Refused(
-            session,
-            "RendezvousError",
+        return (
             f"{names} gave up the coordinator of this job, which was stopped or cut off for too "
-            "long, and went on without it; nobody can join this job any more, start it anew",
+            "long, and went on without it; nobody can join this job any more, start it anew"
         )
 
     def _refusal(self, session: WorkerInfo, request: JoinRequest) -> tuple[str, str] | None:
@@ -657,18 +665,16 @@ class Membership:
         for seat in self._seats.by_rank(welcomed=False):
             wanted = size if seat.start_when is None else seat.start_when
             if isinstance(wanted, int) and size - len(gone) < wanted:
-                hopeless.append(seat.session)
+                hopeless.append(seat)
         if not hopeless:
             return []
-        for session in hopeless:
-            self._vacate(session)
         words = "; ".join(
             f"rank {rank} ended ({self._ended[rank]}) "
             + ("after it gave up waiting" if rank in self._gave_up else "without joining")
             for rank in gone
         )
         text = f"{words}; have every rank call rpc.init_rpc(), or start as many as do"
-        return [*(Refused(each, "RendezvousError", text) for each in hopeless), *self._release()]
+        return self._turn_away(hopeless, text) + self._progress() + self._release()
 
     def _welcome(self, seat: _Seat) -> list[Message]:
         return [

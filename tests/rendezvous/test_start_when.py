@@ -129,6 +129,21 @@ def test_shutdown_does_not_wait_for_who_is_refused() -> None:
     assert membership.members == ()
 
 
+def test_who_has_started_hears_that_one_who_joined_is_refused() -> None:
+    """It stayed a member there for good, beside the one that came in its place."""
+    membership = Membership()
+    join(membership, 0, 1)
+    join(membership, 1)
+    join(membership, 3, ("w2",))
+    messages = membership.ended(2, "exit code 0")
+    assert told(messages, Refused) == [1]
+    [lost] = [message for message in messages if isinstance(message, Lost)]
+    assert (lost.session, lost.info.name, lost.left) == (session(0), "w1", False)
+    assert lost.reason.startswith("it was refused: rank 2 ended (exit code 0) without joining")
+    [progress] = [message for message in messages if isinstance(message, Progress)]
+    assert (progress.session, progress.names) == (session(3), ("w0", "w3"))
+
+
 def test_shutdown_does_not_wait_for_who_never_came() -> None:
     membership = Membership()
     join(membership, 0, 2)
@@ -166,7 +181,9 @@ CONDITIONS = st.one_of(
     st.lists(st.sampled_from([f"w{r}" for r in range(N)]), min_size=1, max_size=2).map(tuple),
 )
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["join", "lost", "shutdown"]), st.integers(0, N - 1), CONDITIONS),
+    st.tuples(
+        st.sampled_from(["join", "lost", "shutdown", "ended"]), st.integers(0, N - 1), CONDITIONS
+    ),
     max_size=40,
 )
 
@@ -203,6 +220,10 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
                     has.add(message.member.info)
                 case Lost():
                     knows.get(who, expects.get(who, set())).remove(message.info)
+                case Refused():  # as it waits for whoever has ended
+                    assert who not in knows
+                    del conditions[who], expects[who]
+                    epoch[who.rank] += 1
                 case Released():
                     leaving.remove(who)
                     del knows[who], conditions[who]
@@ -222,6 +243,8 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
         elif event == "shutdown" and who in knows and who not in leaving:
             leaving.add(who)
             take(membership.shut_down(who))
+        elif event == "ended" and who not in conditions:
+            take(membership.ended(r, "exit code 1"))
         elif event == "lost":
             known = conditions.pop(who, 0) != 0
             knows.pop(who, None)
