@@ -503,6 +503,14 @@ def test_where_all_ports_are_taken_calls_go_over_grpc(
         assert not kept(alice, bob)
 
 
+def test_every_address_without_v6(plain: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a ValueError, which ended the worker, instead of a port that cannot be had."""
+    monkeypatch.setattr(socket, "has_ipv6", False)
+    bob = plain.worker("bob", sockets=TcpTransport((0,), lambda: ("::", None)))
+    alice = plain.worker("alice").knows(bob)
+    talk_one_way(alice, bob)
+
+
 @pytest.mark.parametrize("kind", ["tcp", "self-signed tcp"])
 def test_over_v6(kind: str) -> None:
     if not has_v6():

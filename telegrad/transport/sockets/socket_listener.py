@@ -26,8 +26,8 @@ class SocketListener(Listener):
         opened: The socket, which listens.
         endpoint: The endpoint; empty if a dialler is told it in a hello.
         accept: Takes each carrier, in a task of its own.
-        carry: Returns the carrier of a connection and the address of its other end; an OSError says
-            that it is not wanted, or has gone again.
+        carry: Makes the carrier of a connection, given the connection and the address of its other
+            end; raises an OSError if the connection is not wanted, or has gone again.
         closed: Awaited once the socket is closed.
     """
 

@@ -193,9 +193,8 @@ def _tune(connected: socket.socket) -> None:
 
 def _open(bind: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    return socket.create_server(
-        (bind, port), family=family, backlog=BACKLOG, dualstack_ipv6=bind == "::"
-    )
+    both = bind == "::" and socket.has_dualstack_ipv6()  # else create_server raises a ValueError
+    return socket.create_server((bind, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 @final
