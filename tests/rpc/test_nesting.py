@@ -1,8 +1,11 @@
-"""A level of nested calls, A to B to A, costs the same at every depth: its messages and its thread."""
+"""Nested calls: what a level costs, at every depth the same; and calls made in a callback."""
 
 from __future__ import annotations
 
 import threading
+
+import numpy as np
+from numpy.typing import NDArray
 
 from telegrad import rpc
 from telegrad.rpc import statistics
@@ -40,3 +43,21 @@ def test_twice_the_depth_is_twice_the_messages_and_threads() -> None:
     for sent, levels in ((once, DEPTH), (twice, 2 * DEPTH)):
         assert sum(sent.values()) == 2 * (levels + 1), sent  # a request and a reply
     assert many - few <= DEPTH + 4, (few, many)  # one thread a level, and those of the pool
+
+
+def ones(size: int) -> NDArray[np.float64]:
+    """Returns an array that travels by lanes, as workers of one process share no memory."""
+    return np.ones(size)
+
+
+def chained(size: int) -> NDArray[np.float64]:
+    """Calls for a second array when the first has come."""
+    first = rpc.rpc_async("worker1", ones, (size,))
+    return first.then(lambda _: rpc.rpc_sync("worker1", ones, (size,))).wait()
+
+
+def test_a_callback_may_call_for_another_large_array() -> None:
+    """It ran in the thread that reads the lane on which the second array comes."""
+    size = 2**20
+    with Cluster(2, limit=20.0) as cluster:
+        assert cluster.call(0, chained, size).sum() == size

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from telegrad.testing import leaks
-from telegrad.transport import shared_loop_thread
+from telegrad.transport import hands_over, shared_loop_thread
 from telegrad.transport.channels.lane import CarrierChunks
 from telegrad.transport.channels.lanes import LANES
 from telegrad.transport.session.carriers import FRUITLESS_CARRIERS, LEAST_PATIENCE
@@ -376,21 +376,32 @@ def test_no_array_byte_is_copied_on_the_loop(floor: Floor, monkeypatch: pytest.M
     monkeypatch.setattr("telegrad.wire.Assembly.join", noting("join", Assembly.join))
     monkeypatch.setattr("telegrad.transport.session.exchange.copy_of", noting("own", copy_of))
     alice, bob = floor.pair()
-    bob.recorder.react = lambda peer, got: bob.exchange.post(
-        peer, Envelope("test.reply", got.call, reply=True, buffers=got.buffers)
-    )
-    alice.recorder.react = lambda _, got: (
-        alice.post(alice, 2, buffers=got.buffers) if got.call == 1 else None
-    )
+
+    def echo(peer: WorkerInfo, got: Envelope) -> None:  # on the loop
+        if got.call == 1:
+            bob.post(bob, 2, buffers=got.buffers)
+            reply = Envelope("test.reply", got.call, reply=True, buffers=got.buffers)
+            bob.exchange.post(peer, reply)
+
+    bob.recorder.react = echo
     data = pattern(3 * MIB)
     alice.post(bob, 1, buffers=[data], document=data)
-    echo, own = alice.recorder.wait_envelopes(2)
-    assert bytes(echo.buffers[0]) == bytes(own.buffers[0]) == data
-    assert bob.recorder.wait_envelopes(1)[0].document == data
+    (echoed,) = alice.recorder.wait_envelopes(1)
+    came, own = bob.recorder.wait_envelopes(2)
+    assert bytes(echoed.buffers[0]) == bytes(own.buffers[0]) == came.document == data
     assert {thread for what, thread in copies if what != "own"} == {LANE}
     assert [what for what, _ in copies].count("join") == 2
-    ((_, beside),) = [each for each in copies if each[0] == "own"]
-    assert not beside.startswith("telegrad-loop")
+    assert [each for each in copies if each[0] == "own"] == [("own", "telegrad-resolver")]
+
+
+def test_a_lane_hands_replies_over_for_others(floor: Floor) -> None:
+    """A callback that called the same peer there would wait for its own lane."""
+    alice, bob = floor.pair()
+    handing: list[bool] = []
+    alice.recorder.react = lambda *_: handing.append(hands_over())
+    bob.post(alice, 1, reply=True, buffers=[bytes(MIB)])
+    wait_until("the reply", lambda: bool(handing))
+    assert handing == [True]
 
 
 def test_the_threads_of_lanes_start_when_needed_and_end_with_the_exchange() -> None:

@@ -1,4 +1,4 @@
-"""The parts that move big parts of envelopes beside the control streams, as one worker has them.
+"""The counters and the threads that the channels of one worker share, and a session's pieces.
 
     part of an envelope ──▶ in-line        parts of 64 KiB and less, in their frame
                         ──▶ shared memory  (`shared_memory`), where both ends map it
@@ -11,11 +11,13 @@ memory as `wire.Lending`, of lanes as announcements and in heartbeats.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sized
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, final
 
-from telegrad.transport.loop import LoopThread
+from telegrad.transport.loop import LoopThread, handing_context
 from telegrad.wire import (
     PIECE_BYTES,
     Assembly,
@@ -27,7 +29,7 @@ from telegrad.wire import (
 __all__ = ["Counters", "LaneThreads", "Means", "Pieces"]
 
 LANE = "telegrad-lane"
-STOP_SECONDS = 5.0  # the longest wait of a close for the end of a chunk that is under way
+STOP_SECONDS = 5.0  # the longest wait of a close for the ends of all chunks that are under way
 
 
 @dataclass(slots=True)
@@ -72,21 +74,25 @@ class LaneThreads:
     def start(self, function: Callable[[], None]) -> None:
         """Runs a function in a daemon thread of its own, unless this is closed.
 
-        The caller has to end the function before `close`.
+        User code never runs there, as a callback that calls the peer would wait for its own lane:
+        the thread hands messages over for others. The caller has to end the function before
+        `close`.
         """
-        thread = threading.Thread(target=self._run, args=(function,), name=LANE, daemon=True)
+        run = partial(handing_context().run, self._run, function)
+        thread = threading.Thread(target=run, name=LANE, daemon=True)
         with self._lock:
             if not self._closed:
-                self._running.add(thread)
                 thread.start()
+                self._running.add(thread)
 
     def close(self) -> None:
         """Waits for the threads, and starts no more. Idempotent."""
         with self._lock:
             running = list(self._running)
             self._closed = True
+        deadline = time.monotonic() + STOP_SECONDS
         for thread in running:
-            thread.join(STOP_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self, function: Callable[[], None]) -> None:
         try:
