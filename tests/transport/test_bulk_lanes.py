@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 
 from telegrad.testing import leaks
-from telegrad.transport import hands_over, shared_loop_thread
-from telegrad.transport.channels.lane import CarrierChunks
+from telegrad.transport import CarrierClosedError, Session, hands_over, shared_loop_thread
+from telegrad.transport.channels.base import Counters, LaneThreads
+from telegrad.transport.channels.cargo import Cargo
+from telegrad.transport.channels.lane import CarrierChunks, Lane
 from telegrad.transport.channels.lanes import LANES
+from telegrad.transport.channels.pace import Pace
 from telegrad.transport.session.carriers import FRUITLESS_CARRIERS, LEAST_PATIENCE
 from telegrad.types import WorkerInfo
-from telegrad.wire import BLOCK_BYTES, CHUNK_HEADER_BYTES, Assembly, Envelope, copy_of
+from telegrad.wire import BLOCK_BYTES, CHUNK_HEADER_BYTES, Assembly, Buffer, Envelope, copy_of
 from tests.repeated import TRANSPORTS
 from tests.transport.taps import Tap
 from tests.transport.workers import (
@@ -402,6 +405,64 @@ def test_a_lane_hands_replies_over_for_others(floor: Floor) -> None:
     bob.post(alice, 1, reply=True, buffers=[bytes(MIB)])
     wait_until("the reply", lambda: bool(handing))
     assert handing == [True]
+
+
+class Watched:
+    """A lock that tells when a thread asks for it."""
+
+    def __init__(self) -> None:
+        self.inner = threading.Lock()
+        self.asked = threading.Event()
+
+    def __enter__(self) -> None:
+        self.asked.set()
+        self.inner.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.inner.release()
+
+
+class Ending:
+    """The messages of a lane, of which none comes until it ends."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.ended = threading.Event()
+
+    def send(self, header: bytes, data: Buffer) -> None:
+        self.sent.append(header)
+
+    def receive(self) -> tuple[Buffer, int]:
+        assert self.ended.wait(SECONDS)
+        raise CarrierClosedError("ended by the test")
+
+    def fill(self, place: memoryview) -> None:
+        raise AssertionError("nothing came")
+
+
+def test_a_slow_thread_of_a_lane_takes_no_piece_of_the_next_stream() -> None:
+    """It saw that its lane was open, and had the session's lock only when the next one was up."""
+    session, lock, chunks, threads = Session(), Watched(), Ending(), LaneThreads()
+    session.connection_made(0)
+    session.post(Envelope("test.message", buffers=[bytes(MIB)]))
+
+    def ignore(*_: object) -> None:
+        raise AssertionError("nothing came, and nothing broke")
+
+    cargo = Cargo(session, lock, ignore, ignore)  # type: ignore[arg-type]
+    carrier: Any = None  # which is for its owner
+    lane = Lane(carrier, chunks, cargo, Counters(), pace=Pace(0.0), on_broken=ignore)
+    with lock.inner:
+        lane.start(threads)
+        assert lock.asked.wait(SECONDS)
+        lane.let_go()
+        session.connection_lost()
+        session.connection_made(0)
+        session.next_write()
+    chunks.ended.set()
+    threads.close()
+    assert not chunks.sent
+    assert session.cutting
 
 
 def test_the_threads_of_lanes_start_when_needed_and_end_with_the_exchange() -> None:

@@ -43,10 +43,16 @@ class Cargo:
         with self._session_lock:
             return bool(self._session.cutting)
 
-    def next_piece(self, most: int) -> Piece | None:
-        """Returns the next piece to send, of so many bytes at most; None if there is none."""
+    def next_piece(self, most: int, wanted: Callable[[], bool]) -> Piece | None:
+        """Returns the next piece to send; None if there is none.
+
+        Args:
+            most: The maximal bytes of the piece.
+            wanted: Returns False once the lane was let go, which happens before the next stream is
+                up: a slow thread of this lane must take no piece of that stream.
+        """
         with self._session_lock:
-            return self._session.next_piece(most)
+            return self._session.next_piece(most) if wanted() else None
 
     def announced(self, number: int) -> bool:
         """Returns True if the envelope of a piece is known."""

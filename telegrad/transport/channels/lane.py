@@ -161,6 +161,9 @@ class Lane:
         Args:
             threads: Starts the threads.
             preamble: The bytes to send before the first chunk: a listener's welcome.
+
+        Raises:
+            CarrierClosedError: The system starts no more threads.
         """
         threads.start(functools.partial(self._run, functools.partial(self._write, preamble)))
         threads.start(functools.partial(self._run, self._read))
@@ -197,13 +200,12 @@ class Lane:
             self._chunks.send(preamble, b"")
         while self.is_open():
             self._work.clear()
-            if (
-                self.is_open() and not self._send_next()
-            ):  # let go after the first look, before the clear
+            # It may have been let go before the clear.
+            if self.is_open() and not self._send_next():
                 self._work.wait()
 
     def _send_next(self) -> bool:
-        piece = self._cargo.next_piece(self._pace.stride)
+        piece = self._cargo.next_piece(self._pace.stride, self.is_open)
         if piece is None:
             return False
         sequence, self.sent = self.sent, self.sent + 1

@@ -11,6 +11,7 @@ takes some MiB at once however slow the link is. Pure: the time is always an arg
 from __future__ import annotations
 
 from collections import deque
+from threading import Lock
 from typing import final
 
 from telegrad.wire import BLOCK_BYTES, PIECE_BYTES
@@ -37,6 +38,7 @@ class Pace:
 
     def __init__(self, now: float) -> None:
         self.stride = FIRST_BYTES
+        self._lock = Lock()  # guards all below
         self._measured = False
         self._sent = 0
         self._owed: deque[int] = deque()  # sizes of chunks that were sent and not taken
@@ -46,28 +48,30 @@ class Pace:
         self._busy = False  # True if something was owed then
 
     def sent(self, size: int) -> None:
-        """Records that a chunk is sent; from any thread, one at a time."""
-        self._owed.append(size)
-        if not self._measured:
-            self._sent += size
-            self._set(max(FIRST_BYTES, self._sent // FIRST_SHARE))
+        """Records that a chunk is sent; from any thread."""
+        with self._lock:
+            self._owed.append(size)
+            if not self._measured:
+                self._sent += size
+                self._set(max(FIRST_BYTES, self._sent // FIRST_SHARE))
 
     def heard(self, taken: int, now: float) -> None:
-        """Takes the number of chunks that the receiver took."""
-        for _ in range(min(taken - self._taken, len(self._owed))):
-            self._bytes += self._owed.popleft()
-        self._taken = max(taken, self._taken)
-        passed = now - self._since
-        if passed < LEAST_SECONDS:
-            return
-        owes = bool(self._owed)
-        if self._busy and owes:  # all the time, so that the link was the bound
-            self._measured = True
-            measured = int(self._bytes / passed) // CHUNKS_PER_SECOND
-            self._set(max(measured, self.stride // MOST_SHRINKAGE))
-        elif self._bytes >= self.stride:  # the link is at least so fast, and may be much faster
-            self._set(self.stride * MOST_GROWTH)
-        self._since, self._bytes, self._busy = now, 0, owes
+        """Takes the number of chunks that the receiver took; from any thread."""
+        with self._lock:
+            for _ in range(min(taken - self._taken, len(self._owed))):
+                self._bytes += self._owed.popleft()
+            self._taken = max(taken, self._taken)
+            passed = now - self._since
+            if passed < LEAST_SECONDS:
+                return
+            owes = bool(self._owed)
+            if self._busy and owes:  # all the time, so that the link was the bound
+                self._measured = True
+                measured = int(self._bytes / passed) // CHUNKS_PER_SECOND
+                self._set(max(measured, self.stride // MOST_SHRINKAGE))
+            elif self._bytes >= self.stride:  # the link is at least so fast, and may be much faster
+                self._set(self.stride * MOST_GROWTH)
+            self._since, self._bytes, self._busy = now, 0, owes
 
     def _set(self, stride: int) -> None:
         self.stride = min(max(stride // BLOCK_BYTES, 1) * BLOCK_BYTES, PIECE_BYTES)
