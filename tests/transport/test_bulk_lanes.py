@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -463,6 +464,25 @@ def test_a_slow_thread_of_a_lane_takes_no_piece_of_the_next_stream() -> None:
     threads.close()
     assert not chunks.sent
     assert session.cutting
+
+
+@over_one_transport
+def test_without_threads_for_lanes_the_peer_is_lost(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts waited for a minute before the lanes counted as stalled, and nobody said why."""
+    start, lanes_started = threading.Thread.start, itertools.count(1)
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == LANE and next(lanes_started) % 3 == 0:  # the listener starts two before
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    alice, bob, _ = tapped_pair(floor)
+    alice.post(bob, 1, buffers=[bytes(MIB)])
+    reason = alice.recorder.wait_lost().reason
+    assert "bulk lanes in a row broke: no thread can be started" in reason
 
 
 def test_the_threads_of_lanes_start_when_needed_and_end_with_the_exchange() -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, final
 
+from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.loop import LoopThread, handing_context
 from telegrad.wire import (
     PIECE_BYTES,
@@ -77,13 +78,23 @@ class LaneThreads:
         User code never runs there, as a callback that calls the peer would wait for its own lane:
         the thread hands messages over for others. The caller has to end the function before
         `close`.
+
+        Raises:
+            CarrierClosedError: The system starts no more threads.
         """
         run = partial(handing_context().run, self._run, function)
         thread = threading.Thread(target=run, name=LANE, daemon=True)
         with self._lock:
-            if not self._closed:
+            if self._closed:
+                return
+            try:
                 thread.start()
-                self._running.add(thread)
+            except RuntimeError as error:
+                raise CarrierClosedError(
+                    f"no thread can be started for a bulk lane ({error}); give this process more "
+                    "(ulimit -u, or pids.max of its container)"
+                ) from error
+            self._running.add(thread)
 
     def close(self) -> None:
         """Waits for the threads, and starts no more. Idempotent."""

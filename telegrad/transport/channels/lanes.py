@@ -173,6 +173,9 @@ class Lanes:
         Args:
             carrier: Moves its bytes.
             preamble: The bytes to send before the first chunk.
+
+        Raises:
+            CarrierClosedError: The system starts no more threads.
         """
         means, below = self._means, carrier.direct if carrier.takes_over else None
         chunks = CarrierChunks(carrier, means.loop) if below is None else SocketChunks(below)
@@ -213,13 +216,13 @@ class Lanes:
     async def _dial(self) -> None:
         try:
             carrier = await self._dial_lane(self.way)
+            if not self._open:
+                await carrier.close()
+                return
+            self.take(carrier)
         except ConnectionError as error:
             self._break(error)
             return
-        if not self._open:
-            await carrier.close()
-            return
-        self.take(carrier)
         if len(self._lanes) < LANES and not carrier.takes_over:
             self._means.spawn(self._dial())
 
