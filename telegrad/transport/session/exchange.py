@@ -214,7 +214,6 @@ class Loopback:
     Args:
         info: The worker.
         loop: The loop thread on which envelopes are handed over.
-        bulk: The thread that copies big envelopes which were posted on the loop.
         receiver: The object to which envelopes are handed over.
     """
 
@@ -703,8 +702,8 @@ class Exchange:
             told = f"it left before it had sent everything; that took longer than {timeout:.3g} s"
             carriers.leave(f"{told} ({reason})", now=True)
             # A log handler may block, and this is the loop.
-            loop.run_in_executor(
-                None, logger.warning, words, self.info.name, carriers.peer.name, timeout
+            self._terms.loop.run_beside(
+                logger.warning, words, self.info.name, carriers.peer.name, timeout
             )
         await _all_ended(late, LAST_WORD_SECONDS)
         for carriers in peers:
