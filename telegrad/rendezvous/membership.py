@@ -357,6 +357,14 @@ class _Seats(dict[WorkerInfo, _Seat]):
             return len(self) >= wanted
         return {seat.info.name for seat in self.values()}.issuperset(wanted)
 
+    def told_of_loss(self, gone: _Seat, reason: str, *, left: bool = False) -> list[Message]:
+        """Returns the news that a seat is free again, for those that know that it was taken."""
+        return [
+            Lost(seat.session, gone.info, reason, left)
+            for seat in self.by_rank()
+            if seat.welcomed or gone.welcomed
+        ]
+
 
 @final
 @dataclass(slots=True)
@@ -412,7 +420,7 @@ class Membership:
         if problem is not None:
             return [Refused(session, "ValueError", problem)]
         if self.abandoned_by:
-            return [Refused(session, "RendezvousError", self._why_closed())]
+            return [Refused(session, "RendezvousError", _why_closed(self.abandoned_by))]
         started = self.complete or any(seat.welcomed for seat in self._seats.values())
         if not started or self.world_size is None:
             text = "no worker can join on top of a job that is not complete; try again when it is"
@@ -441,7 +449,7 @@ class Membership:
             )
             return [Refused(session, "RendezvousError", text)]
         if self.abandoned_by:
-            return [Refused(session, "RendezvousError", self._why_closed())]
+            return [Refused(session, "RendezvousError", _why_closed(self.abandoned_by))]
         refusal = self._refusal(session, request)
         if refusal is not None:
             error, message = refusal
@@ -506,8 +514,8 @@ class Membership:
                 self._gave_up[info.rank] = info.name
             became = "gave up" if gave_up else "was lost again"
             self._errors[info.rank] = f"joined as {info.name!r} and {became}: {reason}"
-        messages = self._gone(seat, reason, left=left) + self._progress() + self._release()
-        return messages + self._refuse_hopeless() + self.knows(session)
+        messages = self._seats.told_of_loss(seat, reason, left=left) + self._progress()
+        return messages + self._release() + self._refuse_hopeless() + self.knows(session)
 
     def abandoned(self, session: WorkerInfo, reason: str) -> list[Message]:
         """Handles that a worker has given up the coordinator, which had not given it up."""
@@ -575,17 +583,11 @@ class Membership:
         """Records that a worker goes on without the coordinator; refuses all that still wait."""
         if all(each.incarnation != info.incarnation for each in self.abandoned_by):
             self.abandoned_by += (info,)
-        refused = self._turn_away(self._seats.by_rank(welcomed=False), self._why_closed())
+        refused = self._turn_away(
+            self._seats.by_rank(welcomed=False), _why_closed(self.abandoned_by)
+        )
         self._reserved.clear()
         return refused + self._release()
-
-    def _gone(self, seat: _Seat, reason: str, *, left: bool = False) -> list[Message]:
-        """Tells the others that a seat is free again, as far as they heard of its worker."""
-        return [
-            Lost(other.session, seat.info, reason, left)
-            for other in self._seats.by_rank()
-            if other.welcomed or seat.welcomed
-        ]
 
     def _turn_away(self, waiting: Sequence[_Seat], text: str) -> list[Message]:
         """Refuses workers that wait, and tells those who know that they joined."""
@@ -593,16 +595,8 @@ class Membership:
         for seat in waiting:
             self._vacate(seat.session)
             messages.append(Refused(seat.session, "RendezvousError", text))
-            messages += self._gone(seat, f"it was refused: {text}")
+            messages += self._seats.told_of_loss(seat, f"it was refused: {text}")
         return messages
-
-    def _why_closed(self) -> str:
-        first, *others = self.abandoned_by
-        names = f"{first.name!r} and {len(others)} more" if others else repr(first.name)
-        return (
-            f"{names} gave up the coordinator of this job, which was stopped or cut off for too "
-            "long, and went on without it; nobody can join this job any more, start it anew"
-        )
 
     def _refusal(self, session: WorkerInfo, request: JoinRequest) -> tuple[str, str] | None:
         on_top = self._reserved.get(session) == (request.name, request.rank)
@@ -719,6 +713,15 @@ class Membership:
         self._version += bool(leaving)
         names = tuple(seat.info.name for seat in seats if not seat.leaving)
         return [Running(seat.session, self._version, names) for seat in leaving]
+
+
+def _why_closed(abandoned_by: Sequence[WorkerInfo]) -> str:
+    first, *others = abandoned_by
+    names = f"{first.name!r} and {len(others)} more" if others else repr(first.name)
+    return (
+        f"{names} gave up the coordinator of this job, which was stopped or cut off for too "
+        "long, and went on without it; nobody can join this job any more, start it anew"
+    )
 
 
 def _duplicate(name: str, rank: int, taken: Sequence[tuple[str, int]]) -> str | None:

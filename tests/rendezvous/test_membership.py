@@ -573,13 +573,14 @@ def test_who_waits_for_a_rank_that_has_ended_is_refused() -> None:
     membership = Membership()
     membership.join(session(0), wants(0))
     membership.join(session(2), wants(2, 2))
-    [refused] = membership.ended(1, "exit code 0")
-    assert refused == Refused(
-        session(0),
-        "RendezvousError",
+    words = (
         "rank 1 ended (exit code 0) without joining; have every rank call rpc.init_rpc(), or start "
-        "as many as do",
+        "as many as do"
     )
+    assert membership.ended(1, "exit code 0") == [
+        Refused(session(0), "RendezvousError", words),
+        Lost(session(2), member(0).info, f"it was refused: {words}"),
+    ]
     assert [each.info.rank for each in membership.members] == [2]
     [refused] = only(membership.join(session(0), wants(0)), Refused)  # and whoever comes later
     assert isinstance(refused, Refused)
