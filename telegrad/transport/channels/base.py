@@ -65,7 +65,7 @@ class Counters:
 
 @final
 class LaneThreads:
-    """The threads that move the chunks of one worker's lanes, so that the loop never does."""
+    """The threads that make and place the chunks of one worker's lanes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the next two

@@ -1,4 +1,4 @@
-"""One bulk lane over a carrier of its own, moved by two threads, so that the loop touches no array.
+"""One bulk lane over a carrier of its own: two threads, and not the loop, make and place chunks.
 
         next_piece ─▶ send ═══ a socket, or gRPC ═══▶ receive ─▶ announced? ─▶ its final place
 
