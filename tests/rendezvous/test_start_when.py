@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from telegrad.rendezvous import JoinProgress
@@ -189,6 +189,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
+@example([("join", 0, 1), ("join", 1, None), ("join", 3, ("w2",)), ("ended", 2, None)])
 def test_who_was_welcomed_knows_exactly_who_is_there(
     events: list[tuple[str, int, StartWhen]],
 ) -> None:
