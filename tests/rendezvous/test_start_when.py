@@ -193,7 +193,10 @@ EVENTS = st.lists(
 def test_who_was_welcomed_knows_exactly_who_is_there(
     events: list[tuple[str, int, StartWhen]],
 ) -> None:
-    """And who waits knows whoever was welcomed. Nobody waits for those who are there; and all go when all have called shutdown."""
+    """Who waits knows whoever was welcomed, and waits for nobody who is there.
+
+    All go when all have called shutdown.
+    """
     membership = Membership()
     epoch = [0] * N
     conditions: dict[WorkerInfo, StartWhen] = {}

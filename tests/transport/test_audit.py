@@ -226,7 +226,7 @@ def test_a_handler_that_fails_gets_the_next_record(
 def test_where_nobody_has_set_up_logging_people_read_words(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python shows warnings on stderr then: no JSON, and nothing of what an exception tells, too."""
+    """Python shows warnings on stderr then: no JSON, and nothing of what an exception tells."""
     monkeypatch.setattr(logging.getLogger("telegrad.audit"), "hasHandlers", lambda: False)
     audit = Audit("host")
     audit.record(DIAL_REFUSED, reason="AUTHENTICATION", words="another token")

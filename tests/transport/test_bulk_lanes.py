@@ -1,4 +1,4 @@
-"""Big parts travel beside the control stream: whole, once, in turns, and never on the loop thread."""
+"""Big parts travel beside the control stream: whole, once, in turns, by threads of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of peers that have ended: so much that a job whose workers come and go is bounded."""
+"""What is kept of peers that have ended: a bounded amount, however many workers come and go."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Gate(Transport):
 
 
 def forgotten(floor: Floor) -> tuple[Worker, Worker, Gate]:
-    """Returns two workers that have met, one of which was lost to the other and is forgotten there."""
+    """Returns two workers that have met; the first has lost and forgotten the second."""
     alice, gate = floor.worker("alice"), Gate(floor.transport())
     bob = floor.worker("bob", transport=gate).knows(alice)
     loop = shared_loop_thread()

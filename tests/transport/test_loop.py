@@ -100,7 +100,7 @@ def test_there_is_one_for_the_process() -> None:
 
 
 def test_a_kept_loop_takes_what_comes_after_its_end() -> None:
-    """gRPC may bring an event for a loop whose thread has ended; a closed one raised in its poller."""
+    """gRPC may bring an event for a loop whose thread has ended; a closed loop raised there."""
     thread = LoopThread("kept", keep_loop=True)
     thread.acquire()
     loop = thread.loop

@@ -1,4 +1,4 @@
-"""Buffers in memory that both ends share: who has it, for how long, and what hostile ends can do."""
+"""Buffers in memory that both ends share: who has it, how long, and what hostile ends can do."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def pools(**options: Any) -> Iterator[None]:
 
 
 def test_a_receiver_that_keeps_all_arrays(local: Floor) -> None:
-    """Beyond half the bound it gets what has to be copied, beyond the bound pieces; all is right."""
+    """Beyond half the bound it gets what has to be copied, beyond the bound pieces."""
     with pools(bounds=Bounds(lent=10 * SIZE)):
         alice, bob = local.pair()
     meet(alice, bob)
@@ -266,7 +266,7 @@ def test_a_receiver_that_keeps_all_arrays(local: Floor) -> None:
 
 
 def test_much_is_given_back_at_once(local: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that only sends gets it back, and its receipts, without anything that goes the other way."""
+    """One that only sends gets it back, and its receipts, though nothing goes the other way."""
     monkeypatch.setattr("telegrad.transport.channels.loans.RETURN_BYTES", 4 * SIZE)
     alice, bob = local.pair()
     meet(alice, bob)
@@ -316,7 +316,7 @@ def test_a_stream_that_breaks_takes_its_slabs_along(local: Floor) -> None:
 
 
 def test_breaks_at_any_moment(local: Floor) -> None:
-    """Streams end while memory is written, lent, on its way and read; each envelope comes once, whole."""
+    """Streams end while memory is written, lent, moved and read; each envelope comes once, whole."""
     alice, bob = local.pair()
     meet(alice, bob)
     for call in range(2, 202):

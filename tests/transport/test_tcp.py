@@ -385,7 +385,7 @@ def exchange_big_ones(alice: Worker, bob: Worker, first: int) -> None:
 def test_a_relay_that_ends_tls_is_found_out_by_the_proofs(
     encrypted: Floor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It shows a certificate of its own, which anybody makes, and cannot prove both ends the same."""
+    """It shows a certificate of its own, as anybody can; the two ends then prove different ones."""
     refused: list[str] = []
     alice = encrypted.worker("alice")
     bob = encrypted.worker("bob", on_refused=lambda _, words: refused.append(words))

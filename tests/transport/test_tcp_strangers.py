@@ -190,7 +190,7 @@ def serves_on(floor: Floor, host: Worker) -> None:
     assert host.recorder.wait_envelopes(before + 2)[-1].buffers[0] == DATA
 
 
-# -- who -----------------------------------------------------------------------------------------
+# -- who ---------------------------------------------------------------------------------------
 
 
 def test_a_lane_of_ones_own_stream(floor: Floor) -> None:
@@ -289,7 +289,7 @@ def test_no_stream_begins_at_a_direct_port(floor: Floor) -> None:
     assert host.exchange.statistics().connections == 0
 
 
-# -- certificates -----------------------------------------------------------------------------------
+# -- certificates ------------------------------------------------------------------------------
 
 
 def test_under_mutual_tls_a_certificate_of_the_job_is_demanded(
@@ -377,7 +377,7 @@ def test_older_tls_is_refused(encrypted: Floor) -> None:
     serves_on(encrypted, host)
 
 
-# -- strangers -------------------------------------------------------------------------------------
+# -- strangers ---------------------------------------------------------------------------------
 
 
 def client_hello() -> bytes:
@@ -502,7 +502,7 @@ def resident_kib() -> int:
     return int(found[1])
 
 
-# -- what ----------------------------------------------------------------------------------------
+# -- what --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sequences", [[1], [0, 0], [0, 2]])
@@ -553,7 +553,7 @@ def test_garbage_on_a_lane(floor: Floor, message: bytes) -> None:
     serves_on(floor, host)
 
 
-# -- framing: a lane under TLS or without, and what a test writes on its socket ----------------------
+# -- framing: a lane under TLS or without, and what a test writes on its socket ----------------
 
 
 class Unloading:

@@ -115,7 +115,7 @@ def send_whole(end: ByteSocket, data: bytes) -> None:
             assert select.select([], [end.fileno()], [], SECONDS)[1], "there is no room"
 
 
-# -- one socket under TLS ----------------------------------------------------------------------------
+# -- one socket under TLS ----------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)
@@ -233,7 +233,7 @@ def test_nothing_plain_leaves_whenever_it_is_shut_down(at: str) -> None:
     wire.close()
 
 
-# -- messages ----------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------
 
 
 @KINDS
@@ -301,7 +301,7 @@ def shake_alone(end: TlsSocket) -> None:
     on_loop(carrier.secure)
 
 
-# -- the bytes of a lane -----------------------------------------------------------------------------
+# -- the bytes of a lane -----------------------------------------------------------------------
 
 
 def fill_by(end: DirectSocket, size: int, portions: list[int]) -> bytes:

@@ -255,7 +255,7 @@ def test_an_exception_of_a_class_that_is_none_arrives_as_a_remote_error() -> Non
 
 
 def test_announced_lengths_reserve_nothing() -> None:
-    """A thousand nested headers, each of which announces as many items as the document has bytes."""
+    """A thousand nested headers, each of as many items as the document has bytes."""
     size = 2**20
     header = b"\xdd" + size.to_bytes(4, "big")
     document = (header * 1000).ljust(size, b"\xc0")
