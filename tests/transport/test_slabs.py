@@ -316,7 +316,7 @@ def test_a_stream_that_breaks_takes_its_slabs_along(local: Floor) -> None:
 
 
 def test_breaks_at_any_moment(local: Floor) -> None:
-    """Streams end while memory is written, lent, moved and read; each envelope comes once, whole."""
+    """Streams end while memory is written, lent, moved and read; each envelope comes once."""
     alice, bob = local.pair()
     meet(alice, bob)
     for call in range(2, 202):
