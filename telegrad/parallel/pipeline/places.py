@@ -98,7 +98,8 @@ class Places:
     ) -> None:
         self._settings, self._tied = settings, tied
         self._pipeline = secrets.randbits(62)
-        self._failed, self._begun = False, 0  # the last step
+        self._failed = False  # True if the last step has not ended well
+        self._begun = 0  # the number of the last step
         self._sources = {stage: source for stage, (_, source) in enumerate(placed)}
         self._homes: list[list[int]] = [[] for _ in placed]  # the places of each stage
         self.members: list[RemotePlace] = []
@@ -242,15 +243,11 @@ class Places:
         self._failed = True  # until it has ended well
         step, calls = orders[0].step, list[Future[Any]]()
         self._begun = step
-        unsent: BaseException | None = None
         try:
-            for member, each in zip(self.members, orders, strict=True):
-                calls.append(self._call(member, "run", (_handed(member, each),)))
-        except Exception as error:  # a worker is lost, or an argument is too large for a message
-            unsent = error
-            self._end(step)
-        told = unsent is not None
-        try:
+            unsent = self._begin(orders, calls)
+            told = unsent is not None
+            if told:
+                self._end(step)
             for call in as_completed(calls, timeout=math.inf):
                 if not told and call.exception() is not None:
                     told = True
@@ -263,6 +260,15 @@ class Places:
             raise failure from failure.__cause__
         self._failed = False
         return [StepReport.from_wire(call.value()) for call in calls]
+
+    def _begin(self, orders: Sequence[StepOrder], calls: list[Future[Any]]) -> Exception | None:
+        """Calls all places and adds the futures to `calls`; returns the error that stopped this."""
+        try:
+            for member, each in zip(self.members, orders, strict=True):
+                calls.append(self._call(member, "run", (_handed(member, each),)))
+        except Exception as error:  # a worker is lost, or an argument is too large for a message
+            return error
+        return None
 
     def _end(self, step: int) -> None:
         mailboxes = current_agent().attachments[Mailboxes]

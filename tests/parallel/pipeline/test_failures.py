@@ -27,6 +27,7 @@ from telegrad.errors import (
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import places
 from telegrad.parallel.pipeline.mailbox import Mailboxes
+from telegrad.parallel.pipeline.plan import StepOrder
 from telegrad.parallel.pipeline.runner import StageRunner, StateCopy
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
@@ -248,6 +249,23 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pipe.step(*batch(9)) == pytest.approx(step_after_interrupt(), rel=1e-10)
 
 
+def interrupted_between_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes when the last stage has no order of the step yet."""
+    pipe = make(timeout=5.0)
+    to_wire, orders = StepOrder.to_wire, count_from(1)
+
+    def interrupt(self: StepOrder) -> list[Any]:
+        if next(orders) == 3:
+            raise KeyboardInterrupt
+        return to_wire(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StepOrder, "to_wire", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pipe.step(*batch(9))
+    assert pipe.step(*batch(9)) == pytest.approx(step_after_interrupt(), rel=1e-10)
+
+
 def step_after_interrupt() -> float:
     return reference(nn.Sequential(*(Block(k) for k in range(3))), *batch(9))[0]
 
@@ -267,8 +285,11 @@ def test_a_step_that_is_too_large_for_one_worker_ends_on_the_others() -> None:
         cluster.call(0, too_large)
 
 
-def test_ctrl_c_ends_the_step_on_all(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster.call(0, interrupted, monkeypatch)
+@pytest.mark.parametrize("work", [interrupted, interrupted_between_calls])
+def test_ctrl_c_ends_the_step_on_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, work: Callable[..., None]
+) -> None:
+    cluster.call(0, work, monkeypatch)
 
 
 def begun_late(monkeypatch: pytest.MonkeyPatch) -> None:
