@@ -207,6 +207,7 @@ class PlaceMailbox:
 
     Attributes:
         peers: The workers whose loss ends a step.
+        driver: The worker that trains the pipeline.
         recording: The tracks of the place.
         expected: The keys of all values that its row takes.
         error: The error that ends the step that runs; None while it goes on.
@@ -221,7 +222,7 @@ class PlaceMailbox:
         stay: Stay,
     ) -> None:
         self.me = me
-        self.peers = frozenset([*workers, driver])
+        self.peers, self.driver = frozenset([*workers, driver]), driver
         self._stay = stay
         self.recording = Recording(me.place, workers)
         self.expected: Container[Key] = ()
@@ -270,7 +271,10 @@ class PlaceMailbox:
         with self._lock:
             if step < self._step or step <= self._failed:
                 return
-            self._check_ahead(step)
+            if step > max(self._step, self._failed + 1) + 1:
+                raise DecodeError(
+                    f"step {step} is too far ahead: place {self.me.place} is at step {self._step}"
+                )
             if key not in self.expected:
                 raise DecodeError(f"place {self.me.place} takes no value {tuple(key)}")
             self._values[step, key] = values
@@ -307,13 +311,6 @@ class PlaceMailbox:
         """Reads what has come, before work that takes no value; never waits."""
         self._stay.look()
 
-    def _check_ahead(self, step: int) -> None:
-        """Raises DecodeError for a step that no honest peer has begun; holds the lock."""
-        if step > max(self._step, self._failed + 1) + 1:
-            raise DecodeError(
-                f"step {step} is too far ahead: place {self.me.place} is at step {self._step}"
-            )
-
     def _open_gate(self) -> None:
         """Lets the row look again; holds the lock."""
         gate, self._gate = self._gate, None
@@ -332,13 +329,8 @@ class PlaceMailbox:
                 self._open_gate()
 
     def end_elsewhere(self, step: int) -> None:
-        """Ends a step that has failed elsewhere, now or when it begins; drops its values.
-
-        Raises:
-            DecodeError: The step is too far ahead.
-        """
+        """Ends a step that has failed elsewhere, now or when it begins; drops its values."""
         with self._lock:
-            self._check_ahead(step)
             self._failed = max(self._failed, step)
             self._values = {key: x for key, x in self._values.items() if key[0] > self._failed}
             if self.error is None and step == self._step:
@@ -482,8 +474,11 @@ class Mailboxes:
         """Hears that a step has failed elsewhere."""
         match self._agent.messages.read(envelope):
             case [int(pipeline), int(place), int(step)]:
-                if (mailbox := self._find(peer, pipeline, place)) is not None:
-                    mailbox.end_elsewhere(step)
+                if (mailbox := self._find(peer, pipeline, place)) is None:
+                    return
+                if peer != mailbox.driver:
+                    raise DecodeError("only the driver of a pipeline ends a step")
+                mailbox.end_elsewhere(step)
             case _:
                 raise DecodeError(f"the body of {END} is not [place, step]")
 
