@@ -178,6 +178,8 @@ def composed(
         code = body.__code__
         names = code.co_varnames[: code.co_argcount]
         place = names.index("out") if "out" in names else None
+        if body.__name__ == "<lambda>":
+            body.__qualname__ = function.__name__  # for Python's TypeError
 
         @wraps(function)
         def either(*args: Any, **kwargs: Any) -> Any:

@@ -93,6 +93,14 @@ def test_a_result_cannot_stop_needing_a_gradient() -> None:
     assert y.detach().data is y.data
 
 
+@pytest.mark.parametrize("name", ["__add__", "__rsub__", "__neg__", "__eq__", "__iadd__"])
+def test_operators_have_names_and_words_of_their_own(name: str) -> None:
+    method = getattr(Tensor, name)
+    assert method.__name__ == name
+    assert method.__qualname__.endswith(f"Operators.{name}")
+    assert "np." in method.__doc__
+
+
 def test_hash_is_by_identity_and_equality_elementwise() -> None:
     x, y = tensor([1.0, 2.0]), tensor([1.0, 3.0])
     assert (x == y).data.tolist() == [True, False]
@@ -203,6 +211,11 @@ def test_options_without_a_rule_are_refused() -> None:
         np.cumsum(x.detach(), out=np.zeros(2))
     with pytest.raises(TypeError, match="out"):
         np.floor(x, out=x.detach())
+
+
+def test_a_parameter_that_tensors_do_not_support_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^broadcast_to\(\) got .* 'subok'"):
+        np.broadcast_to(leaf(1.0, 2.0), (2, 2), subok=True)
 
 
 def test_it_becomes_an_array_only_if_nothing_is_cut() -> None:

@@ -76,6 +76,27 @@ def numpy_functions(t: tg.Tensor, array: np.ndarray[Any, Any]) -> None:
     tg.numpy.tanh(t).spread()  # error: [attr-defined]
 
 
+class Scaled(tg.Tensor):
+    def __add__(self, other: Any) -> tg.Tensor:
+        return super().__add__(other) * 2.0
+
+
+def operators(t: tg.Tensor, u: Scaled) -> None:
+    assert_type(t + 1, tg.Tensor)
+    assert_type(1 - t, tg.Tensor)
+    assert_type(t @ t, tg.Tensor)
+    assert_type(u + t, tg.Tensor)
+    assert_type(abs(-t), tg.Tensor)
+    assert_type(divmod(t, 2), tuple[tg.Tensor, tg.Tensor])
+    assert_type(t == 1, tg.Tensor)
+    assert_type(~(t > 0) & (t <= 1), tg.Tensor)
+    t += 1
+    assert_type(t, tg.Tensor)
+    u *= 2
+    assert_type(u, Scaled)
+    (t + 1).spread()  # error: [attr-defined]
+
+
 def modules(model: Model, x: tg.Tensor) -> None:
     assert_type(model(x), tuple[tg.Tensor, float])
     assert_type(model(x, scale=2.0), tuple[tg.Tensor, float])

@@ -96,8 +96,6 @@ def _log_ndtr_slope(x: Any, y: Any) -> Any:
     return np.where(left, _ROOT_2_PI / erfcx(-below / _ROOT_2), right)
 
 
-# Declared here, because rules above their definitions name them.
-
 # fmt: off
 erf       = _ufunc("erf", "x", complex_rule=_H,
                    x=lambda g, x: g * (2 / _ROOT_PI * exp(-x * x)))

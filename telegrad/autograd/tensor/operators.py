@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from operator import setitem
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -26,37 +27,50 @@ __all__ = [
     "Operators",
 ]
 
+ClassT = TypeVar("ClassT")
 TensorT = TypeVar("TensorT")
 InPlaceT = TypeVar("InPlaceT", bound="InPlaceOperators")
 
 
-def _left(function: object) -> Callable[[Operators[TensorT], Any], TensorT]:
+def _left(function: np.ufunc) -> Callable[[Operators[TensorT], Any], TensorT]:
     """Returns the method of `tensor OP other`, which calls the replacement of a NumPy function."""
 
     def operate(self: Operators[TensorT], other: Any) -> TensorT:
         return TABLE[function](self, other)
 
+    operate.__doc__ = f"Returns `np.{function.__name__}(self, other)`."
     return operate
 
 
-def _right(function: object) -> Callable[[Operators[TensorT], Any], TensorT]:
+def _right(function: np.ufunc) -> Callable[[Operators[TensorT], Any], TensorT]:
     """Returns the method of `other OP tensor`, for an `other` that does not know Tensors."""
 
     def operate(self: Operators[TensorT], other: Any) -> TensorT:
         return TABLE[function](other, self)
 
+    operate.__doc__ = f"Returns `np.{function.__name__}(other, self)`."
     return operate
 
 
-def _alone(function: object) -> Callable[[Operators[TensorT]], TensorT]:
+def _alone(function: np.ufunc) -> Callable[[Operators[TensorT]], TensorT]:
     """Returns the method of an operator with one operand."""
 
     def operate(self: Operators[TensorT]) -> TensorT:
         return TABLE[function](self)
 
+    operate.__doc__ = f"Returns `np.{function.__name__}(self)`."
     return operate
 
 
+def _named(made: type[ClassT]) -> type[ClassT]:
+    """Gives methods that were made by the functions here the names that they have in a class."""
+    for name, method in vars(made).items():
+        if isinstance(method, FunctionType) and method.__name__ == "operate":
+            method.__name__, method.__qualname__ = name, f"{made.__qualname__}.{name}"
+    return made
+
+
+@_named
 class Operators(Generic[TensorT]):
     """The operators that make a new Tensor.
 
@@ -128,9 +142,11 @@ def _in_place(function: np.ufunc) -> Callable[[InPlaceT, Any], InPlaceT]:
         self._change(function, other)
         return self
 
+    operate.__doc__ = f"Replaces the items by those of `np.{function.__name__}(self, other)`."
     return operate
 
 
+@_named
 class InPlaceOperators(ArrayHolder):
     """The operators that change the Tensor: `+=` and the like, and assignment to items."""
 
