@@ -2,12 +2,12 @@
 
     python telegrad_pipeline.py step | crossing | ideal | hosts [--seconds 5]
 
-`crossing` is the processor time of both processes for one micro-batch's forward and backward over one
-boundary of 64 KiB, less that of the stages computed in one process: the difference between steps of few
-and of many micro-batches. What is left of a step is that of a step without micro-batches. `ideal` runs
-stages that sleep: the length of each schedule as it ran, divided by that of its table. `hosts` does so for
-two stages on two hosts, one of which `--rank` starts, with micro-batches of 4 MB and with their transfers in
-the table.
+`crossing` is the processor time of both processes for the forward and the backward of one micro-batch over
+one boundary of 64 KiB, without that of the stages. It is taken from the difference between steps of few and
+of many micro-batches; what such a step takes beside its micro-batches is given as well. `ideal` runs stages
+that sleep, and divides the length of each schedule as it ran by that of its table. `hosts` does the same for
+two stages on two hosts, where `--rank` starts one of them: a micro-batch has 4 MB, and the table has
+transfers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,7 @@ def measure_crossing(seconds: float) -> dict[str, Any]:
         if kind not in compute:
             stages = [*(Scale() for _ in order[1:]), Last()]
             began = time.process_time()
-            rounds = steps.timed(lambda x=stages, y=halves: alone(x, halves=y), seconds / 4)  # type: ignore[misc]
+            rounds = steps.timed(partial(alone, stages, halves=halves), seconds / 4)
             compute[kind] = (time.process_time() - began) / (rounds["steps"] + steps.WARM_UP)
         made: list[Any] = [(worker, Scale) for worker in order[:-1]]
         spent: dict[int, list[float]] = {FEW: [], MANY: []}

@@ -270,7 +270,7 @@ class PassRunner:
         home: Place | None = None
         try:
             home = _home_of(message)
-        except Exception as error:  # of a GPU: the pass fails, and the message counts all the same
+        except Exception as error:  # of a GPU; the rest of the message must still be handled
             self._events.handle(partial(self._failed, error))
         self._events.handle(partial(self._hear, peer, message, home))
 
@@ -361,7 +361,7 @@ class PassRunner:
                 if message.function:
                     gradients = record_received(self._context, sender, message)
                 actions += self._protocol.answer(peer, gradients, message.nones)
-        except BaseException as error:  # of a GPU: all begins, here and above, are replied to
+        except BaseException as error:  # of a GPU; the replies above and below still go out
             actions += self._failed(error)
         if message.begun:  # last: it says that all answers are there
             actions += self._protocol.begun(peer, message.cause)

@@ -397,17 +397,18 @@ def _gathered(
 def _pack_present(
     pack: Callable[[Array, Array], Array], bucket: GradientBucket, rest: Array
 ) -> Array:
-    """Packs a bucket; the rests of absent gradients stay as they are.
+    """Packs a bucket, with zeros for absent gradients, whose rests stay as they are.
 
-    If no rank has a gradient for a parameter, what comes for it is dropped.
+    A rest that travelled would be lost if no rank has a gradient for its parameter: then the
+    average for it is dropped.
     """
     if not bucket.absent:
         return pack(bucket.buffer, rest)
     parts = views_of(rest, [parameter.shape for parameter in bucket.parameters])
-    waiting = {i: parts[i].copy() for i in bucket.absent}
-    for i in waiting:
-        parts[i][...] = 0
+    kept = [(parts[i], parts[i].copy()) for i in bucket.absent]
+    for part, _ in kept:
+        part[...] = 0
     packed = pack(bucket.buffer, rest)
-    for i, kept in waiting.items():
-        parts[i][...] = kept
+    for part, before in kept:
+        part[...] = before
     return packed
