@@ -20,7 +20,7 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd import Edge, Gradient, Tensor, attach
-from telegrad.autograd.seams import graph_root
+from telegrad.autograd.seams import array_of, graph_root
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.desk import seconds_until
@@ -202,7 +202,7 @@ def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -
         case _:
             raise DecodeError(f"the answer to {ROOT} is not (message, shape, dtype)")
     context.record_receive(function)
-    given = gradient.data if isinstance(gradient, Tensor) else gradient
+    given = array_of(gradient)
     xp = namespace(given)
     return attach(xp.broadcast_to(xp.zeros((), dtype), shape), function)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from telegrad.arrays import computing_dtype, namespace
 from telegrad.autograd import Tensor, as_tensor, ops
-from telegrad.autograd.seams import replace_data
+from telegrad.autograd.seams import array_of, replace_data
 from telegrad.nn.module import Module, Parameter, check_floating
 from telegrad.types import Array, DTypeLike
 
@@ -219,7 +219,7 @@ def _by_running(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: f
 def _approach(running: Tensor | None, found: Any, momentum: float, factor: float) -> None:
     if running is None:
         return
-    values: Any = found.data if isinstance(found, Tensor) else found
+    values: Any = array_of(found)
 
     def nearer(array: Any) -> Any:
         there = values.reshape(array.shape) * (factor * momentum)  # three launches on a GPU

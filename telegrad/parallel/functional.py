@@ -29,6 +29,7 @@ import numpy as np
 from telegrad import collectives
 from telegrad.arrays import namespace
 from telegrad.autograd import Function, FunctionContext, Tensor, as_tensor, is_grad_enabled
+from telegrad.autograd.seams import array_of
 from telegrad.collectives import ProcessGroup, ReduceOp
 from telegrad.collectives.seams import check_outside
 from telegrad.types import Array, Rank
@@ -763,12 +764,11 @@ class _Exchange(Function):
         """
         adjoint, like = ctx.__dict__["adjoint"], ctx.__dict__["like"]
         recorded, first = is_grad_enabled(), next(g for g in gradients if g is not None)
-        xp = namespace(first.data if isinstance(first, Tensor) else first)
+        xp = namespace(array_of(first))
         filled = []
         for gradient, (shape, dtype) in zip(gradients, like, strict=True):
             whole = xp.zeros(shape, dtype) if gradient is None else gradient
             if recorded and not (isinstance(whole, Tensor) and whole.requires_grad):
-                array = whole.data if isinstance(whole, Tensor) else whole
-                whole = Tensor(array, requires_grad=True)
+                whole = Tensor(array_of(whole), requires_grad=True)
             filled.append(whole)
         return None, None, *adjoint(*filled)

@@ -19,7 +19,7 @@ from telegrad.arrays import check_supported, is_array
 from telegrad.autograd.graph.dispatch import PLAIN, TABLE, refuse_out
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.autograd.graph.parameters import positional_names
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.errors import AutogradError
 
 __all__ = ["call_plain", "constant", "has_tensor"]
@@ -160,7 +160,7 @@ def _unwrap(tree: Any) -> Any:
         return type(tree)(_unwrap(part) for part in tree)
     if type(tree) is dict:
         return {key: _unwrap(part) for key, part in tree.items()}
-    return tree.data if isinstance(tree, Tensor) else tree
+    return array_of(tree)
 
 
 def _wrap(result: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from telegrad.arrays import is_array, namespace
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
 from telegrad.autograd.tensor.creation import as_tensor
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array
 
 __all__ = [
@@ -184,7 +184,7 @@ def _clip_of_numpy(
         raise ValueError("clip takes min and max, or a_min and a_max, not some of both")
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if not any(isinstance(bound, Tensor) and bound.requires_grad for bound in (low, high)):
-        low, high = (x.data if isinstance(x, Tensor) else x for x in (low, high))
+        low, high = array_of(low), array_of(high)
         return clip(as_tensor(a), low=low, high=high)
     above = a if low is None else np.maximum(a, low)
     return above if high is None else np.minimum(above, high)

@@ -25,7 +25,7 @@ from telegrad.autograd.ops.shape import (
     stack,
 )
 from telegrad.autograd.tensor.creation import as_tensor
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array, DTypeLike, Shape
 
 __all__ = [
@@ -125,7 +125,7 @@ def _append(arr: Any, values: Any, axis: int | None = None) -> Any:
 
 def _places(obj: Any) -> Any:
     """Returns an index in host memory; it only names places, so it needs no gradient."""
-    array = obj.data if isinstance(obj, Tensor) else obj
+    array = array_of(obj)
     return to_host(array) if is_array(array) else obj
 
 

@@ -21,7 +21,7 @@ from telegrad.autograd.ops.elementwise import clip, exp, log, maximum, sigmoid, 
 from telegrad.autograd.ops.reduction import reduce_sum
 from telegrad.autograd.ops.shape import concatenate, reshape, scatter
 from telegrad.autograd.tensor.row_sparse import RowSparse
-from telegrad.autograd.tensor.tensor import Tensor, steady
+from telegrad.autograd.tensor.tensor import Tensor, array_of, steady
 from telegrad.types import Array, Shape
 
 __all__ = [
@@ -244,8 +244,7 @@ def _picked(a: Any, labels: Any) -> Array:
 
 
 def _returned(g: Any, labels: Any, classes: int) -> Any:
-    plain = labels.data if isinstance(labels, Tensor) else labels
-    return g[..., None] * kernels.one_hot(plain, classes=classes, dtype=g.dtype)
+    return g[..., None] * kernels.one_hot(array_of(labels), classes=classes, dtype=g.dtype)
 
 
 # fmt: off
@@ -417,7 +416,7 @@ def embedding(
     >>> table.grad
     RowSparse(rows=[1 1 0], shape=(2, 2), dtype=float64)
     """
-    chosen = _checked(indices, weight.data if isinstance(weight, Tensor) else weight)
+    chosen = _checked(indices, array_of(weight))
     if padding_idx is not None and padding_idx < 0:
         padding_idx += len(weight)
     if not isinstance(weight, Tensor):
@@ -428,8 +427,7 @@ def embedding(
 
 def _checked(indices: Any, table: Array) -> Array:
     """Returns a copy of `indices`, because the gradient needs them as they are now."""
-    given = indices.data if isinstance(indices, Tensor) else indices
-    given = array_beside(given, table)
+    given = array_beside(array_of(indices), table)
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"rows are named by integers, not by {given.dtype}")
     chosen: Array = namespace(given).array(given, dtype=np.int64)

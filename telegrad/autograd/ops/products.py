@@ -22,7 +22,7 @@ from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.ops.joining import alike
 from telegrad.autograd.ops.reduction import matmul
 from telegrad.autograd.ops.shape import astype, broadcast_to, concatenate, reshape, scatter, stack
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Shape
 
 __all__ = [
@@ -53,7 +53,7 @@ def arrays_of(operands: Sequence[Any]) -> list[Any]:
     """Returns the operands; numbers and lists become arrays on the device of the others."""
     if all(map(_is_known, operands)):
         return list(operands)
-    beside = next(x.data if isinstance(x, Tensor) else x for x in operands if _is_known(x))
+    beside = next(array_of(x) for x in operands if _is_known(x))
     return [x if _is_known(x) else array_beside(x, beside) for x in operands]
 
 

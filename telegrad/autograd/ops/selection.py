@@ -20,7 +20,7 @@ from telegrad.autograd.ops.shape import (
     scatter,
 )
 from telegrad.autograd.tensor.creation import as_tensor
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array, Shape
 
 __all__ = ["chosen", "in_range", "plain", "take", "zeros_beside"]
@@ -30,14 +30,12 @@ def plain(x: Any, beside: Any) -> Array:
     """Returns an array: that of a Tensor, or numbers as an array on the device of `beside`."""
     if isinstance(x, Tensor):
         return x.data
-    return (
-        x if is_array(x) else array_beside(x, beside.data if isinstance(beside, Tensor) else beside)
-    )
+    return x if is_array(x) else array_beside(x, array_of(beside))
 
 
 def zeros_beside(x: Any, shape: Shape) -> Array:
     """Returns zeros of shape `shape` with the dtype of `x`, on its device."""
-    array = x.data if isinstance(x, Tensor) else x
+    array = array_of(x)
     zeros: Array = namespace(array).zeros(shape, array.dtype)
     return zeros
 
@@ -75,7 +73,7 @@ def take(
 
 def _along(indices: Any, axis: int, shape: Shape) -> tuple[Any, ...]:
     """Returns the index with which `take_along_axis` reads."""
-    xp = namespace(indices.data if isinstance(indices, Tensor) else indices)
+    xp = namespace(array_of(indices))
     axis %= len(shape)
     ranges = [
         xp.arange(n).reshape((*[1] * k, n, *[1] * (len(shape) - k - 1)))

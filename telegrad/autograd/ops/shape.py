@@ -27,7 +27,7 @@ from telegrad.autograd.extend import Operation, composed, constant, primitive
 from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.autograd.graph.plan import sum_over_broadcast
 from telegrad.autograd.ops.elementwise import where as choose
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array, DTypeLike, Shape
 
 __all__ = [
@@ -71,7 +71,7 @@ def _plain(index: Any) -> Any:
         return index
     if isinstance(index, tuple):
         return tuple([_plain(part) for part in index])
-    return index.data if isinstance(index, Tensor) else index
+    return array_of(index)
 
 
 def _own(index: Any) -> Any:
@@ -82,7 +82,7 @@ def _own(index: Any) -> Any:
         return tuple([_own(part) for part in index])
     if isinstance(index, list):
         return [_own(part) for part in index]
-    array = index.data if isinstance(index, Tensor) else index
+    array = array_of(index)
     return namespace(array).array(array) if is_array(array) else index
 
 
@@ -112,7 +112,7 @@ def _of_assigned(g: Any, index: Any) -> Any:
     plain = _plain(index)
     if not _may_repeat(plain):
         return part
-    array = g.data if isinstance(g, Tensor) else g
+    array = array_of(g)
     xp = namespace(array)
     places = xp.empty(array.shape, dtype=np.int64)
     order = xp.arange(part.size).reshape(part.shape)

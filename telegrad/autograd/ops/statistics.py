@@ -43,7 +43,7 @@ from telegrad.autograd.ops.shape import (
 )
 from telegrad.autograd.tensor.array_methods import without_none
 from telegrad.autograd.tensor.creation import as_tensor
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.errors import AutogradError
 from telegrad.types import Array, Shape
 
@@ -593,7 +593,7 @@ def _quantile(
             "without weights; pass t.detach()"
         )
     a = as_tensor(a)
-    asked = q.data if isinstance(q, Tensor) else q
+    asked = array_of(q)
     if not a.size:
         nothing = as_tensor(_of_nothing(function, a.data, asked, axis, method, keepdims))
         return nothing + astype(np.sum(a), dtype=nothing.dtype)  # adds 0, to connect it with `a`

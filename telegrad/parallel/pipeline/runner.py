@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
-from telegrad.autograd import Tensor
+from telegrad.autograd.seams import array_of
 from telegrad.dist_autograd.seams import (
     Ambient,
     Container,
@@ -257,5 +257,5 @@ def _evaluating(stages: Iterable[Module]) -> Iterator[None]:
 
 
 def _scaled(gradient: Any, factor: float) -> Any:
-    found = gradient.data if isinstance(gradient, Tensor) else gradient
+    found = array_of(gradient)
     return found if factor == 1.0 else found * factor
