@@ -288,6 +288,7 @@ class Sharing:
 
     Attributes:
         possible: False once it is known that the ranks share no memory.
+        on_one_host: True if all ranks are on one host where they may share memory.
         queues: The short messages of two ranks, once the ranks share memory.
     """
 
@@ -302,7 +303,7 @@ class Sharing:
         self._ordered = self._make is not None or terms.backend == NCCL
         self._takes_turns = self.possible or self._ordered
         self._hosts = hosts
-        self._alone = len(hosts) == 1
+        self.on_one_host = len(hosts) == 1
         self._spin = Spin(spin)
         self.queues = Queues(spin)
         self._shared: tuple[Boards, Residents] | None = None
@@ -311,7 +312,7 @@ class Sharing:
     @property
     def in_place(self) -> bool:
         """True if long arrays that were made in shared memory are reduced without copies."""
-        return self.possible and self._alone
+        return self.possible and self.on_one_host
 
     # The group's lock is held in these three.
 
@@ -348,7 +349,7 @@ class Sharing:
         if not self.possible:
             return MessageBackend(meeting, self._thresholds)
         near = next(ranks for ranks in self._hosts if meeting.rank in ranks)
-        here = meeting if self._alone else PartMeeting(meeting, near)
+        here = meeting if self.on_one_host else PartMeeting(meeting, near)
         if self._shared is None:
             boards = await share_boards(here, meeting)
             if boards is None:
@@ -357,7 +358,7 @@ class Sharing:
             self._shared = Boards(here.rank, boards), Residents(here.rank)
             self.queues.open(here.rank, near, boards)
         room = Room(here, *self._shared, self._spin)
-        if self._alone:
+        if self.on_one_host:
             return MemoryBackend(room)
         first = [ranks[0] for ranks in self._hosts]
         limits = self._thresholds

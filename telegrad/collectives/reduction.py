@@ -36,6 +36,7 @@ __all__ = [
     "check_reducible",
     "combine",
     "combine_all",
+    "combining",
     "finish",
     "from_bytes",
     "prepare",
@@ -216,11 +217,15 @@ def prepare(op: Reduction, staged: Sequence[Staged]) -> ReduceOp:
     Raises:
         ValueError: The factor does not fit; see `PremulSum.exact`.
     """
-    if isinstance(op, ReduceOp):
-        return op
-    for each in staged:
-        each.multiply(op)
-    return ReduceOp.SUM
+    if isinstance(op, PremulSum):
+        for each in staged:
+            each.multiply(op)
+    return combining(op)
+
+
+def combining(op: Reduction) -> ReduceOp:
+    """Returns the operation that combines arrays; PREMUL_SUM sums what was multiplied before."""
+    return op if isinstance(op, ReduceOp) else ReduceOp.SUM
 
 
 def combine(op: ReduceOp, into: Array, other: Array) -> None:

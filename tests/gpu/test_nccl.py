@@ -722,6 +722,23 @@ def test_the_stream_that_waits_may_be_another_one(gpus: Gpus) -> None:
     gpus.run(on_two_streams)
 
 
+def messages_of_a_reduction(xp: Any) -> list[int]:
+    """Returns the messages for a dtype that NCCL lacks, in a group by NCCL and in another one."""
+    sent = []
+    for group in (dist.world_group(), dist.new_group(range(N), backend="host")):
+        array = xp.ones(2, np.int16)
+        before = group.statistics().messages_sent
+        dist.all_reduce(array, group=group)
+        sent.append(group.statistics().messages_sent - before)
+        assert host(array).tolist() == [N, N]
+    return sent
+
+
+def test_ranks_of_several_hosts_say_nothing_of_gpus_that_nccl_cannot_use(standing_in: Gpus) -> None:
+    for by_nccl, by_host in standing_in.run(messages_of_a_reduction):
+        assert by_nccl == by_host
+
+
 # -- the contracts of NCCL, and its failures; on the stand-in ------------------------------------
 
 

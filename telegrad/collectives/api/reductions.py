@@ -32,6 +32,7 @@ from telegrad.collectives.reduction import (
     Staged,
     check_array,
     check_reducible,
+    combining,
     prepare,
 )
 from telegrad.collectives.select import select_all_reduce, select_reduce
@@ -468,12 +469,14 @@ def _on_device(
     arrays: Sequence[Array],
     run: Callable[[DeviceBackend, Reduction], Steps[T]],
 ) -> OnDevice[T] | None:
-    """Returns the way of a reduction that leaves arrays on the GPU, in a group that has one."""
+    """Returns the way of a reduction that leaves arrays on the GPU, in a group that has one.
+
+    Ranks of several hosts share no GPU. So they do not ask each other where the arrays are if NCCL
+    cannot reduce them.
+    """
     if group.nccl is None:
         return None
-    name = reduction.value if isinstance(reduction, ReduceOp) else ReduceOp.SUM.value
-    return OnDevice(
-        arrays=arrays,
-        run=lambda backend, _: run(backend, reduction),
-        by_nccl=can_reduce(name, arrays[0].dtype),
-    )
+    by_nccl = can_reduce(combining(reduction).value, arrays[0].dtype)
+    if not (by_nccl or group.sharing.on_one_host):
+        return None
+    return OnDevice(arrays=arrays, run=lambda backend, _: run(backend, reduction), by_nccl=by_nccl)
