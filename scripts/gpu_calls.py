@@ -1,4 +1,4 @@
-"""Times calls and all_reduces of arrays of a GPU between two processes: calls beside torch's too."""
+"""Times calls, also beside torch's, and all_reduces of a GPU's arrays between two processes."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def measure_calls(
     return rows
 
 
-def measure_reductions(
-    xp: Any, sizes: Sequence[int] = SIZES, calls: int = CALLS
-) -> list[dict[str, Any]]:
+def measure_reductions(sizes: Sequence[int] = SIZES, calls: int = CALLS) -> list[dict[str, Any]]:
     """Times `all_reduce` of two processes that share a GPU.
 
     Returns:

@@ -269,7 +269,7 @@ def main() -> int:
         ("rows", lambda: measure_fused(cupy, fused_cases(cupy, torch))),
         ("rows", lambda: measure_staging(cupy)),
         ("calls", lambda: measure_calls(cupy)),
-        ("reductions", lambda: measure_reductions(cupy)),
+        ("reductions", measure_reductions),
     )
     for name, part in parts:
         result[name] = result.get(name, []) + part()
