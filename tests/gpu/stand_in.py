@@ -67,7 +67,7 @@ class ndarray:
             size = int(np.prod(host)) * np.dtype(dtype).itemsize
             self.array = np.ndarray(host, dtype, memptr.octets(size))
             self.number = memptr.device_id
-            self.memory = Memory(shared=is_pinned(memptr.ptr, size))
+            self.memory = Memory(shared=is_pinned(memptr.ptr, size), lent=True)
 
     def _view(self, host: Any) -> ndarray:
         view = ndarray(host, view=True)

@@ -45,7 +45,7 @@ __all__ = [
 Clock = dict[int, int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Watch:
     """What happened in a `with watched()` block, in all threads."""
 
@@ -102,14 +102,20 @@ def _report(race: str) -> None:
 
 
 class Memory:
-    """The memory of an array and of its views; with `shared`, the host's, which nothing orders."""
+    """The memory of an array and of its views.
+
+    Args:
+        shared: True for the host's, which nothing orders.
+        lent: True for memory that was there before the array, which writes nothing when it is made.
+    """
 
     __slots__ = ("home", "shared", "used", "written")
 
-    def __init__(self, shared: bool = False) -> None:
+    def __init__(self, *, shared: bool = False, lent: bool = False) -> None:
         self.shared = shared
         with _LOCK:
-            self.written = _launched(current_stream().ptr)
+            stream = current_stream().ptr
+            self.written = (stream, 0) if lent else _launched(stream)
             self.home = self.written[0]
             self.used: Clock = {}
 

@@ -51,7 +51,10 @@ def on_one_gpu(function: Callable[..., Any], *args: Any) -> Any:
     xp: Any = importlib.import_module("cupy")
     group = dist.init_process_group(backend="nccl")
     try:
-        return function(xp, *args)
+        with watched() as watch:
+            found = function(xp, *args)
+        assert not watch.races, watch.races
+        return found
     finally:
         if not group.failed:
             dist.destroy_process_group()
@@ -124,8 +127,8 @@ def in_rank_order(xp: Any) -> None:
     array = xp.asarray(mine[dist.get_rank()])
     with no_copies(xp) as watch:
         dist.all_reduce(array)
-    if stands_in(xp):  # two blocks, each shown before a meeting and read after it; and the end
-        assert len(watch.waits) == 2 * 2 + 1
+    if stands_in(xp):  # two blocks, each shown before a meeting and read after it
+        assert len(watch.waits) == 2 * 2, watch.waits
     assert host(array).tobytes() == expected(ReduceOp.SUM, mine).tobytes()
 
 
@@ -137,6 +140,7 @@ def every_exchange(xp: Any) -> None:
         test_nccl.of_several_sizes,
         test_nccl.all_in_one,
         test_nccl.started,
+        test_nccl.on_two_streams,
         test_nccl.in_groups,
         in_rank_order,
     ):
@@ -190,9 +194,7 @@ def all_on_the_gpu(xp: Any) -> None:
     r = dist.get_rank()
     with no_copies(xp):
         for shape in ((LONGER,), (7, 3)):
-            array = xp.full(
-                shape, r + 1.0, np.float32
-            )  # `asarray` of an array of NumPy would be a copy
+            array = xp.full(shape, r + 1.0, np.float32)  # `asarray` of NumPy's would be a copy
             dist.all_reduce(array)
             dist.reduce(array, 1, ReduceOp.MAX)
             dist.broadcast(array, 2)
@@ -277,8 +279,7 @@ def dies(xp: Any) -> list[str]:
     if group.rank == 1:
         arrays.DeviceMemory.array = lambda *args: os._exit(1)  # type: ignore[method-assign]
     found = [refusal(lambda: dist.all_reduce(array)), refusal(dist.barrier)]
-    if stands_in(xp):
-        wait_until("the memory of others is closed", lambda: not stand_in_memory.allocated()[1])
+    others_closed()
     smaller = dist.shrink_group(group)
     array = xp.full(LONGER, group.rank + 1.0, np.float32)
     dist.all_reduce(array, group=smaller)
@@ -297,6 +298,67 @@ def test_a_rank_that_dies(cluster: Cluster) -> None:
             ranks[1].result()
 
 
+def broken(*args: object) -> None:
+    raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+
+def fails(xp: Any) -> list[str]:
+    """The GPU fails at rank 1 when all have entered, and the others wait for it."""
+    array = xp.ones(LONGER, np.float32)
+    dist.all_reduce(array)
+    if dist.get_rank() == 1:
+        arrays.DeviceMemory.array = broken  # type: ignore[assignment,method-assign]
+    return [refusal(lambda: dist.all_reduce(array)), refusal(dist.barrier)]
+
+
+def test_a_gpu_that_fails_at_one_rank(cluster: Cluster) -> None:
+    for found in cluster.run(on_one_gpu, fails):
+        for said in found:
+            assert "cudaErrorIllegalAddress" in said
+
+
+def others_closed() -> None:
+    wait_until("the memory of others is closed", lambda: not stand_in_memory.allocated()[1])
+
+
+def left_early(xp: Any) -> None:
+    """The others leave before rank 0 has read their memory, which it closes when it has."""
+    array = xp.full(LONGER, dist.get_rank() + 1.0, np.float32)
+    dist.all_reduce(array)
+    first, opened = [True], arrays.Mappings.array
+
+    def after_they_left(*args: Any) -> Any:
+        if first:
+            first.clear()
+            others_closed()
+        return opened(*args)
+
+    if dist.get_rank() == 0:
+        arrays.Mappings.array = after_they_left  # type: ignore[assignment]
+    array = xp.full(1000, dist.get_rank() + 1.0, np.float32)
+    dist.all_reduce(array)
+    assert float(array.sum()) == 6000.0
+    if dist.get_rank() == 0:
+        others_closed()
+
+
+def test_ranks_that_leave_before_another_has_read(cluster: Cluster) -> None:
+    cluster.run(on_one_gpu, left_early)
+
+
+def mismatched(xp: Any) -> str:
+    array = xp.ones(LONGER, np.float32)
+    dist.all_reduce(array)
+    said = refusal(lambda: dist.broadcast(array, 0 if dist.get_rank() else 1))
+    others_closed()
+    return said
+
+
+def test_a_mismatch_closes_the_memory_of_others(cluster: Cluster) -> None:
+    for said in cluster.run(on_one_gpu, mismatched):
+        assert said.startswith("CollectiveMismatchError: "), said
+
+
 def in_a_job_of_two(xp: Any) -> float:
     dist.init_process_group(backend="nccl", world_size=2)
     array = xp.full(LONGER, dist.get_rank() + 1.0, np.float32)
@@ -307,7 +369,7 @@ def in_a_job_of_two(xp: Any) -> float:
 
 def there() -> tuple[float, int]:
     found = in_a_job_of_two(importlib.import_module("cupy"))
-    wait_until("the memory of others is closed", lambda: not stand_in_memory.allocated()[1])
+    others_closed()
     return found, stand_in_memory.allocated()[0]
 
 

@@ -11,17 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
 
-from telegrad.arrays import Communicator, Moment
+from telegrad.arrays import Communicator, Moment, views_of
 from telegrad.collectives.algorithms import direct
 from telegrad.collectives.link import Link
-from telegrad.collectives.nccl.device import (
-    DeviceBackend,
-    cut_along,
-    flat_of,
-    is_contiguous,
-    times,
-)
-from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction
+from telegrad.collectives.nccl.device import DeviceBackend, flat_of, is_contiguous, times
+from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combining
 from telegrad.types import Array, Shape
 
 __all__ = ["NcclBackend"]
@@ -49,16 +43,16 @@ class NcclBackend(DeviceBackend):
     async def all_reduce(self, flat: Array, op: Reduction) -> None:
         """Replaces `flat` by the reduction over all ranks, combined in NCCL's order."""
         with self._in_place(flat, op) as own:
-            self._communicator.all_reduce(own, _name_of(op))
+            self._communicator.all_reduce(own, combining(op).value)
 
     async def reduce(self, flat: Array, op: Reduction, root: int) -> None:
         """Replaces `flat` at rank `root` by the reduction over all ranks."""
         if self._link.rank == root:
             with self._in_place(flat, op) as own:
-                self._communicator.reduce(own, _name_of(op), root)
+                self._communicator.reduce(own, combining(op).value, root)
         else:
             with self._communicator.after(self._called):
-                self._communicator.reduce(flat_of(times(flat, op)), _name_of(op), root)
+                self._communicator.reduce(flat_of(times(flat, op)), combining(op).value, root)
 
     async def all_gather(
         self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
@@ -80,7 +74,7 @@ class NcclBackend(DeviceBackend):
         if len(set(rows)) == 1:
             self._gather_equal(array, joined)
         else:
-            self._exchange([array] * len(rows), cut_along(joined, rows))
+            self._exchange([array] * len(rows), views_of(joined.reshape(-1), rows))
         return joined
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
@@ -112,7 +106,7 @@ class NcclBackend(DeviceBackend):
         shapes = self._own_parts()
         total = sum(shape[0] for shape in shapes)
         joined = self._new((total, *shapes[0][1:]), parts[0].dtype)
-        self._exchange(parts, cut_along(joined, shapes))
+        self._exchange(parts, views_of(joined.reshape(-1), shapes))
         return joined
 
     async def reduce_scatter(
@@ -124,10 +118,11 @@ class NcclBackend(DeviceBackend):
         with self._with_outputs():
             into = out.reshape(-1)
             parts, whole = self._multiplied(parts, op, whole)
+            name = combining(op).value
             if whole is not None and len({part.shape for part in parts}) == 1:
-                self._communicator.reduce_scatter(flat_of(whole), into, _name_of(op))
+                self._communicator.reduce_scatter(flat_of(whole), into, name)
             else:
-                self._communicator.reduce_parts(list(map(flat_of, parts)), into, _name_of(op))
+                self._communicator.reduce_parts(list(map(flat_of, parts)), into, name)
         return out
 
     async def send(self, array: Array) -> None:
@@ -176,8 +171,3 @@ class NcclBackend(DeviceBackend):
             yield flat
             if not is_contiguous(array):
                 array[...] = flat.reshape(array.shape)
-
-
-def _name_of(op: Reduction) -> str:
-    """Returns the operation that combines the arrays."""
-    return op.value if isinstance(op, ReduceOp) else ReduceOp.SUM.value

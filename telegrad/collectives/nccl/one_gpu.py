@@ -15,32 +15,39 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 
-from telegrad.arrays import DeviceMemory, Mappings, Moment, SharedPlace, to_device, to_host
+from telegrad.arrays import (
+    DeviceMemory,
+    Mappings,
+    Moment,
+    SharedPlace,
+    copy_into,
+    to_host,
+    views_of,
+)
 from telegrad.collectives.algorithms import direct
+from telegrad.collectives.algorithms.shared_exchange import WantedPart
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.nccl.device import (
     DeviceBackend,
-    cut_along,
     flat_of,
     is_contiguous,
     items_of,
     times,
 )
 from telegrad.collectives.operation import Group
-from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combine, finish
+from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combine_all, combining
 from telegrad.types import Array, Shape
 
 __all__ = ["Meet", "OneGpu", "OneGpuBackend"]
 
-# A block is a multiple of all items that are reduced. Not measured: no GPU was available. Copies
-# and sums of 16 MiB take some 50 us on an H200, about as long as a meeting and two waits.
+# A block is a multiple of all items that are reduced. Not measured: no GPU was available. By the
+# speed of its memory, an H200 copies 16 MiB in less time than a meeting and two waits take.
 BLOCK_BYTES = 16 * 2**20
 TOKEN_BYTES = 16
 # After a rank has left its group, its memory stays for so long: the others close it when they hear
@@ -62,86 +69,85 @@ class GpuBlocks:
         gpu: The identity of the GPU.
 
     Attributes:
-        rank: This rank.
         trouble: The reason why this rank cannot share memory, or open that of others, in words.
     """
 
     def __init__(self, rank: int, gpu: str) -> None:
         self.trouble = ""
-        self.rank = rank
+        self._rank = rank
         self._gpu = gpu
-        self._own: DeviceMemory | None = None
+        self._memory: DeviceMemory | None = None
         self._mappings = Mappings(time.monotonic, 0.0)
-        self._places: dict[int, SharedPlace] = {}
-        self._half = 0
+        self._handles: dict[int, bytes] = {}
+        self._start = 0
+        self._keeps_open = True
+
+    @property
+    def own(self) -> Array:
+        """The present block of this rank, as bytes."""
+        assert self._memory is not None
+        return self._memory.array(self._start, (BLOCK_BYTES,), np.uint8)
 
     def make(self, called: Moment) -> bytes:
         """Makes the blocks of this rank; returns their handle, and bytes that lie in them."""
         token = os.urandom(TOKEN_BYTES)
         try:
-            self._own = DeviceMemory(called.number, 2 * BLOCK_BYTES)
+            self._memory = DeviceMemory(called.number, 2 * BLOCK_BYTES)
             with called.current():
-                there = to_device(np.frombuffer(token, np.uint8), f"cuda:{called.number}")
-                self._own.fill(0, there)
+                copy_into(self.own[:TOKEN_BYTES], np.frombuffer(token, np.uint8))
         except (MemoryError, RuntimeError) as error:
             self.trouble = f"memory of the GPU cannot be shared ({error})"
             return b""
-        return self._own.handle + token
+        return self._memory.handle + token
 
     def take(self, rank: int, said: bytes, called: Moment) -> None:
         """Opens the blocks of another rank, which has said what `make` returned."""
         handle, token = said[:-TOKEN_BYTES], said[-TOKEN_BYTES:]
-        place = SharedPlace(self._gpu, handle, 2 * BLOCK_BYTES, 0)
         try:
-            with called.current(), self._open(place, TOKEN_BYTES) as there:
+            with called.current(), self._open(handle, TOKEN_BYTES) as there:
                 found = to_host(there).tobytes()
         except (LookupError, RuntimeError, ValueError) as error:
             self.trouble = (
                 f"memory of the GPU that another process shares cannot be opened ({error})"
             )
-        else:
-            self._places[rank] = place
-            if found != token:
-                self.trouble = (
-                    "other bytes are found in memory of the GPU than another process wrote"
-                )
+            return
+        self._handles[rank] = handle
+        if found != token:
+            self.trouble = "other bytes are found in memory of the GPU than another process wrote"
 
     def turn(self) -> None:
         """Goes to the other block; every rank must call it."""
-        self._half ^= 1
+        self._start ^= BLOCK_BYTES
 
     @contextmanager
     def opened(self, ranks: Sequence[int]) -> Iterator[dict[int, Array]]:
         """Yields the present blocks of some ranks, as bytes; not valid after that."""
-        start = self._half * BLOCK_BYTES
-        with ExitStack() as stack:
-            yield {
-                r: self._shown(start)
-                if r == self.rank
-                else stack.enter_context(
-                    self._open(replace(self._places[r], offset=start), BLOCK_BYTES)
-                )
-                for r in ranks
-            }
+        try:
+            with ExitStack() as stack:
+                yield {
+                    r: self.own
+                    if r == self._rank
+                    else stack.enter_context(self._open(self._handles[r], BLOCK_BYTES))
+                    for r in ranks
+                }
+        finally:
+            if not self._keeps_open:
+                self._mappings.close_idle()
 
     def close_others(self) -> None:
-        """Closes the blocks of other ranks, unless they are being read."""
-        self._mappings.close_idle(0.0)
+        """Closes the blocks of other ranks: now, or after the use in which they are."""
+        self._keeps_open = False
+        self._mappings.close_idle()
 
     def close(self, group: Group) -> None:
         """Closes the blocks of other ranks, and frees those of this one after a while."""
         self.close_others()
-        kept = [self._own]
+        kept = [self._memory]
         group.after(KEEP_SECONDS, partial(group.submit, kept.clear))
 
-    def _shown(self, start: int) -> Array:
-        assert self._own is not None
-        return self._own.array(start, (BLOCK_BYTES,), np.uint8)
-
-    @contextmanager
-    def _open(self, place: SharedPlace, size: int) -> Iterator[Array]:
-        with self._mappings.array(place, (size,), np.uint8, size) as there:
-            yield there
+    def _open(self, handle: bytes, size: int) -> AbstractContextManager[Array]:
+        place = SharedPlace(self._gpu, handle, 2 * BLOCK_BYTES, self._start)
+        return self._mappings.array(place, (size,), np.uint8, size)
 
 
 @final
@@ -174,16 +180,17 @@ class OneGpu:
         found = self._found.get(gpu)
         if found is not None:
             return found
-        blocks = GpuBlocks(link.rank, gpu)
+        blocks = self._found[gpu] = GpuBlocks(link.rank, gpu)  # now: `close` must find them
         try:
             why_not = await self._shared(blocks, link, called, makers)
         except BaseException:
             blocks.close(self._group)
             raise
-        if why_not:
-            blocks.close(self._group)
-        self._found[gpu] = found = why_not or blocks
-        return found
+        if not why_not:
+            return blocks
+        blocks.close(self._group)
+        self._found[gpu] = why_not
+        return why_not
 
     async def _shared(
         self, blocks: GpuBlocks, link: Link, called: Moment, makers: Sequence[int]
@@ -205,7 +212,7 @@ class OneGpu:
         return next((words[r] for r in sorted(words) if words[r]), "")
 
     def release(self) -> None:
-        """Closes the blocks of others, as one of them has left; never waits."""
+        """Keeps no blocks of others open any more; never waits."""
         for each in [*self._found.values()]:
             if isinstance(each, GpuBlocks):
                 self._group.submit(each.close_others)
@@ -219,18 +226,6 @@ class OneGpu:
 
 
 # -- the backend ---------------------------------------------------------------------------------
-
-
-class Shown(NamedTuple):
-    """A part of the bytes that a rank shows, and the array that it is read into.
-
-    Attributes:
-        into: A contiguous array of one axis.
-        start: The bytes before the part.
-    """
-
-    into: Array
-    start: int = 0
 
 
 @final
@@ -257,7 +252,7 @@ class OneGpuBackend(DeviceBackend):
         if self._link.rank == root:
             await self._exchange([own], own.nbytes, {})
         else:
-            await self._exchange([], own.nbytes, {root: Shown(own)})
+            await self._exchange([], own.nbytes, {root: WantedPart(own)})
             self._put_back(flat, own)
 
     async def all_reduce(self, flat: Array, op: Reduction) -> None:
@@ -280,7 +275,7 @@ class OneGpuBackend(DeviceBackend):
         """Returns a new array: those of all ranks, joined along the first axis."""
         shapes = [shape_of(r) or (1,) for r in self._ranks]
         joined = self._rows(shapes, array)
-        await self._gather(array, cut_along(joined, shapes))
+        await self._gather(array, views_of(joined.reshape(-1), shapes))
         return joined
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
@@ -295,9 +290,9 @@ class OneGpuBackend(DeviceBackend):
         """Replaces `flat` by the part that rank `root` has for this one; compares all shapes."""
         shapes = self._parts_to_scatter(root)
         own = self._flat(flat)
-        start = items_of(shapes[: self._link.rank]) * own.itemsize
+        wanted = WantedPart(own, items_of(shapes[: self._link.rank]) * own.itemsize)
         total = items_of(shapes) * own.itemsize
-        await self._exchange([self._flat(part) for part in parts], total, {root: Shown(own, start)})
+        await self._exchange([self._flat(part) for part in parts], total, {root: wanted})
         self._put_back(flat, own)
 
     async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
@@ -312,7 +307,7 @@ class OneGpuBackend(DeviceBackend):
         direct.check_wanted(self._link)
         shapes = self._own_parts()
         joined = self._rows(shapes, parts[0])
-        await self._exchange_parts(parts, cut_along(joined, shapes))
+        await self._exchange_parts(parts, views_of(joined.reshape(-1), shapes))
         return joined
 
     async def reduce_scatter(
@@ -323,10 +318,10 @@ class OneGpuBackend(DeviceBackend):
         with self._called.current():
             parts, _ = self._multiplied(parts, op, whole)
         out = self._new(parts[rank].shape, parts[rank].dtype)
-        into = Shown(out.reshape(-1), sum(part.nbytes for part in parts[:rank]))
+        into = WantedPart(out.reshape(-1), sum(part.nbytes for part in parts[:rank]))
         total = sum(part.nbytes for part in parts)
         shown = [self._flat(part) for part in parts]
-        await self._exchange(shown, total, dict.fromkeys(self._ranks, into), _plain(op))
+        await self._exchange(shown, total, dict.fromkeys(self._ranks, into), combining(op))
         return out
 
     async def send(self, array: Array) -> None:
@@ -336,35 +331,34 @@ class OneGpuBackend(DeviceBackend):
     async def receive(self, array: Array) -> int:
         """Replaces an array by that of the sender, the first of two ranks; returns its rank."""
         own = self._flat(array)
-        await self._exchange([], own.nbytes, {0: Shown(own)})
+        await self._exchange([], own.nbytes, {0: WantedPart(own)})
         self._put_back(array, own)
         return await self._link.sender()
 
     async def _reduce(self, array: Array, op: Reduction, *, wanted: bool) -> None:
         own = self._flat(array, op)
-        read = dict.fromkeys(self._ranks if wanted else (), Shown(own))
-        await self._exchange([own], own.nbytes, read, _plain(op))
+        parts = dict.fromkeys(self._ranks if wanted else (), WantedPart(own))
+        await self._exchange([own], own.nbytes, parts, combining(op))
         if wanted:
             self._put_back(array, own, multiplied=isinstance(op, PremulSum))
 
     async def _gather(self, array: Array, found: Sequence[Array]) -> None:
-        read = {r: Shown(each.reshape(-1)) for r, each in enumerate(found)}
+        read = {r: WantedPart(each.reshape(-1)) for r, each in enumerate(found)}
         await self._exchange([self._flat(array)], max(each.nbytes for each in found), read)
 
     async def _exchange_parts(self, parts: Sequence[Array], found: Sequence[Array]) -> None:
         rank, size = self._link.rank, parts[0].itemsize
         shapes = [self._link.call_of(r).parts for r in self._ranks]
-        read = {
-            r: Shown(found[r].reshape(-1), items_of(shapes[r][:rank]) * size) for r in self._ranks
-        }
+        before = [items_of(each[:rank]) * size for each in shapes]
+        wanted = {r: WantedPart(found[r].reshape(-1), before[r]) for r in self._ranks}
         longest = max(items_of(each) for each in shapes) * size
-        await self._exchange([self._flat(part) for part in parts], longest, read)
+        await self._exchange([self._flat(part) for part in parts], longest, wanted)
 
     async def _exchange(
         self,
         shown: Sequence[Array],
         longest: int,
-        read: Mapping[int, Shown],
+        wanted: Mapping[int, WantedPart],
         op: ReduceOp | None = None,
     ) -> None:
         """Shows arrays of this rank, one after the other, and reads parts of what others show.
@@ -374,7 +368,7 @@ class OneGpuBackend(DeviceBackend):
         Args:
             shown: The arrays, each with one axis.
             longest: The most bytes that any rank shows.
-            read: The parts that this rank wants, by rank.
+            wanted: The parts that this rank wants, by rank, each into an array of one axis.
             op: The operation that combines the parts, into one array; None to copy each.
         """
         parts = [each.view(np.uint8) for each in shown]
@@ -383,39 +377,29 @@ class OneGpuBackend(DeviceBackend):
             if parts:
                 self._show(parts, start)
             await self._meet()
-            if read:
-                self._read(read, start, op)
-        if op is not None and read:
-            total = next(iter(read.values())).into
-            with self._working():
-                finish(op, total, len(read))
+            if wanted:
+                self._read(wanted, start, op)
 
     def _show(self, parts: Sequence[Array], start: int) -> None:
-        with self._blocks.opened([self._place]) as blocks, self._working():
-            block, before = blocks[self._place], -start
+        block, before = self._blocks.own, -start
+        with self._working():
             for part in parts:
-                first, end = max(before, 0), min(before + part.size, BLOCK_BYTES)
-                if first < end:
-                    block[first:end] = part[first - before : end - before]
+                mine, there = _overlap(before, part.size)
+                block[there] = part[mine]
                 before += part.size
 
-    def _read(self, read: Mapping[int, Shown], start: int, op: ReduceOp | None) -> None:
-        with self._blocks.opened([*read]) as blocks, self._working():
-            for i, r in enumerate(sorted(read)):
-                octets, before = read[r].into.view(np.uint8), read[r].start - start
-                first, end = max(before, 0), min(before + octets.size, BLOCK_BYTES)
-                if first >= end:
-                    continue
-                target, piece = octets[first - before : end - before], blocks[r][first:end]
-                if op is None or i == 0:
-                    target[...] = piece
+    def _read(self, wanted: Mapping[int, WantedPart], start: int, op: ReduceOp | None) -> None:
+        ranks = sorted(wanted)
+        with self._blocks.opened(ranks) as blocks, self._working():
+            for r in ranks if op is None else ranks[:1]:  # one part is combined of all ranks
+                into, before = wanted[r]
+                mine, there = _overlap(before - start, into.nbytes)
+                target = into.view(np.uint8)[mine]
+                if op is None:
+                    target[...] = blocks[r][there]
                 else:
-                    dtype = read[r].into.dtype
-                    combine(op, target.view(dtype), piece.view(dtype))
-
-    @property
-    def _place(self) -> int:
-        return self._blocks.rank
+                    pieces = [blocks[each][there].view(into.dtype) for each in ranks]
+                    combine_all(op, pieces, target.view(into.dtype))
 
     def _flat(self, array: Array, op: Reduction = ReduceOp.SUM) -> Array:
         with self._called.current():
@@ -440,6 +424,13 @@ class OneGpuBackend(DeviceBackend):
                 self._called.stream.synchronize()
 
 
-def _plain(op: Reduction) -> ReduceOp:
-    """Returns the operation that combines the arrays, which are multiplied already."""
-    return op if isinstance(op, ReduceOp) else ReduceOp.SUM
+def _overlap(before: int, size: int) -> tuple[slice, slice]:
+    """Returns the part of some bytes that lies in a block, and its place in the block.
+
+    Args:
+        before: The place of their first byte, as seen from the block's.
+        size: The number of bytes.
+    """
+    first = max(before, 0)
+    end = max(first, min(before + size, BLOCK_BYTES))
+    return slice(first - before, end - before), slice(first, end)

@@ -361,8 +361,10 @@ class NcclSide:
         """Ends the kernels of all operations from number `since` on; never waits."""
         for each in self._of_messages():
             each.end(0)
-        if since == 0:  # else earlier operations may still need it
+        if since == 0:
             self._one_gpu.close()
+        else:  # earlier operations may still need it
+            self._one_gpu.release()
         with self._lock:
             self._since = since
             idle = not (self._running or self._communicators)
@@ -376,9 +378,9 @@ class NcclSide:
             each.end(0)
 
     def on_left(self, other: int) -> None:
-        """Lets go of memory that a rank which has left shares; never waits.
+        """Keeps no memory open that a rank which has left shares; never waits.
 
-        Operations that were not over there need none any more.
+        Operations that are over there may not be over here, and open it again.
         """
         for each in (self, *self._of_messages(other)):
             each._one_gpu.release()
