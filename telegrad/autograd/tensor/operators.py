@@ -89,8 +89,6 @@ class Operators(Generic[TensorT]):
     __pow__, __rpow__ = _left(np.power), _right(np.power)
     __neg__, __pos__, __abs__ = _alone(np.negative), _alone(np.positive), _alone(np.absolute)
 
-    __eq__ = _left(np.equal)  # type: ignore[assignment]
-    __ne__ = _left(np.not_equal)  # type: ignore[assignment]
     __lt__, __le__ = _left(np.less), _left(np.less_equal)
     __gt__, __ge__ = _left(np.greater), _left(np.greater_equal)
     __and__, __rand__ = _left(np.bitwise_and), _right(np.bitwise_and)
@@ -99,6 +97,16 @@ class Operators(Generic[TensorT]):
     __lshift__, __rlshift__ = _left(np.left_shift), _right(np.left_shift)
     __rshift__, __rrshift__ = _left(np.right_shift), _right(np.right_shift)
     __invert__ = _alone(np.invert)
+
+    # Written out, since some type checkers give an `__eq__` that is assigned the type of object's.
+
+    def __eq__(self, other: object) -> TensorT:  # type: ignore[override]
+        """Returns `np.equal(self, other)`."""
+        return TABLE[np.equal](self, other)
+
+    def __ne__(self, other: object) -> TensorT:  # type: ignore[override]
+        """Returns `np.not_equal(self, other)`."""
+        return TABLE[np.not_equal](self, other)
 
     def __divmod__(self, other: Any) -> tuple[TensorT, TensorT]:
         return self // other, self % other
