@@ -290,6 +290,8 @@ def _suspect(job: _Job) -> _Verdicts:
             continue
         # All its links are slow: the cause is there, and not at other hosts.
         mine = {pair: slow.pop(pair) for pair in list(slow) if host in job.hosts(pair)}
+        if not mine:  # all of them lead to hosts that are reported already
+            continue
         worker = next(each for each in job.workers if each.host_key == host)
         yield (
             _names(mine),

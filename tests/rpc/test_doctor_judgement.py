@@ -200,6 +200,20 @@ def test_a_host_of_which_all_links_are_slow_is_told_once() -> None:
     )
 
 
+def test_a_host_with_links_to_slow_hosts_alone_is_not_told_again() -> None:
+    """Of the third host only the links to the two slow ones were measured in time."""
+    workers = [worker(rank, host) for rank, host in enumerate("abcdefghijk")]
+    slow, unmeasured = Speed(0.0003, 1e6, 2e6), Speed(0.0003, words="the time was over")
+    pairs = [
+        both(one, other, slow if i < 2 else unmeasured if i == 2 else QUICK)
+        for i, one in enumerate(workers)
+        for other in workers[i + 1 :]
+    ]
+    problems, _ = judge(workers, pairs)
+    told = [each.words for each in problems if each.kind == "slow link"]
+    assert [words[0] for words in told] == ["a", "b"]
+
+
 def test_twice_the_time_is_no_fault_and_neither_is_what_one_host_measures_of_itself() -> None:
     workers = [worker(0, "a"), worker(1, "b"), worker(2, "c"), worker(3, "c")]
     half, slow = Speed(0.0003, 4e8, 4e8), Speed(0.0003, 2e7, 2e7)
