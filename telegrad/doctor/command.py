@@ -355,9 +355,10 @@ def add_doctor(
 
 
 def _seconds(text: str) -> float:
-    if not 0 < (seconds := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0 (got {text})")
-    return seconds
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"must be a number of seconds above 0 (got {text!r})")
 
 
 def _ports(text: str) -> int | str:

@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 LOOPBACK = "127.0.0.1"
 BAD_USAGE = 2
-WORKERS = "1; of doctor and tune on one host 2"
+WORKERS = "1; for doctor and tune on one host: 2"
 EXAMPLE = """\
 example:
   telegrad run --nproc-per-node 3 train.py --epochs 10

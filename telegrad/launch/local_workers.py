@@ -423,7 +423,8 @@ class LocalWorkers:
     ) -> None:
         refuse_while_loading("LocalWorkers", "one of them")
         wanted = _checked_names(n, names)
-        deadline = time.monotonic() + min(seconds(timeout, START_SECONDS), threading.TIMEOUT_MAX)
+        timeout = seconds(timeout, START_SECONDS)
+        deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards `_closed`
         self._closed = False

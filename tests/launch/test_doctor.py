@@ -195,6 +195,7 @@ def test_the_audit_log_tells_host_0_who_knocked() -> None:
         (["--nproc-per-node", "0"], "--nproc-per-node must be at least 1"),
         (["--timeout", "0"], "--timeout: must be a number of seconds above 0"),
         (["--timeout", "nan"], "--timeout: must be"),
+        (["--timeout", "long"], "--timeout: must be a number of seconds above 0 (got 'long')"),
         (["--port", "many"], "--port: must be a port or a range"),
         (["--port", "29599-29501"], "--port: must be a port or a range"),
         (["--port", "29501-29599", "--no-listen"], "not allowed with argument --port"),
