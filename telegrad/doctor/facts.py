@@ -180,8 +180,8 @@ class DoctorPair:
         other: The name of the worker with the higher rank.
         same_host: True if both are on one host. Containers with networks of their own are hosts of
             their own.
-        transport: `grpc`, `bulk` (past gRPC), these with an `s` if encrypted, `local`,
-            `inproc`; "" if there is no connection.
+        transport: `grpc`, `tcp` (past gRPC), these with an `s` if encrypted, `local`, `inproc`;
+            "" if there is no connection.
         why: The reason for that transport, in words.
         endpoint: The endpoint that was dialled for it.
         opened_by: The worker that dialled.

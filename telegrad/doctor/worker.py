@@ -2,7 +2,7 @@
 
 rank 0            the job's store            the others
                   ready/RANK          ◀───   each dials rank 0, which may not reach it itself
-doctor()
+examine()
 report      ───▶  report              ───▶   the first worker of each host writes it to a file
 """
 
