@@ -123,6 +123,11 @@ def operation_of(key: GroupKey, number: int) -> bytes:
     return OperationMessage(key, OperationId(number), pack_call(call), 0).pack()
 
 
+def number_of(pipe: Pipeline) -> int:
+    """Returns the number that messages of a pipeline carry."""
+    return pipe._places.members[0].id.pipeline
+
+
 def forgeries(
     kind: str, key: GroupKey, context_id: int, rref: RRefId, fork: ForkId, pipeline: int
 ) -> Iterable[tuple[int, Any]]:
@@ -209,7 +214,6 @@ def test_nobody_speaks_for_another(cluster: Cluster) -> None:
         gate = gates[-1]
         stages = [("worker0", Linear, (3, 2)), ("worker1", Linear, (2, 1))]
         pipe = Pipeline(stages, num_microbatches=1, loss=first_of)
-        pipeline = pipe._places.members[0].id.pipeline
         with dist_autograd.context() as context_id:
             x = tensor(np.ones(3), requires_grad=True)
             doubled = rpc.rpc_sync("worker1", double, (x,))
@@ -221,7 +225,7 @@ def test_nobody_speaks_for_another(cluster: Cluster) -> None:
             assert next(items) == 0
             for _ in range(3):
                 assert gate.reached.acquire(timeout=60)
-            about = groups[TRAINER].key, context_id, reference.rref, reference.fork, pipeline
+            about = groups[TRAINER].key, context_id, reference.rref, reference.fork, number_of(pipe)
             try:
                 assert cluster.call(MALLORY, forge, kinds, *about) == sorted(kinds)
             finally:
@@ -288,7 +292,7 @@ def keep() -> rpc.RRef[str]:
     return rpc.RRef("kept")
 
 
-# -- members of a pipeline --------------------------------------------------------------------------
+# -- members of a pipeline -----------------------------------------------------------------------
 
 
 def fill_mailbox(pipeline: int) -> None:
@@ -311,7 +315,7 @@ def test_a_stage_of_a_pipeline_fills_no_mailbox_and_ends_no_step(cluster: Cluste
         pipe = Pipeline(stages, num_microbatches=1, loss=first_of)
         inputs = np.ones((4, 3), np.float32)
         loss = pipe.step(inputs)
-        cluster.call(SERVER, fill_mailbox, pipe._places.members[0].id.pipeline)
+        cluster.call(SERVER, fill_mailbox, number_of(pipe))
         assert len(current_agent().attachments[Mailboxes]) <= 2  # one a step
         for _ in range(3):
             assert pipe.step(inputs) == pytest.approx(loss)

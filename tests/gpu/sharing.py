@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -26,6 +27,7 @@ __all__ = [
     "SIZE",
     "checksum",
     "import_cupy_there",
+    "kill_this_process",
     "make",
     "my_pid",
     "negative",
@@ -68,6 +70,10 @@ def wait_until(what: str, found: Callable[[], bool]) -> None:
     while not found():
         assert time.monotonic() < deadline, what
         threading.Event().wait(0.005)
+
+
+def kill_this_process(*_: object) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def my_pid() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from telegrad.errors import WorkerLostError
 from telegrad.testing import Cluster
 from tests.collectives.remote_code import refusal
 from tests.gpu import test_nccl
-from tests.gpu.sharing import import_cupy_there
+from tests.gpu.sharing import import_cupy_there, kill_this_process
 
 N = 3
 
@@ -63,7 +62,7 @@ def dies(xp: Any) -> list[str]:
     group, array = dist.world_group(), xp.ones(1000, np.float32)
     dist.all_reduce(array)
     if group.rank == 1:
-        Communicator.all_reduce = lambda *args: os._exit(1)  # type: ignore[method-assign]
+        Communicator.all_reduce = kill_this_process  # type: ignore[method-assign, assignment]
     work = dist.all_reduce(array, async_op=True)
     work.wait()
     xp.cuda.get_current_stream().synchronize()  # the kernels are aborted

@@ -1,10 +1,9 @@
-"""Collectives of ranks that share one GPU, by CUDA IPC: real processes, on a GPU or the stand-in."""
+"""Collectives of ranks on one GPU, by CUDA IPC: real processes, on a GPU or the stand-in."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from tests.collectives.remote_code import refusal
 from tests.collectives.test_algorithms import CASES, expected
 from tests.gpu import stand_in_memory, test_nccl
 from tests.gpu.comparison import host, on_gpu
-from tests.gpu.sharing import OPTIONS, import_cupy_there, wait_until
+from tests.gpu.sharing import OPTIONS, import_cupy_there, kill_this_process, wait_until
 from tests.gpu.stand_in_streams import Watch, watched
 
 N = 3
@@ -277,7 +276,7 @@ def dies(xp: Any) -> list[str]:
     group, array = dist.world_group(), xp.ones(LONGER, np.float32)
     dist.all_reduce(array)
     if group.rank == 1:
-        arrays.DeviceMemory.array = lambda *args: os._exit(1)  # type: ignore[method-assign]
+        arrays.DeviceMemory.array = kill_this_process  # type: ignore[method-assign, assignment]
     found = [refusal(lambda: dist.all_reduce(array)), refusal(dist.barrier)]
     others_closed()
     smaller = dist.shrink_group(group)
