@@ -24,7 +24,7 @@ import numpy as np
 
 from telegrad.arrays import batched_product, computing_dtype, is_cupy, namespace
 from telegrad.kernels.cross_entropy import row_teams
-from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
+from telegrad.kernels.cuda import Kernel, blocks_for, check_operands, contiguous
 from telegrad.kernels.philox import mask_of
 from telegrad.types import Array, Shape
 
@@ -72,7 +72,11 @@ def attention_forward(
     Returns:
         The result, shape (..., queries, value length), and the logarithms of the rows' sums, of at
         least float32, shape (..., queries, 1).
+
+    Raises:
+        ValueError: The arrays are on different devices, or one is misaligned.
     """
+    check_operands("attention", q=q, k=k, v=v, bias=bias)
     if is_cupy(q):
         given = causal, seed, p
         if weights is None and _is_tiled(q, k, v):
@@ -130,7 +134,12 @@ def attention_backward(
         causal: The value given to `attention_forward`.
         seed: The value given to `attention_forward`.
         p: The value given to `attention_forward`.
+
+    Raises:
+        ValueError: As for `attention_forward`.
     """
+    q, k, v = inputs
+    check_operands("attention_backward", g=g, q=q, k=k, v=v, bias=bias)
     if is_cupy(g):
         given = causal, seed, p
         if of_weights is None and _is_tiled(*inputs):
@@ -138,7 +147,6 @@ def attention_backward(
         else:
             _launch_backward(g, logarithms, inputs, bias, out, of_weights, scale, given)
         return
-    q, k, v = inputs
     bias = _with_causal(bias, q, k, causal=causal)
     bias = _spread(bias, q, k)
     for part in _blocks(q, k):

@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad.arrays import batched_product, is_cupy, namespace
+from telegrad.kernels.cuda import check_operands
 from telegrad.kernels.windows import Windows, launch_windows, on_kernels
 from telegrad.types import Array, Shape
 
@@ -51,8 +52,9 @@ def conv2d(
         An array of shape (n, filters, *windows.counts(x.shape)).
 
     Raises:
-        ValueError: No window fits.
+        ValueError: No window fits; the arrays are on different devices, or one is misaligned.
     """
+    check_operands("conv2d", x=x, weight=weight, bias=bias)
     xp = namespace(x, weight)
     n, filters = len(x), len(weight)
     down, across = windows.counts(x.shape)
@@ -79,7 +81,11 @@ def conv2d_weight(
         windows: The windows given to `conv2d`.
         groups: The number of groups given to `conv2d`.
         into: The shape of the weight.
+
+    Raises:
+        ValueError: As for `conv2d`.
     """
+    check_operands("conv2d_weight", gradient=gradient, x=x)
     xp = namespace(gradient, x)
     matrices = gradient.reshape(len(x), groups, into[0] // groups, math.prod(gradient.shape[2:]))
     total: Any = None
@@ -106,7 +112,11 @@ def conv2d_input(
         windows: The windows given to `conv2d`.
         groups: The number of groups given to `conv2d`.
         into: The shape of the input.
+
+    Raises:
+        ValueError: As for `conv2d`.
     """
+    check_operands("conv2d_input", gradient=gradient, weight=weight)
     xp = namespace(gradient, weight)
     n, channels = into[:2]
     down, across = gradient.shape[2:]

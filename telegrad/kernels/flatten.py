@@ -41,7 +41,8 @@ def flatten(
         out: An array of one axis that receives the items; None makes a new one.
 
     Raises:
-        ValueError: No arrays, several dtypes or devices, or an `out` of the wrong size or dtype.
+        ValueError: No arrays, several dtypes or devices, an array that is misaligned, or an
+            `out` of the wrong size or dtype.
 
     >>> import numpy as np
     >>> flatten([np.array([[1.0, 2.0]]), np.array(3.0)], scale=2.0)
@@ -133,7 +134,7 @@ def _launched(arrays: Sequence[Any], buffer: Any, scale: Any) -> bool:
             "CAST": 1,
         }
     with buffer.device:
-        table = Table([x.size for x in arrays], all_contiguous(arrays), buffer)
+        table = Table([x.size for x in arrays], arrays=all_contiguous(arrays), out=buffer)
         blocks = blocks_for(table.blocks, 1)
         define["MORE"] = "float" if more is None else more.dtype
         _KERNEL.launch(table, factor, more, blocks=blocks, **define)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import computing_dtype, is_cupy, namespace
+from telegrad.arrays import check_devices, computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for
 from telegrad.types import Array
 
@@ -29,10 +29,14 @@ def joint_norm(arrays: Sequence[Array], max_norm: float = math.inf) -> tuple[Arr
         Two arrays without axes, in float64 if an array has that dtype, else in float32. The factor
         is `max_norm / (norm + 1e-6)`, at most 1, and NaN if the norm is. CuPy's are not waited for.
 
+    Raises:
+        ValueError: The arrays are on different devices, or one is misaligned.
+
     >>> norm, factor = joint_norm([np.array([3.0]), np.array([[4.0]])], 2.5)
     >>> float(norm), round(float(factor), 4)
     (5.0, 0.5)
     """
+    check_devices("a joint norm", *arrays)
     dtype = np.result_type(*map(computing_dtype, {array.dtype for array in arrays}))
     if is_cupy(arrays[0]):
         return _launched(arrays, dtype, max_norm)
@@ -51,7 +55,7 @@ def _launched(arrays: Sequence[Any], dtype: Any, max_norm: float) -> tuple[Array
         tables = []
         for kind in dict.fromkeys([array.dtype for array in arrays]):
             alike = all_contiguous([array for array in arrays if array.dtype == kind])
-            table = Table([array.size for array in alike], alike)
+            table = Table([array.size for array in alike], arrays=alike)
             tables.append((kind, table, blocks_for(table.blocks, 1)))
         parts = xp.empty(sum(blocks for *_, blocks in tables), np.float64)
         start = 0

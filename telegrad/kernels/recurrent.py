@@ -36,7 +36,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad.arrays import Product, array_beside, is_cupy, namespace
-from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
+from telegrad.kernels.cuda import Kernel, blocks_for, check_operands, contiguous
 from telegrad.types import Array
 
 __all__ = ["RECURRENCES", "Recurrence", "recurrence_backward", "recurrence_forward"]
@@ -79,7 +79,13 @@ def recurrence_forward(
     Returns:
         h of all steps, shape (steps, batch, hidden); the last states; and the arrays that the
         backward needs.
+
+    Raises:
+        ValueError: The arrays are on different devices, or one is misaligned.
     """
+    h, *rest = states
+    c = rest[0] if rest else None
+    check_operands(kind, x=x, h=h, c=c, w_ih=w_ih, w_hh=w_hh, b_ih=b_ih, b_hh=b_hh)
     if is_cupy(x) and kind in _FORWARD:
         return _launch_forward(kind, x, states, w_ih, w_hh, b_ih, b_hh)
     cell = RECURRENCES[kind]

@@ -84,12 +84,21 @@ def plan_step(
     Returns:
         The new count of steps, an int, or an array if `steps` or `skip` is one; and the function
         that launches.
+
+    Raises:
+        ValueError: An array is in host memory or misaligned.
     """
     first: Any = arrays[0]
     xp = namespace(first)
     with first.device:
         sizes = [array.size for array in made]
-        table = Table(sizes, all_contiguous(arrays), all_contiguous(gradients), made, *state)
+        table = Table(
+            sizes,
+            arrays=all_contiguous(arrays),
+            gradients=all_contiguous(gradients),
+            made=made,
+            **dict(zip(rule.state, state, strict=True)),
+        )
         count, made_count = _counted(rule, steps, skip, xp)
         factor, more = (1.0, scale) if is_array(scale) else (float(scale), None)
         run, given = Kernel("steps", rule.kernel).prepare(

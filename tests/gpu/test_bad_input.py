@@ -72,10 +72,11 @@ def test_a_gpu_that_is_not_there(xp: Any) -> None:
 # -- arrays ----------------------------------------------------------------------------------------
 
 
-def misaligned(xp: Any, dtype: Any = np.float32, size: int = 8) -> Any:
-    """Returns an array that begins one byte after a multiple of its items' size."""
-    octets = xp.zeros((size + 1) * np.dtype(dtype).itemsize, np.uint8)
-    octets.array = octets.array[1:][: size * np.dtype(dtype).itemsize].view(dtype)
+def misaligned(xp: Any, dtype: Any = np.float32, shape: Any = (8,), by: int = 1) -> Any:
+    """Returns an array that begins some bytes after a multiple of its items' size."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    octets = xp.zeros(size + by, np.uint8)
+    octets.array = octets.array[by:].view(dtype).reshape(shape)
     return octets
 
 
@@ -120,6 +121,112 @@ def test_memory_of_a_gpu_that_the_current_one_does_not_read(xp: Any) -> None:
 def test_an_array_of_the_host_for_a_kernel(xp: Any) -> None:
     with pytest.raises(ValueError, match="gradient of .* is in host memory; move it"):
         kernels.gelu_slope(xp.zeros(8, np.float32), np.zeros(8, np.float32))
+
+
+WINDOWS = kernels.Windows((2, 2), (1, 1), ((0, 0), (0, 0)), (1, 1))
+SGD = kernels.StepRule("sgd_step", (), 0.0, (0.1, 0.0, 1.0, 0, 0), counts=False)
+
+
+def attention(**given: Any) -> None:
+    q, k, v, bias = (given[name] for name in ("q", "k", "v", "bias"))
+    kernels.attention_forward(q, k, v, bias, 0.5)
+
+
+def attention_gradients(**given: Any) -> None:
+    q, k, v, bias, g = (given[name] for name in ("q", "k", "v", "bias", "g"))
+    kernels.attention_backward(g, g, g[..., :1], (q, k, v), bias, 0.5, (q, k, v))
+
+
+def recurrence(kind: str, **given: Any) -> None:
+    states = tuple(given[each] for each in "hc" if each in given)
+    biases = given["b_ih"], given["b_hh"]
+    kernels.recurrence_forward(kind, given["x"], states, given["w_ih"], given["w_hh"], *biases)
+
+
+CELLS = {"x": (2, 3, 4), "h": (3, 5)}
+OPERANDS: dict[str, tuple[Callable[..., object], dict[str, tuple[int, ...]]]] = {
+    "attention": (attention, dict.fromkeys("qkv", (2, 3, 4)) | {"bias": (3, 3)}),
+    "attention_backward": (
+        attention_gradients,
+        dict.fromkeys("qkvg", (2, 3, 4)) | {"bias": (3, 3)},
+    ),
+    "lstm": (
+        lambda **given: recurrence("lstm", **given),
+        {**CELLS, "c": (3, 5), "w_ih": (20, 4), "w_hh": (20, 5), "b_ih": (20,), "b_hh": (20,)},
+    ),
+    "gru": (
+        lambda **given: recurrence("gru", **given),
+        {**CELLS, "w_ih": (15, 4), "w_hh": (15, 5), "b_ih": (15,), "b_hh": (15,)},
+    ),
+    "conv2d": (
+        lambda x, weight, bias: kernels.conv2d(x, weight, bias, windows=WINDOWS),
+        {"x": (2, 3, 5, 5), "weight": (4, 3, 2, 2), "bias": (4,)},
+    ),
+    "conv2d_weight": (
+        lambda gradient, x: kernels.conv2d_weight(gradient, x, windows=WINDOWS, into=(4, 3, 2, 2)),
+        {"gradient": (2, 4, 4, 4), "x": (2, 3, 5, 5)},
+    ),
+    "conv2d_input": (
+        lambda gradient, weight: kernels.conv2d_input(
+            gradient, weight, windows=WINDOWS, into=(2, 3, 5, 5)
+        ),
+        {"gradient": (2, 4, 4, 4), "weight": (4, 3, 2, 2)},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [(name, each) for name, (_, shapes) in OPERANDS.items() for each in shapes],
+)
+def test_operands_of_products(three_gpus: Any, name: str, parameter: str) -> None:
+    """cuBLAS takes addresses: one that the GPU cannot read would end all work of the process."""
+    run, shapes = OPERANDS[name]
+    given = {each: three_gpus.ones(shape, np.float32) for each, shape in shapes.items()}
+    run(**given)
+    with three_gpus.cuda.Device(2):
+        there = three_gpus.ones(shapes[parameter], np.float32)
+    for wrong, words in [
+        (there, rf"\b{parameter}\b.* of {name} are on different devices \(cuda:\d, cuda:\d\)"),
+        (np.ones(shapes[parameter], np.float32), rf"^{parameter} of {name} is in host memory"),
+        (
+            misaligned(three_gpus, shape=shapes[parameter]),
+            rf"^{parameter} of {name} is misaligned: its address 0x",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            run(**{**given, parameter: wrong})
+
+
+TABLES: dict[str, Callable[..., object]] = {
+    "flatten": lambda arrays: kernels.flatten(arrays, scale=0.5),
+    "copies": kernels.flatten,
+    "norm": kernels.joint_norm,
+    "step": lambda arrays: kernels.plan_step(SGD, arrays, arrays, [], arrays),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_arrays_of_a_table(xp: Any, name: str) -> None:
+    good, run = xp.ones(8, np.float32), TABLES[name]
+    run([good, good])
+    with pytest.raises(ValueError, match="array 1 of arrays is misaligned: its address 0x"):
+        run([good, misaligned(xp)])
+    with pytest.raises(ValueError, match=r"is in host memory|on different devices \(cpu, cuda:0\)"):
+        run([good, np.ones(8, np.float32)])
+
+
+def test_complex_numbers_of_a_table_that_are_no_words_of_8_bytes(xp: Any) -> None:
+    good = xp.ones(8, np.complex64)
+    with pytest.raises(ValueError, match="array 1 of arrays is misaligned: .* multiple of 8 bytes"):
+        kernels.flatten([good, misaligned(xp, np.complex64, by=4)])
+
+
+def test_norms_of_arrays_on_two_devices(three_gpus: Any) -> None:
+    with three_gpus.cuda.Device(2):
+        there = three_gpus.ones(3)
+    with pytest.raises(ValueError, match=r"a joint norm of arrays on different devices"):
+        kernels.joint_norm([three_gpus.ones(3), there])
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -176,10 +283,11 @@ def test_labels_that_are_no_class(xp: Any) -> None:
         loss.item()
 
 
-def test_arrays_on_two_devices(three_gpus: Any) -> None:
+@pytest.mark.parametrize("function", [np.add, np.divmod, np.matmul])
+def test_arrays_on_two_devices(three_gpus: Any, function: Any) -> None:
     one, other = (tg.tensor([1.0, 2.0], device=f"cuda:{i}") for i in (0, 2))
     with pytest.raises(ValueError, match=r"different devices \(cuda:0, cuda:2\); move one"):
-        one + other
+        function(one, other)
 
 
 # -- a GPU without memory left --------------------------------------------------------------------

@@ -211,6 +211,8 @@ class Operation:
         if not tensors:
             return result
         if self.several:
+            if len(arrays) > 1 and type(arrays[0]) is not np.ndarray:
+                check_devices(self.name, *arrays)
             return self._attach_several(result, names, mask, values, edges, keywords)
         if type(result) is not np.ndarray:
             if not is_array(result):

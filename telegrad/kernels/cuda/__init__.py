@@ -15,8 +15,9 @@ How to add a kernel, by the example of `gelu.cu` and `telegrad/kernels/gaussian.
    `Kernel("name", "name_forward").launch(x, y, n, blocks=blocks_for(n, 1024), ITEM=x.dtype)`. It
    passes `contiguous(x)`, checks all sizes first, and makes the results with `empty`. A launch
    checks the number and kinds of arguments and the devices, and never waits. A `Table` has the
-   addresses of any number of arrays, which one launch works on. A loop over steps checks once, by
-   `prepare`, and launches with addresses: a view takes CuPy longer than a small kernel runs.
+   addresses of any number of arrays, which one launch works on. `check_operands` checks those of
+   products, as cuBLAS takes addresses. A loop over steps checks once, by `prepare`, and launches
+   with addresses: a view takes CuPy longer than a small kernel runs.
 4. **Twin.** The same function computes NumPy arrays by NumPy alone. What only CuPy arrays needed
    there goes away.
 5. **Tests.** `tests/kernels/test_name.py` compares both for random shapes, layouts, dtypes and edge
@@ -27,7 +28,22 @@ How to add a kernel, by the example of `gelu.cu` and `telegrad/kernels/gaussian.
    torch; `docs/gpu.md` names the kernel.
 """
 
-from telegrad.kernels.cuda.kernel import Kernel, all_contiguous, blocks_for, code_of, contiguous
+from telegrad.kernels.cuda.kernel import (
+    Kernel,
+    all_contiguous,
+    blocks_for,
+    check_operands,
+    code_of,
+    contiguous,
+)
 from telegrad.kernels.cuda.table import Table
 
-__all__ = ["Kernel", "Table", "all_contiguous", "blocks_for", "code_of", "contiguous"]
+__all__ = [
+    "Kernel",
+    "Table",
+    "all_contiguous",
+    "blocks_for",
+    "check_operands",
+    "code_of",
+    "contiguous",
+]

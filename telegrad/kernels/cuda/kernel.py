@@ -19,7 +19,7 @@ from telegrad.arrays import is_cupy, namespace
 from telegrad.errors import KernelError
 from telegrad.kernels.cuda.table import Table
 
-__all__ = ["Kernel", "all_contiguous", "blocks_for", "code_of", "contiguous"]
+__all__ = ["Kernel", "all_contiguous", "blocks_for", "check_operands", "code_of", "contiguous"]
 
 Parameters = tuple[tuple[str, bool], ...]  # their names, and whether they are pointers
 
@@ -162,14 +162,37 @@ class Kernel:
                 raise _misfit(self._name, parameter, value, pointer=True)
             number = memory.device_id
             if number != place and place >= 0:
-                raise ValueError(
-                    f"{first} and {parameter} of {self._name} are on different devices (cuda:"
-                    f"{place}, cuda:{number}); move one, and call inside `with "
-                    "cupy.cuda.Device(number)`"
-                )
+                raise _apart(self._name, first, place, parameter, number)
             first, place = parameter, number
             given.append(value)
         return function, tuple(given)
+
+
+def check_operands(name: str, **operands: Any) -> None:
+    """Checks arrays whose addresses go to the GPU without `Kernel`, such as those of products.
+
+    An address that a GPU cannot read ends all work of the process there.
+
+    Args:
+        name: The function that takes the arrays, for the message.
+        operands: Arrays by the names of their parameters; None stands for no array. NumPy arrays
+            alone are as good as CuPy arrays alone.
+
+    Raises:
+        ValueError: An array is in host memory, misaligned, or on another device than the others.
+    """
+    if not any(map(is_cupy, operands.values())):
+        return
+    first, place = "", -1
+    for parameter, array in operands.items():
+        if array is None:
+            continue
+        if isinstance(array, np.ndarray) or array.data.ptr % array.itemsize:
+            raise _misfit(name, parameter, array, pointer=True)
+        number = array.data.device_id
+        if number != place and place >= 0:
+            raise _apart(name, first, place, parameter, number)
+        first, place = parameter, number
 
 
 def code_of(source: str, **define: Any) -> str:
@@ -220,16 +243,23 @@ def _misfit(name: str, parameter: str, value: Any, *, pointer: bool = False) -> 
         return ValueError(
             f"{parameter} of {name} is in host memory; move it, for instance with tensor.to(device)"
         )
-    if pointer and not value.flags.c_contiguous:
-        return ValueError(f"{parameter} of {name} is not contiguous; copy it first")
-    if pointer:
+    if pointer and value.data.ptr % value.itemsize:
         return ValueError(
             f"{parameter} of {name} is misaligned: its address {value.data.ptr:#x} is no multiple "
             f"of {value.itemsize} bytes"
         )
+    if pointer:
+        return ValueError(f"{parameter} of {name} is not contiguous; copy it first")
     if is_cupy(value):
         return TypeError(f"{parameter} of {name} is a number, not an array")
     return TypeError(f"{parameter} of {name} cannot be {value!r}")
+
+
+def _apart(name: str, first: str, place: int, second: str, other: int) -> ValueError:
+    return ValueError(
+        f"{first} and {second} of {name} are on different devices (cuda:{place}, cuda:{other}); "
+        "move one, and call inside `with cupy.cuda.Device(number)`"
+    )
 
 
 def _launch_nothing(args: tuple[Any, ...]) -> None:

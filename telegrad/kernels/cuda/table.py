@@ -35,26 +35,54 @@ class Table:
 
     Args:
         sizes: The numbers of items of the arrays; all lists have these.
-        lists: Each a sequence of arrays of one dtype; or one array that holds the items of all, one
-            after the other.
+        lists: By their names in messages, each a sequence of arrays of one dtype; or one array that
+            holds the items of all, one after the other.
+
+    Raises:
+        ValueError: An array is in host memory or misaligned.
 
     Attributes:
         words: The table on the GPU, of int64.
         blocks: The number of chunks, which is 0 without items.
     """
 
-    def __init__(self, sizes: Sequence[int], *lists: Any) -> None:
-        self._lists = lists
+    def __init__(self, sizes: Sequence[int], **named: Any) -> None:
+        self._lists = lists = [*named.values()]
         layout, self.blocks = _layout(tuple(sizes))
         head = [len(sizes), self.blocks, len(lists), *(_first(each).itemsize for each in lists)]
         parts = [np.array(head, np.int64), layout]
-        for arrays in lists:
+        for name, arrays in named.items():
             if isinstance(arrays, (list, tuple)):
-                parts.append(np.array([array.data.ptr for array in arrays], np.int64))
+                try:
+                    places = np.array([array.data.ptr for array in arrays], np.int64)
+                except AttributeError:  # of an array of NumPy
+                    raise _misplaced(name, arrays) from None
             else:
                 ends = np.cumsum(np.array([0, *sizes[:-1]], np.int64))
-                parts.append(ends * arrays.itemsize + arrays.data.ptr)
+                places = ends * arrays.itemsize + arrays.data.ptr
+            if (places % _alignment(_first(arrays))).any():
+                raise _misplaced(name, arrays)
+            parts.append(places)
         self.words: Any = namespace(_first(lists[0])).asarray(np.concatenate(parts))
+
+
+def _alignment(array: Any) -> int:
+    """Returns what addresses must be a multiple of: kernels copy 16 bytes as two words of 8."""
+    return min(8, int(array.itemsize))
+
+
+def _misplaced(name: str, arrays: Any) -> ValueError:
+    """Returns the error of the first array that no GPU can read."""
+    for i, array in enumerate(arrays if isinstance(arrays, (list, tuple)) else [arrays]):
+        which = f"array {i} of {name}"
+        if isinstance(array, np.ndarray):
+            return ValueError(f"{which} is in host memory; move it, for instance with cupy.asarray")
+        if array.data.ptr % _alignment(array):
+            break
+    return ValueError(
+        f"{which} is misaligned: its address {array.data.ptr:#x} is no multiple of "
+        f"{_alignment(array)} bytes"
+    )
 
 
 def _first(arrays: Any) -> Any:
