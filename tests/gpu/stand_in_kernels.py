@@ -24,7 +24,7 @@ import pytest
 
 from tests.gpu.stand_in_memory import rest_of
 
-__all__ = ["CompileException", "RawModule", "kept", "launched", "note"]
+__all__ = ["CompileException", "RawModule", "kept", "launched", "note", "warnings"]
 
 HEADER = Path(__file__).with_name("cuda_emulation.h")
 # In the checkout, as all that tests make; git ignores it.
@@ -94,6 +94,18 @@ def _compile(source: Path, made: Path, *flags: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CompileException(done.stderr)
+
+
+def warnings(code: str, *flags: str) -> str:
+    """Returns the compiler's words on a kernel's code with these flags."""
+    text = f'#include "{HEADER}"\n{code}'
+
+    def make(part: Path) -> None:
+        command = [_compiler(), "-std=c++17", "-fsyntax-only", *flags, "-x", "c++", "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        part.write_text(done.stderr)
+
+    return kept(".txt", [text, HEADER.read_text(), *flags], make).read_text()
 
 
 @cache

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,23 @@ def test_steps_are_launched_by_their_addresses(cupy: Any, source: Any) -> None:
     for t in range(1, 4):
         steps((x.data.ptr + 2 * t * x.itemsize, 10 * t))
     np.testing.assert_array_equal(x.get(), [0, 1, 20, 30, 80, 100, 180, 210])
+
+
+def test_without_a_compiler_it_is_skipped_in_words() -> None:
+    """In a process of its own, as this one may have found a compiler before."""
+    program = (
+        "from tests.gpu.stand_in_kernels import RawModule\n"
+        f"RawModule(code='KERNEL void run() {{ /* {os.getpid()} */ }}').get_function('run')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PATH": "", "CXX": "no-compiler"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Skipped: there is no C++ compiler here" in done.stderr
 
 
 def test_a_launch_makes_few_calls(stand_in_cupy: Any) -> None:

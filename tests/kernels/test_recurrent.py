@@ -13,7 +13,9 @@ from telegrad import kernels, nn
 from telegrad.autograd import tensor
 from tests.gpu.comparison import normal
 from tests.gpu.launches import calls_of, launches
-from tests.kernels.strided import DTYPES, agree, few, laid, layouts
+from tests.kernels.strided import DTYPES, agree, few, laid, layouts, small_grid
+
+__all__ = ["small_grid"]
 
 KINDS = {"lstm": (4, 2), "gru": (3, 1)}  # gates, states
 SIZES = st.tuples(
@@ -21,17 +23,8 @@ SIZES = st.tuples(
 )
 
 
-@few
-@given(
-    st.sampled_from(list(KINDS)),
-    SIZES,
-    st.sampled_from(DTYPES[:3]),  # NumPy's products of bfloat16 are float32
-    layouts,
-    st.booleans(),
-    st.lists(st.booleans(), min_size=3, max_size=3),
-)
-def test_cupys_numbers_are_numpys(
-    cupy: Any, kind: str, sizes: Any, dtype: Any, layout: str, biased: bool, given: Any
+def both(
+    cupy: Any, kind: str, sizes: Any, dtype: Any, layout: str, *, biased: bool, given: Any
 ) -> None:
     steps, batch, inputs, hidden = sizes
     gates, count = KINDS[kind]
@@ -66,6 +59,28 @@ def test_cupys_numbers_are_numpys(
     )
     for actual, wanted in zip(_flat(made), _flat(expected), strict=True):
         agree(cupy, actual, wanted, times=60)
+
+
+@few
+@given(
+    st.sampled_from(list(KINDS)),
+    SIZES,
+    st.sampled_from(DTYPES[:3]),  # NumPy's products of bfloat16 are float32
+    layouts,
+    st.booleans(),
+    st.lists(st.booleans(), min_size=3, max_size=3),
+)
+def test_cupys_numbers_are_numpys(
+    cupy: Any, kind: str, sizes: Any, dtype: Any, layout: str, biased: bool, given: Any
+) -> None:
+    both(cupy, kind, sizes, dtype, layout, biased=biased, given=given)
+
+
+@pytest.mark.usefixtures("small_grid")
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_columns_than_a_grid(cupy: Any, kind: str) -> None:
+    sizes = (2, 3, 2, 300)
+    both(cupy, kind, sizes, np.float64, "plain", biased=True, given=(True, True, True))
 
 
 def _flat(found: Any) -> Any:

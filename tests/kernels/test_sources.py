@@ -7,12 +7,15 @@ import re
 import pytest
 
 from telegrad.kernels.cuda import code_of
+from tests.gpu.stand_in_kernels import warnings
 from tests.kernels.nvrtc import FOLDER, SOURCES, compiled, usage, variants
 
 # A100, H100, B200, and V100, which CUDA 13 has dropped.
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100", "sm_70"]
 MOST_REGISTERS = 80  # of 65,536 for a multiprocessor's 2,048 threads: 3 blocks of 256 at once
 TILED = {"attention_tiles", "attention_tile_gradients"}  # two blocks: tiles are in registers
+
+NARROWED = r".*long long.* to \W(?:unsigned|int|short)\b.*"  # of g++ and of clang
 
 
 def check(source: str, define: dict[str, str], arch: str) -> None:
@@ -41,6 +44,18 @@ def test_sources_compile_and_spill_nothing(source: str, arch: str) -> None:
 def test_all_variants_compile_and_spill_nothing(source: str, arch: str) -> None:
     for define in variants(source):
         check(source, define, arch)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_index_is_narrowed(source: str) -> None:
+    """An array may have more than 2**31 items: their numbers are never made an int unnamed."""
+    words = warnings(code_of(source, **next(variants(source))), "-Wconversion")
+    assert not re.findall(NARROWED, words)
+
+
+def test_a_narrowed_index_is_found() -> None:
+    code = code_of("dropout", ITEM="float").replace("const Index step", "const int step")
+    assert re.search(NARROWED, warnings(code, "-Wconversion"))
 
 
 def test_errors_name_the_file_and_the_line() -> None:
