@@ -38,6 +38,7 @@ from telegrad.transport import (
     kind_of_failure,
     read_token_file,
     route_to,
+    set_grpc_environment,
     token_path,
 )
 
@@ -58,7 +59,6 @@ __all__ = [
 PACKAGES: Final = ("Python", "telegrad", "numpy", "grpcio")
 SHOWN: Final = ("TELEGRAD_", "GRPC_")  # variables that change what workers do
 SECRET: Final = "TELEGRAD_TOKEN"
-OWN: Final = ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")  # telegrad sets these itself
 UNCRYPTED: Final = Finding(
     "the package cryptography, which encrypts, is not installed", "run: pip install cryptography"
 )
@@ -102,9 +102,10 @@ def look_at_host(environ: Mapping[str, str], *, master: str | None, name: str) -
         f"token: {token}",
         f"encryption: {encryption}",
     ]
-    shown = [key for key in environ if key.startswith(SHOWN) and key not in (SECRET, *OWN)]
-    if shown:
-        lines.append(f"environment: {', '.join(f'{key}={environ[key]}' for key in sorted(shown))}")
+    own = {SECRET: environ.get(SECRET, "")}
+    set_grpc_environment(own, imported=())  # telegrad has set these itself
+    if shown := {item for item in environ.items() - own.items() if item[0].startswith(SHOWN)}:
+        lines.append(f"environment: {', '.join(map('='.join, sorted(shown)))}")
     problems, notes = [no_token, None if noted else tls], [tls if noted else None, own_name]
     return HostFacts(tuple(lines), tuple(filter(None, problems)), tuple(filter(None, notes)))
 

@@ -26,7 +26,7 @@ from telegrad.transport.base import (
 )
 
 # This import is the first: before gRPC is imported.
-from telegrad.transport.grpc import environment as grpc_environment  # noqa: F401
+from telegrad.transport.grpc.environment import set_grpc_environment
 from telegrad.transport.grpc.transport import GrpcTransport
 from telegrad.transport.host import read_host_id
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
@@ -131,6 +131,7 @@ __all__ = [
     "read_token_file",
     "route_to",
     "self_signed_tls",
+    "set_grpc_environment",
     "shared_loop_thread",
     "split_advertised",
     "split_host",

@@ -26,7 +26,7 @@ from telegrad.errors import AuthenticationError, RendezvousError, RendezvousTime
 from telegrad.launch import cli
 from telegrad.launch.run import RunOptions, refusals
 from telegrad.rpc import RpcOptions
-from telegrad.transport import Audit
+from telegrad.transport import Audit, set_grpc_environment
 from tests.conftest import TOKEN, unused_port
 from tests.launch.test_run import FORKED_WORKERS, Run
 from tests.transport.workers import Authority
@@ -262,6 +262,14 @@ def test_a_token_is_never_shown(home: dict[str, str]) -> None:
     facts = look_at_host(environ, master=None, name="coordinator")
     assert "environment: TELEGRAD_JOB=mine" in facts.lines
     assert "a secret" not in json.dumps(dataclasses.asdict(facts))
+
+
+def test_of_grpcs_variables_those_are_shown_that_telegrad_has_not_set(home: dict[str, str]) -> None:
+    set_grpc_environment(home, imported=())
+    facts = look_at_host(home, master=None, name="coordinator")
+    assert not any(line.startswith("environment: ") for line in facts.lines)
+    facts = look_at_host(home | {"GRPC_VERBOSITY": "INFO"}, master=None, name="coordinator")
+    assert "environment: GRPC_VERBOSITY=INFO" in facts.lines
 
 
 def test_certificates_that_are_named_in_part_are_wrong(home: dict[str, str]) -> None:
