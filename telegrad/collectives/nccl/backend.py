@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
 
-from telegrad.arrays import Communicator, Moment, views_of
+from telegrad.arrays import Communicator, Moment
 from telegrad.collectives.algorithms import direct
 from telegrad.collectives.link import Link
-from telegrad.collectives.nccl.device import DeviceBackend, flat_of, is_contiguous, times
+from telegrad.collectives.nccl.device import DeviceBackend, cut_along, flat_of, is_contiguous, times
 from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combining
 from telegrad.types import Array, Shape
 
@@ -74,7 +74,7 @@ class NcclBackend(DeviceBackend):
         if len(set(rows)) == 1:
             self._gather_equal(array, joined)
         else:
-            self._exchange([array] * len(rows), views_of(joined.reshape(-1), rows))
+            self._exchange([array] * len(rows), cut_along(joined, rows))
         return joined
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
@@ -106,7 +106,7 @@ class NcclBackend(DeviceBackend):
         shapes = self._own_parts()
         total = sum(shape[0] for shape in shapes)
         joined = self._new((total, *shapes[0][1:]), parts[0].dtype)
-        self._exchange(parts, views_of(joined.reshape(-1), shapes))
+        self._exchange(parts, cut_along(joined, shapes))
         return joined
 
     async def reduce_scatter(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar, final
 
-from telegrad.arrays import Moment, empty_beside, views_of
+from telegrad.arrays import Moment, empty_beside
 from telegrad.collectives.algorithms import dissemination
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature
@@ -19,6 +19,7 @@ __all__ = [
     "CallOf",
     "DeviceBackend",
     "OnDevice",
+    "cut_along",
     "flat_of",
     "is_contiguous",
     "items_of",
@@ -96,8 +97,8 @@ class DeviceBackend(Backend):
             return parts, whole
         if whole is None:
             return [op.times(part) for part in parts], None
-        whole = flat_of(op.times(whole))
-        return views_of(whole, [part.shape for part in parts]), whole
+        whole = op.times(whole)
+        return cut_along(whole, [part.shape for part in parts]), whole
 
     def _new(self, shape: Shape, dtype: DTypeLike) -> Array:
         return empty_beside(self._called, shape, dtype)
@@ -143,3 +144,13 @@ def items_of(shapes: Sequence[Shape]) -> int:
     7
     """
     return sum(math.prod(shape) for shape in shapes)
+
+
+def cut_along(array: Array, shapes: Sequence[Shape]) -> list[Array]:
+    """Returns views of an array, one after the other along its first axis."""
+    cut: list[Array] = []
+    start = 0
+    for shape in shapes:
+        cut.append(array[start : start + shape[0]])
+        start += shape[0]
+    return cut

@@ -28,13 +28,13 @@ from telegrad.arrays import (
     SharedPlace,
     copy_into,
     to_host,
-    views_of,
 )
 from telegrad.collectives.algorithms import direct
 from telegrad.collectives.algorithms.shared_exchange import WantedPart
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.nccl.device import (
     DeviceBackend,
+    cut_along,
     flat_of,
     is_contiguous,
     items_of,
@@ -275,7 +275,7 @@ class OneGpuBackend(DeviceBackend):
         """Returns a new array: those of all ranks, joined along the first axis."""
         shapes = [shape_of(r) or (1,) for r in self._ranks]
         joined = self._rows(shapes, array)
-        await self._gather(array, views_of(joined.reshape(-1), shapes))
+        await self._gather(array, cut_along(joined, shapes))
         return joined
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
@@ -307,7 +307,7 @@ class OneGpuBackend(DeviceBackend):
         direct.check_wanted(self._link)
         shapes = self._own_parts()
         joined = self._rows(shapes, parts[0])
-        await self._exchange_parts(parts, views_of(joined.reshape(-1), shapes))
+        await self._exchange_parts(parts, cut_along(joined, shapes))
         return joined
 
     async def reduce_scatter(
