@@ -115,7 +115,7 @@ def test_make_profile_runs_and_says_where_a_call_spends_its_time(
     for row in (
         "encode the request",
         "decode the request",
-        "run, settle",
+        "read the arguments, run, settle",
         "encode the reply",
         "return",
     ):
