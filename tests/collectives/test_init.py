@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,9 @@ from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
-from tests.conftest import TOKEN, Programs, unused_port
+from tests.conftest import Programs, unused_port
 
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TELEGRAD_JOB"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
-    yield
-    rpc.shutdown(graceful=False)
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def test_without_rpc() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from telegrad import arrays, rpc
+from telegrad import collectives as dist
 from telegrad.testing.fork_server import ForkedProcess
 from telegrad.transport.channels import device_memory as device_slabs
 from telegrad.wire import external as gpu_arrays
@@ -74,6 +75,13 @@ def wait_until(what: str, found: Callable[[], bool]) -> None:
 
 def kill_this_process(*_: object) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def shrinks(xp: Any, group: dist.ProcessGroup, size: int) -> None:
+    """Reduces among ranks 0 and 2 of three, after rank 1 has died."""
+    array = xp.full(size, group.rank + 1.0, np.float32)
+    dist.all_reduce(array, group=dist.shrink_group(group))
+    assert float(array.sum()) == 4.0 * size
 
 
 def my_pid() -> int:

@@ -25,7 +25,7 @@ from tests.collectives.remote_code import refusal
 from tests.collectives.test_algorithms import CASES, expected
 from tests.gpu import stand_in_memory, test_nccl
 from tests.gpu.comparison import host, on_gpu
-from tests.gpu.sharing import OPTIONS, import_cupy_there, kill_this_process, wait_until
+from tests.gpu.sharing import OPTIONS, import_cupy_there, kill_this_process, shrinks, wait_until
 from tests.gpu.stand_in_streams import Watch, watched
 
 N = 3
@@ -279,10 +279,7 @@ def dies(xp: Any) -> list[str]:
         arrays.DeviceMemory.array = kill_this_process  # type: ignore[method-assign, assignment]
     found = [refusal(lambda: dist.all_reduce(array)), refusal(dist.barrier)]
     others_closed()
-    smaller = dist.shrink_group(group)
-    array = xp.full(LONGER, group.rank + 1.0, np.float32)
-    dist.all_reduce(array, group=smaller)
-    assert float(array.sum()) == 4.0 * LONGER
+    shrinks(xp, group, LONGER)
     return found
 
 
