@@ -83,7 +83,7 @@ class Row(NamedTuple):
 FIRST_ROWS = (  # 200 mutants
     Row("rref", 14, "rpc/rref/protocol.py::OwnerTable,UserTable",
         "rpc/rref/test_rref_protocol.py rpc/rref/test_rref_machine.py"),
-    Row("stream", 5, "rpc/stream/protocol.py::Sender,Receiver", "rpc/test_stream_protocol.py"),
+    Row("stream", 5, "rpc/stream/protocol.py::Sender,StreamReceiver", "rpc/test_stream_protocol.py"),
     Row("admission", 10, "rpc/call/admission.py::Window,Budget", "rpc/test_admission.py"),
     Row("deadlock", 6, "rpc/deadlock/protocol.py", "rpc/test_wait_cycle_protocol.py"),
     Row("cancel", 2, "rpc/call/callers.py::Caller,Callers", "rpc/test_callers.py"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import re
 import subprocess
 import sys
 import tomllib
@@ -331,6 +332,15 @@ def test_doors_are_functions_that_exist() -> None:
     for file, function in DOORS:
         tree = tree_of(PACKAGE / file)
         assert function in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+
+
+def test_rows_of_the_mutation_run_name_code_and_tests_that_exist() -> None:
+    script = ROOT / "scripts" / "mutate.py"
+    listed = subprocess.run([sys.executable, script, "--list"], capture_output=True, text=True)
+    assert listed.returncode == 0, listed.stderr
+    named = re.findall(r"\b[\w/]+/test_\w+\.py\b", script.read_text())
+    assert named
+    assert [each for each in named if not (ROOT / "tests" / each).exists()] == []
 
 
 def test_the_launcher_plugs_nothing_together_itself() -> None:
