@@ -5,7 +5,6 @@ from __future__ import annotations
 from telegrad.optim import LossScale
 from telegrad.parallel import functional, pipeline
 from telegrad.parallel.ddp import DistributedDataParallel
-from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.forking import fork, wait
 from telegrad.parallel.hooks import (
     CommHook,
@@ -17,7 +16,8 @@ from telegrad.parallel.hooks import (
     int8_compress_hook,
     top_k_compress_hook,
 )
-from telegrad.parallel.owners import StepFailure, StepResult, step_failure
+from telegrad.parallel.optimizer.dist_optimizer import DistributedOptimizer
+from telegrad.parallel.optimizer.owners import StepFailure, StepResult, step_failure
 from telegrad.parallel.pipeline import Pipeline
 from telegrad.parallel.processes import ProcessContext, spawn
 from telegrad.parallel.remote_module import RemoteModule, parameter_rrefs

@@ -26,11 +26,11 @@ from telegrad.parallel import (
     DistributedOptimizer,
     StepFailure,
     StepResult,
-    owners,
     step_failure,
 )
-from telegrad.parallel.owners import GroupPart, OwnerOptimizer, StepRequest
-from telegrad.parallel.trainer_rounds import Rounds
+from telegrad.parallel.optimizer import owners
+from telegrad.parallel.optimizer.owners import GroupPart, OwnerOptimizer, StepRequest
+from telegrad.parallel.optimizer.rounds import Rounds
 from telegrad.rpc import Future, RpcOptions
 from telegrad.rpc.call.failure import describe_failure, rebuild_failure
 from telegrad.testing import Cluster

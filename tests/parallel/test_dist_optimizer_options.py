@@ -14,7 +14,7 @@ from telegrad.autograd import RowSparse, tensor
 from telegrad.nn import Embedding
 from telegrad.nn.utils import clip_grad_norm_
 from telegrad.parallel import DistributedOptimizer, LossScale, parameter_rrefs
-from telegrad.parallel.owners import _norm
+from telegrad.parallel.optimizer.owners import _norm
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.parallel.trained_parts import (

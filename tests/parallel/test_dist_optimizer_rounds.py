@@ -12,7 +12,7 @@ from telegrad import optim, rpc
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError
 from telegrad.parallel import DistributedOptimizer, LossScale, StepResult
-from telegrad.parallel.owners import OwnerOptimizer, StepRequest
+from telegrad.parallel.optimizer.owners import OwnerOptimizer, StepRequest
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array

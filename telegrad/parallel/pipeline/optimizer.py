@@ -17,8 +17,8 @@ from telegrad.dist_autograd.seams import (
 )
 from telegrad.errors import InvalidUseError, PipelineError, WorkerLostError
 from telegrad.optim import LossScale
-from telegrad.parallel.dist_optimizer import DistributedOptimizer
-from telegrad.parallel.owners import StepResult, step_failure
+from telegrad.parallel.optimizer.dist_optimizer import DistributedOptimizer
+from telegrad.parallel.optimizer.owners import StepResult, step_failure
 from telegrad.rpc.seams import AgentCore, Tick, current_agent
 
 __all__ = ["PipelineOptimizer", "WaitingGradients"]

@@ -22,7 +22,7 @@ from telegrad.errors import BlockingCallError, InvalidUseError, ScheduleError
 from telegrad.nn import Module, Parameter, Sequential
 from telegrad.nn.seams import fit_state
 from telegrad.optim import LossScale, Optimizer
-from telegrad.parallel.dist_optimizer import DistributedOptimizer
+from telegrad.parallel.optimizer.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
 from telegrad.parallel.pipeline.micro_batches import (

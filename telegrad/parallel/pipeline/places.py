@@ -28,7 +28,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.parallel.dist_optimizer import DistributedOptimizer
+from telegrad.parallel.optimizer.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.checking import Checked, most_held
 from telegrad.parallel.pipeline.mailbox import Mailboxes, PlaceId
 from telegrad.parallel.pipeline.plan import PlacePlan, Settings, StepOrder, StepReport, Tie

@@ -19,7 +19,7 @@ from telegrad.dist_autograd.seams import (
 )
 from telegrad.errors import ContextError, InvalidUseError, PipelineError
 from telegrad.nn import Module, Parameter
-from telegrad.parallel.owners import OwnerOptimizer
+from telegrad.parallel.optimizer.owners import OwnerOptimizer
 from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailboxes, PlaceId, PlaceMailbox
 from telegrad.parallel.pipeline.plan import LocalPlace, PlacePlan, StepOrder, StepReport, Wait
 from telegrad.parallel.pipeline.skips import names_in

@@ -17,8 +17,8 @@ from telegrad.dist_autograd.seams import Container
 from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
 from telegrad.optim import LossScale, Optimizer
 from telegrad.optim.seams import check_saved_state
-from telegrad.parallel.conductor import ANSWER_SECONDS, Conductor
-from telegrad.parallel.owners import (
+from telegrad.parallel.optimizer.conductor import ANSWER_SECONDS, Conductor
+from telegrad.parallel.optimizer.owners import (
     GroupPart,
     Owner,
     OwnerFacts,

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, final
 
 from telegrad.errors import CallTimeoutError, WorkerLostError
-from telegrad.parallel.owners import Owner, Owners, StepRequest, StepResult, left_until
-from telegrad.parallel.trainer_rounds import Rounds, StepCounts
+from telegrad.parallel.optimizer.owners import Owner, Owners, StepRequest, StepResult, left_until
+from telegrad.parallel.optimizer.rounds import Rounds, StepCounts
 from telegrad.rpc import Future, expose, functions
 from telegrad.rpc.seams import AgentCore, current_agent, current_served_call, fresh_copy, new_future
 from telegrad.types import WorkerInfo

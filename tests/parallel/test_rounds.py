@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.parallel.trainer_rounds import Rounds, StepCounts
+from telegrad.parallel.optimizer.rounds import Rounds, StepCounts
 
 TRAINERS = ("A", "B", "C")
 EVENTS = ("arrive", "withdraw", "remove", "add", "ended")
