@@ -75,6 +75,7 @@ def test_an_array_that_nobody_else_has_is_kept(make: Any) -> None:
         lambda: np.ones((4, 3))[:2],  # would keep twice as much
         lambda: np.broadcast_to(np.ones(3), (2, 3)),
         lambda: np.frombuffer(bytearray(48)).reshape(2, 3),
+        read_only,
     ],
 )
 def test_any_other_is_copied(make: Any) -> None:

@@ -124,6 +124,7 @@ def test_the_first_member_states_thresholds_for_all(asks: list[Asked], seed: int
         words = str(simulation.causes[attempt])
         assert words.count(" with backend=") == 2, words
         assert words.endswith("with the same backend and the same table of thresholds")
+        assert not agree or " and thresholds [" in words
 
 
 CALLS = {

@@ -68,6 +68,17 @@ def test_duplicate_rank() -> None:
     assert "rank 0 is taken by 'w0'; give 'other' a rank of its own" in refused.message
 
 
+def test_all_hear_of_a_rank_that_was_refused_for_its_name() -> None:
+    membership = Membership()
+    membership.join(session(0), request(0))
+    [refused] = membership.join(session(1), request(1, name="w0"))
+    assert isinstance(refused, Refused)
+    told = membership.join(session(2), request(2))
+    assert [each.errors for each in told if isinstance(each, Progress)] == [
+        ((1, f"a second one was refused: {refused.message}"),)
+    ] * 2
+
+
 def test_join_after_complete_is_refused_while_the_place_is_taken() -> None:
     membership = full()
     [refused] = membership.join(session(7), request(1, name="late"))

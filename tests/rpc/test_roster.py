@@ -132,7 +132,10 @@ class Pool:
     def look(self) -> None:
         event, taken = self.due.pop(0)
         self.now += QUICK_SECONDS
-        self.act(event(taken), stalled=event == self.roster.tick)
+        todo = event(taken)
+        if event == self.roster.look:
+            assert (Do.LOOK in todo) is (self.roster.left > 0), "looks for nothing"
+        self.act(todo, stalled=event == self.roster.tick)
 
     def check(self) -> None:
         roster, states = self.roster, list(self.threads.values())

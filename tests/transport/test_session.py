@@ -122,6 +122,16 @@ def test_a_receipt_goes_alone_after_many_envelopes() -> None:
     assert is_flushed(a)
 
 
+def test_a_receipt_that_is_due_goes_over_the_next_carrier() -> None:
+    a, b = connected()
+    for call in range(ENVELOPES_PER_RECEIPT):
+        a.post(envelope(call))
+    carry(a, b)
+    b.connection_lost()
+    b.connection_made(0)
+    assert is_pending(b)
+
+
 def test_an_envelope_with_pieces_completes_after_later_ones() -> None:
     a, b = connected()
     a.post(envelope(1, 3 * PIECE_BYTES))

@@ -127,6 +127,16 @@ def test_an_idle_slab_makes_room_for_another_size() -> None:
     assert blocks[2].slab.number not in account.slabs
 
 
+def test_one_that_has_its_most_slabs_takes_no_idle_one_of_another() -> None:
+    books, account, other = ledger(), Account[bytes](), Account[bytes]()
+    for k in range(BOUNDS.slabs):
+        taken(books, account, SMALLEST_BLOCK << k)
+    idle = taken(books, other, 2**20)
+    books.released(idle, 0.0)
+    assert books.take(account, SMALLEST_BLOCK << BOUNDS.slabs) is None
+    assert idle.slab.number in other.slabs
+
+
 def test_all_peers_together_have_a_bound() -> None:
     books = ledger()
     blocks = [taken(books, Account[bytes](), 2**20) for _ in range(BOUNDS.all_slabs)]

@@ -163,3 +163,18 @@ def test_received_buffers_are_writable_and_ones_own() -> None:
 def test_a_deadline_that_has_passed_is_still_a_deadline() -> None:
     (received,) = unpack_frame(pack_frame(Frame([Envelope("k", time_left=-3.0)]))).envelopes
     assert 0 < received.time_left < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["", "x" * 101])
+def test_an_envelope_without_a_kind_or_with_a_long_one_is_no_envelope(kind: str) -> None:
+    packed = pb.Frame(envelopes=[pb.Envelope(kind=kind, number=1)])
+    with pytest.raises(DecodeError, match="an envelope of kind"):
+        unpack_frame(packed.SerializeToString())
+
+
+def test_an_envelope_goes_whole_up_to_the_bound() -> None:
+    """One byte more, and its buffer is announced and comes in pieces."""
+    for more in (0, 1):
+        envelope = Envelope("k", 1, document=b"d", buffers=[bytes(INLINE_BYTES + more)], number=1)
+        _, whole = measure(envelope)
+        assert whole is not bool(more)

@@ -433,3 +433,33 @@ def test_losses_take_no_more_room_with_time() -> None:
         made = user.create(WorkerInfo("x", 1, incarnation))[1]
         assert user.state(made) is ForkState.PENDING
     assert user.state(user.create(WorkerInfo("x", 1, 1_000))[1]) is ForkState.LOST
+
+
+def test_values_are_numbered_upwards() -> None:
+    """Numbers travel as unsigned integers, and those that were taken are kept as runs."""
+    owner = OwnerTable(OWNER)
+    assert [owner.new().number for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_creation_that_failed_here_and_succeeded_late_is_confirmed() -> None:
+    creator = UserTable(CHILD)
+    _, fork = creator.create(OWNER)
+    creator.creation_failed(fork, delivered=True)
+    assert creator.state(fork) is ForkState.FAILED
+    creator.created(fork)
+    assert creator.state(fork) is ForkState.CONFIRMED
+    assert creator.created(ForkId(100, 102, 102, 99)) == []  # of a fork that has ended
+
+
+def test_forks_of_values_that_exist_count_towards_no_bound() -> None:
+    """A bound is on values whose creation has not come: they may be a hostile worker's inventions."""
+    owner = OwnerTable(OWNER, most_unseen=2)
+    made = owner.new()
+    for number in range(5):
+        fork = ForkId(OWNER.incarnation, PARENT.incarnation, CHILD.incarnation, number)
+        assert owner.fork_request(made, fork, CHILD) == [Send(CHILD, ForkConfirm(fork, True))]
+    for number in range(4):
+        unseen = RRefId(OWNER.incarnation, PARENT.incarnation, number)
+        fork = ForkId(OWNER.incarnation, PARENT.incarnation, CHILD.incarnation, 10 + number)
+        known = number < 2
+        assert owner.fork_request(unseen, fork, CHILD) == [Send(CHILD, ForkConfirm(fork, known))]
