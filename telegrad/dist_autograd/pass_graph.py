@@ -7,7 +7,6 @@ Any thread may run the graph task, one at a time. The graph knows neither peers 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
@@ -33,12 +32,11 @@ class PassGraph:
         mode: The options of the pass.
         gradients: The target for gradients of leaves.
         wanted: The edges whose gradients `captured` shall hold, if the context keeps none.
-        on_gradients: Function called once, in the thread that runs the graph, for each receive
-            that a gradient reaches.
+        on_receive: Function called once, in the thread that runs the graph, for each receive that
+            is reached: with its gradients, or None if only none has reached it.
 
     Attributes:
         task: The graph task.
-        nones: The receives that only none has reached; another thread may take them from the left.
         fed: True if the graph may have ready nodes; the thread that runs it sets it to False.
     """
 
@@ -51,12 +49,11 @@ class PassGraph:
         *,
         gradients: PassGradients,
         wanted: Sequence[Edge],
-        on_gradients: Callable[[FunctionKey, Gradients], object],
+        on_receive: Callable[[FunctionKey, Gradients | None], object],
     ) -> None:
         self._context_id = context_id
         self._functions = functions
-        self._on_gradients = on_gradients
-        self.nones: deque[FunctionKey] = deque()
+        self._on_receive = on_receive
         self._dropped = False
         self.task = GraphTask(
             roots,
@@ -95,7 +92,7 @@ class PassGraph:
 
         Raises:
             ContextMismatchError: It shares nodes with another context, which has freed some.
-            BaseException: A rule, a hook, or `on_gradients` raised this error.
+            BaseException: A rule, a hook, or `on_receive` raised this error.
         """
         try:
             return self.task.run()
@@ -118,13 +115,10 @@ class PassGraph:
             return
         assert isinstance(sink, RecvFunction), sink
         key = (sink.peer.incarnation, sink.message)
-        if self._functions.receives.get(key) is not sink:
-            if gradients is not None:
-                raise _mismatch(sink, self._context_id)
-        elif gradients is None:
-            self.nones.append(key)
-        else:
-            self._on_gradients(key, gradients)
+        if self._functions.receives.get(key) is sink:
+            self._on_receive(key, gradients)
+        elif gradients is not None:
+            raise _mismatch(sink, self._context_id)
 
 
 def _mismatch(sink: RecvFunction, context_id: ContextId) -> AutogradError | ContextMismatchError:

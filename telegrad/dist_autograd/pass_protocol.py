@@ -312,28 +312,23 @@ class PassProtocol(Generic[G]):
                 self._settle(out)
         return out
 
-    def resolve(self, answers: Iterable[tuple[FunctionKey, G | None]]) -> list[Action[G]]:
-        """Takes what the local graph computed for these receives: a gradient each, or none."""
+    def resolve(self, key: FunctionKey, gradient: G | None) -> list[Action[G]]:
+        """Takes what the local graph computed for a receive: its gradient, or none."""
         out: list[Action[G]] = []
-        nones: dict[Peer, list[int]] = {}
-        for key, gradient in answers:
-            if self.phase is Phase.ABORTED:
-                break
-            claimed = self._open.pop(key, None)
-            assert claimed is not None, "the graph resolves only what is reached, and each once"
-            self._resolved[key] = gradient is not None
-            peer, number = key
-            if gradient is None:
-                if claimed:
-                    nones.setdefault(peer, []).append(number)
-            elif self._cut.lost and peer in self._cut.lost:
-                self._abort(self._cut.lost[peer], None, out)
-            else:  # sent early: the claim may still be on its way
-                out.append(Answer(peer, ((number, gradient),), ()))
-        if nones and self.phase is not Phase.ABORTED:
-            out += [Answer(peer, (), tuple(numbers)) for peer, numbers in nones.items()]
-        if self.cause is not None:
+        if self.phase is Phase.ABORTED:
+            return out
+        claimed = self._open.pop(key, None)
+        assert claimed is not None, "the graph resolves only what is reached, and each once"
+        self._resolved[key] = gradient is not None
+        peer, number = key
+        if gradient is None:
+            if claimed:
+                out.append(Answer(peer, (), (number,)))
+        elif self._cut.lost and peer in self._cut.lost:
+            self._abort(self._cut.lost[peer], None, out)
             self._settle(out)
+        else:  # sent early: the claim may still be on its way
+            out.append(Answer(peer, ((number, gradient),), ()))
         return out
 
     def finished(self) -> list[Action[G]]:

@@ -54,7 +54,6 @@ from telegrad.dist_autograd.pass_protocol import (
     Answer,
     Begin,
     Cut,
-    FunctionKey,
     PassProtocol,
     Peer,
     Phase,
@@ -381,24 +380,8 @@ class PassRunner:
             except BaseException as error:  # SystemExit too: a rule, a hook or a receive raised
                 self._events.handle(partial(self._failed, error))
                 return
-            # A graph that is done has called for all receives: their gradients and nones are here.
-            if graph.nones:
-                self._events.handle(self._ran)
-            elif done:
+            if done:  # it has reported all receives: these events are in the queue before this one
                 self._events.handle(self._graph_done)
-
-    def _ran(self) -> list[Action[Gradients]]:
-        """Resolves all receives that only none reached, and checks if the graph is done."""
-        graph = self._graph
-        if graph is None:
-            return []
-        done = graph.task.done  # read first: a task that is done has called all sinks before
-        nones: list[tuple[FunctionKey, Gradients | None]] = []
-        while graph.nones:  # this thread alone takes from it now
-            nones.append((graph.nones.popleft(), None))
-        if done:  # queued, so that it comes after the gradients that the receives have queued
-            self._events.append(self._graph_done)
-        return self._protocol.resolve(nones) if nones else []
 
     def _graph_done(self) -> list[Action[Gradients]]:
         """Handles the end of the graph; may run several times, as several threads may see it."""
@@ -427,8 +410,8 @@ class PassRunner:
             self._mode,
             gradients=self.gradients,
             wanted=wanted,
-            on_gradients=lambda *answer: self._events.handle(
-                partial(self._protocol.resolve, [answer])
+            on_receive=lambda *answer: self._events.handle(
+                partial(self._protocol.resolve, *answer)
             ),
         )
         for each in (functions.sends, functions.receives):
@@ -482,7 +465,7 @@ class PassRunner:
         if isinstance(action, Answer):
             message.gradients += action.gradients
             message.nones += action.nones
-            if self._graph is not None and not self._graph.task.dry:
+            if action.gradients and self._graph is not None and not self._graph.task.dry:
                 self._send(peer)
         elif isinstance(action, Begin):
             self._context.touch(self._peers[peer])

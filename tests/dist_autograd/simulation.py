@@ -246,8 +246,8 @@ class SimWorker:
             self.perform(self.machine.abort(error))
             return
         infos = self.simulation.infos
-        keyed = [((infos[node.peer], node.message), slots) for node, slots in resolved]
-        self.perform(self.machine.resolve(keyed))
+        for node, slots in resolved:
+            self.perform(self.machine.resolve((infos[node.peer], node.message), slots))
         if self.is_dry():
             self.perform(self.machine.finished())
 

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Completion, GradientTarget, GraphTask, PassEnd, Tensor, tensor
-from telegrad.dist_autograd import pass_runner
-from telegrad.dist_autograd.messages import PassMessage
-from telegrad.dist_autograd.pass_graph import PassGraph
-from telegrad.dist_autograd.pass_protocol import FunctionKey
-from telegrad.dist_autograd.seams import Container
+from telegrad.autograd import Completion, GradientTarget, PassEnd, Tensor, tensor
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
-from telegrad.testing.leaks import wait_until_gone
 from tests.patience import with_more_time
 
 
@@ -305,63 +298,3 @@ def gradients_kept_apart() -> None:
 
 def test_a_target_knows_the_earlier_passes_of_its_context(cluster: Cluster) -> None:
     cluster.call(0, gradients_kept_apart)
-
-
-def through_a_call() -> None:
-    x = tensor(2.0, requires_grad=True)
-    head = rpc.remote("worker1", Head)
-    with dist_autograd.context() as context_id:
-        dist_autograd.backward(context_id, [head.rpc_sync().doubled(x)])
-        assert dist_autograd.get_gradients(context_id)[x].item() == 2.0
-
-
-class Held:
-    """In the place of a message; the thread that hears it goes on when the graph is done."""
-
-    mode = None
-    gradients = nones = ()
-
-    def __init__(self, task: GraphTask) -> None:
-        self.task = task
-        self.reached = threading.Event()
-
-    @property
-    def begun(self) -> bool:
-        self.reached.set()
-        wait_until_gone("graph", lambda: [] if self.task.done else [self.task])
-        return False
-
-
-def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Taken late, it found the graph done, and the gradient behind it was called unresolved."""
-    graphs: list[PassGraph] = []
-    others: list[threading.Thread] = []
-
-    def look_before(context_id: Any, on_gradients: Any, key: FunctionKey, gradients: Any) -> None:
-        (runner,) = current_agent().attachments[Container].find(context_id).passes()
-        held = Held(graphs[0].task)
-
-        def handle_events() -> None:
-            runner.hear(rpc.WorkerInfo("worker0", 0, 0), cast("PassMessage", held))
-            runner.work()
-
-        others.append(threading.Thread(target=handle_events))
-        others[-1].start()
-        assert held.reached.wait(20.0)
-        runner._events.append(runner._ran)  # of a thread that found this one in the graph
-        on_gradients(key, gradients)
-
-    def make_graph(*given: Any, on_gradients: Any, **options: Any) -> PassGraph:
-        if current_agent().info.name == "worker1":
-            on_gradients = partial(look_before, given[0], on_gradients)
-        graph = PassGraph(*given, on_gradients=on_gradients, **options)
-        if current_agent().info.name == "worker1":
-            graphs.append(graph)
-        return graph
-
-    monkeypatch.setattr(pass_runner, "PassGraph", make_graph)
-    cluster.call(0, through_a_call)
-    assert len(others) == 1
-    others[0].join(20.0)

@@ -100,7 +100,7 @@ def test_begin_and_the_first_gradient_leave_together() -> None:
     key = (B, 1)
     begin = starter.enter(Cut({B: (7,)}, frozenset({key}), frozenset({key})))
     assert begin == [protocol.Begin(B, (7,))]
-    assert starter.resolve([(key, (1,))]) == [protocol.Answer(B, ((1, (1,)),), ())]
+    assert starter.resolve(key, (1,)) == [protocol.Answer(B, ((1, (1,)),), ())]
 
 
 def test_an_answer_that_overtakes_its_begin_is_kept() -> None:
@@ -134,7 +134,7 @@ def test_a_claim_outside_the_cut_is_answered_with_none_at_once() -> None:
     callee = machine(B)
     callee.enter(Cut({}, frozenset({(A, 1), (A, 2)}), frozenset({(A, 2)})))
     assert callee.begin(A, (1, 2, 3), "r") == [protocol.Answer(A, (), (1, 3))]
-    assert callee.resolve([((A, 2), None)]) == [protocol.Answer(A, (), (2,))]
+    assert callee.resolve((A, 2), None) == [protocol.Answer(A, (), (2,))]
     assert callee.begun(A) == []
     assert callee.finished() == [protocol.Reply(A, "r", None)]
 
@@ -143,7 +143,7 @@ def test_a_none_that_is_known_waits_for_its_claim() -> None:
     starter = machine(A)
     key = (B, 1)
     starter.enter(Cut({}, frozenset({key}), frozenset({key})))
-    assert starter.resolve([(key, None)]) == []
+    assert starter.resolve(key, None) == []
     assert starter.begin(B, (1,), "r") == [
         protocol.Reply(B, "r", None),
         protocol.Answer(B, (), (1,)),
@@ -165,7 +165,7 @@ def test_a_peer_lost_before_the_cut_answers_none() -> None:
     key = (B, 1)
     out = starter.enter(Cut({B: (4,)}, frozenset({key}), frozenset({key}), {B: LOST}))
     assert out == [protocol.Feed((B, 4), None)]
-    assert starter.resolve([(key, None)]) == []
+    assert starter.resolve(key, None) == []
     assert starter.finished() == [protocol.End(None)]
 
 
@@ -173,7 +173,7 @@ def test_a_gradient_for_a_lost_peer_is_its_loss() -> None:
     starter = machine(A)
     key = (B, 1)
     starter.enter(Cut({}, frozenset({key}), frozenset({key}), {B: LOST}))
-    assert starter.resolve([(key, (1,))]) == [protocol.Drop(LOST), protocol.End(LOST)]
+    assert starter.resolve(key, (1,)) == [protocol.Drop(LOST), protocol.End(LOST)]
     assert starter.finished() == []
     assert starter.abort(CallTimeoutError("later"), at_once=True) == []
 
