@@ -220,7 +220,7 @@ def _plug_together(
             CalleeAdmission(limits, options.lost_after, deadlines, exchange.post, exchange.awaited),
             limits.served_calls_per_peer,
         ),
-        messages=Messages(name, codec, exchange, calling),
+        messages=Messages(name, codec, exchange, calling, deadlines.after),
         attachments=Attachments(name),
     )
     watch_forks(life)

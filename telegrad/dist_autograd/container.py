@@ -63,9 +63,8 @@ __all__ = [
     "Handlers",
 ]
 
-
-# Seconds that a release waits for another message to the same peer, mostly one of the next step.
-RIDE_SECONDS = 0.1
+# Seconds until the pool handles releases of peers, unless a thread that uses a context did before.
+LOOK_SECONDS = 0.1
 
 
 class _Dropped(NamedTuple):
@@ -148,12 +147,9 @@ class Container:
         self._created = 0
         # Passes of released contexts, while they wait for messages of other workers.
         self._ending: dict[PassId, PassRunner] = {}
-        # Peers whose release waits for a message, by incarnation.
-        self._riding: dict[int, WorkerInfo] = {}
-        self._flushing = False  # a timer will flush them soon
         self._told: deque[Work] = deque()  # releases that peers have sent
         self._looks = False  # a thread of the pool will handle them soon
-        agent.life.on_leaving(self._flush)
+        agent.life.on_leaving(agent.messages.flush)
         agent.life.on_leaving(self.work_off)
         agent.calling.on_given_up(self._give_up)
         self._for_all = 0  # a lost worker may have passed own contexts up to this number on
@@ -286,7 +282,7 @@ class Container:
         with self._lock:
             first, self._looks = not self._looks, True
         if first:
-            self.agent.deadlines.after(RIDE_SECONDS, self._look_soon)
+            self.agent.deadlines.after(LOOK_SECONDS, self._look_soon)
 
     def work_off(self) -> None:
         """Handles the queued releases of peers."""
@@ -420,25 +416,10 @@ class Container:
         self._tell(touched.values(), ReleaseMessage(context.id, lowest))
 
     def _tell(self, peers: Collection[WorkerInfo], message: ReleaseMessage) -> None:
-        if not peers:
-            return
-        body = message.to_wire()
+        body = message.to_wire() if peers else None
         for peer in peers:
             with suppress(WorkerLostError, UnknownWorkerError):
                 self.agent.messages.post(peer, RELEASE, body, rides=True)
-                self._riding[peer.incarnation] = peer
-        with self._lock:
-            first = bool(self._riding) and not self._flushing
-            self._flushing |= first
-        if first:
-            self.agent.deadlines.after(RIDE_SECONDS, self._flush)
-
-    def _flush(self) -> None:
-        """Sends the releases that no other message has taken along; on the loop, or at the end."""
-        self._flushing = False  # first: a release from here on gets a flush of its own
-        with suppress(KeyError):
-            while True:
-                self.agent.messages.flush(self._riding.popitem()[1])
 
 
 # -- handlers of messages about passes and contexts, which `desk` passes to threads --------------

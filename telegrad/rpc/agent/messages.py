@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -15,11 +15,15 @@ from telegrad.rpc.call.failure import describe_failure
 from telegrad.rpc.call.serving import ERROR, REPLY
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.limits import seconds
+from telegrad.rpc.tick import Tick
 from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import FIRST_BUFFER, Buffer, Envelope, read_body, write_body
 
 __all__ = ["Messages"]
+
+# Seconds that a message waits for another one to the same worker.
+RIDE_SECONDS = 0.1
 
 
 @final
@@ -33,23 +37,29 @@ class Messages:
         codec: Chooses the GPU on which arrays arrive, and the memory that a worker shares.
         exchange: Posts the messages.
         calling: Waits for the replies to requests.
+        after: Calls a function on the loop, some seconds later.
 
     Attributes:
-        flush: Sends messages that wait for a later write to a worker; does nothing where it is
-            lost.
         post_envelope: Sends an envelope that the codec has sealed; see `Exchange.post`.
     """
 
     def __init__(
-        self, worker: str, codec: MessageCodec, exchange: Exchange, calling: Calling
+        self,
+        worker: str,
+        codec: MessageCodec,
+        exchange: Exchange,
+        calling: Calling,
+        after: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self._worker = worker
         self._codec = codec
         self._memory = exchange.memory
         self._post = exchange.post
         self._request = calling.request
-        self.flush = exchange.flush
         self.post_envelope = exchange.post
+        self._write = exchange.flush
+        self._riding: dict[WorkerInfo, None] = {}  # receivers for whom something may wait
+        self._tick = Tick(after, RIDE_SECONDS, self.flush, lambda: bool(self._riding))
 
     def post(
         self,
@@ -69,7 +79,8 @@ class Messages:
             buffers: Bytes that arrive as the last `envelope.buffers`. They are not copied and must
                 not change until they were handed over.
             rides: True if it waits for the next message to that worker, of any kind, so that both
-                leave in one write. Call `flush` where none may follow.
+                leave in one write; it leaves alone at the next `flush`, `RIDE_SECONDS` later at the
+                latest.
 
         Raises:
             WorkerLostError: The worker is lost, or this agent was shut down.
@@ -77,6 +88,15 @@ class Messages:
         place, memory = self._codec.devices.place(to), partial(self._memory, to)
         envelope = write_body(kind, body, buffers=buffers, place=place, memory=memory)
         self._post(to, envelope, rides=rides)
+        if rides:
+            self._riding[to] = None
+            self._tick.start()
+
+    def flush(self) -> None:
+        """Sends the messages that wait for later ones."""
+        with contextlib.suppress(KeyError):
+            while True:
+                self._write(self._riding.popitem()[0])
 
     def post_packed(
         self, to: WorkerInfo, kind: str, packed: bytes, buffers: Sequence[Buffer]
@@ -101,7 +121,6 @@ class Messages:
         body: object = None,
         *,
         timeout: float = math.inf,
-        rides: bool = False,
     ) -> Future[Any]:
         """Sends a message whose handler replies with `reply` or `reply_error`.
 
@@ -110,13 +129,12 @@ class Messages:
             kind: The kind for which the receiver has registered a handler.
             body: The value that `read` returns there.
             timeout: Seconds.
-            rides: As for `post`.
 
         Returns:
             The future of the reply's body. It fails with WorkerLostError, CallTimeoutError or the
             exception of the error reply; this method itself raises for bad arguments only.
         """
-        return self._request(to, kind, body, seconds(timeout, math.inf), rides=rides)
+        return self._request(to, kind, body, seconds(timeout, math.inf))
 
     def reply(
         self,
@@ -125,7 +143,6 @@ class Messages:
         body: object = None,
         *,
         buffers: Sequence[Buffer] = (),
-        rides: bool = False,
     ) -> None:
         """Answers a request; the answer is dropped when the requester is lost.
 
@@ -134,11 +151,10 @@ class Messages:
             request: The envelope of the request.
             body: The value that its future returns.
             buffers: Bytes that travel behind it, as for `post`.
-            rides: As for `post`.
         """
         memory = partial(self._memory, to)
         answer = write_body(REPLY, body, reply=True, buffers=buffers, memory=memory)
-        self._answer(to, request, answer, rides=rides)
+        self._answer(to, request, answer)
 
     def reply_error(self, to: WorkerInfo, request: Envelope, exception: BaseException) -> None:
         """Answers a request with an exception, which is raised at the requester."""
@@ -158,9 +174,7 @@ class Messages:
         staged = self._memory(to).stage(Envelope("", buffers=(data,))).staged
         return staged[FIRST_BUFFER] if staged else data
 
-    def _answer(
-        self, to: WorkerInfo, request: Envelope, envelope: Envelope, *, rides: bool = False
-    ) -> None:
+    def _answer(self, to: WorkerInfo, request: Envelope, envelope: Envelope) -> None:
         envelope.call = request.call
         with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-            self._post(to, envelope, rides=rides)
+            self._post(to, envelope)

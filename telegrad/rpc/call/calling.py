@@ -225,16 +225,14 @@ class Calling:
             self._cancel(call.number)
         return future
 
-    def request(
-        self, to: WorkerInfo, kind: str, body: object, limit: float, *, rides: bool = False
-    ) -> Future[Any]:
+    def request(self, to: WorkerInfo, kind: str, body: object, limit: float) -> Future[Any]:
         """Sends a protocol request, for at most `limit` seconds; see `Messages.request`."""
         memory = partial(self._codec.memory, to)
         sealed = Sealed(write_body(kind, body, memory=memory), _nothing)
         future = new_future(self._submit, f"{kind} to {to.name!r}")
         record = CallRecord(kind)
         call = PendingCall(to, record, future, self._reads, future._made, limit, values=False)
-        self._start(call, sealed, rides=rides)
+        self._start(call, sealed)
         return future
 
     def labels(self) -> list[str]:
@@ -307,7 +305,7 @@ class Calling:
             while True:
                 self._codec.drop(*self._unread.get_nowait())
 
-    def _start(self, call: PendingCall, sealed: Sealed, *, rides: bool = False) -> None:
+    def _start(self, call: PendingCall, sealed: Sealed) -> None:
         """Enters a call and posts it; if it cannot be posted, its future gets the reason.
 
         Raises:
@@ -328,7 +326,7 @@ class Calling:
         try:
             theirs = call.root and not self._admission.enter(call, sealed)
             if not theirs:
-                self._post(call.peer, envelope, rides=rides)
+                self._post(call.peer, envelope)
                 theirs = True
         except (WorkerLostError, UnknownWorkerError, EncodeError) as failure:
             error = failure

@@ -36,7 +36,6 @@ from telegrad.rpc.rref.table import (
     USER_DELETE,
     Counted,
     Reference,
-    RRefMail,
     RRefRegistry,
 )
 from telegrad.rpc.rref.value import Arrival, type_of
@@ -252,11 +251,7 @@ def attach_with(agent: AgentCore, make_rref: MakeRRef) -> None:
         agent: The agent.
         make_rref: Makes the RRef of a reference that arrived.
     """
-
-    def unowned(fork: ForkId) -> None:
-        registry.event(registry.users.fork_confirm, fork, known=False, failed=False)
-
-    registry = RRefRegistry(agent, RRefMail(agent, lambda *loss: registry.lose(*loss), unowned))
+    registry = RRefRegistry(agent)
     agent.attachments.attach(registry)
     agent.attachments.attach(RRefCalls(registry))
     agent.attachments.attach(RRefServing(registry))

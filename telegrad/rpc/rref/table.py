@@ -13,12 +13,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.errors import (
     EvictedError,
+    TelegradError,
     UnknownWorkerError,
     UnreachableWorkerError,
     ValueNotFoundError,
@@ -35,6 +36,7 @@ from telegrad.rpc.rref.protocol import (
     ForkId,
     ForkRequest,
     ForkState,
+    Freed,
     Orphaned,
     OwnerTable,
     ProtocolMessage,
@@ -67,40 +69,14 @@ __all__ = [
     "FORK_REQUEST",
     "USER_DELETE",
     "Counted",
-    "RRefMail",
     "RRefRegistry",
     "Reference",
 ]
 
 
-# -- effects of the counting tables, carried out after their lock is released --------------------
-
-
-@final
-@dataclass(slots=True)
-class _Outcome:
-    """The outcome of one event.
-
-    Attributes:
-        sends: The messages to post.
-        freed: The values to drop.
-        orphans: The values that will never be created.
-        settled: Callbacks that wait for forks that are no longer pending.
-    """
-
-    sends: list[Send] = field(default_factory=list)
-    freed: list[Future[Any]] = field(default_factory=list)
-    orphans: list[Future[Any]] = field(default_factory=list)
-    settled: list[Callable[[], None]] = field(default_factory=list)
-
-
 def _new_value(agent: AgentCore, rref: RRefId) -> Future[Any]:
     about = rref.creator, rref.number, agent.info.name
     return new_future(agent.pool.submit, "the value of RRef %d.%d at %r", *about)
-
-
-def _is_constant(value: Future[Any]) -> bool:
-    return value.done() and not value._failed and type(value.value()) in CONSTANTS
 
 
 # Garbage is counted by the next event; where there is none, by a tick this many seconds later.
@@ -110,6 +86,8 @@ DRAIN_SECONDS = 0.1
 
 Released: TypeAlias = RRefId | ForkId
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 
 class Hears(Protocol):
@@ -247,7 +225,6 @@ class RRefRegistry:
 
     Args:
         agent: The agent.
-        mail: Sends the messages of the counting protocol.
 
     Attributes:
         agent: The agent.
@@ -258,11 +235,10 @@ class RRefRegistry:
         users: The table of the forks of others' values, the same.
     """
 
-    def __init__(self, agent: AgentCore, mail: RRefMail) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self.agent = agent
         self.me = agent.info
         self.garbage: SimpleQueue[Released] = SimpleQueue()
-        self._mail = mail
         self._lock = threading.Lock()  # guards all below
         self._changed = threading.Condition(self._lock)  # told of every event while one leaves
         self._leaving = False
@@ -274,8 +250,7 @@ class RRefRegistry:
         self._closed = False
 
         def is_left() -> bool:
-            left = len(self.owners) + len(self.users) + mail.waits
-            return left > 0 and not self._closed
+            return len(self.owners) + len(self.users) > 0 and not self._closed
 
         self._tick = Tick(agent.deadlines.after, DRAIN_SECONDS, self.settle_up, is_left)
 
@@ -498,12 +473,9 @@ class RRefRegistry:
         """Hands an event to the tables, under the lock, and carries out what they ask for."""
         with self._lock:
             effects = event(*args, **named)
-            looks = self._waiting or self._leaving
-            # Nearly always nothing is asked for: Settled is nothing, where nobody waits for it.
-            quiet = not effects or (len(effects) == 1 and type(effects[0]) is Settled)
-            outcome = self._take(effects) if looks or not quiet else None
-        if outcome is not None:
-            self._carry_out(outcome)
+            steps = self._take(effects) if effects or self._leaving else ()
+        for step in steps:
+            step()
         if not self.garbage.empty():
             self.drain()
 
@@ -525,55 +497,57 @@ class RRefRegistry:
                             effects += self.owners.drop(gone)
                         else:
                             effects += self.users.release(gone)
-                outcome = self._take(effects)
+                steps = self._take(effects)
             finally:
                 self._lock.release()
-            self._carry_out(outcome)
+            for step in steps:
+                step()
 
     def settle_up(self) -> None:
-        """Counts the garbage, and sends what waits for a ride."""
+        """Counts the garbage, and sends the messages that wait for later ones."""
         self.drain()
-        self._mail.flush()
+        self.agent.messages.flush()
 
-    def _take(self, effects: Sequence[Effect]) -> _Outcome:
-        outcome = _Outcome()
+    def _take(self, effects: Sequence[Effect]) -> list[Callable[[], object]]:
+        """Returns the steps that follow from these effects, for when the lock is released."""
+        steps: list[Callable[[], object]] = []
+        sends = [effect for effect in effects if isinstance(effect, Send)]
+        if sends:
+            steps.append(partial(self._post, sends))
+        freed: list[Future[Any]] = []
         for effect in effects:
-            if isinstance(effect, Send):
-                outcome.sends.append(effect)
-            elif isinstance(effect, Orphaned):
+            if isinstance(effect, Orphaned):
                 new = _new_value(self.agent, effect.rref)
-                outcome.orphans.append(self._values.setdefault(effect.rref, new))
+                orphan = self._values.setdefault(effect.rref, new)
+                gone = "the worker that was to create this value gave up or was lost"
+                steps.append(partial(orphan.try_set_exception, ValueNotFoundError(gone)))
             elif isinstance(effect, Settled):
-                outcome.settled += self._waiting.pop(effect.fork, ())
-            elif (value := self._values.pop(effect.rref, None)) is not None:
-                outcome.freed.append(value)
+                steps += self._waiting.pop(effect.fork, ())
+            elif isinstance(effect, Freed) and effect.rref in self._values:
+                freed.append(self._values.pop(effect.rref))
+        if freed:
+            steps.append(partial(self._forget, freed))
         if self._leaving:
             self._changed.notify_all()
-        return outcome
+        return steps
 
-    def _carry_out(self, outcome: _Outcome) -> None:
-        if outcome.sends:
-            self._mail.post(outcome.sends)
-            if self._mail.waits:
-                self._tick.start()
-        for orphan in outcome.orphans:
-            orphan.try_set_exception(
-                ValueNotFoundError("the worker that was to create this value gave up or was lost")
-            )
-        for waiter in outcome.settled:
-            waiter()
-        freed = outcome.freed
-        if not freed:
+    def _post(self, sends: Sequence[Send]) -> None:
+        for send, error in _post_each(self.agent, sends):
+            if isinstance(error, UnreachableWorkerError):
+                self.lose(send.peer, error)
+            elif isinstance(error, UnknownWorkerError):  # the sender of an RRef invented its owner
+                _logger.debug("%s: %s is not sent: %s", self.me.name, send.message, error)
+                if isinstance(send.message, ForkRequest):
+                    self.event(self.users.fork_confirm, send.message.fork, known=False)
+            # The loss of a worker is an event of its own.
+
+    def _forget(self, freed: list[Future[Any]]) -> None:
+        """Drops values, whose finalisers may be the user's and take their time."""
+        if hands_over():
+            self.agent.pool.submit(self._forget, freed)
             return
-
-        def forget() -> None:
-            freed.clear()
-            self.drain()  # a value may have held RRefs
-
-        if hands_over() and not all(map(_is_constant, freed)):  # finalisers take their time
-            self.agent.pool.submit(forget)
-        else:
-            forget()
+        freed.clear()
+        self.drain()  # a value may have held RRefs
 
 
 # -- messages of the counting protocol: their transport and their encoding -----------------------
@@ -581,8 +555,7 @@ class RRefRegistry:
 #     ForkRequest, ForkConfirm, CreationAbandon   somebody may wait for it: each leaves at once
 #     UserDelete, ChildAccept                     nobody does: those of one event are one envelope,
 #                                                 and that leaves with the next one to its receiver,
-#                                                 of whatever kind, or when the registry's tick
-#                                                 flushes
+#                                                 of whatever kind, or alone at the next tick
 #
 # So a value is freed no later than the call that follows is served, or one tick later, and nobody
 # is woken for each RRef. The tables are right under any order and any delay.
@@ -593,80 +566,31 @@ CHILD_ACCEPT = "rref.child_accept"
 USER_DELETE = "rref.user_delete"
 CREATION_ABANDON = "rref.creation_abandon"
 
-# Messages in one envelope: a body stays far below what one may hold.
+# Parts of one body, which stays far below what one may hold.
 MOST_TOGETHER = 1000
 
-_logger = logging.getLogger(__name__)
 
+def _post_each(agent: AgentCore, sends: Sequence[Send]) -> list[tuple[Send, TelegradError]]:
+    """Posts the messages of one event; returns those that cannot be sent, and the reasons."""
+    unsent: list[tuple[Send, TelegradError]] = []
 
-@final
-class RRefMail:
-    """Posts messages of the counting protocol. From any thread; blocks nowhere.
-
-    Args:
-        agent: The agent.
-        lose: Hears of an owner that can never be reached.
-        unowned: Hears of a fork whose owner is no member of the job.
-    """
-
-    def __init__(
-        self,
-        agent: AgentCore,
-        lose: Callable[[WorkerInfo, UnreachableWorkerError], None],
-        unowned: Callable[[ForkId], None],
-    ) -> None:
-        self._agent = agent
-        self._lose = lose
-        self._unowned = unowned
-        self._riding_lock = threading.Lock()
-        self._riding: set[WorkerInfo] = set()  # to whom something may wait for a ride
-
-    @property
-    def waits(self) -> bool:
-        """True if something may wait for `flush`."""
-        return bool(self._riding)
-
-    def post(self, sends: Sequence[Send]) -> None:
-        """Sends the messages of one event; drops those to the lost."""
-        riders: dict[tuple[WorkerInfo, str], list[object]] = {}
-        for send in sends:
-            kind, body = _write(send.message)
-            if kind not in (USER_DELETE, CHILD_ACCEPT):
-                known = self._post(send.peer, kind, body)
-                if not known and isinstance(send.message, ForkRequest):
-                    self._unowned(send.message.fork)
-                continue
-            together = riders.setdefault((send.peer, kind), [])
-            together += body
-            if len(together) >= MOST_TOGETHER:
-                self._post(send.peer, kind, riders.pop((send.peer, kind)))
-        for (peer, kind), together in riders.items():
-            self._post(peer, kind, together, rides=True)
-
-    def flush(self) -> None:
-        """Sends what still waits for a ride."""
-        if self._riding:
-            with self._riding_lock:
-                riding, self._riding = self._riding, set()
-            for peer in riding:
-                self._agent.messages.flush(peer)
-
-    def _post(self, peer: WorkerInfo, kind: str, body: object, *, rides: bool = False) -> bool:
-        """Posts a message; returns False if its receiver is no member of the job."""
+    def post(send: Send, kind: str, body: list[object], *, rides: bool = False) -> None:
         try:
-            self._agent.messages.post(peer, kind, body, rides=rides)
-        except UnreachableWorkerError as error:
-            self._lose(peer, error)
-        except WorkerLostError:
-            pass  # its loss is an event of its own
-        except UnknownWorkerError as error:  # of a reference whose sender has invented its owner
-            _logger.debug("%s: %s could not be sent: %s", self._agent.info.name, kind, error)
-            return False
+            agent.messages.post(send.peer, kind, body, rides=rides)
+        except (WorkerLostError, UnknownWorkerError) as error:
+            unsent.append((send, error))
+
+    riders: dict[tuple[WorkerInfo, str], tuple[Send, list[object]]] = {}
+    for send in sends:
+        kind, body = _write(send.message)
+        if kind in (USER_DELETE, CHILD_ACCEPT):
+            riders.setdefault((send.peer, kind), (send, []))[1].extend(body)
         else:
-            if rides:
-                with self._riding_lock:
-                    self._riding.add(peer)
-        return True
+            post(send, kind, body)
+    for (_, kind), (send, together) in riders.items():
+        for start in range(0, len(together), MOST_TOGETHER):
+            post(send, kind, together[start : start + MOST_TOGETHER], rides=True)
+    return unsent
 
 
 def _write(message: ProtocolMessage) -> tuple[str, list[object]]:

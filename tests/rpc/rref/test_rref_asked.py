@@ -20,12 +20,10 @@ from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.future.future import new_future
 from telegrad.rpc.future.unread import Report, UnreadErrors
 from telegrad.rpc.rref.calls import RRefCalls
-from telegrad.rpc.rref.protocol import Send, UserDelete
-from telegrad.rpc.rref.table import Reference, RRefRegistry
+from telegrad.rpc.rref.table import USER_DELETE, Reference, RRefRegistry
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.rref.table import RRefMail
     from telegrad.rpc.seams import AgentCore
 
 OWNER = WorkerInfo("w1", 1, 2)
@@ -37,16 +35,15 @@ class Alone:
 
     info = WorkerInfo("w0", 0, 1)
     options = RpcOptions()
-    waits = False
 
     def __init__(self) -> None:
         self.replies: list[Future[Any]] = []
-        self.calling = self.deadlines = self.members = self.pool = self
+        self.calling = self.deadlines = self.members = self.messages = self.pool = self
         self.life, self.attachments = seams.Life("w0"), seams.Attachments("w0")
-        self.posted: list[Send] = []
+        self.posted: list[str] = []
         self.unread = UnreadErrors(self.after, self.submit)
         self.attachments.attach(self.unread)
-        self.registry = RRefRegistry(cast("AgentCore", self), cast("RRefMail", self))
+        self.registry = RRefRegistry(cast("AgentCore", self))
         self.calls = RRefCalls(self.registry)
 
     def send(self, *_: object, record: CallRecord, **__: object) -> Future[Any]:
@@ -54,8 +51,8 @@ class Alone:
         self.replies.append(new_future(None, "a reply"))
         return self.replies[-1]
 
-    def post(self, sends: list[Send]) -> None:
-        self.posted += sends
+    def post(self, to: WorkerInfo, kind: str, body: object, *, rides: bool) -> None:
+        self.posted.append(kind)
 
     def after(self, delay: float, callback: Callable[[], None]) -> None:
         pass
@@ -78,9 +75,9 @@ class Alone:
         gc.collect()
         return [self.unread.reports.get() for _ in range(self.unread.reports.qsize())]
 
-    def deleted(self) -> list[UserDelete]:
+    def deleted(self) -> list[str]:
         self.registry.drain()
-        return [each.message for each in self.posted if isinstance(each.message, UserDelete)]
+        return [each for each in self.posted if each == USER_DELETE]
 
 
 def interrupt(future: Future[Any], timeout: float | None = None) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from telegrad.rpc import RpcOptions
-from telegrad.rpc.rref.protocol import Send
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.rref.table import RRefMail
     from telegrad.rpc.seams import AgentCore
 
 
@@ -23,10 +21,17 @@ class Ticks:
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
-        self.deadlines = self.pool = self
+        self.posted: Callable[[], None]
+        self.deadlines = self.messages = self.pool = self
 
     def after(self, delay: float, callback: Callable[[], None]) -> None:
         self.waiting.append(callback)
+
+    def post(self, *_: object, **__: object) -> None:
+        self.posted()
+
+    def flush(self) -> None:
+        pass
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         func(*args)
@@ -36,16 +41,8 @@ def test_who_begins_while_a_tick_drains_starts_no_second_one() -> None:
     ticks = Ticks()
     own: list[object] = []
 
-    class Mail:
-        waits = False
-
-        def post(self, sends: Sequence[Send]) -> None:
-            own.append(registry.own("value"))
-
-        def flush(self) -> None:
-            pass
-
-    registry = RRefRegistry(cast("AgentCore", ticks), cast("RRefMail", Mail()))
+    registry = RRefRegistry(cast("AgentCore", ticks))
+    ticks.posted = lambda: own.append(registry.own("value"))
     reference = registry.create(WorkerInfo("w1", 1, 2))
     assert reference.fork is not None
     registry.event(registry.users.created, reference.fork)
