@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias, final
 
 from telegrad.autograd import Gradient, Tensor
 from telegrad.dist_autograd.context import Context
-from telegrad.dist_autograd.desk import Desk, Work
+from telegrad.dist_autograd.desk import Desk
 from telegrad.dist_autograd.ids import (
     ContextId,
     ReleasedContexts,
@@ -62,9 +62,6 @@ __all__ = [
     "Container",
     "Handlers",
 ]
-
-# Seconds until the pool handles releases of peers, unless a thread that uses a context did before.
-LOOK_SECONDS = 0.1
 
 
 class _Dropped(NamedTuple):
@@ -147,16 +144,12 @@ class Container:
         self._created = 0
         # Passes of released contexts, while they wait for messages of other workers.
         self._ending: dict[PassId, PassRunner] = {}
-        self._told: deque[Work] = deque()  # releases that peers have sent
-        self._looks = False  # a thread of the pool will handle them soon
         agent.life.on_leaving(agent.messages.flush)
-        agent.life.on_leaving(self.work_off)
         agent.calling.on_given_up(self._give_up)
         self._for_all = 0  # a lost worker may have passed own contexts up to this number on
 
     def __len__(self) -> int:
         """Returns the number of contexts that are open here."""
-        self.work_off()
         return len(self._contexts)
 
     def create(self) -> ContextId:
@@ -173,8 +166,6 @@ class Container:
         Raises:
             PoolExhaustedError: The peer has as many contexts and passes open here as it may have.
         """
-        if self._told:
-            self.work_off()
         context = self._contexts.get(context_id)  # the usual case; a release may come at any time
         if context is not None:
             return context
@@ -202,8 +193,6 @@ class Container:
             ContextError: The context is released, or this worker does not know it.
         """
         known = check_context_id(context_id)
-        if self._told:
-            self.work_off()
         context = self._contexts.get(known)
         if context is None:
             raise ContextError(self.absence(known))
@@ -272,31 +261,6 @@ class Container:
             ContextError: There is no such context here.
         """
         return self.find(context_id).gradients()
-
-    def later(self, release: Work) -> None:
-        """Queues a peer's release; the next thread that uses a context handles it, or the pool.
-
-        The event loop does not, as the context may keep objects of the user that have finalizers.
-        """
-        self._told.append(release)
-        with self._lock:
-            first, self._looks = not self._looks, True
-        if first:
-            self.agent.deadlines.after(LOOK_SECONDS, self._look_soon)
-
-    def work_off(self) -> None:
-        """Handles the queued releases of peers."""
-        while self._told:
-            try:
-                release = self._told.popleft()
-            except IndexError:  # another thread was faster
-                return
-            release()
-
-    def _look_soon(self) -> None:
-        self._looks = False  # first: a release queued from here on starts another look
-        if self._told:
-            self.agent.pool.submit(self.work_off)
 
     def release(
         self, context_id: ContextId, told_by: WorkerInfo | None = None, lowest: int = 0
@@ -441,23 +405,21 @@ class Handlers:
 
     def register(self) -> None:
         """Registers the handlers on the agent."""
-        put, later = self._container.desk.put, self._container.later
-        for kind, handle, hand_on in (
-            (PASS, self._hear, put),
-            (ABORT, self._guarded(self._abort), put),
-            (RELEASE, self._guarded(self._release), later),
-        ):
-            self._agent.inbox.register(kind, _handed_on(handle, hand_on), anywhere=True)
+        for kind, handle in (PASS, self._hear), (ABORT, self._abort), (RELEASE, self._release):
+            self._agent.inbox.register(kind, partial(self._put, handle), anywhere=True)
 
-    def _guarded(self, handle: Handle) -> Handle:
-        def guarded(peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
-            try:
-                return handle(peer, envelope)
-            except DecodeError as error:
-                self._tell_garbage(peer, envelope, error)
-            return None
+    def _put(self, handle: Handle, peer: WorkerInfo, envelope: Envelope) -> None:
+        self._container.desk.put(partial(self._read, handle, peer, envelope))
 
-        return guarded
+    def _read(
+        self, handle: Handle, peer: WorkerInfo, envelope: Envelope
+    ) -> Callable[[], None] | None:
+        try:
+            runner = handle(peer, envelope)
+        except DecodeError as error:
+            self._tell_garbage(peer, envelope, error)
+            runner = self._unreadable(peer, envelope, error) if envelope.kind == PASS else None
+        return runner and runner.work
 
     def _tell_garbage(self, peer: WorkerInfo, envelope: Envelope, error: DecodeError) -> None:
         self._agent.inbox.tell_garbage(peer, envelope.kind, error)
@@ -465,12 +427,8 @@ class Handlers:
             self._agent.messages.reply_error(peer, envelope, error)
 
     def _hear(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
-        try:
-            body = self._agent.messages.read(envelope, land=self._agent.codec.devices.land(peer))
-            message = PassMessage.from_wire(body)
-        except DecodeError as error:
-            self._tell_garbage(peer, envelope, error)
-            return self._unreadable(peer, envelope, error)
+        body = self._agent.messages.read(envelope, land=self._agent.codec.devices.land(peer))
+        message = PassMessage.from_wire(body)
         context_id, pass_id = message.context_id, message.pass_id
         absent: TelegradError | None = None
         try:
@@ -534,12 +492,3 @@ class Handlers:
     def _release(self, peer: WorkerInfo, envelope: Envelope) -> None:
         message = ReleaseMessage.from_wire(self._agent.messages.read(envelope))
         self._container.release(message.context_id, peer, message.lowest)
-
-
-def _handed_on(
-    handle: Handle, put: Callable[[Work], None]
-) -> Callable[[WorkerInfo, Envelope], None]:
-    def handler(peer: WorkerInfo, envelope: Envelope) -> None:
-        put(partial(handle, peer, envelope))
-
-    return handler

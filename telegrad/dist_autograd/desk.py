@@ -1,29 +1,18 @@
 """Dispatches the work of passes to threads: `Desk` messages, an `EventQueue` events.
 
-One thread reads a whole batch of messages.
-
-    received by a thread that waits in backward    that thread reads them (`OwnPart`)
-    received by another thread, or by the loop     a thread of the pool reads them
-
-Reading a message runs no rule: it only passes an event to the pass. Afterwards the thread works on
-the graphs of these passes, and another thread reads messages that come meanwhile. So a slow rule
-delays no message.
+received by a thread that waits in backward    that thread reads it (`starting.OwnPart`)
+received by another thread, or by the loop     a thread of the pool reads it
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import get_ident
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
+from typing import Generic, TypeAlias, TypeVar, final
 
-from telegrad.rpc import Future
-from telegrad.rpc.seams import AgentCore, Driven, Shield, new_future
-
-__all__ = ["Desk", "Event", "EventQueue", "OwnPart", "Work", "seconds_until"]
+__all__ = ["Desk", "Event", "EventQueue", "Work"]
 
 A = TypeVar("A")  # an action
 
@@ -82,154 +71,36 @@ class EventQueue(Generic[A]):
         return False
 
 
-class Workable(Protocol):
-    """The part of a pass that a desk uses; `PassRunner`, in a file above, has it.
+Work: TypeAlias = "Callable[[], Callable[[], None] | None]"
+"""Reads a message and tells its pass; returns the work on the graph of that pass, if there is any.
 
-    Attributes:
-        ended: Completed when the pass has ended.
-    """
-
-    ended: Future[None]
-
-    def work(self) -> None:
-        """Works on the graph until it is dry."""
-
-
-Work: TypeAlias = "Callable[[], Workable | None]"
-"""A function that reads a message, tells its pass, and returns the pass if there is work on it."""
+Reading runs no rule. So a slow rule of one pass delays no message.
+"""
 
 
 @final
 class Desk:
-    """The queue of messages that wait for a thread. Any thread may use it; it never blocks.
+    """Dispatches messages to threads. Any thread may use it; it never blocks.
 
     Args:
         submit: Function that runs a function in the pool.
 
     Attributes:
-        waiting: The threads that wait in backward, by thread identifier.
+        waiting: For each thread that waits in backward, by its identifier, the function that takes
+            the messages that this thread receives.
     """
 
     def __init__(self, submit: Callable[[Callable[[], None]], None]) -> None:
-        self.waiting: dict[int, OwnPart] = {}
+        self.waiting: dict[int, Callable[[Work], None]] = {}
         self._submit = submit
-        self._lock = threading.Lock()  # guards the next two
-        self._left: deque[Work] = deque()
-        self._called = False  # a thread is submitted and has not taken the messages yet
 
     def put(self, work: Work) -> None:
         """Leaves a message to this thread if it waits in backward, else to a thread of the pool."""
-        own = self.waiting.get(get_ident())
-        if own is not None:
-            own.take(work)
-            return
-        with self._lock:
-            self._left.append(work)
-            call, self._called = not self._called, True
-        if call:
-            self._submit(self._run)
+        self.waiting.get(get_ident(), self._to_pool)(work)
 
-    def work_through(self, messages: deque[Work], own: Workable | None = None) -> None:
-        """Reads messages, then works on one of their passes; the pool works on the other passes.
+    def _to_pool(self, work: Work) -> None:
+        def read() -> None:
+            if (rest := work()) is not None:
+                rest()
 
-        Args:
-            messages: The messages; empty afterwards.
-            own: The pass to work on; None for any.
-        """
-        runners: dict[Workable, None] = {}
-        while messages:
-            runner = messages.popleft()()
-            if runner is not None:
-                runners[runner] = None
-        here = own if own is not None else next(iter(runners), None)
-        for runner in runners:
-            if runner is not here:
-                self._submit(runner.work)
-        if here in runners and here is not None:
-            here.work()
-
-    def _run(self) -> None:
-        with self._lock:
-            self._called = False
-            taken, self._left = self._left, deque()
-        self.work_through(taken)
-
-
-# -- work of the thread that calls backward, while it waits --------------------------------------
-#
-# If the transport allows it, the waiting thread itself reads what comes, and handles the messages
-# of its pass. Otherwise it would sleep, and each message would wake another thread: a step of two
-# calls, backward and SGD took 1.1 times as long, which is more than the benchmark's gate leaves.
-
-LEAST_SECONDS = 1e-6  # above 0, so that the wait itself raises the timeout
-
-
-def seconds_until(ends: float) -> float:
-    """Returns the timeout of a wait until `ends`, a time of `time.monotonic`, which may be over."""
-    return max(ends - time.monotonic(), LEAST_SECONDS)
-
-
-@final
-class OwnPart(Driven):
-    """The work of one thread that waits for the end of one pass.
-
-    Args:
-        agent: This worker's agent.
-        runner: This worker's part of the pass.
-        desk: The dispatcher that gives this thread the messages that it has received.
-    """
-
-    def __init__(self, agent: AgentCore, runner: Workable, desk: Desk) -> None:
-        self._agent = agent
-        self._runner = runner
-        self._desk = desk
-        self._taken: deque[Work] = deque()
-        # The future that this thread waits for; the next message completes it.
-        self._news: Future[Any] | None = None
-        self.reads = agent.exchange.reader
-
-    def take(self, work: Work) -> None:
-        """Queues a message that this thread has just received; called in this thread."""
-        self._taken.append(work)
-        self._wake()
-
-    def run(self, start: Callable[[], None], ends: float) -> None:
-        """Starts the pass, and blocks until it has ended everywhere.
-
-        Args:
-            start: Function that starts the pass.
-            ends: The time of `time.monotonic` at which this thread stops waiting; the time that it
-                computes is not bounded.
-
-        Raises:
-            CallTimeoutError: The pass has not ended by then.
-            CallCancelledError: The call that this thread serves was cancelled.
-        """
-        ended = self._runner.ended
-        ended._call_when_done(self._wake)
-        waiting, me = self._desk.waiting, get_ident()
-        self._do(start)
-        while not ended.done():
-            news = self._news = new_future(self._agent.pool.submit, "the end of a pass")
-            news._stands_for(self, _nothing)
-            if ended.done():  # it ended before `_news` was set
-                return
-            waiting[me] = self
-            try:
-                news.wait(seconds_until(ends))
-            finally:
-                del waiting[me]
-                if self._taken:
-                    self._do(partial(self._desk.work_through, self._taken, self._runner))
-
-    def _do(self, work: Callable[[], None]) -> None:
-        with Shield():  # Ctrl-C in between would send only a part of the messages
-            self._agent.pool.new_context().run(work)
-
-    def _wake(self) -> None:
-        if self._news is not None:
-            self._news.try_set_result(None)
-
-
-def _nothing() -> None:
-    pass
+        self._submit(read)

@@ -499,13 +499,13 @@ class PassRunner:
     def _abort_at(self, peer: WorkerInfo, cause: BaseException) -> None:
         """Requests an abort at a peer; the reply becomes an event, a failure the peer's loss."""
 
-        def read() -> PassRunner:
+        def read() -> Callable[[], None]:
             error = future.exception()
             if isinstance(error, WorkerLostError):
                 self._events.handle(partial(self._protocol.lost, peer.incarnation, error))
             else:
                 self._events.handle(partial(self._protocol.confirmed, peer.incarnation))
-            return self
+            return self.work
 
         abort = AbortMessage(self._context.id, self.id, cause)
         future = self._agent.messages.request(peer, ABORT, abort.to_wire())

@@ -13,6 +13,7 @@ with none. A root that this worker owns needs no message.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias, final
 
@@ -23,7 +24,6 @@ from telegrad.autograd import Edge, Gradient, Tensor, attach
 from telegrad.autograd.seams import array_of, graph_root
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
-from telegrad.dist_autograd.desk import seconds_until
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.errors import AutogradError, DecodeError
@@ -114,6 +114,7 @@ Root: TypeAlias = tuple[Edge, Gradient]
 
 ROOT = "autograd.root"
 LABEL = "RRef.backward"
+LEAST_SECONDS = 1e-6  # of a request without time: it raises the timeout itself
 
 
 def find_roots(
@@ -150,7 +151,9 @@ def find_roots(
             elsewhere = True
     asked: dict[int, Future[Any]] = {}
     if elsewhere:
-        asked = _ask_all(container, context, roots, gradients, seconds_until(ends))
+        asked = _ask_all(
+            container, context, roots, gradients, max(ends - time.monotonic(), LEAST_SECONDS)
+        )
     found = []
     for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):
         if isinstance(root, RRef):

@@ -37,7 +37,7 @@ from telegrad.rpc.call.serving import CALL, Serving
 from telegrad.rpc.call.user_call import MainStaysHere, UserCall, admit_call
 from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.future.future import new_future
-from telegrad.rpc.future.waits import Drive, Driven, Gate, Reads
+from telegrad.rpc.future.waits import Drive, Driven, Gate, Reads, comes_from
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.policy.policy import CallablePolicy, project_function
 from telegrad.rpc.pool.deadlines import Deadlines
@@ -96,6 +96,7 @@ __all__ = [
     "call",
     "call_off_joins",
     "clear_process_agent",
+    "comes_from",
     "connection_limits",
     "core_of",
     "current_agent",
