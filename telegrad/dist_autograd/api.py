@@ -235,7 +235,7 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
         ...     dist_autograd.get_gradients(context_id)[x]
         tensor([2., 4.])
     """
-    gradients = current_agent().attachments[Container].gradients(context_id)
+    gradients = current_agent().attachments[Container].find(context_id).gradients()
     return {leaf: _own(leaf, gradient) for leaf, gradient in gradients.items()}
 
 

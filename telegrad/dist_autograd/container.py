@@ -24,7 +24,6 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
-from telegrad.autograd import Gradient, Tensor
 from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.desk import Desk
 from telegrad.dist_autograd.ids import (
@@ -68,54 +67,17 @@ class _Dropped(NamedTuple):
     """A context that was removed from the container.
 
     Attributes:
-        context: The removed context.
+        id: The id of the context.
         touched: The peers to tell, by incarnation.
-        passes: The passes that have not ended here, or wait for a message.
+        passes: Its passes.
         kept: Objects that the context no longer needs. They may be the user's and have finalizers,
             so the last reference is dropped where no lock is held.
     """
 
-    context: Context
+    id: ContextId
     touched: dict[int, WorkerInfo]
     passes: list[PassRunner]
     kept: object
-
-
-@final
-class Opened:
-    """Counts the contexts and passes that each peer has opened here. The caller holds a lock.
-
-    Args:
-        agent: This worker's agent.
-    """
-
-    def __init__(self, agent: AgentCore) -> None:
-        self._name = agent.info.name
-        self._most = agent.options.limits.served_calls_per_peer
-        self._count = Counter[int]()  # by incarnation
-
-    def count(self, context: Context, peer: WorkerInfo) -> None:
-        """Counts a context, or a pass of it, that a peer opens.
-
-        Raises:
-            PoolExhaustedError: The peer has opened as many as it may.
-        """
-        opener = peer.incarnation
-        if self._count[opener] >= self._most:
-            raise PoolExhaustedError(
-                f"worker {self._name!r} has {self._most} autograd contexts and passes open for "
-                f"{peer.name!r}, as many as it keeps for one worker "
-                "(Limits.served_calls_per_peer); leave some contexts first"
-            )
-        self._count[opener] += 1
-        context.opened[opener] += 1
-
-    def forget(self, context: Context) -> None:
-        """Subtracts all that was counted of a context."""
-        self._count.subtract(context.opened)
-        for opener in context.opened:
-            if not self._count[opener]:
-                del self._count[opener]
 
 
 @final
@@ -135,18 +97,21 @@ class Container:
     def __init__(self, agent: AgentCore) -> None:
         self.agent = agent
         self.desk = Desk(agent.pool.submit)
-        self._lock = threading.Lock()
+        self.new_message: Callable[[], int] = itertools.count(1).__next__
+        self._lock = threading.Lock()  # guards all below
         self._contexts: dict[ContextId, Context] = {}
         self._released = ReleasedContexts()
-        self._opened = Opened(agent)  # by peers
+        # Contexts and passes that each peer, by incarnation, has opened here, and at most may.
+        self._opened = Counter[int]()
+        self._most_opened = agent.options.limits.served_calls_per_peer
         self._next_pass = itertools.count(1)
-        self.new_message: Callable[[], int] = itertools.count(1).__next__
         self._created = 0
-        # Passes of released contexts, while they wait for messages of other workers.
-        self._ending: dict[PassId, PassRunner] = {}
+        # Passes of a released context stay until they have got all awaited messages.
+        self._passes: dict[PassId, PassRunner] = {}
+        self._ending: list[PassRunner] = []
+        self._for_all = 0  # a lost worker may have passed own contexts up to this number on
         agent.life.on_leaving(agent.messages.flush)
         agent.calling.on_given_up(self._give_up)
-        self._for_all = 0  # a lost worker may have passed own contexts up to this number on
 
     def __len__(self) -> int:
         """Returns the number of contexts that are open here."""
@@ -157,7 +122,7 @@ class Container:
         with self._lock:
             self._created += 1
             context_id = make_context_id(self.agent.info.incarnation, self._created)
-            self._contexts[context_id] = Context(context_id)
+            self._contexts[context_id] = Context(context_id, self.new_message)
         return context_id
 
     def enter(self, context_id: ContextId, peer: WorkerInfo) -> Context | None:
@@ -176,8 +141,8 @@ class Container:
             own = creator_of(context_id) == self.agent.info.incarnation
             if own or self._released.is_over_for(peer, context_id):
                 return None
-            context = Context(context_id, peer)
-            self._opened.count(context, peer)
+            context = Context(context_id, self.new_message, peer)
+            self._count(context, peer)
             self._contexts[context_id] = context
             return context
 
@@ -222,45 +187,62 @@ class Container:
         Raises:
             ContextError: The context was released meanwhile.
         """
-        pass_id = PassId.of(self.agent.info, next(self._next_pass))
-        runner = self._new_runner(context, pass_id)
+        runner = self._add_pass(context, PassId.of(self.agent.info, next(self._next_pass)), None)
         if runner is None:
             raise ContextError(self.absence(context.id))
         return runner
 
-    def runner(self, context: Context, pass_id: PassId, peer: WorkerInfo) -> PassRunner | None:
-        """Returns this worker's part of a pass that a peer names; None if the context is released.
+    def runner(self, context_id: ContextId, pass_id: PassId, peer: WorkerInfo) -> PassRunner | None:
+        """Returns this worker's part of a pass that a peer names, new if unknown.
+
+        Returns:
+            None if the context is released and the pass needs to hear of nobody any more.
 
         Raises:
             PoolExhaustedError: As in `enter`.
         """
-        runner = context.find_pass(pass_id)
-        if runner is None:
-            with self._lock:
-                if self._contexts.get(context.id) is not context:
-                    return None
-                self._opened.count(context, peer)
-            runner = self._new_runner(context, pass_id)
+        runner = self._passes.get(pass_id)
+        if runner is None and (context := self.enter(context_id, peer)) is not None:
+            runner = self._add_pass(context, pass_id, peer)
         return runner
 
-    def _new_runner(self, context: Context, pass_id: PassId) -> PassRunner | None:
-        return context.add_pass(
-            PassRunner(self.agent, context, pass_id, self.new_message, self.desk)
-        )
+    def passes(self, context: Context) -> list[PassRunner]:
+        """Returns the passes of an open context that have reached this worker."""
+        return [self._passes[each] for each in context.passes]
 
-    def ending(self, pass_id: PassId) -> PassRunner | None:
-        """Returns a pass of a context that was released while it ran, until it has ended."""
-        with self._lock:  # a thread that drops its context fills `_ending` under this lock
-            return self._ending.get(pass_id)
+    def find_pass(self, pass_id: PassId) -> PassRunner | None:
+        """Returns this worker's part of a pass, if it is known."""
+        return self._passes.get(pass_id)
 
-    def gradients(self, context_id: ContextId) -> dict[Tensor, Gradient]:
-        """Returns the gradients of this worker's leaves; see `Context.gradients`.
+    def _add_pass(
+        self, context: Context, pass_id: PassId, peer: WorkerInfo | None
+    ) -> PassRunner | None:
+        with self._lock:
+            runner = self._passes.get(pass_id)
+            if runner is None and self._contexts.get(context.id) is context:
+                if peer is not None:
+                    self._count(context, peer)
+                runner = PassRunner(self.agent, context, pass_id, self.desk)
+                self._passes[pass_id] = runner
+                context.passes.append(pass_id)
+                context.keep(runner.gradients)
+            return runner
+
+    def _count(self, context: Context, peer: WorkerInfo) -> None:
+        """Counts a context, or a pass of it, that a peer opens; the caller holds the lock.
 
         Raises:
-            TypeError: `context_id` is no context id.
-            ContextError: There is no such context here.
+            PoolExhaustedError: The peer has opened as many as it may.
         """
-        return self.find(context_id).gradients()
+        opener = peer.incarnation
+        if self._opened[opener] >= self._most_opened:
+            raise PoolExhaustedError(
+                f"worker {self.agent.info.name!r} has {self._most_opened} autograd contexts and "
+                f"passes open for {peer.name!r}, as many as it keeps for one worker "
+                "(Limits.served_calls_per_peer); leave some contexts first"
+            )
+        self._opened[opener] += 1
+        context.opened[opener] += 1
 
     def release(
         self, context_id: ContextId, told_by: WorkerInfo | None = None, lowest: int = 0
@@ -308,7 +290,7 @@ class Container:
             self._released.lose(worker)
             over = [each for each in self._contexts if creator_of(each) == worker.incarnation]
             self._for_all, lowest = self._created, self._lowest()
-            runners = self._runners()
+            runners = list(self._passes.values())
         for runner in runners:
             runner.lose(worker, error)
         for context_id in over:
@@ -325,15 +307,10 @@ class Container:
     def _give_up(self, error: BaseException) -> None:
         """Gives up all passes here: this worker leaves at once, or was evicted."""
         with self._lock:
-            runners = self._runners()
+            runners = list(self._passes.values())
         for runner in runners:
             if runner.waiting:
                 self.agent.pool.submit(partial(runner.abort, error, at_once=True))
-
-    def _runners(self) -> list[PassRunner]:
-        """Returns all passes; under the lock, so that none is just moving into `_ending`."""
-        going_on = [each for context in self._contexts.values() for each in context.passes()]
-        return [*self._ending.values(), *going_on]
 
     def _drop(self, context_id: ContextId) -> _Dropped | None:
         """Removes a context; its passes stay known until they have got all awaited messages.
@@ -343,12 +320,18 @@ class Container:
         context = self._contexts.pop(context_id, None)
         if context is None:
             return None
-        self._opened.forget(context)
-        touched, passes, recorded = context.release()
-        ending, going_on = self._ending, {each.id: each for each in passes if each.waiting}
-        if going_on or ending:
-            self._ending = {id_: each for id_, each in ending.items() if each.waiting} | going_on
-        return _Dropped(context, touched, list(going_on.values()), (recorded, ending, passes))
+        self._opened.subtract(context.opened)
+        for opener in context.opened:
+            if not self._opened[opener]:
+                del self._opened[opener]
+        touched, recorded = context.release()
+        passes = self.passes(context)
+        over = self._ending + passes
+        self._ending = [each for each in over if each.waiting]
+        for each in over:
+            if each not in self._ending:
+                del self._passes[each.id]
+        return _Dropped(context_id, touched, passes, (recorded, over))
 
     def _lowest(self) -> int:
         first = make_context_id(self.agent.info.incarnation, 0)
@@ -364,10 +347,10 @@ class Container:
         *,
         to_all: bool = False,
     ) -> None:
-        context, touched = dropped.context, dropped.touched
+        touched = dropped.touched
         for runner in dropped.passes:
             if runner.running:
-                runner.abort(cause or ContextError(self.absence(context.id)))
+                runner.abort(cause or ContextError(self.absence(dropped.id)))
         if lowest is None:
             return
         for peer in touched.values():
@@ -377,7 +360,7 @@ class Container:
         if told_by is not None:
             touched.pop(told_by.incarnation, None)
         touched.pop(self.agent.info.incarnation, None)
-        self._tell(touched.values(), ReleaseMessage(context.id, lowest))
+        self._tell(touched.values(), ReleaseMessage(dropped.id, lowest))
 
     def _tell(self, peers: Collection[WorkerInfo], message: ReleaseMessage) -> None:
         body = message.to_wire() if peers else None
@@ -432,23 +415,15 @@ class Handlers:
         context_id, pass_id = message.context_id, message.pass_id
         absent: TelegradError | None = None
         try:
-            runner = self._runner(peer, context_id, pass_id)
+            runner = self._container.runner(context_id, pass_id, peer)
         except PoolExhaustedError as error:
             runner, absent = None, error
-        if runner is None and message.begun:
-            runner = self._container.ending(pass_id)
         if runner is not None:
             runner.hear(peer, message)
         elif message.mode is not None:
             absent = absent or ContextError(self._container.absence(context_id))
             self._fail(peer, context_id, pass_id, absent)
         return runner
-
-    def _runner(
-        self, peer: WorkerInfo, context_id: ContextId, pass_id: PassId
-    ) -> PassRunner | None:
-        context = self._container.enter(context_id, peer)
-        return None if context is None else self._container.runner(context, pass_id, peer)
 
     def _unreadable(
         self, peer: WorkerInfo, envelope: Envelope, error: DecodeError
@@ -458,10 +433,7 @@ class Handlers:
             context_id, pass_id = read_head_alone(envelope.document)
         except DecodeError:
             return None  # the pass is unknown
-        context = self._container.get(context_id)
-        runner = None if context is None else context.find_pass(pass_id)
-        if runner is None:
-            runner = self._container.ending(pass_id)
+        runner = self._container.find_pass(pass_id)
         if runner is not None:
             # The message may have been the sender's last and may have held its reply. So this
             # worker no longer waits for that reply, but for the sender's reply to the abort.
@@ -482,7 +454,7 @@ class Handlers:
         message = AbortMessage.from_wire(self._agent.messages.read(envelope))
         runner: PassRunner | None = None
         with suppress(PoolExhaustedError):  # a pass that is not even remembered needs no abort
-            runner = self._runner(peer, message.context_id, message.pass_id)
+            runner = self._container.runner(message.context_id, message.pass_id, peer)
         if runner is None:
             self._agent.messages.reply(peer, envelope)
         else:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import final
 
-from telegrad.autograd import Gradient, Tensor
+import numpy as np
+
+from telegrad.arrays import current_place
+from telegrad.autograd import Gradient, Tensor, place_under
 from telegrad.dist_autograd.functions import Functions, RecvFunction, SendFunction
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.messages import PassId
 from telegrad.dist_autograd.pass_gradients import PassGradients, sum_of
-from telegrad.dist_autograd.pass_protocol import FunctionKey
-from telegrad.dist_autograd.pass_runner import PassRunner
+from telegrad.errors import DecodeError
 from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -61,31 +64,39 @@ def leave_ambient(ambient: Ambient, token: Token[Ambient | None]) -> None:
 
 @final
 class Context:
-    """The functions that one worker has recorded in one autograd context, and its passes there.
+    """The functions that one worker has recorded in one autograd context, and its gradients there.
 
     All methods may be called from any thread.
 
     Args:
         context_id: The id of the context.
+        new_message: Function that returns a new autograd message id.
         introducer: The peer whose message named it here first; None at its creator.
 
     Attributes:
         id: The id of the context.
         introducer: The peer that named it here first, or None.
+        recorded: The functions recorded so far.
         opened: How much of it each peer, by incarnation, has opened here: the context itself, and
-            passes. The container's lock guards it.
+            passes. The container's lock guards it, and the next one.
+        passes: The passes that have reached this worker.
     """
 
-    def __init__(self, context_id: ContextId, introducer: WorkerInfo | None = None) -> None:
+    def __init__(
+        self,
+        context_id: ContextId,
+        new_message: Callable[[], int],
+        introducer: WorkerInfo | None = None,
+    ) -> None:
         self.id = context_id
         self.introducer = introducer
+        self.recorded = Functions({}, {})
         self.opened = Counter[int]()
+        self.passes: list[PassId] = []
+        self._new_message = new_message
         self._lock = threading.Lock()
-        self._sends: dict[FunctionKey, SendFunction] = {}
-        self._receives: dict[FunctionKey, RecvFunction] = {}
         self._touched: dict[int, WorkerInfo] = {}  # by incarnation
-        self._passes: dict[PassId, PassRunner] = {}
-        self._kept: list[PassGradients] = []
+        self._gradients: list[PassGradients] = []
         self._released = False
 
     def touch(self, peer: WorkerInfo) -> bool:
@@ -99,47 +110,67 @@ class Context:
                 self._touched[peer.incarnation] = peer
             return not self._released
 
-    def record_send(self, function: SendFunction) -> None:
-        """Records the function of a message to a peer."""
-        with self._lock:
-            self._sends[function.peer.incarnation, function.message] = function
+    def record_send(self, peer: WorkerInfo, values: Iterable[object]) -> list[int]:
+        """Records the send function of a message, if one of its Tensors needs a gradient.
 
-    def record_receive(self, function: RecvFunction) -> None:
-        """Records the function of a message from a peer."""
+        Args:
+            peer: The receiver.
+            values: The values that the message carries.
+
+        Returns:
+            The autograd message id, and the places in `values` of the Tensors that need one; empty
+            where none does.
+        """
+        needing = {
+            place: each
+            for place, each in enumerate(values)
+            if isinstance(each, Tensor) and each.requires_grad
+        }
+        if not needing:
+            return []
+        number = self._new_message()
+        function = SendFunction(needing.values(), context_id=self.id, peer=peer, message=number)
+        with self._lock:
+            self.recorded.sends[peer.incarnation, number] = function
+        return [number, *needing]
+
+    def record_receive(
+        self, peer: WorkerInfo, sent: Sequence[int], values: Sequence[object]
+    ) -> None:
+        """Records the recv function of a message, and makes its Tensors outputs of it.
+
+        Args:
+            peer: The sender.
+            sent: What `record_send` returned there.
+            values: The values that the message has brought; nothing else holds the Tensors.
+
+        Raises:
+            DecodeError: One of the places holds no Tensor.
+        """
+        number, *places = sent
+        function = RecvFunction(len(places), context_id=self.id, peer=peer, message=number)
+        for output, place in enumerate(places):
+            value = values[place] if 0 <= place < len(values) else None
+            if not isinstance(value, Tensor):
+                raise DecodeError(f"slot {place} of the message holds {type(value).__name__}")
+            place_under(value, function, output)
+            array = value.data
+            if type(array) is not np.ndarray and (made := current_place(array)) is not None:
+                function._made_on = (made,)
         with self._lock:
             if not self._released:
-                self._receives[function.peer.incarnation, function.message] = function
+                self.recorded.receives[peer.incarnation, number] = function
 
-    def remove_send(self, key: FunctionKey) -> None:
-        """Removes a send whose message certainly was not delivered."""
+    def forget(self, peer: WorkerInfo, message: int, *, sent: bool) -> None:
+        """Removes the function of a message that nobody will read."""
         with self._lock:
-            self._sends.pop(key, None)
-
-    def remove_receive(self, key: FunctionKey) -> None:
-        """Removes a receive whose message could not be decoded."""
-        with self._lock:
-            self._receives.pop(key, None)
+            functions = self.recorded.sends if sent else self.recorded.receives
+            functions.pop((peer.incarnation, message), None)
 
     def functions(self) -> Functions:
         """Returns the functions recorded now, which are the cut of a pass that enters now."""
         with self._lock:
-            return Functions(dict(self._sends), dict(self._receives))
-
-    def add_pass(self, runner: PassRunner) -> PassRunner | None:
-        """Adds a pass; returns the present one of this id, or None if this is released."""
-        with self._lock:
-            if self._released:
-                return None
-            return self._passes.setdefault(runner.id, runner)
-
-    def find_pass(self, pass_id: PassId) -> PassRunner | None:
-        """Returns a pass that has reached this worker."""
-        return self._passes.get(pass_id)
-
-    def passes(self) -> list[PassRunner]:
-        """Returns the passes that have reached this worker."""
-        with self._lock:
-            return list(self._passes.values())
+            return Functions(dict(self.recorded.sends), dict(self.recorded.receives))
 
     def gradients(self) -> dict[Tensor, Gradient]:
         """Returns the sums of the gradients of the passes that ended here, by leaf.
@@ -157,10 +188,10 @@ class Context:
     def ended_passes(self) -> list[PassGradients]:
         """Returns the gradients of the passes that ended here with success."""
         with self._lock:
-            return self._kept + [each.gradients for each in self._passes.values() if each.done]
+            return [each for each in self._gradients if each.complete]
 
     def keep(self, gradients: PassGradients) -> bool:
-        """Adds gradients that a backward of this worker alone has left.
+        """Adds the gradients of a pass, which count once they are complete.
 
         `PassGradients.clear` takes them back.
 
@@ -169,24 +200,21 @@ class Context:
         """
         with self._lock:
             if not self._released:
-                self._kept.append(gradients)
+                self._gradients.append(gradients)
             return not self._released
 
-    def release(self) -> tuple[dict[int, WorkerInfo], list[PassRunner], Functions]:
+    def release(self) -> tuple[dict[int, WorkerInfo], object]:
         """Releases the context.
 
         Returns:
-            The peers to tell by incarnation, the passes to abort, and the recorded functions.
-
-        The functions may hold objects of the user that have finalizers. The caller drops them where
-        no lock is held.
+            The peers to tell by incarnation, and the recorded functions. These may hold objects of
+            the user that have finalizers. The caller drops them where no lock is held.
         """
         with self._lock:
             self._released = True
-            touched, passes = self._touched, list(self._passes.values())
-            recorded = Functions(self._sends, self._receives)
-            self._sends, self._receives = {}, {}
-            self._touched, self._passes, self._kept = {}, {}, []
-        for runner in passes:
-            runner.gradients.release()
-        return touched, passes, recorded
+            recorded, self.recorded = self.recorded, Functions({}, {})
+            touched, self._touched = self._touched, {}
+            gradients, self._gradients = self._gradients, []
+        for each in gradients:
+            each.release()
+        return touched, (recorded, gradients)

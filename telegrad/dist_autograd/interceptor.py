@@ -17,14 +17,10 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import final
 
-import numpy as np
-
-from telegrad.arrays import current_place
-from telegrad.autograd import GradMode, Tensor, is_grad_enabled, place_under
+from telegrad.autograd import GradMode, Tensor, is_grad_enabled
 from telegrad.autograd.seams import warn_user
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Ambient, Context, ambient_context, enter_ambient
-from telegrad.dist_autograd.functions import RecvFunction, SendFunction
 from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError
 from telegrad.rpc.seams import CallRecord, Interceptor, Message
@@ -82,21 +78,10 @@ class AutogradInterceptor(Interceptor):
             context = None  # released meanwhile
         sent: list[int] = []
         if state.grad and message.externals:
-            needing = {
-                i: each
-                for i, each in enumerate(message.externals)
-                if isinstance(each, Tensor) and each.requires_grad
-            }
-            if needing and context is None:
+            if context is not None:
+                sent = context.record_send(message.peer, message.externals)
+            elif any(isinstance(each, Tensor) and each.requires_grad for each in message.externals):
                 _warn(message)
-            elif needing and context is not None:
-                number = self._container.new_message()
-                context.record_send(
-                    SendFunction(
-                        needing.values(), context_id=context.id, peer=message.peer, message=number
-                    )
-                )
-                sent = [number, *needing]
         if message.reply:
             if sent:
                 message.headers[NAME] = sent
@@ -115,7 +100,7 @@ class AutogradInterceptor(Interceptor):
         if not message.reply:
             self._serve(message, context_id, grad, context)
         if context is not None and sent:
-            self._record_receive(context, message, sent)
+            context.record_receive(message.peer, sent, message.externals)
 
     def undelivered(self, message: Message) -> None:
         """Removes the function that was recorded for a message that nobody will read."""
@@ -126,11 +111,8 @@ class AutogradInterceptor(Interceptor):
         context = self._container.get(context_id) if context_id is not None else None
         if context is None or not sent:
             return
-        key = (message.peer.incarnation, sent[0])
-        if message.externals:  # an outgoing message: it carries at least one Tensor
-            context.remove_send(key)
-        else:
-            context.remove_receive(key)
+        # An outgoing message carries at least one Tensor.
+        context.forget(message.peer, sent[0], sent=bool(message.externals))
 
     def _state_of(self, message: Message) -> _CallState:
         """Returns the state of the request for a reply, and of the calling code for a request."""
@@ -159,22 +141,6 @@ class AutogradInterceptor(Interceptor):
         if not grad:
             GradMode(enabled=False).__enter__()  # never left: only this call uses this Context
         message.call.state[NAME] = _CallState(context_id, grad, ambient)
-
-    def _record_receive(self, context: Context, message: Message, sent: Sequence[int]) -> None:
-        number, *slots = sent
-        function = RecvFunction(
-            len(slots), context_id=context.id, peer=message.peer, message=number
-        )
-        externals = message.externals
-        for output, slot in enumerate(slots):
-            value = externals[slot] if 0 <= slot < len(externals) else None
-            if not isinstance(value, Tensor):
-                raise DecodeError(f"slot {slot} of the message holds {type(value).__name__}")
-            place_under(value, function, output)
-            array = value.data
-            if type(array) is not np.ndarray and (place := current_place(array)) is not None:
-                function._made_on = (place,)
-        context.record_receive(function)
 
 
 def _read(message: Message, header: object) -> tuple[bool, ContextId | None, Sequence[int]]:

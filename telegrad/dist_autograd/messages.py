@@ -1,7 +1,7 @@
 """The messages between the passes and contexts of two workers, as plain wire values.
 
 autograd.pass       one-way     pass, and any of: begin, answers, gradients, nones, begun
-                    of a recorded pass  function, slots, too
+                    of a recorded pass  sent, too
 autograd.abort      request, reply when passed on   pass, cause
 autograd.release    one-way                         context, lowest
 """
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
-from telegrad.autograd import Gradients, Tensor
+from telegrad.autograd import Gradient, Gradients
 from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.rpc.seams import decode_error
@@ -102,8 +102,7 @@ class PassMessage:
         nones: Message ids that are answered with none.
         begun: True if the message replies to the receiver's begin.
         cause: The error in that reply if the sender has aborted; else None.
-        function: The autograd message id of this message; 0 if no gradient needs a gradient.
-        slots: The gradients that need one, as indices into all slots of `gradients` in a row.
+        sent: What `Context.record_send` returned for `flat()`, for a recorded pass; else empty.
     """
 
     context_id: ContextId
@@ -114,8 +113,11 @@ class PassMessage:
     nones: list[int] = field(default_factory=list)
     begun: bool = False
     cause: BaseException | None = None
-    function: int = 0
-    slots: Sequence[int] = ()
+    sent: Sequence[int] = ()
+
+    def flat(self) -> list[Gradient | None]:
+        """Returns the slots of all gradients in a row."""
+        return [gradient for _, slots in self.gradients for gradient in slots]
 
     def to_wire(self) -> dict[str, object]:
         """Returns the message as plain values and arrays, without empty fields."""
@@ -124,17 +126,15 @@ class PassMessage:
             body["begin"] = [self.mode.retain, self.mode.create, self.mode.keep, *self.claims]
         if self.gradients:
             answers: list[int] = []
-            flat: list[object] = []
             for number, slots in self.gradients:
                 answers += (number, len(slots))
-                flat += slots
-            body["answers"], body["gradients"] = answers, flat
+            body["answers"], body["gradients"] = answers, self.flat()
         if self.nones:
             body["nones"] = self.nones
         if self.begun:
             body["begun"] = None if self.cause is None else describe_cause(self.cause)
-        if self.function:
-            body["function"], body["slots"] = self.function, list(self.slots)
+        if self.sent:
+            body["sent"] = list(self.sent)
         return body
 
     @staticmethod
@@ -160,13 +160,8 @@ class PassMessage:
         if "begun" in fields:
             message.begun, cause = True, fields["begun"]
             message.cause = None if cause is None else read_cause(cause)
-        if "function" in fields:
-            message.function, message.slots = fields["function"], _numbers(fields.get("slots"))
-            if type(message.function) is not int or not all(
-                0 <= place < len(flat) and isinstance(flat[place], Tensor)
-                for place in message.slots
-            ):
-                raise DecodeError("what is said to need a gradient in a gradient is no Tensor")
+        if "sent" in fields:
+            message.sent = _numbers(fields["sent"])
         return message
 
 

@@ -38,6 +38,7 @@ class PassGradients(GradientTarget):
 
     Attributes:
         streams: The CUDA streams of the pass; None if it does not run on a GPU.
+        complete: True if the pass has ended at this worker with success.
     """
 
     def __init__(self, earlier: Callable[[], Sequence[PassGradients]]) -> None:
@@ -47,6 +48,7 @@ class PassGradients(GradientTarget):
         self._held: dict[Tensor, Gradient] = {}
         self._cleared = False
         self.streams: Streams | None = None
+        self.complete = False
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
         """Adds `gradient` to the gradient of `tensor`, on the leaf's device, in memory of its own.

@@ -12,7 +12,14 @@ collected and leave at the end, one to each peer; a gradient leaves at once whil
 compute. Queue and graph are separate so that a loss or an abort is handled while a rule runs,
 however long that takes.
 
-A recorded pass leaves functions of its own, as a message of gradients is a message like any other.
+Under `create_graph` a gradient is a Tensor with a place in the graph of the worker that computed
+it. The message that takes it to another worker is recorded like any other, for the cuts of later
+passes. The cut of the pass that sends it was fixed before: it has neither function, or no path
+leads on.
+
+    forward     x ── send ───────────▶ recv ── y             gradients of y and x: gy and gx
+    pass 1     gx ◀── recv' ─ ─ ─ ─ ── send' ◀── gy          recorded
+    pass 2        ─── (gx leads to recv') ──▶ send' ──▶ ...  the gradients of gx
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ import logging
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
@@ -31,13 +38,11 @@ from telegrad.autograd import (
     Gradient,
     Gradients,
     Tensor,
-    attach,
     is_row_sparse,
 )
 from telegrad.dist_autograd import pass_protocol as protocol
+from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.desk import Desk, Event, EventQueue
-from telegrad.dist_autograd.functions import Functions, RecvFunction, SendFunction
-from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.messages import (
     ABORT,
     PASS,
@@ -65,111 +70,17 @@ from telegrad.rpc.seams import AgentCore, new_future
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = [
-    "PassContext",
-    "PassRunner",
-    "record_received",
-    "record_sent",
-]
-
-
-class PassContext(Protocol):
-    """The part of its context that a pass uses; `Context`, in a file above, has it."""
-
-    id: ContextId
-
-    def touch(self, peer: WorkerInfo) -> bool:
-        """Records that a peer will learn of the context."""
-
-    def functions(self) -> Functions:
-        """Returns the functions that are recorded now."""
-
-    def record_send(self, function: SendFunction) -> None:
-        """Records the function of a message to a peer."""
-
-    def record_receive(self, function: RecvFunction) -> None:
-        """Records the function of a message from a peer."""
-
-    def ended_passes(self) -> Sequence[PassGradients]:
-        """Returns the gradients of the passes that have ended."""
-
-
-# -- functions of recorded passes ----------------------------------------------------------------
-#
-# Under `create_graph` a gradient is a Tensor with a place in the graph of the worker that computed
-# it. The message that takes it to another worker is recorded like any other: its sender has a send
-# function above the gradients, its receiver a recv function below them, for cuts of later passes.
-# The cut of the pass that sends the message was fixed before. It has neither function, or no path
-# leads on from them.
-#
-#     forward     x ── send ───────────▶ recv ── y             gradients of y and x: gy and gx
-#     pass 1     gx ◀── recv' ─ ─ ─ ─ ── send' ◀── gy          recorded
-#     pass 2        ─── (gx leads to recv') ──▶ send' ──▶ ...  the gradients of gx
-
-
-def record_sent(
-    context: PassContext, peer: WorkerInfo, message: PassMessage, new_message: Callable[[], int]
-) -> None:
-    """Records a send function for a message if one of its gradients needs a gradient.
-
-    Args:
-        context: The context that records it.
-        peer: The receiver.
-        message: The message, whose gradients are Tensors.
-        new_message: Function that returns a new autograd message id.
-    """
-    flat = [gradient for _, slots in message.gradients for gradient in slots]
-    needing = {
-        place: each
-        for place, each in enumerate(flat)
-        if isinstance(each, Tensor) and each.requires_grad
-    }
-    if not needing:
-        return
-    number = new_message()
-    context.record_send(
-        SendFunction(needing.values(), context_id=context.id, peer=peer, message=number)
-    )
-    message.function, message.slots = number, tuple(needing)
-
-
-def record_received(
-    context: PassContext, peer: WorkerInfo, message: PassMessage
-) -> list[tuple[int, Gradients]]:
-    """Records the recv function of a message and returns its gradients as outputs of it.
-
-    Args:
-        context: The context that records it.
-        peer: The sender.
-        message: The message, which names a function.
-    """
-    function = RecvFunction(
-        len(message.slots), context_id=context.id, peer=peer, message=message.function
-    )
-    context.record_receive(function)
-    outputs = {slot: output for output, slot in enumerate(message.slots)}
-    place = 0
-    received: list[tuple[int, Gradients]] = []
-    for number, slots in message.gradients:
-        attached = []
-        for gradient in slots:
-            if place in outputs and isinstance(gradient, Tensor):
-                gradient = attach(gradient.data, function, outputs[place])
-            attached.append(gradient)
-            place += 1
-        received.append((number, tuple(attached)))
-    return received
+__all__ = ["PassRunner"]
 
 
 def _home_of(message: PassMessage) -> Place | None:
     """Returns the stream in which this thread has read gradients of a message, if on a GPU."""
-    for _, slots in message.gradients:
-        for gradient in slots:
-            if gradient is not None and type(gradient) is not np.ndarray:
-                array: Any = gradient.data if isinstance(gradient, Tensor) else gradient
-                array = array.values if is_row_sparse(array) else array
-                if (place := current_place(array)) is not None:
-                    return place
+    for gradient in message.flat():
+        if gradient is not None and type(gradient) is not np.ndarray:
+            array: Any = gradient.data if isinstance(gradient, Tensor) else gradient
+            array = array.values if is_row_sparse(array) else array
+            if (place := current_place(array)) is not None:
+                return place
     return None
 
 
@@ -190,20 +101,18 @@ class PassRunner:
         agent: This worker's agent.
         context: The context that the pass runs in.
         pass_id: The id of the pass.
-        new_message: Function that returns a new autograd message id.
         desk: The dispatcher of messages, here of replies, to threads.
 
     Attributes:
         ended: At the starter alone, the future completed when the pass has ended everywhere.
-        gradients: The gradients of this worker's leaves; valid once this is `done`.
+        gradients: The gradients of this worker's leaves; valid once they are complete.
     """
 
     def __init__(
         self,
         agent: AgentCore,
-        context: PassContext,
+        context: Context,
         pass_id: PassId,
-        new_message: Callable[[], int],
         desk: Desk,
     ) -> None:
         self.id = pass_id
@@ -216,7 +125,6 @@ class PassRunner:
             self.ended: Future[None] = new_future(agent.pool.submit, label)
         self._agent = agent
         self._context = context
-        self._new_message = new_message
         self._desk = desk
         self._mode = PassMode()
         self._captured: MutableMapping[Edge, Gradient] = {}  # see `take_captured`
@@ -227,11 +135,6 @@ class PassRunner:
         self._graph: PassGraph | None = None  # from the cut on, until it is done or dropped
         self._finishing = False  # the graph is done, the hooks' work at the end is not
         self._outgoing: dict[Peer, PassMessage] = {}  # sent at the end of the work
-
-    @property
-    def done(self) -> bool:
-        """True if this worker's part of the pass has ended with success."""
-        return self._protocol.phase is Phase.DONE
 
     @property
     def running(self) -> bool:
@@ -357,8 +260,8 @@ class PassRunner:
             if home is not None and streams is not None:
                 streams.lend(home, gradients)
             if gradients or message.nones:
-                if message.function:
-                    gradients = record_received(self._context, sender, message)
+                if message.sent:
+                    self._context.record_receive(sender, message.sent, message.flat())
                 actions += self._protocol.answer(peer, gradients, message.nones)
         except BaseException as error:  # of a GPU; the replies above and below still go out
             actions += self._failed(error)
@@ -428,6 +331,7 @@ class PassRunner:
     # Actions.
 
     def _perform(self, actions: Sequence[Action[Gradients]]) -> None:
+        self.gradients.complete = self._protocol.phase is Phase.DONE  # before anybody hears of it
         for action in actions:
             match action:
                 case protocol.Feed(key, gradient):
@@ -482,7 +386,7 @@ class PassRunner:
         message, to = self._outgoing.pop(peer), self._peers[peer]
         try:
             if self._mode.create and message.gradients:
-                record_sent(self._context, to, message, self._new_message)
+                message.sent = self._context.record_send(to, message.flat())
             with self.gradients.in_order():  # another thread may have computed them
                 self._agent.messages.post(to, PASS, message.to_wire())
         except (WorkerLostError, UnknownWorkerError) as error:
@@ -491,7 +395,7 @@ class PassRunner:
             if not message.gradients:
                 raise
             # The gradients cannot be sent. Send the rest of the message, with this failure.
-            message.gradients, message.function = [], 0
+            message.gradients, message.sent = [], ()
             self._perform(self._failed(error))
             message.cause = self._protocol.cause
             self._outgoing[peer] = message

@@ -24,7 +24,6 @@ from telegrad.autograd import Edge, Gradient, Tensor, attach
 from telegrad.autograd.seams import array_of, graph_root
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
-from telegrad.dist_autograd.functions import RecvFunction, SendFunction
 from telegrad.dist_autograd.ids import ContextId
 from telegrad.errors import AutogradError, DecodeError
 from telegrad.rpc import Future, RRef, collect_all
@@ -201,13 +200,12 @@ def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -
     """Returns a placeholder for a tensor of another worker: its shape and dtype without memory."""
     match answer:
         case (int(message), tuple(shape), np.dtype() as dtype):
-            function = RecvFunction(1, context_id=context.id, peer=owner, message=message)
+            xp = namespace(array_of(gradient))
+            root = attach(xp.broadcast_to(xp.zeros((), dtype), shape), None)
         case _:
             raise DecodeError(f"the answer to {ROOT} is not (message, shape, dtype)")
-    context.record_receive(function)
-    given = array_of(gradient)
-    xp = namespace(given)
-    return attach(xp.broadcast_to(xp.zeros((), dtype), shape), function)
+    context.record_receive(owner, (message, 0), (root,))
+    return root
 
 
 @final
@@ -242,8 +240,7 @@ class RemoteRoots:
         root = check_root(value, what, given=given)
         if not given:
             graph_root(root)  # raises if the value cannot be a root for another reason
-        context, message = self._container.find(context_id), self._container.new_message()
+        context = self._container.find(context_id)
         context.touch(caller)
-        function = SendFunction([root], context_id=context_id, peer=caller, message=message)
-        context.record_send(function)
+        message, _ = context.record_send(caller, (root,))
         return message, root.shape, root.dtype

@@ -78,9 +78,10 @@ def pass_of(agent: seams.AgentCore, name: str, root: Callable[[Tensor], Any]) ->
 
 def running(agent: seams.AgentCore) -> list[object]:
     """The passes of a worker that are not aborted."""
-    found = map(agent.attachments[Container].get, contexts)
-    runners = [each for context in found if context is not None for each in context.passes()]
-    return [each for each in runners if each.running or each.done]
+    container = agent.attachments[Container]
+    found = [context for each in contexts if (context := container.get(each)) is not None]
+    runners = [each for context in found for each in container.passes(context)]
+    return [each for each in runners if each.running or each.gradients.complete]
 
 
 def itself(loss: Tensor) -> Tensor:

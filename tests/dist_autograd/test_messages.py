@@ -76,8 +76,7 @@ def test_a_reply_says_why() -> None:
      {"begin": [True, 1, True]}, {"begin": [True, True, True, "x"]}, {"nones": [None]},
      {"gradients": [1.0]}, {"gradients": [1.0], "answers": [1]}, {"gradients": 3, "answers": [1, 1]},
      {"gradients": [1.0], "answers": [1, 2]}, {"gradients": [1.0], "answers": [1, 2, 3, -1]},
-     {"gradients": 0, "function": 1, "slots": [0]}, {"gradients": None},
-     {"function": 1}, {"function": 1, "slots": [0]}, {"function": "x", "slots": []}],
+     {"gradients": None}, {"sent": None}, {"sent": ["x"]}],
 )  # fmt: skip
 def test_garbage(fields: dict[str, Any]) -> None:
     with pytest.raises(DecodeError):
@@ -134,7 +133,7 @@ def backward(calls: int = 1) -> None:
 
 def is_running(context_id: int) -> bool:
     container = current_agent().attachments[Container]
-    return any(runner.running for runner in container.find(context_id).passes())
+    return any(runner.running for runner in container.passes(container.find(context_id)))
 
 
 def test_a_message_that_cannot_be_read_ends_its_pass(

@@ -436,9 +436,10 @@ def is_aborted(context_id: int) -> None:
     """Returns when every pass of the context is aborted at this worker."""
 
     def others() -> list[str]:
-        context = current_agent().attachments[Container].get(context_id)
-        passes = [] if context is None else context.passes()
-        left = [repr(each.id) for each in passes if each.running or each.done]
+        container = current_agent().attachments[Container]
+        context = container.get(context_id)
+        passes = [] if context is None else container.passes(context)
+        left = [repr(each.id) for each in passes if each.running or each.gradients.complete]
         return left if passes else ["a pass"]
 
     leaks.wait_until_gone("passes", others)

@@ -240,7 +240,7 @@ class OwnerOptimizer:
         over = []
         for context_id, weight in request.shares:
             try:
-                found = container.gradients(context_id)
+                found = container.find(context_id).gradients()
             except ContextError:
                 if not request.ticket:
                     raise

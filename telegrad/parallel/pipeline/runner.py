@@ -152,6 +152,7 @@ class StageRunner:
                 self._check_peers(mailbox)
                 with _evaluating(self._stages.values()) if order.sample else nullcontext():
                     report = StepRun(place, order, gradients).run()
+                gradients.complete = True
                 if context is not None and not context.keep(gradients):
                     raise ContextError(f"autograd context {context_id} was released in the step")
             except BaseException as error:
@@ -184,7 +185,7 @@ class StageRunner:
         """Returns the gradients in the context of this call, multiplied, by stage and name."""
         context_id = ambient_context()
         assert context_id is not None
-        held = current_agent().attachments[Container].gradients(context_id)
+        held = current_agent().attachments[Container].find(context_id).gradients()
         return {
             stage: {
                 name: _scaled(held[parameter], factor)
