@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
 from telegrad.dist_autograd.context import Context
-from telegrad.dist_autograd.desk import Desk
+from telegrad.dist_autograd.desk import Desk, Work
 from telegrad.dist_autograd.ids import (
     ContextId,
     ReleasedContexts,
@@ -53,7 +53,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.seams import AgentCore
+from telegrad.rpc.seams import AgentCore, Tick
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -61,6 +61,10 @@ __all__ = [
     "Container",
     "Handlers",
 ]
+
+
+# Seconds until the pool handles releases of peers, unless a thread that uses a context did before.
+LOOK_SECONDS = 0.1
 
 
 class _Dropped(NamedTuple):
@@ -110,11 +114,18 @@ class Container:
         self._passes: dict[PassId, PassRunner] = {}
         self._ending: list[PassRunner] = []
         self._for_all = 0  # a lost worker may have passed own contexts up to this number on
+        # What peers have released. A look each time would wake a thread in each step.
+        self._told: deque[Work] = deque()
+        self._looks = Tick(
+            agent.deadlines.after, LOOK_SECONDS, self._look, lambda: bool(self._told)
+        )
+        agent.life.on_leaving(self.work_off)
         agent.life.on_leaving(agent.messages.flush)
         agent.calling.on_given_up(self._give_up)
 
     def __len__(self) -> int:
         """Returns the number of contexts that are open here."""
+        self.work_off()
         return len(self._contexts)
 
     def create(self) -> ContextId:
@@ -131,6 +142,8 @@ class Container:
         Raises:
             PoolExhaustedError: The peer has as many contexts and passes open here as it may have.
         """
+        if self._told:
+            self.work_off()
         context = self._contexts.get(context_id)  # the usual case; a release may come at any time
         if context is not None:
             return context
@@ -158,6 +171,8 @@ class Container:
             ContextError: The context is released, or this worker does not know it.
         """
         known = check_context_id(context_id)
+        if self._told:
+            self.work_off()
         context = self._contexts.get(known)
         if context is None:
             raise ContextError(self.absence(known))
@@ -243,6 +258,23 @@ class Container:
             )
         self._opened[opener] += 1
         context.opened[opener] += 1
+
+    def later(self, release: Work) -> None:
+        """Queues a peer's release; the next thread that uses a context handles it, or the pool.
+
+        The event loop does not, as the context may keep objects of the user that have finalizers.
+        """
+        self._told.append(release)
+        self._looks.start()
+
+    def work_off(self) -> None:
+        """Handles the queued releases of peers."""
+        with suppress(IndexError):  # another thread was faster
+            while self._told:
+                self._told.popleft()()
+
+    def _look(self) -> None:
+        self.agent.pool.submit(self.work_off)
 
     def release(
         self, context_id: ContextId, told_by: WorkerInfo | None = None, lowest: int = 0
@@ -392,7 +424,9 @@ class Handlers:
             self._agent.inbox.register(kind, partial(self._put, handle), anywhere=True)
 
     def _put(self, handle: Handle, peer: WorkerInfo, envelope: Envelope) -> None:
-        self._container.desk.put(partial(self._read, handle, peer, envelope))
+        read = partial(self._read, handle, peer, envelope)
+        put = self._container.later if envelope.kind == RELEASE else self._container.desk.put
+        put(read)
 
     def _read(
         self, handle: Handle, peer: WorkerInfo, envelope: Envelope

@@ -90,17 +90,18 @@ class Desk:
             the messages that this thread receives.
     """
 
-    def __init__(self, submit: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, submit: Callable[[Callable[[Work], None], Work], None]) -> None:
         self.waiting: dict[int, Callable[[Work], None]] = {}
         self._submit = submit
 
     def put(self, work: Work) -> None:
         """Leaves a message to this thread if it waits in backward, else to a thread of the pool."""
-        self.waiting.get(get_ident(), self._to_pool)(work)
+        if (take := self.waiting.get(get_ident())) is not None:
+            take(work)
+        else:
+            self._submit(_do_all, work)
 
-    def _to_pool(self, work: Work) -> None:
-        def read() -> None:
-            if (rest := work()) is not None:
-                rest()
 
-        self._submit(read)
+def _do_all(work: Work) -> None:
+    if (rest := work()) is not None:
+        rest()

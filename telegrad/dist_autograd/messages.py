@@ -126,9 +126,11 @@ class PassMessage:
             body["begin"] = [self.mode.retain, self.mode.create, self.mode.keep, *self.claims]
         if self.gradients:
             answers: list[int] = []
+            flat: list[object] = []
             for number, slots in self.gradients:
                 answers += (number, len(slots))
-            body["answers"], body["gradients"] = answers, self.flat()
+                flat += slots
+            body["answers"], body["gradients"] = answers, flat
         if self.nones:
             body["nones"] = self.nones
         if self.begun:

@@ -75,12 +75,13 @@ __all__ = ["PassRunner"]
 
 def _home_of(message: PassMessage) -> Place | None:
     """Returns the stream in which this thread has read gradients of a message, if on a GPU."""
-    for gradient in message.flat():
-        if gradient is not None and type(gradient) is not np.ndarray:
-            array: Any = gradient.data if isinstance(gradient, Tensor) else gradient
-            array = array.values if is_row_sparse(array) else array
-            if (place := current_place(array)) is not None:
-                return place
+    for _, slots in message.gradients:
+        for gradient in slots:
+            if gradient is not None and type(gradient) is not np.ndarray:
+                array: Any = gradient.data if isinstance(gradient, Tensor) else gradient
+                array = array.values if is_row_sparse(array) else array
+                if (place := current_place(array)) is not None:
+                    return place
     return None
 
 
