@@ -214,10 +214,10 @@ def test_collect_all_waits_for_all_even_when_one_fails() -> None:
 
 
 def test_ctrl_c_at_the_end_of_the_time_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(future: Future[Any], timeout: float | None = None) -> None:
+    def interrupt(*args: Any, **options: Any) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Future, "wait", interrupt)
+    monkeypatch.setattr(waits.Gate, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         wait_all([Future()], timeout=1e-9)
 

@@ -17,7 +17,6 @@ from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResult
 from telegrad.rpc.future import combine as future_sets
 from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import MANY_WAKERS, Future, new_future
-from telegrad.rpc.future.waits import Gate
 from telegrad.transport import LoopThread
 from tests.repeated import on_examples
 from tests.rpc import remote_code
@@ -69,17 +68,19 @@ def test_as_completed_blocks_until_another_thread_completes_one() -> None:
 def test_as_completed_ends_for_one_that_comes_when_another_has_taken_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    iterator = as_completed([done(1)], timeout=5.0)
-    taken: list[Future[int] | None] = []
+    (future,) = pending(1)
+    iterator = as_completed([future], timeout=5.0)
+    taken: list[Future[int]] = []
 
-    def gate_after_another() -> Gate:
+    def waiter_after_another(*args: Any) -> Future[Any]:
         if not taken:
-            taken.append(iterator._take(lambda: None))
-        return Gate()
+            future.set_result(1)
+            taken.append(next(iterator))
+        return new_future(*args)
 
-    monkeypatch.setattr(future_sets, "Gate", gate_after_another)
+    monkeypatch.setattr(future_sets, "new_future", waiter_after_another)
     assert list(iterator) == []
-    assert taken != [None]
+    assert taken == [future]
 
 
 def test_as_completed_takes_failed_futures_and_none_at_all() -> None:

@@ -59,7 +59,7 @@ class ServedCall:
         release: Gives back the bytes that it was admitted with; None where it holds none.
         items: For a stream: the number of items that it has sent.
         runner: The object by which it ends: a thread or task, or the future of its value; see
-            `blocking`. None before it starts.
+            `comes_from`. None before it starts.
         siblings: The calls of its caller that are served, by number; it is one of them while it is
             served.
     """

@@ -23,17 +23,9 @@ from telegrad.rpc.call.failure import cut_own_frames, fresh_copy
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.future.combine_types import Call, gathers, waits_for_all
-from telegrad.rpc.future.future import Dispatch, Future, Listener, Waker, new_future
+from telegrad.rpc.future.future import Dispatch, Future, Listener, new_future
 from telegrad.rpc.future.unread import origin_of_caller, watched
-from telegrad.rpc.future.waits import (
-    AwaitedFuture,
-    Gate,
-    Wait,
-    check_not_inherited,
-    comes_from,
-    drive_of,
-    drive_on,
-)
+from telegrad.rpc.future.waits import Wait, comes_from
 from telegrad.rpc.limits import seconds
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
@@ -286,16 +278,16 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
     result = race.start()
     comes_from(result, Wait(tuple(waited)))
     try:
-        return result.wait(limit)
+        if result.done() or result._block(limit):
+            return result.value()
     except BaseException as error:
         race.call_off(None)
-        late = time.monotonic() - started >= limit and not result.done()
-        if late and isinstance(error, CallTimeoutError):  # and no Ctrl-C at that moment
-            raise _not_all(waited, time.monotonic() - started) from None
         for future in waited:
             future._hand_on()  # one error stands for all
         cut_own_frames(error)
         raise
+    race.call_off(None)
+    raise _not_all(waited, time.monotonic() - started)
 
 
 def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> AsCompleted[T]:
@@ -309,8 +301,8 @@ def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> 
 
     Raises:
         TypeError: One of them is no Future. While it iterates: CallTimeoutError when they are not
-            completed in time, and BlockingCallError where `for` would block a loop that telegrad
-            runs.
+            completed in time, WaitCycleError when none of them can be, and BlockingCallError where
+            `for` would block a loop that telegrad runs.
 
     Example:
         >>> first, second = Future(), Future()
@@ -389,78 +381,60 @@ class AsCompleted(Generic[T]):
     def __next__(self) -> Future[T]:
         """Blocks until the next one is completed; see `as_completed`."""
         while self._futures:
-            gate = Gate()
-            found = self._take(gate.open)
-            if found is not None:
+            if (found := self._take()) is not None:
                 return found
-            check_not_inherited(self._futures.values())
             if on_own_loop():
-                self._forget(gate.open)
                 raise BlockingCallError(
                     "as_completed() would block a loop of telegrad's; write "
                     "`async for future in rpc.as_completed(futures)`"
                 )
-            try:
-                left = max(self._seconds_left(), 0.0)
-                drive = drive_of(self._next_source())
-                if not gate.wait(left, first_of=self._futures.values(), drive=drive):
+            with self._waiting() as waiter:
+                if not waiter._block(max(self._seconds_left(), 0.0)):
                     raise self._too_late()
-            except BaseException:
-                self._forget(gate.open)
-                raise
         raise StopIteration
 
     async def __anext__(self) -> Future[T]:
         """Waits on the running asyncio loop, whichever that is."""
-        loop = asyncio.get_running_loop()
         while self._futures:
-            awakened = AwaitedFuture(loop, self._futures.values())
-            found = self._take(awakened.arrive)
-            if found is not None:
+            if (found := self._take()) is not None:
                 return found
-            check_not_inherited(self._futures.values())
             left = self._seconds_left()
-            end = drive_on(loop, self._next_source())
-            try:
-                async with asyncio.timeout(None if left == math.inf else left):
-                    await awakened
-            except TimeoutError:
-                raise self._too_late() from None
-            finally:
-                if end is not None:
-                    end()
-                self._forget(awakened.arrive)
+            with self._waiting() as waiter:
+                try:
+                    async with asyncio.timeout(None if left == math.inf else left):
+                        await waiter
+                except TimeoutError:
+                    raise self._too_late() from None
         raise StopAsyncIteration
 
     def __del__(self) -> None:
         self._arrivals.over = True
 
-    def _take(self, wake: Waker) -> Future[T] | None:
-        """Returns one that is completed; else None.
-
-        Then `wake` is called once there is one, or none is left.
-        """
+    def _take(self) -> Future[T] | None:
+        """Returns one that is completed, None if none is; wakes all readers after the last one."""
         arrivals, found = self._arrivals, None
-        sleepers: list[Waker] = []
         with arrivals.lock:
             if arrivals.places:
                 found = self._futures.pop(arrivals.places.popleft())
-            else:
-                arrivals.sleepers.append(wake)
-            if not self._futures:  # nothing will come for those who share this, or for this one
-                sleepers, arrivals.sleepers = arrivals.sleepers, []
-        for each in sleepers:
-            each()
+        if not self._futures:
+            arrivals.wake()
         return found
 
-    def _forget(self, wake: Waker) -> None:
-        with self._arrivals.lock, contextlib.suppress(ValueError):
-            self._arrivals.sleepers.remove(wake)
-
-    def _next_source(self) -> object:
-        """Returns that of the first one that is not completed: to look at all takes long."""
-        with self._arrivals.lock:
-            return next((f._source for f in self._futures.values() if not f.done()), None)
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[Future[None]]:
+        """Yields a future that is completed once one of them is, or none is left."""
+        arrivals = self._arrivals
+        waiter: Future[None] = new_future(None, "as_completed()")
+        comes_from(waiter, Wait(self._futures.values()))
+        with arrivals.lock:
+            arrivals.waiters.append(waiter)
+        if arrivals.places or not self._futures:  # since `_take` looked
+            waiter.try_set_result(None)
+        try:
+            yield waiter
+        finally:
+            with arrivals.lock, contextlib.suppress(ValueError):
+                arrivals.waiters.remove(waiter)
 
     def _seconds_left(self) -> float:
         return self._limit - (time.monotonic() - self._started)
@@ -483,27 +457,32 @@ class _Arrivals:
     """The part of an iterator that its futures refer to: so there is no circle.
 
     Attributes:
-        lock: Guards `places` and `sleepers`.
+        lock: Guards `places` and `waiters`.
         places: The places of the futures that are completed and were not taken, in order.
-        sleepers: Wake the threads and tasks that wait for the next one.
+        waiters: The futures for which the readers of the iterator wait.
         over: True if the iterator is garbage, or will be soon.
     """
 
-    __slots__ = ("lock", "over", "places", "sleepers")
+    __slots__ = ("lock", "over", "places", "waiters")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.places: deque[int] = deque()
-        self.sleepers: list[Waker] = []
+        self.waiters: list[Future[None]] = []
         self.over = False
 
     def hear(self, place: int) -> None:
         """Hears that a future is completed."""
         with self.lock:
             self.places.append(place)
-            sleepers, self.sleepers = self.sleepers, []
-        for wake in sleepers:
-            wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Lets all readers look again."""
+        with self.lock:
+            waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter.try_set_result(None)
 
 
 def _not_all(waited: Sequence[Future[Any]], elapsed: float) -> CallTimeoutError:

@@ -204,7 +204,7 @@ class Future(Generic[T]):
         self._unread = None  # the place where it was made, until its error is read or handed on
         self._reports: Reports | None = None
         self._resolved: threading.Event | None = None
-        self._source: object = None  # the source that will complete it; see `blocking`
+        self._source: object = None  # the source that will complete it; see `comes_from`
         self._wakers: list[Waker] | tuple[()] = ()  # nearly all have one of either, or none
         self._callbacks: list[Callable[[], None]] | tuple[()] = ()
         self._dispatch = dispatch
@@ -236,8 +236,10 @@ class Future(Generic[T]):
                     f"wait() for {self._label} would block a loop of telegrad's; "
                     "write `await future` in an async def function"
                 )
+            started = time.monotonic()
             try:
-                self._block(limit)
+                if not self._block(limit):
+                    raise not_done(self._label, time.monotonic() - started)
             except BaseException as error:
                 cut_own_frames(error)
                 raise
@@ -560,13 +562,13 @@ class Future(Generic[T]):
             if self._wakers:
                 self._wakers.remove(waker)
 
-    def _block(self, limit: float) -> None:
-        started = time.monotonic()
+    def _block(self, limit: float) -> bool:
+        """Blocks for `limit` seconds at most; returns True if it is completed. For the library."""
+        if forked_at():
+            check_not_inherited((self,))
         gate = Gate()
         self._call_when_done(gate.open)
-        if not gate.wait(limit, self, drive=drive_of(self._source)):
-            self._forget(gate.open)
-            raise not_done(self._label, time.monotonic() - started)
+        return gate.wait(limit, self, drive=drive_of(self._source))
 
     def _complete(
         self,

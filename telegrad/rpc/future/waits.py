@@ -16,14 +16,13 @@ import weakref
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias, cast, final
 from weakref import WeakKeyDictionary
 
 from telegrad.errors import AgentForkedError
 from telegrad.rpc.agent.ambient import find_agent, forked_at
-from telegrad.rpc.call.served_call import ServedCall, last_served_call
+from telegrad.rpc.call.served_call import last_served_call
 from telegrad.transport import LONGEST_SLEEP
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "TaskRun",
     "Wait",
     "awaiting",
-    "blocking",
     "check_not_inherited",
     "comes_from",
     "drive_of",
@@ -65,9 +63,6 @@ class Awaited(Protocol):
         """Returns True if it was completed."""
 
     def _forget(self, waker: Callable[[], None], /) -> None: ...
-
-
-_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 @final
@@ -154,45 +149,13 @@ def enter_task_run() -> TaskRun | None:
     return run
 
 
-def blocking(
-    wake: Callable[[], None],
-    *futures: Awaited,
-    ends_by_itself: bool = True,
-    first_of: Collection[Awaited] = (),
-) -> AbstractContextManager[None]:
-    """Returns a block around a blocking wait; costs next to nothing outside served calls.
-
-    A wait of a served call ends when that call is cancelled: the block is left with its error,
-    unless all futures were completed until then.
-
-    Args:
-        wake: Ends the wait early; from any thread, perhaps when it has ended.
-        futures: The futures that it waits for, all of them.
-        ends_by_itself: True if the wait has a limit of its own, or may end for another reason.
-        first_of: The futures of which it waits for the first, instead of all.
-
-    Raises:
-        AgentForkedError: One of the futures is of an agent of the process that this was forked
-            from.
-    """
-    if forked_at():
-        check_not_inherited(futures)
-    current = threading.current_thread()
-    thread = current if isinstance(current, PoolThread) else None
-    served = last_served_call()  # a thread may outlive the coroutine that it works for
-    if thread is None and served is None:
-        return _NOTHING
-    wait = None if ends_by_itself else Wait(futures or first_of)
-    return _Blocking(thread, served, wake, futures, wait)
-
-
 def awaiting(future: Awaited) -> TaskRun | None:
     """Records that a task awaits a future; returns the run whose `wait` is to be reset after that.
 
     Returns None where the task is not the coroutine of a served call.
 
     Raises:
-        AgentForkedError: See `blocking`.
+        AgentForkedError: An agent of the process that this was forked from made the future.
     """
     if forked_at():
         check_not_inherited((future,))
@@ -201,59 +164,6 @@ def awaiting(future: Awaited) -> TaskRun | None:
         return None
     run.wait = Wait((future,))
     return run
-
-
-@final
-class _Blocking(AbstractContextManager[None]):
-    """A class, not a generator: every call waits, and generators take three times as long."""
-
-    __slots__ = ("_futures", "_outer", "_served", "_thread", "_wait", "_wake", "_woken")
-
-    def __init__(
-        self,
-        thread: PoolThread | None,
-        served: ServedCall | None,
-        wake: Callable[[], None],
-        futures: tuple[Awaited, ...],
-        wait: Wait | None,
-    ) -> None:
-        self._thread = thread
-        self._served = served
-        self._wake = wake
-        self._futures = futures
-        self._wait = wait
-        self._outer: Wait | None = None
-        self._woken = False
-
-    def cancel(self) -> bool:
-        """Ends the wait, since the call that it serves was cancelled."""
-        self._woken = True
-        self._wake()
-        return True
-
-    def __enter__(self) -> None:
-        served, thread = self._served, self._thread
-        if served is not None:
-            served.let_others_in()
-            served.waits.add(self)
-            if served.cancelled:  # perhaps before it knew of this wait
-                self.cancel()
-        if thread is not None:
-            self._outer, thread.wait = thread.wait, self._wait
-            thread.enter_wait()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        served, thread = self._served, self._thread
-        if thread is not None:
-            thread.leave_wait()
-            thread.wait = self._outer
-        if served is not None:
-            served.waits.discard(self)
-            if self._woken and kind is None and not self._is_done():
-                served.check()
-
-    def _is_done(self) -> bool:
-        return bool(self._futures) and all(future.done() for future in self._futures)
 
 
 def pool_thread() -> PoolThread | None:
@@ -372,21 +282,23 @@ def drive_on(loop: asyncio.AbstractEventLoop, source: object) -> Callable[[], No
 
 def _reads_of(source: object) -> Reads | None:
     """Returns the reader of the message that completes a future in the end, or one of several."""
-    places = [source]
+    paths = [iter((source,))]
     seen: set[int] = set()  # futures that others wait for, too
-    while places:
-        place = places.pop()
-        if isinstance(place, Driven):
+    while paths:
+        place = next(paths[-1], None)
+        if place is None:
+            paths.pop()
+        elif isinstance(place, Driven):
             if place.reads is not None:
                 return place.reads
         elif isinstance(place, weakref.ReferenceType):
             future = place()
-            places.append(None if future is None else future._source)
+            paths.append(iter((None if future is None else future._source,)))
         elif isinstance(place, tuple | Wait) and id(place) not in seen:
             seen.add(id(place))
-            several = place.futures if isinstance(place, Wait) else place
+            several = tuple(place.futures if isinstance(place, Wait) else place)
             # A future that is done has none; neither has one that no message completes.
-            places += [source for each in several if (source := each._source) is not None]
+            paths.append(source for each in several if (source := each._source) is not None)
     return None
 
 
@@ -404,9 +316,10 @@ class Gate:
         wake: Wakes the thread when it waits for something else at this moment.
     """
 
-    __slots__ = ("_lock", "shut", "wake")
+    __slots__ = ("_cancelled", "_lock", "shut", "wake")
 
     def __init__(self) -> None:
+        self._cancelled = False
         self._lock = threading.Lock()
         self._lock.acquire()
         self.shut = True
@@ -423,45 +336,67 @@ class Gate:
             wake()
 
     def wait(
-        self,
-        limit: float,
-        *futures: Awaited,
-        first_of: Collection[Awaited] = (),
-        drive: Drive | None = None,
+        self, limit: float, future: Awaited | None = None, *, drive: Drive | None = None
     ) -> bool:
         """Blocks until it is open; returns True if that happened within `limit` seconds.
 
+        Outside served calls and the pool it costs next to nothing. A wait of a served call ends
+        when that call is cancelled, unless the future is completed until then.
+
         Args:
             limit: Seconds; `math.inf` for no limit.
-            futures: The futures that open the gate once all of them are done.
-            first_of: The futures of which the first opens it; others look at them during the wait.
+            future: The future that opens it.
             drive: The work of this thread meanwhile; called with the gate and the seconds.
 
         Raises:
             CallCancelledError: The call that this thread serves was cancelled.
             CallTimeoutError: Its time is over.
-            AgentForkedError: A future belongs to the parent of this process.
         """
-        by_itself = limit < math.inf or not (futures or first_of)
+        thread = pool_thread()
+        served = last_served_call()  # a thread may outlive the coroutine that it works for
+        if served is not None:
+            served.let_others_in()
+            served.waits.add(self)
+            if served.cancelled:  # perhaps before it knew of this wait
+                self.cancel()
+        if thread is not None:
+            outer = thread.wait
+            thread.wait = Wait((future,)) if future is not None and limit == math.inf else None
+            thread.enter_wait()
         try:
-            with blocking(self.open, *futures, ends_by_itself=by_itself, first_of=first_of):
-                if drive is not None:
-                    started = time.monotonic()
-                    drive(self, limit)
-                    limit = max(0.0, limit - (time.monotonic() - started))
-                ends, nap = time.monotonic() + limit, min(limit, LONGEST_SLEEP)
-                while not self._lock.acquire(timeout=max(0.0, nap)):
-                    if (limit := ends - time.monotonic()) <= 0:
-                        return False
-                    # Signals are the main thread's alone. Of thousands of nested calls each thread
-                    # that woke every second would take the interpreter's lock.
-                    main = threading.current_thread() is threading.main_thread()
-                    nap = min(limit, LONGEST_SLEEP if main else threading.TIMEOUT_MAX)
-                return True
-        except BaseException:
-            for future in futures:
+            opened = self._wait(limit, drive)
+        finally:
+            if thread is not None:
+                thread.leave_wait()
+                thread.wait = outer
+            if served is not None:
+                served.waits.discard(self)
+            if future is not None and not future.done():
                 future._forget(self.open)
-            raise
+        if served is not None and self._cancelled and (future is None or not future.done()):
+            served.check()
+        return opened
+
+    def cancel(self) -> bool:
+        """Opens it, since the call that the waiting thread serves was cancelled."""
+        self._cancelled = True
+        self.open()
+        return True
+
+    def _wait(self, limit: float, drive: Drive | None) -> bool:
+        if drive is not None:
+            started = time.monotonic()
+            drive(self, limit)
+            limit = max(0.0, limit - (time.monotonic() - started))
+        ends, nap = time.monotonic() + limit, min(limit, LONGEST_SLEEP)
+        while not self._lock.acquire(timeout=max(0.0, nap)):
+            if (limit := ends - time.monotonic()) <= 0:
+                return False
+            # Signals are the main thread's alone. Of thousands of nested calls each thread that
+            # woke every second would take the interpreter's lock.
+            main = threading.current_thread() is threading.main_thread()
+            nap = min(limit, LONGEST_SLEEP if main else threading.TIMEOUT_MAX)
+        return True
 
 
 # -- wakes the tasks of users' event loops: all of one loop that are due by one call into it -----
