@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, final
 from telegrad.rpc.call.served_call import current_served_call
 from telegrad.rpc.call.user_call import CallMode, UserCall, plain_function
 from telegrad.rpc.future.future import Future, new_future
-from telegrad.rpc.future.waits import comes_from, enter_task_run
+from telegrad.rpc.future.waits import comes_from
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
 
@@ -107,7 +107,7 @@ class Runner:
         self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]
     ) -> None:
         def start() -> Coroutine[Any, Any, Any]:
-            runs_by(enter_task_run())
+            runs_by(asyncio.current_task())
             coroutine: Coroutine[Any, Any, Any] = user_call()
             return coroutine
 

@@ -33,7 +33,7 @@ from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.call.table import PendingCall
 from telegrad.rpc.deadlock.protocol import Branch, ServedId, Token
 from telegrad.rpc.future.future import Future
-from telegrad.rpc.future.waits import AwaitedFuture, NextItem, PoolThread, TaskRun, Wait
+from telegrad.rpc.future.waits import AwaitedFuture, NextItem, PoolThread, Wait
 from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -358,8 +358,6 @@ class _Following:
             return self._of_call(thing, _callee(self._me, thing), thing.future._label)
         if isinstance(thing, PoolThread):
             return self._of_wait(thing.wait)
-        if isinstance(thing, TaskRun):
-            return self._of_run(thing)
         if isinstance(thing, tuple):
             return self._all(thing)
         if isinstance(thing, Wait):
@@ -396,14 +394,6 @@ class _Following:
         name = f"item {item.number} of the stream of {call.record.function}"
         to = _callee(self._me, call)._replace(items=item.number)
         return self._of_call(call, to, f"{name[:MAX_TEXT]} on {call.peer.name!r}")
-
-    def _of_run(self, run: TaskRun) -> _Clauses:
-        task = run.task()
-        if task is None:
-            return ()
-        if run.wait is None:
-            return self.clauses(task)
-        return tuple(each._replace(tasks=(task, *each.tasks)) for each in self._of_wait(run.wait))
 
     def _of_wait(self, wait: Wait | None) -> _Clauses:
         """Of a thread or task; its wait is one that a cycle can be ended at."""

@@ -47,7 +47,6 @@ from telegrad.rpc.future.unread import (
 from telegrad.rpc.future.waits import (
     AwaitedFuture,
     Gate,
-    awaiting,
     check_not_inherited,
     comes_from,
     drive_of,
@@ -398,8 +397,9 @@ class Future(Generic[T]):
         """
         if self._state == _PENDING:
             loop = asyncio.get_running_loop()
+            if forked_at():
+                check_not_inherited((self,))
             arrived = AwaitedFuture(loop, (self,))
-            run = awaiting(self)
             self._call_when_done(arrived.arrive)
             end = drive_on(loop, self._source)
             try:
@@ -411,8 +411,6 @@ class Future(Generic[T]):
                 )
                 raise
             finally:
-                if run is not None:
-                    run.wait = None
                 if end is not None:
                     end()
                 if self._state == _PENDING:

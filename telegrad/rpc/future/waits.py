@@ -16,8 +16,7 @@ import weakref
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from contextvars import ContextVar
-from typing import Any, Protocol, TypeAlias, cast, final
+from typing import Protocol, TypeAlias, cast, final
 from weakref import WeakKeyDictionary
 
 from telegrad.errors import AgentForkedError
@@ -34,14 +33,11 @@ __all__ = [
     "NextItem",
     "PoolThread",
     "Reads",
-    "TaskRun",
     "Wait",
-    "awaiting",
     "check_not_inherited",
     "comes_from",
     "drive_of",
     "drive_on",
-    "enter_task_run",
     "pool_thread",
 ]
 
@@ -118,52 +114,6 @@ class PoolThread(threading.Thread):
     def leave_wait(self) -> None:
         """Records that the wait is over; the thread goes on at once, whoever took its place."""
         raise NotImplementedError
-
-
-@final
-class TaskRun:
-    """The coroutine of a served call.
-
-    Attributes:
-        task: Its task.
-        wait: The wait of the task itself; None while it runs, or awaits something else.
-    """
-
-    __slots__ = ("task", "wait")
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = weakref.ref(task)
-        self.wait: Wait | None = None
-
-
-_task_run: ContextVar[TaskRun | None] = ContextVar("telegrad_task_run", default=None)
-
-
-def enter_task_run() -> TaskRun | None:
-    """Makes the running task, in its own Context, one whose waits are recorded."""
-    task = asyncio.current_task()
-    if task is None:
-        return None
-    run = TaskRun(task)
-    _task_run.set(run)
-    return run
-
-
-def awaiting(future: Awaited) -> TaskRun | None:
-    """Records that a task awaits a future; returns the run whose `wait` is to be reset after that.
-
-    Returns None where the task is not the coroutine of a served call.
-
-    Raises:
-        AgentForkedError: An agent of the process that this was forked from made the future.
-    """
-    if forked_at():
-        check_not_inherited((future,))
-    run = _task_run.get()
-    if run is None or run.task() is not asyncio.current_task():  # a task that it started
-        return None
-    run.wait = Wait((future,))
-    return run
 
 
 def pool_thread() -> PoolThread | None:
