@@ -8,7 +8,6 @@ from telegrad.rpc.agent.events import attach_to as attach_membership_events
 from telegrad.rpc.call.retry import attach_to as attach_retries
 from telegrad.rpc.deadlock.probe import attach_to as attach_wait_probes
 from telegrad.rpc.future.unread import UnreadErrors
-from telegrad.rpc.future.waits import LoopWakers
 from telegrad.rpc.publish import attach_to as attach_published
 from telegrad.rpc.rref.rref import attach_to as attach_rrefs
 from telegrad.rpc.rref.stream import attach_to as attach_streams
@@ -21,7 +20,6 @@ __all__ = ["attach_parts"]
 
 def attach_parts(agent: AgentCore) -> None:
     """For the library: attaches all of them to an agent; before it opens."""
-    agent.attachments.attach(LoopWakers())
     unread = UnreadErrors(agent.deadlines.after, agent.pool.submit)
     agent.attachments.attach(unread)
     agent.life.after_close(unread.tell)

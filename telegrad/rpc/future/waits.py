@@ -14,13 +14,12 @@ import threading
 import time
 import weakref
 from asyncio import _get_running_loop
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Protocol, TypeAlias, cast, final
-from weakref import WeakKeyDictionary
 
 from telegrad.errors import AgentForkedError
-from telegrad.rpc.agent.ambient import find_agent, forked_at
+from telegrad.rpc.agent.ambient import forked_at
 from telegrad.rpc.call.served_call import last_served_call
 from telegrad.transport import LONGEST_SLEEP
 
@@ -29,7 +28,6 @@ __all__ = [
     "Drive",
     "Driven",
     "Gate",
-    "LoopWakers",
     "NextItem",
     "PoolThread",
     "Reads",
@@ -349,27 +347,7 @@ class Gate:
         return True
 
 
-# -- wakes the tasks of users' event loops: all of one loop that are due by one call into it -----
-#
-# A call into a loop from another thread takes a system call and wakes that thread; many replies
-# that arrive together need it once. An agent has one `LoopWakers`, for all that is awaited while it
-# is the ambient one.
-
-
-@final
-class LoopWakers:
-    """Wakes the tasks of each loop; keeps none of the loops alive."""
-
-    def __init__(self) -> None:
-        self._wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWaker] = WeakKeyDictionary()
-
-    def wake(self, arrived: asyncio.Future[None]) -> None:
-        """Wakes the task that awaits this, in its own loop; from any thread, never blocks."""
-        loop = arrived.get_loop()
-        waker = self._wakers.get(loop)
-        if waker is None:  # two threads may make one each: then the loop is called twice
-            waker = self._wakers[loop] = _LoopWaker()
-        waker.wake(arrived)
+# -- the future of asyncio by which a task waits ---------------------------------------------------
 
 
 class AwaitedFuture(asyncio.Future[None]):
@@ -380,13 +358,10 @@ class AwaitedFuture(asyncio.Future[None]):
         futures: The futures of telegrad.
     """
 
-    __slots__ = ("_futures", "_wait", "_wakers")
+    __slots__ = ("_futures", "_wait")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Awaited]) -> None:
         super().__init__(loop=loop)
-        agent = find_agent()
-        wakers = None if agent is None else agent.attachments.find(LoopWakers)
-        self._wakers = LoopWakers() if wakers is None else wakers
         self._futures = futures
         self._wait: Wait | None = None
 
@@ -398,48 +373,14 @@ class AwaitedFuture(asyncio.Future[None]):
         return self._wait
 
     def arrive(self) -> None:
-        """Wakes the task, unless it has given up waiting; from any thread, never blocks.
+        """Wakes the task, unless it has given up waiting; from any thread, never blocks."""
+        loop = self.get_loop()
+        if _get_running_loop() is loop:
+            self._let_go()
+        else:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self._let_go)
 
-        The loop may be closed.
-        """
-        if _get_running_loop() is not self.get_loop():
-            self._wakers.wake(self)
-        elif not self.done():  # it is done if this loop has read the reply itself
+    def _let_go(self) -> None:
+        if not self.done():  # this loop may have read the reply itself, or the task was cancelled
             self.set_result(None)
-
-
-@final
-class _LoopWaker:
-    """Wakes the tasks of one loop."""
-
-    __slots__ = ("_coming", "_due")
-
-    def __init__(self) -> None:
-        self._due: deque[asyncio.Future[None]] = deque()
-        self._coming = False  # True if the loop will call `_wake_all`, which looks at `_due` later
-
-    def wake(self, arrived: asyncio.Future[None]) -> None:
-        """Wakes a task, unless it has given up waiting; from any thread, never blocks."""
-        self._due.append(arrived)
-        if self._coming:
-            return
-        try:
-            self._coming = True
-            arrived.get_loop().call_soon_threadsafe(self._wake_all)
-        except BaseException as error:
-            self._coming = False
-            if not isinstance(error, RuntimeError):
-                raise  # Ctrl-C; the others of this loop must be woken all the same
-            self._due.clear()  # the loop was closed meanwhile
-
-    def _wake_all(self) -> None:
-        self._coming = False  # first: an arrival that is added from now on may come too late
-        due = self._due
-        try:
-            while due:
-                if not due[0].done():
-                    due[0].set_result(None)
-                due.popleft()
-        finally:
-            if due:  # interrupted
-                due[0].get_loop().call_soon(self._wake_all)
