@@ -104,11 +104,10 @@ class Model:
                 assert inside.issuperset(hop.to), message
                 assert hop.to, message
             self.breaks += 1
-        end, sends = wait_cycle.on_break(message)
-        self.posted += sends
-        call = message.hops[message.place].call
-        if not wait_cycle.ended(end, self.steps(call)):
-            self.end(call)
+        self.posted += wait_cycle.on_break(message)
+        hop = message.hops[message.place]
+        if any(wait_cycle.is_at(hop, step.token, step.branches) for step in self.steps(hop.call)):
+            self.end(hop.call)
 
     def settle(self) -> None:
         """Lets every wait be followed, once it is a tick old, and every message arrive."""
@@ -311,11 +310,10 @@ class StreamModel:
             for (call, _), (sent, arrived) in self.flights.items():
                 assert call not in yielded or arrived <= moment or sent > moment, message
             self.breaks += 1
-        end, sends = wait_cycle.on_break(message)
-        self.posted += sends
-        name = message.hops[message.place].call
-        if not wait_cycle.ended(end, self.steps(name)):
-            self.end(of_item(name, 0))
+        self.posted += wait_cycle.on_break(message)
+        hop = message.hops[message.place]
+        if any(wait_cycle.is_at(hop, step.token, step.branches) for step in self.steps(hop.call)):
+            self.end(of_item(hop.call, 0))
 
     def any_event(self) -> None:
         self.now += 1

@@ -171,50 +171,30 @@ def _in_order(futures: Iterable[Any]) -> tuple[object, ...]:
 def limited(tasks: Iterable[asyncio.Task[Any]], groups: Iterable[asyncio.TaskGroup] = ()) -> bool:
     """Tells whether one of the tasks is inside an `asyncio.timeout`, a TaskGroup or the like.
 
-    Nobody but those themselves knows of it: all objects are looked at, which takes milliseconds
-    where they are few.
+    Nobody but those themselves knows of it: the objects that refer to the tasks are looked for,
+    which takes milliseconds.
 
     Args:
         tasks: May be cancelled by such a scope.
         groups: At the end of which the tasks wait, for all that is in them.
     """
-    left, known = list(tasks), list(groups)
-    ends: dict[type, bool] = {}  # few classes, many objects
-    for each in gc.get_objects():
-        kind = type(each)
-        may_end = ends.get(kind)
-        if may_end is None:
-            may_end = ends[kind] = _may_end_a_wait(kind)
-        if not may_end or any(each is group for group in known):
-            continue
-        if any(_limits(each, task) for task in left):
-            return True
+    known, held = list(groups), list[object](tasks)
+    for _ in range(3):  # a scope refers to the task, or to a set of tasks, perhaps in its dict
+        holders = gc.get_referrers(*held)
+        for each in holders:
+            if _may_end_a_wait(each) and not any(each is group for group in known):
+                return True
+        held = [each for each in holders if type(each) in (dict, set)]
     return False
 
 
-def _limits(scope: Any, task: asyncio.Task[Any]) -> bool:
-    if issubclass(type(scope), asyncio.TaskGroup):
-        parent = getattr(scope, "_parent_task", None)  # one may be half made
-        return parent is task or task in getattr(scope, "_tasks", ())
-    if not _refers(scope, task):
-        return False
-    return not (type(scope) is asyncio.Timeout and scope.when() is None)
-
-
-def _may_end_a_wait(kind: type) -> bool:
-    """Tells whether such objects may cancel a task, by a limit or as another task has failed."""
-    if kind is asyncio.Timeout or issubclass(kind, asyncio.TaskGroup):
-        return True
-    module = getattr(kind, "__module__", None)
-    return isinstance(module, str) and module.partition(".")[0] in FOREIGN_LIMITS
-
-
-def _refers(holder: object, task: object) -> bool:
-    near = gc.get_referents(holder)
-    return any(each is task for each in near) or any(
-        any(value is task for value in (each.values() if isinstance(each, dict) else each))
-        for each in near
-        if isinstance(each, dict | set)
+def _may_end_a_wait(holder: object) -> bool:
+    """Tells whether an object may cancel a task, by a limit or as another task has failed."""
+    kind = type(holder)
+    if isinstance(holder, asyncio.Timeout):
+        return holder.when() is not None
+    return issubclass(kind, asyncio.TaskGroup) or (
+        str(kind.__module__).partition(".")[0] in FOREIGN_LIMITS
     )
 
 

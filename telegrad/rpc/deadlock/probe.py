@@ -8,8 +8,9 @@ five times a second, and begins to follow a wait when it has seen it for a secon
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, final, get_args, get_type_hints
 
 from telegrad.errors import DecodeError, UnknownWorkerError, WaitCycleError, WorkerLostError
 from telegrad.rpc.call.served_call import ServedCall
@@ -20,9 +21,6 @@ from telegrad.rpc.deadlock.protocol import (
     Branch,
     Break,
     Check,
-    EndWait,
-    Hop,
-    Message,
     Probe,
     ServedId,
     Since,
@@ -40,6 +38,9 @@ __all__ = ["WaitProbes", "attach_to"]
 PROBE = "rpc.wait_probe"
 CHECK = "rpc.wait_check"
 BREAK = "rpc.wait_break"
+KINDS: dict[type, str] = {Probe: PROBE, Check: CHECK, Break: BREAK}
+
+M = TypeVar("M", Probe, Check, Break)
 
 # A cycle is to be reported within 2 s: it is seen at the second look at the latest, and followed
 # at the first one that comes a second later.
@@ -49,35 +50,12 @@ STALE_SECONDS = 1.0
 # at most this share of a core.
 SHARE = 0.05
 
-_Key: TypeAlias = tuple[Token, tuple[Branch, ...]]
 
+class _Seen(NamedTuple):
+    """A call that the last look found waiting; each of its ways, and since when it is there."""
 
-@final
-class _Seen:
-    """A call that the last look found waiting; its ways, since when, and how old when next sent."""
-
-    __slots__ = ("call", "next_age", "since")
-
-    def __init__(self, call: ServedCall) -> None:
-        self.call = call
-        self.since: dict[_Key, Since] = {}
-        self.next_age: dict[_Key, float] = {}
-
-    def note(self, way: WaitPath, before: _Seen | None, now: Since) -> None:
-        """Notes a way, which may have been there at the look before."""
-        key = (way.token, way.branches)
-        known = before is not None and key in before.since
-        self.since[key] = before.since[key] if before is not None and known else now
-        self.next_age[key] = before.next_age[key] if before is not None and known else STALE_SECONDS
-
-    def is_due(self, way: WaitPath, now: float) -> bool:
-        """Tells whether a way is to be followed now: after 1 s, 2 s, 4 s, ..."""
-        key = (way.token, way.branches)
-        age = now - self.since[key][0]
-        if age < self.next_age[key]:
-            return False
-        self.next_age[key] = 2 * age
-        return True
+    call: ServedCall
+    since: dict[tuple[Token, tuple[Branch, ...]], Since]
 
 
 @final
@@ -92,6 +70,7 @@ class WaitProbes:
         self._agent = agent
         self._me = agent.info
         self._seen: dict[ServedId, _Seen] = {}  # replaced by each look; those never overlap
+        self._looked = 0.0  # when that was
         self._oldest: ServedCall | None = None
         self._stamps = Stamps()
         self._reported = 0
@@ -134,30 +113,33 @@ class WaitProbes:
 
     def _follow_waits(self, started: float) -> None:
         before, seen = self._seen, dict[ServedId, _Seen]()
-        due: list[tuple[ServedId, WaitPath]] = []
+        due: list[tuple[ServedId, Step]] = []
         for place, call in enumerate(self._agent.serving.calls()):  # the oldest first
             found = self._ways(call)
             if not found:
                 continue
             name = served_id(self._me, call)
-            each = seen[name] = _Seen(call)
+            known = before[name].since if name in before else {}
+            seen[name] = _Seen(call, {})
             for way in found:
-                each.note(way, before.get(name), (started, place))
-                if each.is_due(way, started):
-                    due.append((name, way))
-        self._seen = seen
-        for name, way in due:
-            step = self._step(seen[name], way)
-            if step is not None:
-                self._send(wait_cycle.probes(self._me, name, step))
+                since = known.get((way.token, way.branches), (started, place))
+                seen[name].since[way.token, way.branches] = since
+                if _doublings(started - since[0]) > _doublings(self._looked - since[0]):
+                    due.append((name, Step(way.token, way.branches, since, way.text)))
+        self._seen, self._looked = seen, started
+        for name, step in due:
+            self._send(wait_cycle.probes(self._me, name, step))
 
-    def _steps(self, call: ServedId) -> list[Step]:
+    def _steps(self, call: ServedId, *, to_be_sure: bool = False) -> list[Step]:
         """Returns how a call waits now; a wait that the last look has not seen is too young."""
         seen = self._seen.get(call)
         if seen is None:
             return []
-        steps = (self._step(seen, way) for way in self._ways(seen.call))
-        return [step for step in steps if step is not None]
+        return [
+            Step(way.token, way.branches, since, way.text)
+            for way in self._ways(seen.call, to_be_sure=to_be_sure)
+            if (since := seen.since.get((way.token, way.branches))) is not None
+        ]
 
     def _ways(self, call: ServedCall, *, to_be_sure: bool = False) -> list[WaitPath]:
         return ways(self._me, call, self._is_mine, self._stamps, to_be_sure=to_be_sure)
@@ -167,60 +149,47 @@ class WaitProbes:
             return self._agent.serving.serves(call)
         return self._agent.calling.is_pending(call)
 
-    def _step(self, seen: _Seen, way: WaitPath) -> Step | None:
-        since = seen.since.get((way.token, way.branches))
-        return None if since is None else Step(way.token, way.branches, since, way.text)
-
     def _on_probe(self, peer: WorkerInfo, envelope: Envelope) -> None:
         del peer
-        probe = _probe(self._agent.messages.read(envelope))
+        probe = _read(Probe, self._agent.messages.read(envelope))
         self._send(wait_cycle.on_probe(self._me, probe, self._steps(probe.todo[0].to)))
 
     def _on_check(self, peer: WorkerInfo, envelope: Envelope) -> None:
         del peer
-        check = Check(*_round(self._agent.messages.read(envelope)))
+        check = _read(Check, self._agent.messages.read(envelope))
         self._agent.pool.submit(self._check, check)
 
     def _check(self, check: Check) -> None:
         """In the pool: to be sure takes its time."""
-        call = check.hops[check.place].call
-        seen = self._seen.get(call)
-        if seen is None:
-            return
-        sure = self._ways(seen.call, to_be_sure=True)
-        steps = [step for way in sure if (step := self._step(seen, way)) is not None]
+        steps = self._steps(check.hops[check.place].call, to_be_sure=True)
         self._send(wait_cycle.on_check(check, steps))
 
     def _on_break(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """On the loop, at once: the replies of calls that it lets go come after it."""
         del peer
-        end, sends = wait_cycle.on_break(Break(*_round(self._agent.messages.read(envelope))))
-        self._send(sends)
-        self._end(end)
-
-    def _end(self, end: EndWait) -> None:
-        call = end.hops[end.place].call
-        if wait_cycle.ended(end, self._steps(call)):
-            return
-        seen = self._seen.get(call)
-        found = [] if seen is None else self._ways(seen.call)
-        for way in found:
-            hop = end.hops[end.place]
-            if way.token == hop.token and tuple(each.to for each in way.branches) == hop.to:
+        broken = _read(Break, self._agent.messages.read(envelope))
+        self._send(wait_cycle.on_break(broken))
+        hop = broken.hops[broken.place]
+        seen = self._seen.get(hop.call)
+        for way in () if seen is None else self._ways(seen.call):
+            if wait_cycle.is_at(hop, way.token, way.branches):
                 self._reported += 1
                 for future in way.breaks:
-                    future._lend(
-                        self._agent.pool.submit
-                    )  # its callbacks are no affair of the loop's
-                    future.try_set_exception(_error(end))
+                    # Its callbacks are no affair of the loop's.
+                    future._lend(self._agent.pool.submit)
+                    future.try_set_exception(_error(broken))
                 return
 
     def _send(self, sends: wait_cycle.Sends) -> None:
         for to, message in sends:
-            kind, body = _write(message)
-            self._followed += kind == PROBE
+            self._followed += isinstance(message, Probe)
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-                self._agent.messages.post(to, kind, body)
+                self._agent.messages.post(to, KINDS[type(message)], _plain(message))
+
+
+def _doublings(age: float) -> int:
+    """Returns how often a wait of that age was due: after 1 s, 2 s, 4 s, ..."""
+    return int(age / STALE_SECONDS).bit_length()
 
 
 def attach_to(agent: AgentCore) -> None:
@@ -228,8 +197,8 @@ def attach_to(agent: AgentCore) -> None:
     agent.attachments.attach(WaitProbes(agent))
 
 
-def _error(end: EndWait) -> WaitCycleError:
-    hops = (*end.hops[end.place :], *end.hops[: end.place])
+def _error(broken: Break) -> WaitCycleError:
+    hops = (*broken.hops[broken.place :], *broken.hops[: broken.place])
     chain = [hop.text for hop in hops]
     what = (
         "this call waits for itself and cannot end"
@@ -243,88 +212,48 @@ def _error(end: EndWait) -> WaitCycleError:
     )
 
 
-# Reading and writing -------------------------------------------------------------------------
+# -- messages as lists, and lists as messages ------------------------------------------------------
 
 
-def _write(message: Message) -> tuple[str, list[object]]:
-    hops: list[object] = [
-        [
-            list(hop.call),
-            list(hop.token),
-            [list(to) for to in hop.to],
-            [*_plain(hop.worker)],
-            hop.text,
-        ]
-        for hop in message.hops
-    ]
-    match message:
-        case Probe(todo, _, since, forks):
-            ways = [[list(branch.to), [*_plain(branch.peer)]] for branch in todo]
-            return PROBE, [ways, hops, [*since], forks]
-        case Check(_, place):
-            return CHECK, [hops, place]
-        case Break(_, place):
-            return BREAK, [hops, place]
+def _plain(value: object) -> object:
+    """Returns what travels of a message: lists of lists, numbers and words."""
+    if isinstance(value, WorkerInfo):
+        return [value.name, value.rank, value.incarnation]
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _plain(worker: WorkerInfo) -> tuple[str, int, int]:
-    return worker.name, worker.rank, worker.incarnation
+def _read(kind: type[M], body: object) -> M:
+    """Returns the message of a kind that `_plain` has written.
 
-
-def _probe(body: object) -> Probe:
-    todo, hops, since, forks = _fields(body, 4)
-    seconds, place = _fields(since, 2)
-    if not isinstance(seconds, float) or type(place) is not int or type(forks) is not int:
-        raise DecodeError("the age of a wait is no number")
-    branches = tuple(
-        Branch(_served(to), _worker(peer)) for to, peer in (_fields(each, 2) for each in _few(todo))
-    )
-    return Probe(branches, _hops(hops), (seconds, place), forks)
-
-
-def _round(body: object) -> tuple[tuple[Hop, ...], int]:
-    hops, place = _fields(body, 2)
-    read = _hops(hops)
-    if type(place) is not int or not 0 <= place < len(read):
+    Raises:
+        DecodeError: It is something else.
+    """
+    message: M = _build(kind, body)
+    chains = [message.hops, *(hop.to for hop in message.hops)]
+    if isinstance(message, Probe):
+        chains.append(message.todo)
+    elif not 0 <= message.place < len(message.hops):
         raise DecodeError("the place in a chain of waits is not in it")
-    return read, place
+    if not all(0 < len(chain) <= wait_cycle.MAX_HOPS for chain in chains):
+        raise DecodeError("a chain of waits is empty, or too long")
+    return message
 
 
-def _hops(value: object) -> tuple[Hop, ...]:
-    return tuple(_hop(*_fields(each, 5)) for each in _few(value))
+def _build(kind: Any, value: object) -> Any:
+    """Returns a value of a type that has been a list: a tuple, or a class by its fields."""
+    if kind in (int, float, str):
+        if type(value) is not kind:
+            raise DecodeError(f"a message about waits has no {kind.__name__} where one belongs")
+        return escaped(value) if isinstance(value, str) else value
+    parts = get_args(kind) or _fields(kind)
+    if not isinstance(value, list) or (parts[-1] is not ... and len(value) != len(parts)):
+        raise DecodeError(f"the body of a message about waits is not a list of {len(parts)}")
+    if parts[-1] is ...:
+        parts = parts[:1] * len(value)
+    built = tuple(map(_build, parts, value))
+    return built if get_args(kind) else kind(*built)
 
 
-def _hop(call: object, token: object, to: object, worker: object, text: object) -> Hop:
-    if not isinstance(text, str):
-        raise DecodeError("a wait does not say whose it is")
-    branches = tuple(_served(each) for each in _few(to))
-    return Hop(_served(call), tuple(_integers(token)), branches, _worker(worker), escaped(text))
-
-
-def _worker(value: object) -> WorkerInfo:
-    name, *numbers = _fields(value, 3)
-    if not isinstance(name, str):
-        raise DecodeError("a wait does not say whose it is")
-    return WorkerInfo(name, *_integers(numbers))
-
-
-def _few(value: object) -> list[object]:
-    if not isinstance(value, list) or not 0 < len(value) <= wait_cycle.MAX_HOPS:
-        raise DecodeError("a chain of waits is no list, or too long")
-    return value
-
-
-def _served(value: object) -> ServedId:
-    return ServedId(*_integers(_fields(value, 4)))
-
-
-def _integers(values: object) -> list[int]:
-    if not isinstance(values, list) or not all(type(each) is int for each in values):
-        raise DecodeError("a message about waits holds something else than integers")
-    return values
-
-
-def _fields(value: object, count: int) -> list[object]:
-    if not isinstance(value, list) or len(value) != count:
-        raise DecodeError(f"the body of a message about waits is not a list of {count}")
-    return value
+@functools.cache
+def _fields(kind: type) -> tuple[Any, ...]:
+    return tuple(get_type_hints(kind).values())

@@ -31,8 +31,7 @@ Of calls that each need all of several a probe follows one way at a time, so it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, TypeAlias
 
 from telegrad.types import WorkerInfo
 
@@ -40,7 +39,6 @@ __all__ = [
     "Branch",
     "Break",
     "Check",
-    "EndWait",
     "Hop",
     "Message",
     "Probe",
@@ -48,7 +46,7 @@ __all__ = [
     "Since",
     "Step",
     "Token",
-    "ended",
+    "is_at",
     "on_break",
     "on_check",
     "on_probe",
@@ -137,31 +135,19 @@ class Probe(NamedTuple):
     forks: int
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Goes round a chain that came back; `place` is the hop to be looked at."""
+class Round(NamedTuple):
+    """Goes round a chain that came back; `place` is the hop whose turn it is."""
 
     hops: tuple[Hop, ...]
     place: int
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Break:
-    """Goes round a cycle; `place` is the hop to be ended."""
-
-    hops: tuple[Hop, ...]
-    place: int
+class Check(Round):
+    """Goes round with the waits: it is looked whether each is still there."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class EndWait:
-    """To be carried out here: the wait of hop `place` ends with an error, if it has not ended."""
-
-    hops: tuple[Hop, ...]
-    place: int
+class Break(Round):
+    """Goes round against the waits: each ends with an error, if it has not ended."""
 
 
 Message: TypeAlias = Probe | Check | Break
@@ -223,29 +209,20 @@ def on_check(check: Check, steps: Sequence[Step]) -> Sends:
         check: What came.
         steps: How the call of its hop waits now.
     """
-    hops, place = check.hops, check.place
-    if not _is_there(hops, place, steps):
+    hops, place = check
+    if not any(is_at(hops[place], step.token, step.branches) for step in steps):
         return []
     if place == len(hops) - 1:
         return [(hops[place].worker, Break(hops, place))]
     return [(hops[place + 1].worker, Check(hops, place + 1))]
 
 
-def on_break(broken: Break) -> tuple[EndWait, Sends]:
-    """Takes a break: what is to be sent first, and then to be done here."""
-    hops, place = broken.hops, broken.place
-    sends: Sends = [(hops[place - 1].worker, Break(hops, place - 1))] if place else []
-    return EndWait(hops, place), sends
+def on_break(broken: Break) -> Sends:
+    """Takes a break: returns what is to be sent first; then the wait of its hop is to be ended."""
+    hops, place = broken
+    return [(hops[place - 1].worker, Break(hops, place - 1))] if place else []
 
 
-def ended(end: EndWait, steps: Sequence[Step]) -> bool:
-    """Tells whether the wait of an `EndWait` has ended before."""
-    return not _is_there(end.hops, end.place, steps)
-
-
-def _is_there(hops: Sequence[Hop], place: int, steps: Sequence[Step]) -> bool:
-    hop = hops[place]
-    return any(
-        step.token == hop.token and tuple(branch.to for branch in step.branches) == hop.to
-        for step in steps
-    )
+def is_at(hop: Hop, token: Token, branches: Sequence[Branch]) -> bool:
+    """Tells whether a wait is the one that a hop has followed."""
+    return hop.token == token and hop.to == tuple(branch.to for branch in branches)
