@@ -9,7 +9,7 @@ from typing import Any
 
 from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.kernels import GATES
-from telegrad.nn.module import Module
+from telegrad.nn.module import OfFunction
 from telegrad.types import Array
 
 __all__ = [
@@ -281,7 +281,7 @@ def _along(function: Any, x: Any, dim: int) -> Any:
     return ops.swapaxes(function(ops.swapaxes(x, axis1=dim, axis2=-1)), axis1=dim, axis2=-1)
 
 
-class ReLU(Module):
+class ReLU(OfFunction):
     """Replaces negative numbers by 0.
 
     >>> import numpy as np
@@ -289,12 +289,10 @@ class ReLU(Module):
     tensor([0., 0., 2.])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `relu(x)`."""
-        return relu(x)
+    _function = staticmethod(relu)
 
 
-class ReLU6(Module):
+class ReLU6(OfFunction):
     """Limits numbers to the range from 0 to 6.
 
     >>> import numpy as np
@@ -302,12 +300,10 @@ class ReLU6(Module):
     tensor([0., 0., 2.])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `relu6(x)`."""
-        return relu6(x)
+    _function = staticmethod(relu6)
 
 
-class SELU(Module):
+class SELU(OfFunction):
     """The module form of `functional.selu`.
 
     >>> import numpy as np
@@ -315,12 +311,10 @@ class SELU(Module):
     tensor([-1.52016647,  0.        ,  2.10140197])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `selu(x)`."""
-        return selu(x)
+    _function = staticmethod(selu)
 
 
-class SiLU(Module):
+class SiLU(OfFunction):
     """The module form of `functional.silu`.
 
     >>> import numpy as np
@@ -328,12 +322,10 @@ class SiLU(Module):
     tensor([-0.23840584,  0.        ,  1.76159416])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `silu(x)`."""
-        return silu(x)
+    _function = staticmethod(silu)
 
 
-class Mish(Module):
+class Mish(OfFunction):
     """The module form of `functional.mish`.
 
     >>> import numpy as np
@@ -341,12 +333,10 @@ class Mish(Module):
     tensor([-0.25250148,  0.        ,  1.94395896])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `mish(x)`."""
-        return mish(x)
+    _function = staticmethod(mish)
 
 
-class Sigmoid(Module):
+class Sigmoid(OfFunction):
     """The module form of `functional.sigmoid`.
 
     >>> import numpy as np
@@ -354,12 +344,10 @@ class Sigmoid(Module):
     tensor([0.11920292, 0.5       , 0.88079708])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `sigmoid(x)`."""
-        return sigmoid(x)
+    _function = staticmethod(sigmoid)
 
 
-class LogSigmoid(Module):
+class LogSigmoid(OfFunction):
     """The module form of `functional.logsigmoid`.
 
     >>> import numpy as np
@@ -367,12 +355,10 @@ class LogSigmoid(Module):
     tensor([-2.12692801, -0.69314718, -0.12692801])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `logsigmoid(x)`."""
-        return logsigmoid(x)
+    _function = staticmethod(logsigmoid)
 
 
-class Tanh(Module):
+class Tanh(OfFunction):
     """The hyperbolic tangent.
 
     >>> import numpy as np
@@ -380,12 +366,10 @@ class Tanh(Module):
     tensor([-0.96402758,  0.        ,  0.96402758])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `tanh(x)`."""
-        return tanh(x)
+    _function = staticmethod(tanh)
 
 
-class Softsign(Module):
+class Softsign(OfFunction):
     """The module form of `functional.softsign`.
 
     >>> import numpy as np
@@ -393,12 +377,10 @@ class Softsign(Module):
     tensor([-0.66666667,  0.        ,  0.66666667])
     """
 
-    def forward(self, x: Any) -> Tensor:
-        """Returns `softsign(x)`."""
-        return softsign(x)
+    _function = staticmethod(softsign)
 
 
-class LeakyReLU(Module):
+class LeakyReLU(OfFunction):
     """The module form of `functional.leaky_relu`.
 
     >>> import numpy as np
@@ -406,19 +388,15 @@ class LeakyReLU(Module):
     tensor([-0.02,  0.  ,  2.  ])
     """
 
+    _function = staticmethod(leaky_relu)
+    _shown = "{negative_slope}"
+
     def __init__(self, negative_slope: float = 0.01) -> None:
         super().__init__()
-        self.negative_slope = negative_slope
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `leaky_relu(x, negative_slope)`."""
-        return leaky_relu(x, self.negative_slope)
-
-    def __repr__(self) -> str:
-        return f"LeakyReLU({self.negative_slope})"
+        self._keep(negative_slope=negative_slope)
 
 
-class ELU(Module):
+class ELU(OfFunction):
     """The module form of `functional.elu`.
 
     >>> import numpy as np
@@ -426,19 +404,15 @@ class ELU(Module):
     tensor([-0.86466472,  0.        ,  2.        ])
     """
 
+    _function = staticmethod(elu)
+    _shown = "{alpha}"
+
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
-        self.alpha = alpha
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `elu(x, alpha)`."""
-        return elu(x, self.alpha)
-
-    def __repr__(self) -> str:
-        return f"ELU({self.alpha})"
+        self._keep(alpha=alpha)
 
 
-class GELU(Module):
+class GELU(OfFunction):
     """The module form of `functional.gelu`.
 
     >>> import numpy as np
@@ -446,19 +420,15 @@ class GELU(Module):
     tensor([-0.04550026,  0.        ,  1.95449974])
     """
 
+    _function = staticmethod(gelu)
+    _shown = "{approximate!r}"
+
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
-        self.approximate = approximate
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `gelu(x, approximate)`."""
-        return gelu(x, self.approximate)
-
-    def __repr__(self) -> str:
-        return f"GELU({self.approximate!r})"
+        self._keep(approximate=approximate)
 
 
-class GLU(Module):
+class GLU(OfFunction):
     """The module form of `functional.glu`.
 
     >>> import numpy as np
@@ -466,20 +436,15 @@ class GLU(Module):
     tensor([0.5, 1. ])
     """
 
+    _function = staticmethod(glu)
+    _shown = "{dim}, {gate!r}"
+
     def __init__(self, dim: int = -1, gate: str = "sigmoid") -> None:
         super().__init__()
-        self.dim = dim
-        self.gate = gate
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `glu(x, dim, gate)`."""
-        return glu(x, self.dim, self.gate)
-
-    def __repr__(self) -> str:
-        return f"GLU({self.dim}, {self.gate!r})"
+        self._keep(dim=dim, gate=gate)
 
 
-class Softplus(Module):
+class Softplus(OfFunction):
     """The module form of `functional.softplus`.
 
     >>> import numpy as np
@@ -487,20 +452,15 @@ class Softplus(Module):
     tensor([0.12692801, 0.69314718, 2.12692801])
     """
 
+    _function = staticmethod(softplus)
+    _shown = "{beta}"
+
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
-        self.beta = beta
-        self.threshold = threshold
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `softplus(x, beta, threshold)`."""
-        return softplus(x, self.beta, self.threshold)
-
-    def __repr__(self) -> str:
-        return f"Softplus({self.beta})"
+        self._keep(beta=beta, threshold=threshold)
 
 
-class Hardtanh(Module):
+class Hardtanh(OfFunction):
     """The module form of `functional.hardtanh`.
 
     >>> import numpy as np
@@ -508,20 +468,15 @@ class Hardtanh(Module):
     tensor([-1.,  0.,  1.])
     """
 
+    _function = staticmethod(hardtanh)
+    _shown = "{min_val}, {max_val}"
+
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
         super().__init__()
-        self.min_val = min_val
-        self.max_val = max_val
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `hardtanh(x, min_val, max_val)`."""
-        return hardtanh(x, self.min_val, self.max_val)
-
-    def __repr__(self) -> str:
-        return f"Hardtanh({self.min_val}, {self.max_val})"
+        self._keep(min_val=min_val, max_val=max_val)
 
 
-class Softmax(Module):
+class Softmax(OfFunction):
     """The module form of `functional.softmax`.
 
     >>> import numpy as np
@@ -530,19 +485,15 @@ class Softmax(Module):
             [0.25, 0.75]])
     """
 
+    _function = staticmethod(softmax)
+    _shown = "dim={dim}"
+
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
-        self.dim = dim
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `softmax(x, dim)`."""
-        return softmax(x, self.dim)
-
-    def __repr__(self) -> str:
-        return f"Softmax(dim={self.dim})"
+        self._keep(dim=dim)
 
 
-class LogSoftmax(Module):
+class LogSoftmax(OfFunction):
     """The module form of `functional.log_softmax`.
 
     >>> import numpy as np
@@ -551,13 +502,9 @@ class LogSoftmax(Module):
             [-1.38629436, -0.28768207]])
     """
 
+    _function = staticmethod(log_softmax)
+    _shown = "dim={dim}"
+
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
-        self.dim = dim
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `log_softmax(x, dim)`."""
-        return log_softmax(x, self.dim)
-
-    def __repr__(self) -> str:
-        return f"LogSoftmax(dim={self.dim})"
+        self._keep(dim=dim)

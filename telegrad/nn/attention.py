@@ -175,6 +175,7 @@ class MultiheadAttention(Module):
     ((7, 5, 8), (5, 7, 7))
     """
 
+    _shown = "{embed_dim}, {num_heads}"
     in_proj_weight: Parameter | None
     in_proj_bias: Parameter | None
 
@@ -344,6 +345,3 @@ class MultiheadAttention(Module):
             )
         if shapes[1][:-1] != shapes[2][:-1]:
             raise ValueError(f"keys of shape {shapes[1]} do not fit values of shape {shapes[2]}")
-
-    def __repr__(self) -> str:
-        return f"MultiheadAttention({self.embed_dim}, {self.num_heads})"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.kernels import Windows
-from telegrad.nn.module import Module, Parameter, drawn
+from telegrad.nn.module import Module, OfFunction, Parameter, drawn
 from telegrad.types import Array, DTypeLike
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
 # -- arguments that describe windows (numbers, pairs, "same"), as `kernels.Windows` --------------
 
 Pair: TypeAlias = int | Sequence[int]
+SizeT = TypeVar("SizeT")
 """One number for both rows and columns, or one for each."""
 
 
@@ -198,27 +199,31 @@ def conv1d(
     return as_tensor(ops.reshape(y, to=(*y.shape[:-2], y.shape[-1])))
 
 
-class _Convolution(Module):
+class _Convolution(Module, Generic[SizeT]):
     """The base of both convolutions: parameters drawn uniformly from ±1/sqrt(fan in)."""
 
+    _function: ClassVar[Callable[..., Tensor]]
+    _axes: ClassVar[int]
     bias: Parameter | None
-    kernel_size: Any
-    stride: Any
-    padding: Any
-    dilation: Any
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        size: tuple[int, ...],
+        kernel_size: SizeT,
+        stride: SizeT = 1,  # type: ignore[assignment]  # an int is a size of both
+        padding: SizeT | str = 0,  # type: ignore[assignment]
         *,
-        groups: int,
-        bias: bool,
-        dtype: DTypeLike,
-        rng: np.random.Generator | None,
+        dilation: SizeT = 1,  # type: ignore[assignment]
+        groups: int = 1,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
     ) -> None:
         super().__init__()
+        size = pair("kernel_size", self._of_image(kernel_size, 1), 1)
+        steps, gaps = self._of_image(stride, 1), self._of_image(dilation, 1)
+        of_convolution(size, steps, self._of_image(padding, 0), gaps)
         if (
             min(in_channels, out_channels, groups) < 1
             or in_channels % groups
@@ -228,13 +233,26 @@ class _Convolution(Module):
                 f"{in_channels} channels and {out_channels} filters do not divide into {groups} "
                 "groups"
             )
-        shape = (out_channels, in_channels // groups, *size)
+        shape = (out_channels, in_channels // groups, *size[2 - self._axes :])
         bound = 1 / math.sqrt(math.prod(shape[1:]))
         self.in_channels = in_channels
         self.out_channels = out_channels
+        self.kernel_size = size if self._axes == 2 else kernel_size
+        self.stride = stride
+        self.padding = padding
+        self.dilation = dilation
         self.groups = groups
         self.weight = drawn(rng, bound, shape, dtype)
         self.bias = drawn(rng, bound, (out_channels,), dtype) if bias else None
+
+    def _of_image(self, value: Any, before: int) -> Any:
+        return value if self._axes == 2 or isinstance(value, str) else (before, value)
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns the convolution of `x`, of shape (n, in_channels, *lengths)."""
+        return self._function(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
 
     def __repr__(self) -> str:
         options = {
@@ -249,7 +267,7 @@ class _Convolution(Module):
         return f"{name}({self.in_channels}, {self.out_channels}, {self.kernel_size}{others})"
 
 
-class Conv2d(_Convolution):
+class Conv2d(_Convolution[Pair]):
     """The module form of `functional.conv2d`; its parameters are drawn as `Linear` draws its own.
 
     Args:
@@ -277,38 +295,11 @@ class Conv2d(_Convolution):
     (2, 4, 8, 8)
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Pair,
-        stride: Pair = 1,
-        padding: Pair | str = 0,
-        *,
-        dilation: Pair = 1,
-        groups: int = 1,
-        bias: bool = True,
-        dtype: DTypeLike = np.float32,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        size = pair("kernel_size", kernel_size, 1)
-        of_convolution(size, stride, padding, dilation)
-        super().__init__(
-            in_channels, out_channels, size, groups=groups, bias=bias, dtype=dtype, rng=rng
-        )
-        self.kernel_size = size
-        self.stride = stride
-        self.padding = padding
-        self.dilation = dilation
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns the convolution of `x`, of shape (n, in_channels, rows, columns)."""
-        return conv2d(
-            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-        )
+    _function = staticmethod(conv2d)
+    _axes = 2
 
 
-class Conv1d(_Convolution):
+class Conv1d(_Convolution[int]):
     """The module form of `functional.conv1d`, with the arguments of `Conv2d`.
 
     Attributes:
@@ -319,36 +310,8 @@ class Conv1d(_Convolution):
     (4, 8, 16)
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        padding: int | str = 0,
-        *,
-        dilation: int = 1,
-        groups: int = 1,
-        bias: bool = True,
-        dtype: DTypeLike = np.float32,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        sides = padding if isinstance(padding, str) else (0, padding)
-        size = pair("kernel_size", (1, kernel_size), 1)
-        of_convolution(size, (1, stride), sides, (1, dilation))
-        super().__init__(
-            in_channels, out_channels, size[1:], groups=groups, bias=bias, dtype=dtype, rng=rng
-        )
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.padding = padding
-        self.dilation = dilation
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns the convolution of `x`, of shape (n, in_channels, length)."""
-        return conv1d(
-            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-        )
+    _function = staticmethod(conv1d)
+    _axes = 1
 
 
 # -- pooling over windows of the last two axes, and `Flatten` ------------------------------------
@@ -461,13 +424,16 @@ def _check_axes(x: Any) -> None:
         raise ValueError(f"pooling is over the last two axes; the shape is {x.shape}")
 
 
-class MaxPool2d(Module):
+class MaxPool2d(OfFunction):
     """The module form of `functional.max_pool2d`.
 
     >>> MaxPool2d(2)(np.arange(16.0).reshape(1, 4, 4))
     tensor([[[ 5.,  7.],
              [13., 15.]]])
     """
+
+    _function = staticmethod(max_pool2d)
+    _shown = "{kernel_size}, stride={stride}, padding={padding}"
 
     def __init__(
         self,
@@ -479,26 +445,19 @@ class MaxPool2d(Module):
     ) -> None:
         super().__init__()
         of_pooling(kernel_size, stride, padding, dilation)
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.padding = padding
-        self.dilation = dilation
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns the largest item of each window."""
-        return max_pool2d(x, self.kernel_size, self.stride, self.padding, dilation=self.dilation)
-
-    def __repr__(self) -> str:
-        return f"MaxPool2d({self.kernel_size}, stride={self.stride}, padding={self.padding})"
+        self._keep(kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation)
 
 
-class AvgPool2d(Module):
+class AvgPool2d(OfFunction):
     """The module form of `functional.avg_pool2d`.
 
     >>> AvgPool2d(2)(np.arange(16.0).reshape(1, 4, 4))
     tensor([[[ 2.5,  4.5],
              [10.5, 12.5]]])
     """
+
+    _function = staticmethod(avg_pool2d)
+    _shown = MaxPool2d._shown
 
     def __init__(
         self,
@@ -510,37 +469,23 @@ class AvgPool2d(Module):
     ) -> None:
         super().__init__()
         of_pooling(kernel_size, stride, padding)
-        self.kernel_size = kernel_size
-        self.stride = stride
-        self.padding = padding
-        self.count_include_pad = count_include_pad
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns the mean of each window."""
-        counted = self.count_include_pad
-        return avg_pool2d(x, self.kernel_size, self.stride, self.padding, count_include_pad=counted)
-
-    def __repr__(self) -> str:
-        return f"AvgPool2d({self.kernel_size}, stride={self.stride}, padding={self.padding})"
+        own: Any = {"count_include_pad": count_include_pad}
+        self._keep(kernel_size=kernel_size, stride=stride, padding=padding, **own)
 
 
-class AdaptiveAvgPool2d(Module):
+class AdaptiveAvgPool2d(OfFunction):
     """The module form of `functional.adaptive_avg_pool2d`.
 
     >>> AdaptiveAvgPool2d((1, 2))(np.arange(16.0).reshape(1, 4, 4))
     tensor([[[6.5, 8.5]]])
     """
 
+    _function = staticmethod(adaptive_avg_pool2d)
+    _shown = "{output_size}"
+
     def __init__(self, output_size: Any) -> None:
         super().__init__()
-        self.output_size = output_size
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns the means of `output_size` parts."""
-        return adaptive_avg_pool2d(x, self.output_size)
-
-    def __repr__(self) -> str:
-        return f"AdaptiveAvgPool2d({self.output_size})"
+        self._keep(output_size=output_size)
 
 
 class Flatten(Module):
@@ -549,6 +494,8 @@ class Flatten(Module):
     >>> Flatten()(np.ones((5, 3, 4, 4))).shape
     (5, 48)
     """
+
+    _shown = "{start_dim}, {end_dim}"
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -568,6 +515,3 @@ class Flatten(Module):
         start, end = (dim % ndim for dim in bounds)
         count = int(np.prod(x.shape[start : end + 1]))
         return as_tensor(ops.reshape(x, to=(*x.shape[:start], count, *x.shape[end + 1 :])))
-
-    def __repr__(self) -> str:
-        return f"Flatten({self.start_dim}, {self.end_dim})"

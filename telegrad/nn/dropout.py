@@ -66,6 +66,8 @@ class Dropout(Module):
     tensor([1., 1., 1., 1., 1., 1., 1., 1.])
     """
 
+    _shown = "{p}"
+
     def __init__(self, p: float = 0.5, *, rng: np.random.Generator | None = None) -> None:
         super().__init__()
         if not 0.0 <= p <= 1.0:
@@ -76,6 +78,3 @@ class Dropout(Module):
     def forward(self, x: Any) -> Tensor:
         """Returns `dropout(x, p)` in training, else `x`."""
         return dropout(x, self.p, self.training, rng=self.rng)
-
-    def __repr__(self) -> str:
-        return f"Dropout({self.p})"

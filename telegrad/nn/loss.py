@@ -18,7 +18,7 @@ from telegrad.arrays import (
 )
 from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.autograd.seams import array_of, cast_as
-from telegrad.nn.module import Module
+from telegrad.nn.module import OfFunction
 from telegrad.types import Array
 
 __all__ = [
@@ -459,7 +459,7 @@ def _reduced(losses: Any, reduction: str) -> Tensor:
 # -- losses as modules ---------------------------------------------------------------------------
 
 
-class _Loss(Module):
+class _Loss(OfFunction):
     """The base of losses: holds the reduction. A weight is a buffer, so `state_dict()` has it.
 
     Raises:
@@ -467,18 +467,23 @@ class _Loss(Module):
     """
 
     reductions: tuple[str, ...] = ("mean", "sum", "none")
+    reduction: str
 
     def __init__(self, *, reduction: str = "mean") -> None:
         super().__init__()
-        if reduction not in self.reductions:
-            raise ValueError(f"reduction is one of {self.reductions}, not {reduction!r}")
-        self.reduction = reduction
+        self._keep(reduction=reduction)
 
-    def _keep(self, name: str, value: Tensor | Array | None) -> None:
-        if value is None:
-            setattr(self, name, None)
-        else:
-            self.register_buffer(name, as_tensor(value))
+    def _keep(self, **options: Any) -> None:
+        super()._keep(**options)
+        if self.reduction not in self.reductions:
+            raise ValueError(f"reduction is one of {self.reductions}, not {self.reduction!r}")
+        for name in ("weight", "pos_weight"):
+            if options.get(name) is not None:
+                self.register_buffer(name, as_tensor(options[name]))
+
+    def forward(self, x: Any, target: Any) -> Tensor:  # type: ignore[override]  # a target more
+        """Returns the losses of `x`, reduced."""
+        return self._function(x, target, **{name: getattr(self, name) for name in self._options})
 
 
 class MSELoss(_Loss):
@@ -489,9 +494,7 @@ class MSELoss(_Loss):
     2.0
     """
 
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the squared distances, reduced."""
-        return mse_loss(x, target, reduction=self.reduction)
+    _function = staticmethod(mse_loss)
 
 
 class L1Loss(_Loss):
@@ -502,9 +505,7 @@ class L1Loss(_Loss):
     1.0
     """
 
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the absolute distances, reduced."""
-        return l1_loss(x, target, reduction=self.reduction)
+    _function = staticmethod(l1_loss)
 
 
 class SmoothL1Loss(_Loss):
@@ -515,13 +516,11 @@ class SmoothL1Loss(_Loss):
     0.75
     """
 
-    def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
-        super().__init__(reduction=reduction)
-        self.beta = beta
+    _function = staticmethod(smooth_l1_loss)
 
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the absolute distances, smooth near 0, reduced."""
-        return smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
+    def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__()
+        self._keep(reduction=reduction, beta=beta)
 
 
 class HuberLoss(_Loss):
@@ -532,13 +531,11 @@ class HuberLoss(_Loss):
     0.75
     """
 
-    def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
-        super().__init__(reduction=reduction)
-        self.delta = delta
+    _function = staticmethod(huber_loss)
 
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns half the squared distances up to `delta` and a line beyond, reduced."""
-        return huber_loss(x, target, reduction=self.reduction, delta=self.delta)
+    def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__()
+        self._keep(reduction=reduction, delta=delta)
 
 
 class BCELoss(_Loss):
@@ -549,15 +546,12 @@ class BCELoss(_Loss):
     1.039721
     """
 
+    _function = staticmethod(binary_cross_entropy)
     weight: Tensor | None
 
     def __init__(self, weight: Tensor | Array | None = None, *, reduction: str = "mean") -> None:
-        super().__init__(reduction=reduction)
-        self._keep("weight", weight)
-
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the cross entropy of probabilities, reduced."""
-        return binary_cross_entropy(x, target, self.weight, reduction=self.reduction)
+        super().__init__()
+        self._keep(reduction=reduction, weight=weight)
 
 
 class BCEWithLogitsLoss(_Loss):
@@ -568,6 +562,7 @@ class BCEWithLogitsLoss(_Loss):
     1.039721
     """
 
+    _function = staticmethod(binary_cross_entropy_with_logits)
     weight: Tensor | None
     pos_weight: Tensor | None
 
@@ -578,15 +573,8 @@ class BCEWithLogitsLoss(_Loss):
         reduction: str = "mean",
         pos_weight: Tensor | Array | None = None,
     ) -> None:
-        super().__init__(reduction=reduction)
-        self._keep("weight", weight)
-        self._keep("pos_weight", pos_weight)
-
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the cross entropy of logits, reduced."""
-        return binary_cross_entropy_with_logits(
-            x, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
-        )
+        super().__init__()
+        self._keep(reduction=reduction, weight=weight, pos_weight=pos_weight)
 
 
 class NLLLoss(_Loss):
@@ -597,6 +585,7 @@ class NLLLoss(_Loss):
     0.287682
     """
 
+    _function = staticmethod(nll_loss)
     weight: Tensor | None
 
     def __init__(
@@ -606,15 +595,8 @@ class NLLLoss(_Loss):
         ignore_index: int = -100,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(reduction=reduction)
-        self._keep("weight", weight)
-        self.ignore_index = ignore_index
-
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the negative log-likelihood of the labels, reduced."""
-        return nll_loss(
-            x, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction
-        )
+        super().__init__()
+        self._keep(reduction=reduction, weight=weight, ignore_index=ignore_index)
 
 
 class CrossEntropyLoss(_Loss):
@@ -626,6 +608,7 @@ class CrossEntropyLoss(_Loss):
     0.6931
     """
 
+    _function = staticmethod(cross_entropy)
     weight: Tensor | None
 
     def __init__(
@@ -636,20 +619,12 @@ class CrossEntropyLoss(_Loss):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(reduction=reduction)
-        self._keep("weight", weight)
-        self.ignore_index = ignore_index
-        self.label_smoothing = label_smoothing
-
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the cross entropy of logits with labels or with probabilities, reduced."""
-        return cross_entropy(
-            x,
-            target,
-            self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
+        super().__init__()
+        self._keep(
+            reduction=reduction,
+            weight=weight,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
         )
 
 
@@ -662,12 +637,9 @@ class KLDivLoss(_Loss):
     0.143841
     """
 
+    _function = staticmethod(kl_div)
     reductions = ("mean", "sum", "none", "batchmean")
 
     def __init__(self, *, reduction: str = "mean", log_target: bool = False) -> None:
-        super().__init__(reduction=reduction)
-        self.log_target = log_target
-
-    def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the divergence of `x`, which are logarithms, from `target`, reduced."""
-        return kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
+        super().__init__()
+        self._keep(reduction=reduction, log_target=log_target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast, final
 
 import numpy as np
 
@@ -244,6 +244,7 @@ class Module:
     _buffers: dict[str, Tensor]
     _not_saved: set[str]
     _hooks: ModuleHooks | None = None
+    _shown: ClassVar[str] = ""  # the attributes in the repr, as a format: "{p}, dim={dim}"
 
     def __init__(self) -> None:
         own = self.__dict__
@@ -549,10 +550,29 @@ class Module:
 
     def __repr__(self) -> str:
         inside = [f"({name}): {module!r}" for name, module in self.named_children()]
-        if not inside:
-            return f"{type(self).__name__}()"
+        if self._shown or not inside:
+            return f"{type(self).__name__}({self._shown.format_map(vars(self))})"
         lines = "\n".join(inside).replace("\n", "\n  ")
         return f"{type(self).__name__}(\n  {lines}\n)"
+
+
+class OfFunction(Module):
+    """The base of modules that call one function with the options that they were made with.
+
+    The options are attributes, and each call reads them.
+    """
+
+    _function: ClassVar[Callable[..., Tensor]]
+    _options: tuple[str, ...] = ()
+
+    def _keep(self, **options: Any) -> None:
+        self._options = tuple(options)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns the function of `x`, with the options."""
+        return self._function(x, **{name: getattr(self, name) for name in self._options})
 
 
 def _copied(x: Tensor) -> Array:

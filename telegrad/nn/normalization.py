@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from telegrad.arrays import computing_dtype, namespace
 from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.autograd.seams import array_of, replace_data
-from telegrad.nn.module import Module, Parameter, check_floating
+from telegrad.nn.module import Module, OfFunction, Parameter, check_floating
 from telegrad.types import Array, DTypeLike
 
 __all__ = [
@@ -228,7 +228,7 @@ def _approach(running: Tensor | None, found: Any, momentum: float, factor: float
     replace_data(running, nearer)
 
 
-class LayerNorm(Module):
+class LayerNorm(OfFunction):
     """The module form of `functional.layer_norm`.
 
     Args:
@@ -250,6 +250,8 @@ class LayerNorm(Module):
     [0.0, 0.0]
     """
 
+    _function = staticmethod(layer_norm)
+    _shown = "{normalized_shape}"
     weight: Parameter | None
     bias: Parameter | None
 
@@ -263,21 +265,16 @@ class LayerNorm(Module):
         dtype: DTypeLike = np.float32,
     ) -> None:
         super().__init__()
-        self.normalized_shape = _lengths(normalized_shape)
-        self.eps = eps
-        self.weight = _parameter(self.normalized_shape, 1.0, dtype) if elementwise_affine else None
-        with_bias = elementwise_affine and bias
-        self.bias = _parameter(self.normalized_shape, 0.0, dtype) if with_bias else None
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `x`, of shape (..., *normalized_shape), normalised."""
-        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
-
-    def __repr__(self) -> str:
-        return f"LayerNorm({self.normalized_shape})"
+        shape = _lengths(normalized_shape)
+        self._keep(
+            normalized_shape=shape,
+            eps=eps,
+            weight=_parameter(shape, 1.0, dtype, wanted=elementwise_affine),
+            bias=_parameter(shape, 0.0, dtype, wanted=elementwise_affine and bias),
+        )
 
 
-class RMSNorm(Module):
+class RMSNorm(OfFunction):
     """The module form of `functional.rms_norm`.
 
     Args:
@@ -296,6 +293,8 @@ class RMSNorm(Module):
     tensor([[0.84852814, 1.13137085]], grad_fn=<normalize>)
     """
 
+    _function = staticmethod(rms_norm)
+    _shown = "{normalized_shape}"
     weight: Parameter | None
 
     def __init__(
@@ -307,16 +306,9 @@ class RMSNorm(Module):
         dtype: DTypeLike = np.float32,
     ) -> None:
         super().__init__()
-        self.normalized_shape = _lengths(normalized_shape)
-        self.eps = eps
-        self.weight = _parameter(self.normalized_shape, 1.0, dtype) if elementwise_affine else None
-
-    def forward(self, x: Any) -> Tensor:
-        """Returns `x`, of shape (..., *normalized_shape), normalised."""
-        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
-
-    def __repr__(self) -> str:
-        return f"RMSNorm({self.normalized_shape})"
+        shape = _lengths(normalized_shape)
+        weight = _parameter(shape, 1.0, dtype, wanted=elementwise_affine)
+        self._keep(normalized_shape=shape, eps=eps, weight=weight)
 
 
 class GroupNorm(Module):
@@ -342,6 +334,7 @@ class GroupNorm(Module):
     [[0.0, 0.0], [0.0, 0.0]]
     """
 
+    _shown = "{num_groups}, {num_channels}"
     weight: Parameter | None
     bias: Parameter | None
 
@@ -361,8 +354,8 @@ class GroupNorm(Module):
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
-        self.weight = _parameter(shape, 1.0, dtype) if affine else None
-        self.bias = _parameter(shape, 0.0, dtype) if affine else None
+        self.weight = _parameter(shape, 1.0, dtype, wanted=affine)
+        self.bias = _parameter(shape, 0.0, dtype, wanted=affine)
 
     def forward(self, x: Any) -> Tensor:
         """Returns `x`, of shape (n, num_channels, ...), normalised.
@@ -374,13 +367,12 @@ class GroupNorm(Module):
             raise ValueError(f"{self!r} does not take an input of shape {x.shape}")
         return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
-    def __repr__(self) -> str:
-        return f"GroupNorm({self.num_groups}, {self.num_channels})"
-
 
 class _BatchNorm(Module):
     """The base of batch normalisations of all dimensions."""
 
+    _ndims: ClassVar[tuple[int, ...]]
+    _shown = "{num_features}"
     weight: Parameter | None
     bias: Parameter | None
     running_mean: Tensor | None
@@ -402,8 +394,8 @@ class _BatchNorm(Module):
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum
-        self.weight = _parameter(shape, 1.0, dtype) if affine else None
-        self.bias = _parameter(shape, 0.0, dtype) if affine else None
+        self.weight = _parameter(shape, 1.0, dtype, wanted=affine)
+        self.bias = _parameter(shape, 0.0, dtype, wanted=affine)
         if track_running_stats:
             self.register_buffer("running_mean", Tensor(np.zeros(shape, dtype)))
             self.register_buffer("running_var", Tensor(np.ones(shape, dtype)))
@@ -417,7 +409,7 @@ class _BatchNorm(Module):
         Raises:
             ValueError: The shape is different, or `functional.batch_norm` raises.
         """
-        if x.ndim not in self._ndims() or x.shape[1] != self.num_features:
+        if x.ndim not in self._ndims or x.shape[1] != self.num_features:
             raise ValueError(f"{self!r} does not take an input of shape {x.shape}")
         momentum = self.momentum
         batch = self.training or self.running_mean is None
@@ -435,12 +427,6 @@ class _BatchNorm(Module):
             momentum=0.0 if momentum is None else momentum,
             eps=self.eps,
         )
-
-    def _ndims(self) -> tuple[int, ...]:
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.num_features})"
 
 
 class BatchNorm2d(_BatchNorm):
@@ -472,8 +458,7 @@ class BatchNorm2d(_BatchNorm):
     [0.5, 0.5, 0.5]
     """
 
-    def _ndims(self) -> tuple[int, ...]:
-        return (4,)
+    _ndims = (4,)
 
 
 class BatchNorm1d(_BatchNorm):
@@ -487,8 +472,7 @@ class BatchNorm1d(_BatchNorm):
     [0.5, 0.5]
     """
 
-    def _ndims(self) -> tuple[int, ...]:
-        return (2, 3)
+    _ndims = (2, 3)
 
 
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
@@ -498,6 +482,8 @@ def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
     return lengths
 
 
-def _parameter(shape: tuple[int, ...], value: float, dtype: DTypeLike) -> Parameter:
+def _parameter(
+    shape: tuple[int, ...], value: float, dtype: DTypeLike, *, wanted: bool
+) -> Parameter | None:
     check_floating(dtype)
-    return Parameter(np.full(shape, value, dtype))
+    return Parameter(np.full(shape, value, dtype)) if wanted else None
