@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from telegrad.autograd.graph.dispatch import TABLE, Tier, refuse_out
+from telegrad.autograd.graph.dispatch import TABLE, Tier
 from telegrad.autograd.graph.operation import Operation
-from telegrad.autograd.graph.unrecorded import constant, has_tensor
+from telegrad.autograd.graph.unrecorded import check_no_out, constant, has_tensor
 
 __all__ = [
     "Operation",
@@ -37,71 +37,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OF_UFUNCS: Final = {"dtype": None, "casting": "same_kind", "order": "K", "subok": True}
 
 
-def primitive(
-    name: str,
-    forward: Callable[..., Any],
-    arguments: str,
-    *,
-    stands_for: tuple[Callable[..., Any], ...] = (),
-    tier: Tier = Tier.SECOND_ORDER,
-    outputs: str = "",
-    arrays: str = "",
-    options: Mapping[str, Any] | None = None,
-    view: bool = False,
-    kernels: Mapping[str, Callable[..., Any]] | None = None,
-    complex_rule: str | None = None,
-    **rules: Callable[..., Any],
-) -> Operation:
-    """Returns an operation over arrays and Tensors that is recorded, with one rule per argument.
-
-    The first parameter of a rule is the gradient of the result. Its other parameters name what the
-    rule needs: an argument, the result `y`, an output, an option, or `shape`, the shape of the
-    rule's argument. A rule returns the gradient of its argument, or None for no gradient. The
-    gradient may still have axes that broadcasting added. A rule made of operators and functions
-    that have rules can be differentiated again.
-
-    Args:
-        name: The name of the operation in messages.
-        forward: The function that computes with arrays.
-        arguments: The names of its leading array arguments, `a b`; `*parts` for any number.
-        stands_for: Functions that this operation replaces when a Tensor is among their arguments.
-            They must have no entry yet; they are ufuncs or dispatch by `__array_function__`.
-        tier: The number of times that it can be differentiated.
-        outputs: The names of the outputs if `forward` returns several: `values vectors`. The first
-            parameter of a rule is then a tuple, with None for an output that got no gradient.
-        arrays: The names of options that are arrays, too: `where weights`.
-        options: The other options with the defaults that rules get.
-        view: True if the result may share the memory of the first argument.
-        kernels: Other forward functions by the name of the array library: `{"cupy": function}`.
-        complex_rule: None if the rules are valid for real numbers only; "holomorphic" if they are
-            valid for complex numbers, too, but are written without conjugates; "own" if they handle
-            the conjugates themselves.
-        rules: The rules by argument name.
-
-    Raises:
-        ValueError: A rule names something unknown, or a function in `stands_for` has an entry.
-
-    >>> from telegrad.autograd import tensor
-    >>> cube = primitive("cube", lambda x: x * x * x, "x", x=lambda g, x: g * 3 * x * x)
-    >>> x = tensor(2.0, requires_grad=True)
-    >>> cube(x).backward()
-    >>> x.grad.item()
-    12.0
-    """
-    made = Operation(
-        name,
-        forward,
-        arguments,
-        outputs=outputs,
-        arrays=arrays,
-        options=options,
-        view=view,
-        kernels=kernels,
-        complex_rule=complex_rule,
-        **rules,
-    )
-    TABLE.register(*stands_for, tier=tier)(made)
-    return made
+primitive = Operation
+"""An operation, by the name that `docs/extend.md` gives it."""
 
 
 def numpy_function(
@@ -116,10 +53,10 @@ def numpy_function(
     Args:
         function: The NumPy function, which gives the name, the signature and the values. The
             `dtype`, `casting` and `order` of a ufunc are options of all ufuncs.
-        arguments: The names of its array arguments, as for `primitive`.
+        arguments: The names of its array arguments, as for `Operation`.
         also: Other functions with the same meaning.
-        options: The other options with their defaults, as for `primitive`.
-        others: Further arguments of `primitive`, and the rules.
+        options: The other options with their defaults, as for `Operation`.
+        others: Further arguments of `Operation`, and the rules.
 
     Example:
         >>> import numpy as np
@@ -132,13 +69,9 @@ def numpy_function(
     """
     if options is None and isinstance(function, np.ufunc):
         options = _OF_UFUNCS
+    entered = (function, *also)
     made = primitive(
-        function.__name__,
-        function,
-        arguments,
-        stands_for=(function, *also),
-        options=options,
-        **others,
+        function.__name__, function, arguments, stands_for=entered, options=options, **others
     )
     made.__module__ = _home(function)
     return made
@@ -159,8 +92,8 @@ def composed(
     """Returns a decorator for a function that replaces `function` on Tensors, made of others.
 
     Calls without Tensors still go to `function` itself. Parameters that the decorated function
-    does not support are missing from its signature, so Python's own TypeError names them. `out` may
-    be in the signature; a value other than None is refused.
+    does not support are missing from its signature, so Python's own TypeError names them. It may
+    take `out`, which is always None: another value is refused before.
 
     Example:
         >>> import numpy as np
@@ -175,17 +108,13 @@ def composed(
     """
 
     def decorate(body: F) -> F:
-        code = body.__code__
-        names = code.co_varnames[: code.co_argcount]
-        place = names.index("out") if "out" in names else None
-        if body.__name__ == "<lambda>":
+        if getattr(body, "__name__", "") == "<lambda>":
             body.__qualname__ = function.__name__  # for Python's TypeError
 
         @wraps(function)
         def either(*args: Any, **kwargs: Any) -> Any:
             if has_tensor((args, kwargs)):
-                if place is not None:
-                    refuse_out(function, args[place] if len(args) > place else kwargs.get("out"))
+                check_no_out(function, args, kwargs)
                 return body(*args, **kwargs)
             return function(*args, **kwargs)
 

@@ -45,6 +45,7 @@ from telegrad.arrays import (
 )
 from telegrad.autograd.graph.autocast import CASTING, PRECISION
 from telegrad.autograd.graph.call_node import CallNode
+from telegrad.autograd.graph.dispatch import TABLE, Tier
 from telegrad.autograd.graph.grad_mode import ENABLED
 from telegrad.autograd.graph.node import Edge, Value
 from telegrad.autograd.graph.parameters import Parameters
@@ -72,6 +73,9 @@ class Operation:
         name: The name in messages, and in the table of `autocast`.
         forward: The function over arrays; extra parameters are keywords.
         arguments: The names of its leading array arguments, `a b`; `*parts` for any number.
+        stands_for: Functions that this operation replaces when a Tensor is among their arguments.
+            They must have no entry yet; they are ufuncs or dispatch by `__array_function__`.
+        tier: The number of times that it can be differentiated.
         outputs: The names of its outputs if `forward` returns a tuple of them, `values vectors`;
             `*` for a list or tuple of any length, which rules cannot name.
         arrays: The names of options that are arrays too, such as `where weights`.
@@ -86,6 +90,9 @@ class Operation:
         rules: The gradient rule by argument name. An argument without a rule is never
             differentiated. With `*parts` the one rule may also name `i`, the number of the part
             that it is for, and `shapes`, the shapes of all parts.
+
+    Raises:
+        ValueError: A rule names something unknown, or a function in `stands_for` has an entry.
 
     >>> import numpy as np
     >>> from telegrad.autograd import extend, tensor
@@ -102,6 +109,8 @@ class Operation:
         forward: Callable[..., Any],
         arguments: str,
         *,
+        stands_for: tuple[Callable[..., Any], ...] = (),
+        tier: Tier = Tier.SECOND_ORDER,
         outputs: str = "",
         arrays: str = "",
         options: Mapping[str, Any] | None = None,
@@ -130,6 +139,7 @@ class Operation:
             raise ValueError(f"{name!r} has rules for unknown arguments: {sorted(rules)}")
         # By the bit set of inputs that need a gradient, and by their names if not the usual ones.
         self._plans: dict[int | tuple[tuple[str, ...], int], Plan] = {}
+        TABLE.register(*stands_for, tier=tier)(self)
 
     @property
     def __signature__(self) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from telegrad.autograd.graph.parameters import positional_names
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.errors import AutogradError
 
-__all__ = ["call_plain", "constant", "has_tensor"]
+__all__ = ["call_plain", "check_no_out", "constant", "has_tensor"]
 
 _WRITES: Final = {
     np.copyto: "dst",
@@ -46,17 +46,12 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     >>> constant(np.floor)(x)
     tensor([0., 1.])
     """
-    place = function.nin if isinstance(function, np.ufunc) else None
 
     @wraps(function)
     def evaluate(*args: Any, **kwargs: Any) -> Any:
-        nonlocal place
         tensors = has_tensor((args, kwargs))
         if tensors:
-            refuse_out(function, kwargs.get("out"))
-            if len(args) > 1:
-                place = _place_of_out(function) if place is None else place
-                refuse_out(function, args[place] if len(args) > place else None)
+            check_no_out(function, args, kwargs)
         plain, options = _unwrap(args), _unwrap(kwargs)
         try:
             result = function(*plain, **options)
@@ -68,7 +63,23 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     return evaluate
 
 
+def check_no_out(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Checks that a call gives no `out`, by name or by place.
+
+    Raises:
+        TypeError: It gives one.
+    """
+    refuse_out(function, kwargs.get("out"))
+    if len(args) > 1 and len(args) > (place := _place_of_out(function)):
+        refuse_out(function, args[place])
+
+
+@cache
 def _place_of_out(function: Callable[..., Any]) -> int:
+    if isinstance(function, np.ufunc):
+        return function.nin
     names = positional_names(function)
     return names.index("out") if "out" in names else sys.maxsize
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -41,7 +42,6 @@ from telegrad.autograd.ops.shape import (
     to_winners,
     transpose,
 )
-from telegrad.autograd.tensor.array_methods import without_none
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.errors import AutogradError
@@ -152,10 +152,6 @@ composed(np.cumulative_sum)(lambda x, /, *, axis=None, dtype=None, include_initi
     _including(np.cumsum, 0.0, x, axis, dtype, include_initial))
 composed(np.cumulative_prod)(lambda x, /, *, axis=None, dtype=None, include_initial=False:
     _including(np.cumprod, 1.0, x, axis, dtype, include_initial))
-composed(np.nancumsum)(lambda a, axis=None, dtype=None:
-    np.cumsum(choose(np.isnan(a), 0.0, a), axis=axis, dtype=dtype))
-composed(np.nancumprod)(lambda a, axis=None, dtype=None:
-    np.cumprod(choose(np.isnan(a), 1.0, a), axis=axis, dtype=dtype))
 # fmt: on
 
 
@@ -221,80 +217,39 @@ amin       = numpy_function(np.amin, "a", arrays="where", kernels={"cupy": reduc
 # fmt: on
 
 
-@composed(np.ptp)
-def _ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
-    over = {"axis": axis, "keepdims": keepdims}
-    return np.max(a, **over) - np.min(a, **over)
+# fmt: off
+composed(np.ptp)(lambda a, *args, **options:
+    np.max(a, *args, **options) - np.min(a, *args, **options))
+# fmt: on
 
 
 # -- reductions that skip NaN, made of those that do not ------------------------------------------
 #
-# Items that are skipped get gradient 0.
+# Items that are skipped get gradient 0. Each hands its other arguments on to the one that does not
+# skip them, which takes the same.
 
 
-def _enter_total(function: Callable[..., Any], total: Callable[..., Any], neutral: float) -> None:
+def _with_neutral(function: Callable[..., Any], whole: Callable[..., Any], neutral: float) -> None:
+    composed(function)(
+        lambda a, *args, **options: whole(choose(np.isnan(a), neutral, a), *args, **options)
+    )
+
+
+def _of_present(function: Callable[..., Any], whole: Callable[..., Any]) -> None:
     @composed(function)
-    def of_numbers(
-        a: Any,
-        axis: Any = None,
-        dtype: Any = None,
-        out: None = None,
-        keepdims: bool = False,
-        initial: Any = None,
-        where: Any = None,
-    ) -> Any:
-        options = without_none(dtype=dtype, initial=initial, where=where)
-        return total(choose(np.isnan(a), neutral, a), axis=axis, keepdims=keepdims, **options)
+    def of_numbers(a: Any, *args: Any, where: Any = None, **options: Any) -> Any:
+        none = np.isnan(a)
+        present = ~none if where is None else ~none & where
+        return whole(choose(none, 0.0, a), *args, where=present, **options)
 
 
-_enter_total(np.nansum, np.sum, 0.0)
-_enter_total(np.nanprod, np.prod, 1.0)
-
-
-def _numbers(a: Any, where: Any) -> Any:
-    """Returns a mask of the items that are counted: those that are not NaN."""
-    present = ~np.isnan(a)
-    return present if where is None else present & where
-
-
-def _reduced(function: Any, a: Any, axis: Any, keepdims: bool, where: Any, **options: Any) -> Any:
-    present = _numbers(a, where)
-    clean = choose(np.isnan(a), 0.0, a)
-    return function(clean, axis=axis, keepdims=keepdims, where=present, **without_none(**options))
-
-
-@composed(np.nanmean)
-def _nanmean(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: None = None,
-    keepdims: bool = False,
-    *,
-    where: Any = None,
-) -> Any:
-    return _reduced(np.mean, a, axis, keepdims, where, dtype=dtype)
-
-
-def _enter_spread(function: Callable[..., Any], spread: Callable[..., Any]) -> None:
-    @composed(function)
-    def of_numbers(
-        a: Any,
-        axis: Any = None,
-        dtype: Any = None,
-        out: None = None,
-        ddof: Any = 0,
-        keepdims: bool = False,
-        *,
-        where: Any = None,
-        correction: Any = None,
-    ) -> Any:
-        less = {"ddof": ddof, "correction": correction}
-        return _reduced(spread, a, axis, keepdims, where, dtype=dtype, **less)
-
-
-_enter_spread(np.nanvar, np.var)
-_enter_spread(np.nanstd, np.std)
+_with_neutral(np.nansum, np.sum, 0.0)
+_with_neutral(np.nanprod, np.prod, 1.0)
+_with_neutral(np.nancumsum, np.cumsum, 0.0)
+_with_neutral(np.nancumprod, np.cumprod, 1.0)
+_of_present(np.nanmean, np.mean)
+_of_present(np.nanvar, np.var)
+_of_present(np.nanstd, np.std)
 
 
 _NAN_OVER: Final = {"axis": None, "keepdims": False, "initial": None}
@@ -564,10 +519,6 @@ def _weights_of_lines(a: Tensor, weights: Any, axis: Any, axes: tuple[int, ...])
     return lines
 
 
-def _is_active(q: Any) -> bool:
-    return isinstance(q, Tensor) and q.requires_grad and is_grad_enabled()
-
-
 def _exact_places(q: Tensor, scale: float, counts: Any) -> Any:
     """Returns the places of the method "linear" as a function of `q`."""
     last = counts - 1 if isinstance(counts, int) else counts[..., None] - 1
@@ -578,15 +529,18 @@ def _quantile(
     function: Callable[..., Any],
     a: Any,
     q: Any,
-    axis: Any,
-    method: str,
-    keepdims: Any,
-    weights: Any,
+    axis: Any = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    method: str = "linear",
+    keepdims: bool = False,
+    *,
+    weights: Any = None,
 ) -> Any:
     """Computes one of NumPy's quantiles; its name tells the unit of q and the role of NaN."""
     skip = function.__name__.startswith("nan")
     scale = 100.0 if function in (np.percentile, np.nanpercentile) else 1.0
-    active = _is_active(q)
+    active = isinstance(q, Tensor) and q.requires_grad and is_grad_enabled()
     if active and (method != "linear" or weights is not None):
         raise AutogradError(
             f"{function.__name__} has a gradient with respect to q only for method='linear' "
@@ -636,40 +590,22 @@ def _dtype(function: Callable[..., Any], dtype: Any, q: Any, method: str) -> Any
     return (function(one) if middle else function(one, q, method=method)).dtype
 
 
-def _enter_middle(function: Callable[..., Any]) -> None:
-    @composed(function)
-    def middle(
-        a: Any,
-        axis: Any = None,
-        out: None = None,
-        overwrite_input: bool = False,
-        keepdims: bool = False,
-    ) -> Any:
-        return _quantile(function, a, 0.5, axis, "linear", keepdims, None)
+def _median(
+    function: Callable[..., Any],
+    a: Any,
+    axis: Any = None,
+    out: None = None,
+    overwrite_input: bool = False,
+    keepdims: bool = False,
+) -> Any:
+    return _quantile(function, a, 0.5, axis, keepdims=keepdims)
 
 
-def _enter_parts(function: Callable[..., Any]) -> None:
-    @composed(function)
-    def at_parts(
-        a: Any,
-        q: Any,
-        axis: Any = None,
-        out: None = None,
-        overwrite_input: bool = False,
-        method: str = "linear",
-        keepdims: bool = False,
-        *,
-        weights: Any = None,
-    ) -> Any:
-        return _quantile(function, a, q, axis, method, keepdims, weights)
-
-
-_enter_middle(np.median)
-_enter_middle(np.nanmedian)
-_enter_parts(np.quantile)
-_enter_parts(np.nanquantile)
-_enter_parts(np.percentile)
-_enter_parts(np.nanpercentile)
+_function: Callable[..., Any]
+for _function in (np.median, np.nanmedian):
+    composed(_function)(partial(_median, _function))
+for _function in (np.quantile, np.nanquantile, np.percentile, np.nanpercentile):
+    composed(_function)(partial(_quantile, _function))
 
 
 # -- differences, gaps and areas -----------------------------------------------------------------
