@@ -20,12 +20,12 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, final
 from telegrad.autograd.differentiate import flatten
 from telegrad.autograd.generator import repeatable
 from telegrad.autograd.graph.autocast import casting_dtype, casting_in
-from telegrad.autograd.graph.call_node import CallNode, Segment, refuse_changed
+from telegrad.autograd.graph.call_node import CallNode, refuse_changed
 from telegrad.autograd.graph.grad_mode import (
-    ModeWatcher,
-    enable_grad,
+    ENABLED,
+    Watched,
     is_grad_enabled,
-    watched_by,
+    setting,
     watchers,
 )
 from telegrad.autograd.graph.node import Edge, Node, Value
@@ -65,14 +65,15 @@ def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if not is_grad_enabled() or any(isinstance(watcher, _Segment) for watcher in watchers()):
         return function(*args, **kwargs)  # the outer call computes all of it again
     segment = _Segment(function, (args, kwargs))
-    with repeatable() as state, watched_by(*watchers(), segment), casting_in(casting_dtype()):
+    watched = setting(ENABLED, Watched(True, (*watchers(), segment)))
+    with repeatable() as state, watched, casting_in(casting_dtype()):
         result = function(*args, **kwargs)
     segment.recorded_with(state)
     return result
 
 
 @final
-class _Segment(ModeWatcher, Segment):
+class _Segment:
     """The nodes of one recomputed function, and the call that computes their saved values again."""
 
     def __init__(self, function: Callable[..., Any], arguments: Any) -> None:
@@ -87,7 +88,7 @@ class _Segment(ModeWatcher, Segment):
         self._complete = False
         self._lock = threading.Lock()
 
-    def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def __call__(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Drops the values that `node` saved, except those that leaves keep alive anyway."""
         # Once the segment is complete, a task that copied this context may still record nodes. They
         # do not belong to this segment.
@@ -117,13 +118,14 @@ class _Segment(ModeWatcher, Segment):
             if function is None:
                 return
             args, kwargs = self._rebuild([_restored(x) for x in self._arguments])
-            doubles = _Doubles()
-            with (
-                enable_grad(),
-                repeatable(self._state),
-                watched_by(doubles),
-                casting_in(self._casting),
-            ):
+            doubles: list[tuple[CallNode, tuple[Any, ...]]] = []
+
+            def keep(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+                if isinstance(node, CallNode):
+                    doubles.append((node, node.saved_leaves()))
+
+            watched = setting(ENABLED, Watched(True, (keep,)))
+            with repeatable(self._state), watched, casting_in(self._casting):
                 function(*args, **kwargs)
             self._hand_over(doubles)
             self._function = None
@@ -135,16 +137,16 @@ class _Segment(ModeWatcher, Segment):
             weakref.ref(nodes[node]) if (node := each()) in nodes else each for each in self._nodes
         ]
 
-    def _hand_over(self, doubles: _Doubles) -> None:
-        found = [node.name for node, _ in doubles.nodes]
+    def _hand_over(self, doubles: list[tuple[CallNode, tuple[Any, ...]]]) -> None:
+        found = [node.name for node, _ in doubles]
         expected = [name for name, _ in self._doubled]
         if found != expected:
             _refuse_difference(found, expected)
-        for (_, now), (name, before) in zip(doubles.nodes, self._doubled, strict=True):
+        for (_, now), (name, before) in zip(doubles, self._doubled, strict=True):
             _check_leaves(name, before, now)
         places: dict[Node | None, CallNode] = {}
-        inner: set[Segment] = set()
-        for held, (double, _) in zip(self._nodes, doubles.nodes, strict=True):
+        inner: set[_Segment] = set()
+        for held, (double, _) in zip(self._nodes, doubles, strict=True):
             node = held()
             if node is not None:  # else nothing refers to that part of the graph any more
                 places[double] = node
@@ -153,19 +155,6 @@ class _Segment(ModeWatcher, Segment):
                     inner.add(double.segment)
         for segment in inner:
             segment.replace(places)
-
-
-@final
-class _Doubles(ModeWatcher):
-    """A watcher that keeps the nodes of the second run."""
-
-    def __init__(self) -> None:
-        self.nodes: list[tuple[CallNode, tuple[Any, ...]]] = []
-
-    def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Keeps `node`."""
-        if isinstance(node, CallNode):
-            self.nodes.append((node, node.saved_leaves()))
 
 
 @final

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 from collections.abc import Sequence
-from contextlib import ContextDecorator, ExitStack
+from contextvars import Token
+from functools import partial
 from pathlib import Path
+from traceback import FrameSummary, StackSummary
 from types import FrameType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from telegrad.arrays import is_array, is_inexact, namespace
-from telegrad.autograd.graph.grad_mode import ModeWatcher, watched_by, watchers
+from telegrad.autograd.graph.grad_mode import ENABLED, ModeBlock, Watched, is_grad_enabled, watchers
 from telegrad.autograd.graph.node import Node
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
@@ -24,7 +25,7 @@ _CALLERS: Final = 3  # callers shown above the named line: enough to tell one la
 
 
 @final
-class detect_anomaly(ContextDecorator):
+class detect_anomaly(ModeBlock):
     """A context manager in which an operation that makes a NaN raises and names its call site.
 
     An operation raises if its result holds a NaN and none of its inputs does. The forward raises
@@ -48,57 +49,30 @@ class detect_anomaly(ContextDecorator):
     """
 
     def __init__(self, *, forward: bool = True) -> None:
-        self._forward = forward
-        self._blocks: list[ExitStack] = []
-
-    def _recreate_cm(self) -> detect_anomaly:
-        return detect_anomaly(forward=self._forward)  # a decorated function may run in threads
-
-    def __enter__(self) -> None:
-        with ExitStack() as stack:
-            stack.enter_context(watched_by(*watchers(), _Lines(self._forward)))
-            self._blocks.append(stack.pop_all())
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._blocks.pop().close()
-
-
-class _SourceLine(NamedTuple):
-    file: str
-    number: int
-    function: str
-
-
-@final
-class _Lines(ModeWatcher):
-    """A watcher that remembers for each node the lines that recorded it."""
-
-    def __init__(self, forward: bool) -> None:
+        super().__init__()
         self._forward = forward
 
-    def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def _set(self) -> Token[Any]:
+        return ENABLED.set(Watched(is_grad_enabled(), (*watchers(), self._check)))
+
+    def _check(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Checks the results, and makes the node check its gradients in each backward."""
         lines = _lines(sys._getframe(1))
         if self._forward and any(map(_has_nan, outputs)) and not any(map(_has_nan, inputs)):
             raise AutogradError(f"{node.name!r} made a NaN; it was called at\n{_shown(lines)}")
         if node.hooks is None or node.hooks.origin is None:
-            node.make_hooks().origin = _Origin(lines)
+            node.make_hooks().origin = partial(_check_gradients, lines)
 
 
-@final
-class _Origin:
-    """A check of the gradients that one node's rule returns."""
-
-    def __init__(self, lines: Sequence[_SourceLine]) -> None:
-        self._lines = lines
-
-    def __call__(self, name: str, given: Sequence[Any], results: Sequence[Any]) -> None:
-        bad = [i for i, gradient in enumerate(results) if _has_nan(gradient)]
-        if bad and not any(map(_has_nan, given)):
-            raise AutogradError(
-                f"the backward of {name!r} made a NaN, in the gradient of argument "
-                f"{', '.join(map(str, bad))}; the forward called it at\n{_shown(self._lines)}"
-            )
+def _check_gradients(
+    lines: list[FrameSummary], name: str, given: Sequence[Any], results: Sequence[Any]
+) -> None:
+    bad = [i for i, gradient in enumerate(results) if _has_nan(gradient)]
+    if bad and not any(map(_has_nan, given)):
+        raise AutogradError(
+            f"the backward of {name!r} made a NaN, in the gradient of argument "
+            f"{', '.join(map(str, bad))}; the forward called it at\n{_shown(lines)}"
+        )
 
 
 def _has_nan(x: Any) -> bool:
@@ -108,21 +82,17 @@ def _has_nan(x: Any) -> bool:
     return is_inexact(array.dtype) and bool(namespace(array).isnan(array).any())
 
 
-def _lines(frame: FrameType | None) -> list[_SourceLine]:
+def _lines(frame: FrameType | None) -> list[FrameSummary]:
     """Returns the lines outside telegrad that lead here, the innermost one first."""
-    found: list[_SourceLine] = []
+    found: list[FrameSummary] = []
     while frame is not None and len(found) <= _CALLERS:
         code = frame.f_code
         if not code.co_filename.startswith(_OURS):
-            found.append(_SourceLine(code.co_filename, frame.f_lineno, code.co_name))
+            line = (code.co_filename, frame.f_lineno, code.co_name)
+            found.append(FrameSummary(*line, lookup_line=False))
         frame = frame.f_back
     return found
 
 
-def _shown(lines: Sequence[_SourceLine]) -> str:
-    shown = []
-    for file, number, function in lines:
-        text = linecache.getline(file, number).strip()
-        shown.append(f'  File "{file}", line {number}, in {function}')
-        shown += [f"    {text}"] if text else []
-    return "\n".join(shown)
+def _shown(lines: list[FrameSummary]) -> str:
+    return "".join(StackSummary.from_list(lines).format()).rstrip()

@@ -12,15 +12,15 @@ and the backward uses the dtypes of the forward. Micikevicius et al., "Mixed pre
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from contextlib import ContextDecorator, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
 from telegrad.arrays import Place, current_place, is_array, is_floating
-from telegrad.autograd.graph.grad_mode import is_grad_enabled
+from telegrad.autograd.graph.grad_mode import ModeBlock, is_grad_enabled, setting
 from telegrad.autograd.tensor.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -101,8 +101,6 @@ class Casting:
 CASTING: Final[ContextVar[Casting | None]] = ContextVar("telegrad_autocast", default=None)
 """The casting of this context, or None outside of `autocast`."""
 
-_Token: TypeAlias = "Token[Casting | None]"
-
 
 def cast_as(name: str, *values: Any) -> tuple[Any, ...]:
     """Returns values as an operation of that name would get them here.
@@ -122,17 +120,12 @@ def casting_dtype() -> np.dtype[Any] | None:
     return None if casting is None else casting.dtype
 
 
-@contextmanager
-def casting_in(dtype: np.dtype[Any] | None) -> Iterator[None]:
+def casting_in(dtype: np.dtype[Any] | None) -> AbstractContextManager[None]:
     """Makes `dtype` that of the block, without the leaves that were cast before; None for none."""
-    token = CASTING.set(None if dtype is None else Casting(dtype))
-    try:
-        yield
-    finally:
-        CASTING.reset(token)
+    return setting(CASTING, None if dtype is None else Casting(dtype))
 
 
-class autocast(ContextDecorator):
+class autocast(ModeBlock):
     """A block, or a decorated function, in which operations on Tensors choose their dtype.
 
     Matrix products and layers made of them compute in `dtype`; softmax, losses, normalisation,
@@ -162,23 +155,17 @@ class autocast(ContextDecorator):
     """
 
     def __init__(self, dtype: DTypeLike = "float16", *, enabled: bool = True) -> None:
+        super().__init__()
         self._dtype = _short_dtype(dtype)
         self._enabled = enabled
-        self._tokens: list[_Token] = []
 
-    def _recreate_cm(self) -> autocast:
-        return autocast(self._dtype, enabled=self._enabled)  # the function may run in many threads
-
-    def __enter__(self) -> None:
+    def _set(self) -> Token[Casting | None]:
         outer = CASTING.get()
         if not self._enabled:
             outer = None
         elif outer is None or outer.dtype != self._dtype:
             outer = Casting(self._dtype)
-        self._tokens.append(CASTING.set(outer))
-
-    def __exit__(self, *exc_info: object) -> None:
-        CASTING.reset(self._tokens.pop())
+        return CASTING.set(outer)
 
 
 def _short_dtype(dtype: DTypeLike) -> np.dtype[Any]:

@@ -6,7 +6,6 @@ values and the rules.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self, final
 
@@ -19,19 +18,7 @@ from telegrad.autograd.tensor.tensor import AccumulateGrad, Gradients, Tensor, a
 from telegrad.errors import AutogradError
 from telegrad.types import Shape
 
-__all__ = ["CallNode", "Segment", "refuse_changed"]
-
-
-class Segment(ABC):
-    """A part of the forward that `recompute` computes again in the backward."""
-
-    @abstractmethod
-    def compute(self) -> None:
-        """Gives its nodes the values that they saved in the forward; only once."""
-
-    @abstractmethod
-    def replace(self, nodes: Mapping[Node | None, CallNode]) -> None:
-        """Replaces its nodes: the keys of `nodes` are the present ones, the values the new ones."""
+__all__ = ["CallNode", "refuse_changed"]
 
 
 @final
@@ -57,7 +44,7 @@ class CallNode(Node):
     _inputs: list[tuple[Shape, np.dtype[Any]] | None]
     _options: Mapping[str, Any]
     _conjugated: bool
-    _segment: Segment
+    _segment: Any  # that of `recompute`, which can compute what the node saved; unset without
 
     @property
     def name(self) -> str:
@@ -173,11 +160,11 @@ class CallNode(Node):
         ])  # fmt: skip
 
     @property
-    def segment(self) -> Segment | None:
+    def segment(self) -> Any:
         """The segment that computes the saved values again; None if the node kept them."""
         return getattr(self, "_segment", None)
 
-    def drop_saved(self, segment: Segment) -> None:
+    def drop_saved(self, segment: object) -> None:
         """Drops the saved values; `segment` computes them again."""
         self._saved = None
         self._segment = segment

@@ -1,55 +1,44 @@
 """The grad mode, a ContextVar that says whether this thread or task records operations.
 
-`recompute` and `detect_anomaly` see each node as it is recorded: they are `ModeWatcher`s. Watchers
-stand in the same ContextVar, so a step without watchers does not read a second one.
+`recompute` and `detect_anomaly` see each node as it is recorded: they are watchers. Watchers stand
+in the same ContextVar, so a step without watchers does not read a second one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from telegrad.autograd.graph.node import Node
 
 __all__ = [
     "ENABLED",
     "GradMode",
-    "ModeWatcher",
+    "ModeBlock",
     "Watched",
+    "Watcher",
     "enable_grad",
     "is_grad_enabled",
     "no_grad",
     "set_mode",
-    "watched_by",
+    "setting",
     "watchers",
 ]
 
-
-class ModeWatcher(ABC):
-    """An observer of the operations that are recorded in its context."""
-
-    @abstractmethod
-    def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Receives a node that was just made.
-
-        Args:
-            node: The recorded operation.
-            inputs: The inputs of the operation; Tensors come as arrays.
-            outputs: The arrays that the operation returned.
-        """
+Watcher: TypeAlias = "Callable[[Node, Sequence[Any], Sequence[Any]], None]"
+"""Called with each node that was just made, the inputs as arrays, and the arrays of the outputs."""
 
 
 class Watched(NamedTuple):
     """A grad mode with watchers; true if operations are recorded."""
 
     enabled: bool
-    watchers: tuple[ModeWatcher, ...]
+    watchers: tuple[Watcher, ...]
 
     def __bool__(self) -> bool:
         return self.enabled
@@ -57,7 +46,7 @@ class Watched(NamedTuple):
     def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Tells the watchers, the outermost one first."""
         for watcher in self.watchers:
-            watcher.recorded(node, inputs, outputs)
+            watcher(node, inputs, outputs)
 
 
 ENABLED: Final[ContextVar[bool | Watched]] = ContextVar("telegrad_grad_enabled", default=True)
@@ -69,20 +58,20 @@ def is_grad_enabled() -> bool:
     return bool(ENABLED.get())
 
 
-def watchers() -> tuple[ModeWatcher, ...]:
+def watchers() -> tuple[Watcher, ...]:
     """Returns the watchers of this context."""
     mode = ENABLED.get()
     return mode.watchers if isinstance(mode, Watched) else ()
 
 
 @contextmanager
-def watched_by(*seeing: ModeWatcher) -> Iterator[None]:
-    """Makes `seeing` the only watchers inside the block; does not change the grad mode."""
-    token = ENABLED.set(Watched(is_grad_enabled(), seeing))
+def setting(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    """Gives a variable a value inside the block."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        ENABLED.reset(token)
+        variable.reset(token)
 
 
 def set_mode(enabled: bool) -> Token[bool | Watched]:
@@ -91,21 +80,38 @@ def set_mode(enabled: bool) -> Token[bool | Watched]:
     return ENABLED.set(Watched(enabled, mode[1]) if type(mode) is Watched else enabled)
 
 
-class GradMode(ContextDecorator):
-    """A grad mode for a `with` block or a decorated function; nests, and restores the old mode."""
+class ModeBlock(ContextDecorator, ABC):
+    """A `with` block or a decorated function in which a mode holds; nests, and restores the old."""
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled = bool(enabled)
-        self._tokens: list[Token[bool | Watched]] = []
+    def __init__(self) -> None:
+        self._tokens: list[Token[Any]] = []
 
-    def _recreate_cm(self) -> GradMode:
-        return GradMode(enabled=self._enabled)  # a decorated function may run in several threads
+    @abstractmethod
+    def _set(self) -> Token[Any]:
+        """Sets the mode; returns the token that resets it."""
+
+    def _recreate_cm(self) -> Self:
+        made = copy(self)  # a decorated function may run in several threads
+        made._tokens = []
+        return made
 
     def __enter__(self) -> None:
-        self._tokens.append(set_mode(self._enabled))
+        self._tokens.append(self._set())
 
     def __exit__(self, *exc_info: object) -> None:
-        ENABLED.reset(self._tokens.pop())
+        token = self._tokens.pop()
+        token.var.reset(token)
+
+
+class GradMode(ModeBlock):
+    """A block in which operations are recorded, or are not."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        super().__init__()
+        self._enabled = bool(enabled)
+
+    def _set(self) -> Token[Any]:
+        return set_mode(self._enabled)
 
 
 class no_grad(GradMode):
