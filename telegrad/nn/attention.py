@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import array_beside, is_cupy, namespace
+from telegrad.arrays import array_beside, namespace
 from telegrad.autograd import Tensor, as_tensor, current_generator, ops
 from telegrad.autograd.seams import array_of
 from telegrad.nn.layers import Linear, linear
@@ -93,13 +93,9 @@ def attend(
     """
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
-    how: Any = {"weights": weights, "causal": causal, "seed": _seed(dropout_p), "p": dropout_p}
+    seed = int(current_generator().integers(2**63)) if dropout_p else 0
+    how: Any = {"weights": weights, "causal": causal, "seed": seed, "p": dropout_p}
     return ops.sequences.attention(query, key, value, bias, scale, **how)
-
-
-def _seed(p: float) -> int:
-    """Returns the key of the mask of a dropout, drawn from the generator of `manual_seed`."""
-    return int(current_generator().integers(2**63)) if p else 0
 
 
 def masked_bias(mask: Any, like: Any, *, allowed: bool) -> Any:
@@ -262,25 +258,15 @@ class MultiheadAttention(Module):
         steps, batch = query.shape[1::-1] if by_batch else query.shape[:2]
         shape = (batch, self.num_heads, steps, key.shape[1 if by_batch else 0])
         bias = self._bias(shape, key_padding_mask, attn_mask)
-        dropout = self.dropout if self.training else 0.0
-        weights: Any
-        by_kernel = not dropout or is_cupy(array_of(query))
-        if same and self._one_weight and by_kernel and not isinstance(bias, Tensor):
-            scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
-            read, weights = ops.sequences.attention_packed(
-                self._packed(query, by_batch=by_batch),
-                bias,
-                scale,
-                weights=need_weights,
-                causal=is_causal,
-                seed=_seed(dropout),
-                p=dropout,
-            )
+        if same and self._one_weight:
+            q, k, v = np.unstack(self._packed(query, by_batch=by_batch))
         else:
             inputs = enumerate((query, key, value))
             q, k, v = (self._projected(i, x, by_batch=by_batch) for i, x in inputs)
-            how: Any = {"dropout_p": dropout, "weights": need_weights, "causal": is_causal}
-            read, weights = attend(q, k, v, bias, **how)
+        dropout = self.dropout if self.training else 0.0
+        how: Any = {"dropout_p": dropout, "weights": need_weights, "causal": is_causal}
+        weights: Any
+        read, weights = attend(q, k, v, bias, **how)
         read = read.transpose(0, 2, 1, 3) if by_batch else read.transpose(2, 0, 1, 3)
         y = self.out_proj(read.reshape(steps * batch, self.embed_dim)).reshape(query.shape)
         if not need_weights:

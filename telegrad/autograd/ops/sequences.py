@@ -1,7 +1,6 @@
 """Attention and recurrent layers, each as one node with its own backward and as a composition.
 
 attention           uses the kernels, which keep no weights for the gradient
-attention_packed    the same with query, key and value in one array
 attention_by_parts  uses operations that have rules: for dropout, for a mask that is trained, and
                     for gradients of gradients
 recurrence          uses the kernels; its backward computes with arrays
@@ -26,7 +25,6 @@ from telegrad.autograd.tensor.tensor import Tensor, array_of
 
 __all__ = [
     "attention",
-    "attention_packed",
     "recurrence",
 ]
 
@@ -71,23 +69,6 @@ def attention(
     return found if weights else (found, None)
 
 
-def attention_packed(
-    packed: Any,
-    bias: Any,
-    scale: float,
-    *,
-    weights: bool = False,
-    causal: bool = False,
-    seed: int = 0,
-    p: float = 0.0,
-) -> tuple[Any, Any]:
-    """Returns `attention` of `packed[0]`, `packed[1]` and `packed[2]`; `p` is 0 but on a GPU."""
-    packed, bias = cast_as("attention", packed, bias)
-    how: Any = {"causal": causal, "seed": seed, "p": p}
-    found = _Attention.apply(bias, (scale, weights, how), packed)
-    return found if weights else (found, None)
-
-
 def attention_by_parts(
     q: Any, k: Any, v: Any, bias: Any, scale: float, *, causal: bool, seed: int, p: float
 ) -> tuple[Any, Any]:
@@ -118,14 +99,13 @@ class _Attention(Function):
 
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
-        bias, (scale, wanted, how), *inputs = args
-        q, k, v = _three(_gathered(inputs))
+        bias, (scale, wanted, how), q, k, v = args
         weights = None
         if wanted:
             weights = namespace(q).empty((*q.shape[:-1], k.shape[-2]), dtype=q.dtype)
         result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights, **how)
         ctx.scale, ctx.how = scale, how  # type: ignore[attr-defined]
-        ctx.save_for_backward(result, logarithms, bias, *inputs)
+        ctx.save_for_backward(result, logarithms, bias, q, k, v)
         return (result, weights) if wanted else result
 
     @staticmethod
@@ -134,31 +114,17 @@ class _Attention(Function):
         scale, how = ctx.scale, ctx.how  # type: ignore[attr-defined]
         if any(isinstance(g, Tensor) for g in gradients):
 
-            def body(*inputs: Any) -> Any:
-                return attention_by_parts(*_three(inputs), bias, scale, **how)[: len(gradients)]
+            def body(q: Any, k: Any, v: Any) -> Any:
+                return attention_by_parts(q, k, v, bias, scale, **how)[: len(gradients)]
 
             found = recorded_gradients(body, inputs, gradients, ctx.needs_input_grad[2:])
             return (None, None, *found)
         xp = namespace(result)
         g = xp.zeros_like(result) if gradients[0] is None else gradients[0]
-        inputs = _gathered(inputs)
-        out = [xp.empty_like(x) for x in inputs]
-        three = _three(inputs), bias, scale, _three(out)
-        kernels.attention_backward(g, result, logarithms, *three, *gradients[1:], **how)
+        out = tuple([xp.empty_like(x) for x in inputs])
+        how_much = tuple(inputs), bias, scale, out
+        kernels.attention_backward(g, result, logarithms, *how_much, *gradients[1:], **how)
         return (None, None, *out)
-
-
-def _gathered(inputs: Sequence[Any]) -> list[Any]:
-    """Returns the inputs; one array of all three on a GPU without gaps, as the products need it."""
-    return [
-        x.copy(order="C") if len(inputs) == 1 and is_cupy(x) and not x.flags.c_contiguous else x
-        for x in inputs
-    ]
-
-
-def _three(inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
-    q, k, v = inputs[0] if len(inputs) == 1 else inputs
-    return q, k, v
 
 
 # -- recurrent layers over a sequence ------------------------------------------------------------
