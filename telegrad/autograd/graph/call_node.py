@@ -81,16 +81,13 @@ class CallNode(Node):
             unpacked.append(entry)
         results: list[Any] = [None] * len(self.edges)
         inputs: list[Any] = self._inputs
-        for i, rule, needs, only, pick in plan.rules if rules is None else rules:
+        saved_value: Any = unpacked.__getitem__
+        for i, rule, needs, all_saved in plan.rules if rules is None else rules:
             if results[i] is not None:
                 continue
             shape, dtype = inputs[i]
-            if only is not None:
-                result = rule(gradient, unpacked[only])
-            elif not needs:
-                result = rule(gradient)
-            elif pick is not None:
-                result = rule(gradient, *pick(unpacked))
+            if all_saved:
+                result = rule(gradient, *map(saved_value, needs))
             else:
                 result = rule(gradient, *self._found(needs, i, shape, unpacked))
             if result is None:

@@ -173,7 +173,7 @@ def _node(
     rule = partial(_gradients, function, ctx, first)
     # Positional, as this runs for each call: its name, `several`, what is saved, and the one rule.
     every: Any = range(len(saved))
-    rules = ((first, rule, every, None, tuple),)
+    rules = ((first, rule, every, True),)
     node._plan = Plan(function.__name__, True, places, (), rules, _NO_OPTIONS, False)
     node._saved = saved
     node._inputs = [None if v is None else (v.array.shape, v.array.dtype) for v in values]

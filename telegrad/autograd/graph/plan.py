@@ -9,7 +9,6 @@ There is one plan for each operation and each choice of inputs that need a gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,17 +49,12 @@ Need: TypeAlias = "int | str"
 """The index of a saved value, or the name of a value that is not saved."""
 
 
-Pick: TypeAlias = "Callable[[list[Any]], Sequence[Any]]"
-"""A function that picks some values from the list of all saved values."""
-
-
-RuleOfInput: TypeAlias = "tuple[int, Callable[..., Any], tuple[Need, ...], int | None, Pick | None]"
-"""A rule that a backward runs: (input, function, needs, only, pick).
+RuleOfInput: TypeAlias = "tuple[int, Callable[..., Any], tuple[Need, ...], bool]"
+"""A rule that a backward runs: (input, function, needs, saved).
 
 `input` is the index of the input whose gradient the rule returns. `needs` are the rule's arguments
-after the gradient. `only` is the index of the saved value if that is the only need; `pick` takes
-several needs out of the saved values if all are saved. Both are None otherwise. This is a plain
-tuple because each node unpacks it.
+after the gradient; `saved` is True if they all are saved values. This is a plain tuple because each
+node unpacks it.
 """
 
 
@@ -132,20 +126,13 @@ def make_plan(
         saved=tuple(places[name] for name in kept),
         saved_names=tuple(kept),
         rules=tuple(
-            (i, rule.function, needs, *_places(needs))
+            (i, rule.function, needs, all(isinstance(need, int) for need in needs))
             for i in differentiated
             for rule in [rules[names[i]]]
             for needs in [tuple(numbers.get(need, need) for need in rule.needs)]
         ),
         options=options,
     )
-
-
-def _places(needs: tuple[Need, ...]) -> tuple[int | None, Pick | None]:
-    numbers = [need for need in needs if isinstance(need, int)]
-    if not needs or len(numbers) < len(needs):
-        return None, None
-    return (numbers[0], None) if len(numbers) == 1 else (None, itemgetter(*numbers))
 
 
 # -- gradients in the shape and dtype of their inputs --------------------------------------------

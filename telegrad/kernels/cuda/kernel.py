@@ -68,35 +68,20 @@ class Kernel:
         self._source = source
         self._name = name
 
-    def launch(
-        self,
-        *args: Any,
-        blocks: int | tuple[int, ...],
-        threads: int = 256,
-        shared: int = 0,
-        **define: Any,
-    ) -> None:
+    def launch(self, *args: Any, **how: Any) -> None:
         """Launches the function on the caller's current stream and returns at once.
 
         Args:
-            args: The arguments in the order of the source. An array stands for a pointer, None for
-                a null pointer, a `Table` for `const Table*`, an int for `Index` and a float for
-                `double`. A NumPy scalar stands for its own type.
-            blocks: The number of blocks, or up to three numbers; with 0 nothing is launched.
-            threads: The number of threads in a block.
-            shared: The bytes of a block's dynamic shared memory.
-            define: The values of the source's macros: a dtype becomes its C++ type.
+            args: The arguments, as for `prepare`.
+            how: The blocks, threads, shared memory and macros, as for `prepare`.
 
         Raises:
-            KernelError: The source does not compile, or takes no such dtype.
-            TypeError: The arguments are not those that the source declares.
-            ValueError: An array is in host memory, on another device, misaligned, or not
-                contiguous.
+            KernelError: As for `prepare`.
+            TypeError: As for `prepare`.
+            ValueError: As for `prepare`.
         """
-        grid = blocks if isinstance(blocks, tuple) else (blocks,)
-        if 0 not in grid:
-            function, given = self._checked(args, define)
-            function(grid, (threads,), given, shared_mem=shared)
+        run, given = self.prepare(*args, **how)
+        run(given)
 
     def prepare(
         self,
@@ -108,12 +93,17 @@ class Kernel:
     ) -> tuple[Callable[[tuple[Any, ...]], None], tuple[Any, ...]]:
         """Does all of `launch` but the launch, for one that comes later or for each of many steps.
 
+        Small steps of training are as fast as this loop, so it calls nothing for a good argument.
+
         Args:
-            args: As for `launch`; of a sequence, the arrays of all steps, or of one.
-            blocks: As for `launch`.
-            threads: As for `launch`.
-            shared: As for `launch`.
-            define: As for `launch`.
+            args: The arguments in the order of the source; of a sequence, the arrays of all steps,
+                or of one. An array stands for a pointer, None for a null pointer, a `Table` for
+                `const Table*`, an int for `Index` and a float for `double`. A NumPy scalar stands
+                for its own type.
+            blocks: The number of blocks, or up to three numbers; with 0 nothing is launched.
+            threads: The number of threads in a block.
+            shared: The bytes of a block's dynamic shared memory.
+            define: The values of the source's macros: a dtype becomes its C++ type.
 
         Returns:
             A function that launches with a tuple of arguments, which it does not check, and these
@@ -121,23 +111,14 @@ class Kernel:
             null pointer. The caller keeps the arrays.
 
         Raises:
-            KernelError: As for `launch`.
-            TypeError: As for `launch`.
-            ValueError: As for `launch`.
+            KernelError: The source does not compile, or takes no such dtype.
+            TypeError: The arguments are not those that the source declares.
+            ValueError: An array is in host memory, on another device, misaligned, or not
+                contiguous.
         """
         grid = blocks if isinstance(blocks, tuple) else (blocks,)
         if 0 in grid:
             return _launch_nothing, ()
-        function, given = self._checked(args, define)
-        return partial(function, grid, (threads,), shared_mem=shared), given
-
-    def _checked(
-        self, args: tuple[Any, ...], define: dict[str, Any]
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """Returns the compiled function and its arguments for CuPy.
-
-        Small steps of training are as fast as this loop, so it calls nothing for a good argument.
-        """
         leading = args[0]
         xp = namespace(leading.words if type(leading) is Table else leading, *args)
         ndarray = xp.ndarray
@@ -165,7 +146,7 @@ class Kernel:
                 raise _apart(self._name, first, place, parameter, number)
             first, place = parameter, number
             given.append(value)
-        return function, tuple(given)
+        return partial(function, grid, (threads,), shared_mem=shared), tuple(given)
 
 
 def check_operands(name: str, **operands: Any) -> None:
