@@ -331,7 +331,6 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
     return Call(
         signature=signature_of("recv", checked, "", shape=checked.shape),
         run=run,
-        expected_bytes=checked.nbytes,
         channel=(source, group.rank, check_tag(tag)),
         on_device=_on_device(group, checked, receive),
     )
