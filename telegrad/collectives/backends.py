@@ -87,18 +87,18 @@ class MessageBackend(Backend):
 
     async def broadcast(self, flat: Array, root: int) -> None:
         """Replaces `flat` by that of rank `root`."""
-        choice = select_broadcast(flat.nbytes, self._link.size, self._thresholds)
-        await choice.run(self._link, flat, root)
+        broadcast = select_broadcast(flat.nbytes, self._link.size, self._thresholds)
+        await broadcast(self._link, flat, root)
 
     async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
         """Replaces `flat` by the reduction over all ranks."""
-        choice = select_all_reduce(flat.nbytes, self._link.size, self._thresholds)
-        await choice.run(self._link, flat, op)
+        all_reduce = select_all_reduce(flat.nbytes, self._link.size, self._thresholds)
+        await all_reduce(self._link, flat, op)
 
     async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
         """Replaces `flat` at rank `root` by the reduction over all ranks."""
-        choice = select_reduce(flat.nbytes, self._link.size, self._thresholds)
-        await choice.run(self._link, flat, op, root)
+        reduce = select_reduce(flat.nbytes, self._link.size, self._thresholds)
+        await reduce(self._link, flat, op, root)
 
     async def all_gather(
         self,
@@ -108,10 +108,10 @@ class MessageBackend(Backend):
         heard: bool = False,
     ) -> list[Array]:
         """Returns a copy of each rank's array; not every algorithm hears from all ranks."""
-        choice = select_all_gather(array.nbytes, self._link.size, self._thresholds)
-        if heard or choice.run is direct.all_gather:
+        all_gather = select_all_gather(self._link.size, self._thresholds)
+        if heard or all_gather is direct.all_gather:
             return await direct.all_gather(self._link, array, shape_of)
-        return await choice.run(self._link, array)  # the shapes travel along
+        return await all_gather(self._link, array)  # the shapes travel along
 
     async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
         """Returns the same copies, joined along the first axis."""

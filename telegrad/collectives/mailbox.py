@@ -43,8 +43,8 @@ __all__ = [
     "mismatch_of",
 ]
 
-# Limit of small data on its way to a rank that has not requested it: data of operations that were
-# started and are not over, and of messages not yet received. It allows some dozens of small
+# Limit of small data on its way to a rank that has not requested it: for operations that were
+# started and are not over, and for messages not yet received. It allows some dozens of small
 # messages and is small beside the data that a rank works on.
 ALLOWANCE_BYTES = 4 * 2**20
 MESSAGE_BYTES = 512  # the cost of a message beside its data
@@ -217,19 +217,29 @@ class Mailbox:
 
 @final
 class MessageAllowance:
-    """The messages of pairs of ranks that leave without a request; the group's lock guards it."""
+    """Data that leaves without a request, of operations or of messages; the group's lock guards it.
+
+    The receiver of a message tells when it has taken it. The data of an operation counts until the
+    operation is over here, as its receivers have all entered it then.
+    """
 
     def __init__(self) -> None:
         self._pushed = Counter[int]()  # their cost, by receiver
         self._confirmed = Counter[int]()  # the part of it that the receiver has taken
         self._taken = Counter[int]()  # cost of those taken here, by sender
 
-    def may_push(self, to: int, nbytes: int) -> bool:
-        """Returns True if an unrequested message may go to a member, and counts it."""
+    def take(self, to: int, nbytes: int) -> int:
+        """Returns the cost of unrequested data to a member, and counts it; 0 if it must wait."""
         cost = nbytes + MESSAGE_BYTES
-        allowed = self._pushed[to] - self._confirmed[to] + cost <= ALLOWANCE_BYTES
-        self._pushed[to] += cost if allowed else 0
-        return allowed
+        if self._pushed[to] - self._confirmed[to] + cost > ALLOWANCE_BYTES:
+            return 0
+        self._pushed[to] += cost
+        return cost
+
+    def give_back(self, pushed: Mapping[int, int]) -> None:
+        """Records that an operation is over which has pushed this cost to each member."""
+        for to, cost in pushed.items():
+            self._pushed[to] -= cost
 
     def confirm(self, to: int, cost: int) -> None:
         """Records the cost of all messages that a member has taken, as it has told."""

@@ -1,12 +1,12 @@
 """One collective operation at one member: its algorithm, its messages and its deadline.
 
-    entered ─▶ its turn ─▶ the algorithm runs over this link ─▶ all is sent ─▶ over
-       │           │                  │                             │
-       └───────────┴──────────────────┴─────────────────────────────┴──▶ the group failed
+    entered ─▶ the algorithm runs over this link ─▶ all is sent ─▶ over
+       │                      │                             │
+       └──────────────────────┴─────────────────────────────┴──▶ the group failed
 
-A rank sends small data at once. Before large data, it sends `entered` to the receiver, which
-answers `ready` when it has entered the operation too. After that, all data leaves at once. So a
-rank that is behind holds little data that it has not requested.
+A rank sends small data at once, up to an allowance. Before other data, it sends `entered` to the
+receiver, which answers `ready` when it has entered the operation too. After that, all data leaves
+at once. So a rank that is behind holds little data that it has not requested.
 """
 
 from __future__ import annotations
@@ -183,7 +183,6 @@ class Call(Generic[T]):
         signature: The signature that every other member must call too.
         run: The algorithm; the verb returns its value.
         in_turn: True if it uses the backend of its group, which serves one operation at a time.
-        eager_bytes: The bytes it may send to one rank before that rank has entered.
         channel: The channel that counts it; None for an operation of all members.
         names_all: True if the error of its deadline names all missing ranks, not one alone.
         staged: The arrays that `run` uses.
@@ -192,8 +191,7 @@ class Call(Generic[T]):
 
     signature: Signature
     run: Callable[[Link], Steps[T]]
-    in_turn: bool = False
-    eager_bytes: int = 0
+    in_turn: bool = True
     channel: Channel = None
     names_all: bool = True
     staged: Sequence[Staged] = ()
@@ -206,7 +204,8 @@ class Group(Protocol):
     key: GroupKey
     members: tuple[WorkerInfo, ...]
     state_lock: threading.Lock
-    allowance: MessageAllowance
+    message_allowance: MessageAllowance
+    operation_allowance: MessageAllowance
     cross_waits: CrossWaits
     blocks: Blocks
     sharing: Sharing
@@ -282,9 +281,9 @@ class Operation(Meeting, Generic[T]):
         call: The operation that the verb asked for.
         slot: The mailbox slot that receives its messages. For a receive from any rank, the group
             replaces it under the lock once a rank has sent.
-        began: True if it may send; the group sets it under the lock.
         over: True if it has ended; the group sets it under the lock.
         unasked: The cost of received messages that this rank had not requested.
+        pushed: The cost of data that left without a request, by receiver.
         enqueued: The moment at which a GPU will have run it; None if no GPU takes part.
         timer: The deadline of its waits, and what it has told the other ranks.
         awaited: While it waits for messages, the function that finds its value, the wait, and the
@@ -307,9 +306,9 @@ class Operation(Meeting, Generic[T]):
     ) -> None:
         self.call = call
         self.slot = slot
-        self.began = call.channel is not None  # two ranks alone take no turns with the others
         self.over = False
         self.unasked = 0
+        self.pushed: dict[int, int] = {}
         self.enqueued: Moment | None = None
         self.group = group
         self.rank, self.size = group.rank, group.size
@@ -333,9 +332,7 @@ class Operation(Meeting, Generic[T]):
         return self.timer.clock.limit - self.timer.clock.elapsed
 
     async def run(self) -> T:
-        """Waits for its turn, runs the algorithm, and waits until all is sent."""
-        if not self.began:
-            await self.until(lambda: self.began or None)
+        """Runs the algorithm, and waits until all is sent."""
         value = await self.call.run(self)
         if self._outbox:
             await self.until(lambda: not self._outbox or None)
@@ -363,8 +360,7 @@ class Operation(Meeting, Generic[T]):
             data = bytes(data)
         with self.group.state_lock:
             at_once = to in self.slot.ready or (
-                nbytes <= EAGER_BYTES
-                and (self.call.channel is None or self.group.allowance.may_push(to, nbytes))
+                nbytes <= EAGER_BYTES and self._may_push(to, nbytes)
             )
             announced = to in self._outbox
             if not at_once:
@@ -373,6 +369,13 @@ class Operation(Meeting, Generic[T]):
             self.group.post(to, PUSH, self.slot, step, data)
         elif not announced:
             self.group.post(to, ENTERED, self.slot, DATA_WAITS)
+
+    def _may_push(self, to: int, nbytes: int) -> bool:
+        if self.call.channel is not None:
+            return self.group.message_allowance.take(to, nbytes) > 0
+        cost = self.group.operation_allowance.take(to, nbytes)
+        self.pushed[to] = self.pushed.get(to, 0) + cost
+        return cost > 0
 
     async def receive(self, source: int) -> Buffer:
         """Waits for the next data from a rank."""
@@ -451,7 +454,7 @@ class Operation(Meeting, Generic[T]):
         if self.slot.wanting:
             for to in self.slot.wanting - self._told_ready:
                 self._told_ready.add(to)
-                taken = self.group.allowance.taken_from(to)
+                taken = self.group.message_allowance.taken_from(to)
                 actions.append(partial(self.group.post, to, READY, self.slot, taken))
         if self._outbox:
             actions += [

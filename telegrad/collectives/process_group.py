@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,8 +27,8 @@ from telegrad.arrays import Moment
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.backends import NCCL, GroupTerms, Sharing
 from telegrad.collectives.failure import Failure, cause_for_others
-from telegrad.collectives.link import run_here, run_in_pool
-from telegrad.collectives.mailbox import ALLOWANCE_BYTES, Mailbox, MessageAllowance, OperationSlot
+from telegrad.collectives.link import EAGER_BYTES, run_here, run_in_pool
+from telegrad.collectives.mailbox import Mailbox, MessageAllowance, OperationSlot
 from telegrad.collectives.messages import (
     ABORT,
     ANY,
@@ -190,12 +189,11 @@ class ProcessGroup:
         self._mailbox = Mailbox(name, self._rank, self.describe)
         self.state_lock = threading.Lock()  # guards all attributes below and the operations
         self._operations: dict[OperationSlot, Operation[Any]] = {}
-        self._turns: deque[Operation[Any]] = deque()
-        self._eager_bytes = 0
         self._left: dict[int, LeftMessage] = {}
         self._failure: Failure | None = None
         self._ended: dict[int | OperationId, Failure] = {}  # of pairs, by the other rank
-        self.allowance = MessageAllowance()
+        self.message_allowance = MessageAllowance()
+        self.operation_allowance = MessageAllowance()
         self._messages_sent = 0
         self._bytes_sent = 0
 
@@ -283,9 +281,8 @@ class ProcessGroup:
         call = self._routed(call)
         reads, thread = self.cross_waits.reads, threading.get_ident()
         # Other ranks often send just before this one waits.
-        short = call.channel is None and bool(call.eager_bytes or not call.staged)
         try:
-            if short and not self.sharing.possible:
+            if call.channel is None and not self.sharing.possible and _is_short(call):
                 reads.hold()
             operation = self._enter(call, time_limit(timeout, self.timeout))
             with self.cross_waits.blocking(operation):
@@ -368,12 +365,9 @@ class ProcessGroup:
                 cause = self._absence(operation)
             if cause is None:
                 self._operations[slot] = operation
-                if call.channel is None:
-                    self._turns.append(operation)
                 if call.in_turn:
                     self.sharing.queue(operation)
-                actions = self._take_turns() if self._turns else []
-                actions += operation.noticed()
+                actions = operation.noticed()
         if cause is not None:
             self.fail(cause, since=operation_id.since)
             with self.state_lock:
@@ -387,14 +381,11 @@ class ProcessGroup:
             self._mailbox.leave(operation.slot)
             self._operations.pop(operation.slot, None)
             self._ended.pop(operation.slot.id, None)
-            if operation in self._turns:
-                self._turns.remove(operation)
-            elif operation.slot.id.channel is None:
-                self._eager_bytes -= operation.call.eager_bytes
-            elif operation.unasked and operation.partner is not None:
-                self.allowance.note_taken(operation.partner, operation.unasked)
+            self.operation_allowance.give_back(operation.pushed)
+            if operation.unasked and operation.partner is not None:
+                self.message_allowance.note_taken(operation.partner, operation.unasked)
             operation.end()
-            actions = self._take_turns() if self._turns else []
+            actions: list[Callable[[], None]] = []
             if operation.call.in_turn and (next_ones := self.sharing.leave(operation)):
                 for each in self._operations.values():
                     actions += each.noticed() if each in next_ones else ()
@@ -423,20 +414,6 @@ class ProcessGroup:
             self._mailbox.leave(waiting)
             del self._operations[waiting]
             self._operations[operation.slot] = operation
-            actions += operation.noticed()
-        return actions
-
-    def _take_turns(self) -> list[Callable[[], None]]:
-        """Lets operations begin in order, as long as their unrequested data is in the allowance."""
-        actions: list[Callable[[], None]] = []
-        while self._turns:
-            operation = self._turns[0]
-            nbytes = operation.call.eager_bytes
-            if self._eager_bytes and self._eager_bytes + nbytes > ALLOWANCE_BYTES:
-                break
-            self._turns.popleft()
-            self._eager_bytes += nbytes
-            operation.began = True
             actions += operation.noticed()
         return actions
 
@@ -574,7 +551,7 @@ class ProcessGroup:
             if self.is_over(message.id):
                 return
             if kind == READY:
-                self.allowance.confirm(source, message.number)
+                self.message_allowance.confirm(source, message.number)
             try:
                 slot = self._mailbox.deliver(source, kind, message, data)
                 operation = None if slot is None else self._operations.get(slot)
@@ -710,6 +687,10 @@ def _neighbours(agent: AgentCore, members: Sequence[WorkerInfo]) -> Sequence[Seq
         hosts.setdefault(agent.exchange.host_of(member) or f"alone: {r}", []).append(r)
     most = max(map(len, hosts.values()), default=0)
     return list(hosts.values()) if 1 < most <= MOST_RANKS else ()
+
+
+def _is_short(call: Call[Any]) -> bool:
+    return all(each.array.nbytes <= EAGER_BYTES for each in call.staged)
 
 
 def _nothing() -> None:

@@ -360,14 +360,10 @@ class FlatArrays:
 
     Args:
         staged: At least one array. Of a single one the memory is used, of several it is copied.
-
-    Attributes:
-        nbytes: The bytes of all arrays.
     """
 
     def __init__(self, staged: Sequence[Staged]) -> None:
         self._staged = staged
-        self.nbytes = sum(each.array.nbytes for each in staged)
 
     @cached_property
     def flat(self) -> Array:

@@ -32,10 +32,10 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import Final, Generic, TypeAlias, TypeVar, final
+from typing import Final, TypeAlias, final
 
 from telegrad.collectives.algorithms import chain, circulant, direct, ring, star, tree
-from telegrad.collectives.link import EAGER_BYTES, Link, Steps
+from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.reduction import ReduceOp
 from telegrad.errors import DecodeError
 from telegrad.types import Array
@@ -45,7 +45,6 @@ __all__ = [
     "AllGather",
     "AllReduce",
     "Broadcast",
-    "Choice",
     "Reduce",
     "Thresholds",
     "select_all_gather",
@@ -58,7 +57,6 @@ AllGather: TypeAlias = Callable[[Link, Array], Steps[list[Array]]]
 AllReduce: TypeAlias = Callable[[Link, Array, ReduceOp], Steps[None]]
 Broadcast: TypeAlias = Callable[[Link, Array, int], Steps[None]]
 Reduce: TypeAlias = Callable[[Link, Array, ReduceOp, int], Steps[None]]
-F = TypeVar("F")
 
 MOST: Final = 2**62  # a threshold that is never reached
 
@@ -185,80 +183,59 @@ class Thresholds:
 DEFAULT: Final = Thresholds()
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Choice(Generic[F]):
-    """The algorithm for an operation.
-
-    Attributes:
-        run: The algorithm.
-        eager_bytes: The most bytes that it sends to one rank before that rank has entered.
-    """
-
-    run: F
-    eager_bytes: int
-
-
-def select_all_reduce(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Choice[AllReduce]:
+def select_all_reduce(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> AllReduce:
     """Returns the algorithm for an array of this many bytes on n ranks.
 
-    >>> select_all_reduce(2**16, 8).run is direct.all_reduce
+    >>> select_all_reduce(2**16, 8) is direct.all_reduce
     True
-    >>> select_all_reduce(2**16, 16).run is circulant.all_reduce_in_order
+    >>> select_all_reduce(2**16, 16) is circulant.all_reduce_in_order
     True
-    >>> select_all_reduce(2**20, 8).run is ring.all_reduce
+    >>> select_all_reduce(2**20, 8) is ring.all_reduce
     True
-    >>> select_all_reduce(2**20, 9).run is circulant.all_reduce
+    >>> select_all_reduce(2**20, 9) is circulant.all_reduce
     True
     """
     if n == 1 or nbytes <= limits.direct_up_to_bytes:
         if n > limits.few_ranks and nbytes <= n * limits.in_order_part_bytes:
-            return Choice(circulant.all_reduce_in_order, min(n * nbytes, EAGER_BYTES))
-        return Choice(direct.all_reduce, _unrequested(nbytes, nbytes))
+            return circulant.all_reduce_in_order
+        return direct.all_reduce
     if n > limits.few_ranks and nbytes <= n * limits.block_bytes:
-        return Choice(circulant.all_reduce, min(nbytes, 2 * EAGER_BYTES))  # 2 messages to one rank
-    return Choice(ring.all_reduce, _unrequested(nbytes, nbytes // n))
+        return circulant.all_reduce
+    return ring.all_reduce
 
 
-def select_reduce(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Choice[Reduce]:
+def select_reduce(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Reduce:
     """Returns the algorithm for an array of this many bytes on n ranks.
 
     Two ranks send the same bytes either way, and the root has half of the work in blocks.
 
-    >>> select_reduce(2**20, 4).run is star.reduce_in_blocks
+    >>> select_reduce(2**20, 4) is star.reduce_in_blocks
     True
     """
     if n > 1 and nbytes > limits.direct_up_to_bytes:
-        return Choice(star.reduce_in_blocks, _unrequested(nbytes, nbytes // n))
-    return Choice(star.reduce, _unrequested(nbytes, nbytes))
+        return star.reduce_in_blocks
+    return star.reduce
 
 
-def select_broadcast(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Choice[Broadcast]:
+def select_broadcast(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Broadcast:
     """Returns the algorithm for an array of this many bytes on n ranks.
 
-    >>> select_broadcast(2**22, 4).run is tree.broadcast
+    >>> select_broadcast(2**22, 4) is tree.broadcast
     True
-    >>> select_broadcast(2**23, 4).run is chain.broadcast
+    >>> select_broadcast(2**23, 4) is chain.broadcast
     True
     """
     if n > 2 and nbytes > n * limits.chain_part_bytes:
-        return Choice(chain.broadcast, _unrequested(nbytes, nbytes // chain.segments(nbytes, n)))
-    return Choice(tree.broadcast, _unrequested(nbytes, nbytes))
+        return chain.broadcast
+    return tree.broadcast
 
 
-def select_all_gather(nbytes: int, n: int, limits: Thresholds = DEFAULT) -> Choice[AllGather]:
-    """Returns the algorithm for n ranks, of which this one has an array of this many bytes.
+def select_all_gather(n: int, limits: Thresholds = DEFAULT) -> AllGather:
+    """Returns the algorithm for n ranks.
 
-    >>> select_all_gather(8, 15).run is direct.all_gather
+    >>> select_all_gather(15) is direct.all_gather
     True
-    >>> select_all_gather(8, 16).run is circulant.all_gather
+    >>> select_all_gather(16) is circulant.all_gather
     True
     """
-    if n >= limits.many_ranks:
-        return Choice(circulant.all_gather, EAGER_BYTES)
-    return Choice(direct.all_gather, _unrequested(nbytes, nbytes))
-
-
-def _unrequested(nbytes: int, message_bytes: int) -> int:
-    """Returns the bytes of an array that go to a rank before it asks, in messages of this size."""
-    return nbytes if message_bytes <= EAGER_BYTES else 0
+    return circulant.all_gather if n >= limits.many_ranks else direct.all_gather

@@ -625,7 +625,7 @@ def stays_behind(late: int, limit: float) -> str:
             wait_for_end(dist.world_group())
         await backend.barrier()
 
-    call = Call(signature=Signature(operation="test"), run=run, in_turn=True)
+    call = Call(signature=Signature(operation="test"), run=run)
     return refusal(lambda: dist.world_group().call(call, 60.0 if r == late else limit))
 
 

@@ -402,29 +402,29 @@ def test_all_ranks_see_that_two_of_them_disagree() -> None:
 def test_which_algorithm() -> None:
     small, large = DEFAULT.direct_up_to_bytes, 2**30
     for n in range(1, 70):
-        assert select_reduce(small, n).run is star.reduce
+        assert select_reduce(small, n) is star.reduce
         in_order = direct.all_reduce if n <= 8 else circulant.all_reduce_in_order
-        assert select_all_reduce(min(4096 * n, small), n).run is in_order
+        assert select_all_reduce(min(4096 * n, small), n) is in_order
         if n < 64:
-            assert select_all_reduce(4096 * n + 1, n).run is direct.all_reduce
+            assert select_all_reduce(4096 * n + 1, n) is direct.all_reduce
         gather = direct.all_gather if n < 16 else circulant.all_gather
-        assert select_all_gather(small, n).run is gather
-        assert select_broadcast(n * 2**20, n).run is tree.broadcast
-        assert select_broadcast(large, n).run is (tree.broadcast if n < 3 else chain.broadcast)
+        assert select_all_gather(n) is gather
+        assert select_broadcast(n * 2**20, n) is tree.broadcast
+        assert select_broadcast(large, n) is (tree.broadcast if n < 3 else chain.broadcast)
         if n > 1:
-            assert select_reduce(small + 1, n).run is star.reduce_in_blocks
+            assert select_reduce(small + 1, n) is star.reduce_in_blocks
             middle = ring.all_reduce if n <= 8 else circulant.all_reduce
-            assert select_all_reduce(small + 1, n).run is middle
-            assert select_all_reduce(n * small, n).run is middle
-            assert select_all_reduce(n * small + 1, n).run is ring.all_reduce
-    assert select_reduce(large, 1).run is star.reduce
-    assert select_all_reduce(large, 1).run is direct.all_reduce
+            assert select_all_reduce(small + 1, n) is middle
+            assert select_all_reduce(n * small, n) is middle
+            assert select_all_reduce(n * small + 1, n) is ring.all_reduce
+    assert select_reduce(large, 1) is star.reduce
+    assert select_all_reduce(large, 1) is direct.all_reduce
 
 
 @given(st.integers(1, 40), st.integers(0, 2**26))
 def test_segments_wait_for_their_receiver(n: int, nbytes: int) -> None:
-    """The choice says that a chain sends nothing before the next rank asks for it."""
-    if select_broadcast(nbytes, n).run is chain.broadcast:
+    """A chain sends nothing before the next rank asks for it."""
+    if select_broadcast(nbytes, n) is chain.broadcast:
         assert nbytes // chain.segments(nbytes, n) > EAGER_BYTES
 
 

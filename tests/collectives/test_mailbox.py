@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.collectives.mailbox import Mailbox
+from telegrad.collectives.mailbox import (
+    ALLOWANCE_BYTES,
+    MESSAGE_BYTES,
+    Mailbox,
+    MessageAllowance,
+)
 from telegrad.collectives.messages import (
     ENTERED,
     PUSH,
@@ -208,3 +213,24 @@ def test_a_message_with_a_bad_call_or_group_is_refused(body: object) -> None:
     for bad in (good._replace(call=call), good._replace(group=GroupKey("\u00e9", 1))):
         with pytest.raises(DecodeError):
             OperationMessage.unpack(bad.pack())
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**19), st.booleans()), max_size=60))
+def test_unrequested_data_of_operations_stays_within_the_allowance(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    """Of an operation that pushes `nbytes`, or is over; what is refused would exceed the limit."""
+    allowance = MessageAllowance()
+    pushed = dict.fromkeys(range(4), 0)  # by operation, all to one rank
+    for operation, nbytes, over in steps:
+        if over:
+            allowance.give_back({7: pushed[operation]})
+            pushed[operation] = 0
+            continue
+        cost = allowance.take(7, nbytes)
+        whole = sum(pushed.values()) + nbytes + MESSAGE_BYTES
+        assert (cost > 0) is (whole <= ALLOWANCE_BYTES)
+        pushed[operation] += cost
+        assert sum(pushed.values()) <= ALLOWANCE_BYTES
+    allowance.give_back({7: sum(pushed.values())})
+    assert allowance.take(7, ALLOWANCE_BYTES // 2)

@@ -246,12 +246,12 @@ def test_what_is_measured_is_what_the_choice_is_best_by(
     choices: dict[str, Callable[..., Any]] = {
         "all_reduce": select_all_reduce,
         "broadcast": select_broadcast,
-        "all_gather": select_all_gather,
+        "all_gather": lambda size, n, limits: select_all_gather(n, limits),
     }
 
     def seconds(verb: str, limits: Thresholds) -> Array:
         other = "ring" if verb == "all_reduce" else "chain"
-        chosen = [names.get(choices[verb](size, n, limits).run, other) for size in sizes]
+        chosen = [names.get(choices[verb](size, n, limits), other) for size in sizes]
         terms = [costs[name] for name in chosen]
         return np.array([a + b * size for size, (a, b) in zip(sizes, terms, strict=True)])
 

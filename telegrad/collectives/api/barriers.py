@@ -55,7 +55,7 @@ def barrier(
         ...     cluster.run(step)
         ['all are here', 'all are here']
     """
-    call = Call(signature=Signature(operation="barrier"), run=_meet, in_turn=True)
+    call = Call(signature=Signature(operation="barrier"), run=_meet)
     return run_call(group_of(group), call, async_op, timeout)
 
 
@@ -91,7 +91,6 @@ def monitored_barrier(
     call = Call(
         signature=Signature(operation="monitored_barrier"),
         run=_meet,
-        in_turn=True,
         names_all=wait_all_ranks,
     )
     run_call(group_of(group), call, async_op=False, timeout=timeout)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from telegrad.collectives.groups import Groups
-from telegrad.collectives.link import EAGER_BYTES
 from telegrad.collectives.messages import Signature, dtype_label
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import check_array
@@ -26,7 +25,6 @@ __all__ = [
     "current_world",
     "cut_rows",
     "cut_shapes",
-    "eager_bytes_of",
     "group_of",
     "partner_of",
     "place_of",
@@ -105,11 +103,6 @@ def check_integer(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{what} must be an integer, not {value!r}")
     return int(value)
-
-
-def eager_bytes_of(sizes: Iterable[int]) -> int:
-    """Returns the most bytes that are sent to a rank before it asks, of messages of these sizes."""
-    return max((nbytes for nbytes in sizes if nbytes <= EAGER_BYTES), default=0)
 
 
 def check_parts(verb: str, arrays: object, group: ProcessGroup) -> list[Array]:

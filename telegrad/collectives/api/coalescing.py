@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast, final
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from telegrad.errors import InvalidUseError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future
 
-__all__ = ["CallsOf", "JoinableCall", "Joint", "check_outside", "coalesced", "run_call"]
+__all__ = ["CallsOf", "JoinableCall", "JoinedRun", "check_outside", "coalesced", "run_call"]
 
 T = TypeVar("T")
 
@@ -39,18 +39,8 @@ T = TypeVar("T")
 CallsOf: TypeAlias = Callable[[Link, int], Sequence[Signature]]
 
 
-class Joint(NamedTuple, Generic[T]):
-    """The work of one or several joined calls.
-
-    Attributes:
-        run: The algorithm; returns the value of each call.
-        eager_bytes: As for `Call`.
-        in_turn: As for `Call`.
-    """
-
-    run: Callable[[Link], Steps[Sequence[T]]]
-    eager_bytes: int
-    in_turn: bool = False
+# The algorithm of one or several joined calls; returns the value of each.
+JoinedRun: TypeAlias = Callable[[Link], Steps[Sequence[T]]]
 
 
 @final
@@ -62,29 +52,27 @@ class JoinableCall(Generic[T]):
         signature: The call.
         staged: Its array.
         in_place: True if the array gets the result; False if the verb returns it.
-        join: Returns the work of several such calls.
+        join: Returns the algorithm of several such calls.
         on_device: As for `Call`.
     """
 
     signature: Signature
     staged: Staged
     in_place: bool
-    join: Callable[[ProcessGroup, Sequence[JoinableCall[T]], CallsOf], Joint[T]]
+    join: Callable[[ProcessGroup, Sequence[JoinableCall[T]], CallsOf], JoinedRun[T]]
     on_device: OnDevice[T] | None
 
     def alone(self, group: ProcessGroup) -> Call[T]:
         """Returns the call as an operation of its own."""
-        joint = self.join(group, [self], lambda link, r: [link.call_of(r)])
+        joined = self.join(group, [self], lambda link, r: [link.call_of(r)])
 
         async def run(link: Link) -> T:
-            (value,) = await joint.run(link)
+            (value,) = await joined(link)
             return value
 
         return Call(
             signature=self.signature,
             run=run,
-            in_turn=joint.in_turn,
-            eager_bytes=joint.eager_bytes,
             staged=[self.staged],
             on_device=self.on_device,
         )
@@ -281,19 +269,17 @@ class Coalesced:
             called = piece.signature
             kind = called.operation, called.op, called.root, called.dtype
             kinds.setdefault(kind, []).append(i)
-        joints = [(places, self._joint(places)) for places in kinds.values()]
+        joined = [(places, self._joined(places)) for places in kinds.values()]
 
         async def run(link: Link) -> None:
-            for places, joint in joints:
-                self._values |= zip(places, await joint.run(link), strict=True)
+            for places, run_joined in joined:
+                self._values |= zip(places, await run_joined(link), strict=True)
 
         return Call(
             signature=Signature(
                 operation="coalesced", calls=tuple(each.signature for each in self._pieces)
             ),
             run=run,
-            in_turn=any(joint.in_turn for _, joint in joints),
-            eager_bytes=sum(joint.eager_bytes for _, joint in joints),
             staged=[each.staged for each in self._pieces],
             on_device=self._on_device(),
         )
@@ -314,7 +300,7 @@ class Coalesced:
             by_nccl=all(way.by_nccl for way in ways),
         )
 
-    def _joint(self, places: Sequence[int]) -> Joint[Any]:
+    def _joined(self, places: Sequence[int]) -> JoinedRun[Any]:
         pieces = [self._pieces[i] for i in places]
 
         def calls_of(link: Link, r: int) -> Sequence[Signature]:

@@ -16,19 +16,17 @@ from telegrad.collectives.api.calls import (
     check_splits,
     cut_rows,
     cut_shapes,
-    eager_bytes_of,
     group_of,
     place_of,
     signature_of,
 )
-from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, Joint, run_call
+from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, JoinedRun, run_call
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link
 from telegrad.collectives.nccl.device import OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import FlatArrays, Staged, check_array
-from telegrad.collectives.select import select_all_gather, select_broadcast
 from telegrad.types import Array, Rank, Shape
 
 __all__ = [
@@ -518,9 +516,8 @@ def _broadcast_piece(
 
 def _broadcast(
     root: int, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
-) -> Joint[None]:
+) -> JoinedRun[None]:
     joined = FlatArrays([each.staged for each in pieces])
-    choice = select_broadcast(joined.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> Sequence[None]:
         backend = await link.backend()
@@ -528,14 +525,13 @@ def _broadcast(
         joined.write_back()
         return [None] * len(pieces)
 
-    return Joint(run, choice.eager_bytes, in_turn=True)
+    return run
 
 
 def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[list[Array]]:
     """Returns the call of `all_gather`; raises the errors of `all_gather` for its arguments."""
     checked = check_array("all_gather", array, written=False)
     staged = Staged(checked)
-    choice = select_all_gather(checked.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> list[Array]:
         backend = await link.backend()
@@ -545,8 +541,6 @@ def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[lis
     return Call(
         signature=signature_of("all_gather", checked, label, shape=checked.shape),
         run=run,
-        in_turn=True,
-        eager_bytes=choice.eager_bytes,
         staged=[staged],
         on_device=OnDevice(
             arrays=[checked], run=lambda backend, _: backend.all_gather(checked), heard=True
@@ -573,11 +567,10 @@ def _all_gather_single_piece(array: object, label: str) -> JoinableCall[Array]:
 
 def _all_gather_single(
     group: ProcessGroup, pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf
-) -> Joint[Array]:
+) -> JoinedRun[Array]:
     if len(pieces) > 1:
         return _all_gather_joined(pieces, calls_of)
     staged = pieces[0].staged
-    choice = select_all_gather(staged.array.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> Sequence[Array]:
         backend = await link.backend()
@@ -586,10 +579,12 @@ def _all_gather_single(
         )
         return [staged.to_user(joined)]
 
-    return Joint(run, choice.eager_bytes, in_turn=True)
+    return run
 
 
-def _all_gather_joined(pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf) -> Joint[Array]:
+def _all_gather_joined(
+    pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf
+) -> JoinedRun[Array]:
     """Hears from every rank, as the joined array does not tell the shapes of the arrays in it."""
     whole = FlatArrays([each.staged for each in pieces])
 
@@ -605,7 +600,7 @@ def _all_gather_joined(pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf)
         joined = [joined_rows(list(map(np.atleast_1d, each))) for each in zip(*cut, strict=True)]
         return [each.staged.to_user(v) for each, v in zip(pieces, joined, strict=True)]
 
-    return Joint(run, eager_bytes_of([whole.nbytes]), in_turn=True)
+    return run
 
 
 def _gather_call(
@@ -624,8 +619,6 @@ def _gather_call(
     return Call(
         signature=signature,
         run=run,
-        in_turn=True,
-        eager_bytes=eager_bytes_of([checked.nbytes]),
         staged=[staged],
         on_device=OnDevice(
             arrays=[checked], run=lambda backend, _: backend.gather(checked, root), heard=True
@@ -664,8 +657,6 @@ def _scatter_call(
             parts=[part.shape for part in parts],
         ),
         run=run,
-        in_turn=True,
-        eager_bytes=eager_bytes_of(part.nbytes for part in parts),
         staged=[staged, *cut],
         on_device=OnDevice(
             arrays=[checked, *parts],
@@ -695,8 +686,6 @@ def _all_to_all_call(arrays: object, group: ProcessGroup, label: str) -> Call[li
     return Call(
         signature=signature_of("all_to_all", parts[0], label, parts=[part.shape for part in parts]),
         run=run,
-        in_turn=True,
-        eager_bytes=eager_bytes_of(part.nbytes for part in parts),
         staged=staged,
         on_device=OnDevice(
             arrays=parts, run=lambda backend, _: backend.all_to_all(parts), heard=True
@@ -730,8 +719,6 @@ def _all_to_all_single_call(
             "all_to_all_single", checked, label, shape=checked.shape, parts=shapes, wanted=wanted
         ),
         run=run,
-        in_turn=True,
-        eager_bytes=eager_bytes_of(math.prod(shape) * checked.dtype.itemsize for shape in shapes),
         staged=[staged],
         on_device=OnDevice(
             arrays=[checked],

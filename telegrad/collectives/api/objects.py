@@ -357,7 +357,7 @@ def _call(
     channel: Channel = None,
 ) -> T:
     """Runs an operation; raises the error that came in the place of an object."""
-    found = group.call(Call(signature=signature, run=run, channel=channel), timeout)
+    found = group.call(Call(signature=signature, run=run, in_turn=False, channel=channel), timeout)
     if isinstance(found, _Refused):
         raise found.error
     return found

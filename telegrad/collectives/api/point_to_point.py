@@ -301,6 +301,7 @@ def _send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> 
     return Call(
         signature=signature_of("send", checked, "", shape=checked.shape),
         run=run,
+        in_turn=False,
         staged=[staged],
         channel=(group.rank, to, check_tag(tag)),
         on_device=_on_device(group, checked, lambda backend, _: backend.send(checked)),
@@ -331,6 +332,7 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
     return Call(
         signature=signature_of("recv", checked, "", shape=checked.shape),
         run=run,
+        in_turn=False,
         channel=(source, group.rank, check_tag(tag)),
         on_device=_on_device(group, checked, receive),
     )

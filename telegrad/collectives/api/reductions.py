@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, TypeVar, overload
@@ -13,12 +12,11 @@ from telegrad.collectives.api.calls import (
     check_splits,
     cut_rows,
     cut_shapes,
-    eager_bytes_of,
     group_of,
     place_of,
     signature_of,
 )
-from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, Joint, run_call
+from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, JoinedRun, run_call
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.nccl.device import DeviceBackend, OnDevice
@@ -35,7 +33,6 @@ from telegrad.collectives.reduction import (
     combining,
     prepare,
 )
-from telegrad.collectives.select import select_all_reduce, select_reduce
 from telegrad.types import Array, Rank
 
 __all__ = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"]
@@ -344,7 +341,7 @@ def _all_reduce_piece(
 
 def _all_reduce(
     op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
-) -> Joint[None]:
+) -> JoinedRun[None]:
     joined = FlatArrays([each.staged for each in pieces])
 
     async def run(link: Link) -> Sequence[None]:
@@ -353,8 +350,7 @@ def _all_reduce(
         joined.write_back()
         return [None] * len(pieces)
 
-    choice = select_all_reduce(joined.nbytes, group.size, group.thresholds)
-    return Joint(run, choice.eager_bytes, in_turn=True)
+    return run
 
 
 def _reduce_call(
@@ -365,7 +361,6 @@ def _reduce_call(
     reduction = check_reducible(op, checked.dtype)
     staged = Staged(checked)
     combining = prepare(reduction, [staged])
-    choice = select_reduce(checked.nbytes, group.size, group.thresholds)
 
     async def run(link: Link) -> None:
         backend = await link.backend()
@@ -379,8 +374,6 @@ def _reduce_call(
     return Call(
         signature=signature,
         run=run,
-        in_turn=True,
-        eager_bytes=choice.eager_bytes,
         staged=[staged],
         on_device=_on_device(
             group, reduction, [checked], lambda backend, op: backend.reduce(checked, op, root)
@@ -405,8 +398,6 @@ def _reduce_scatter_call(
     return Call(
         signature=signature_of("reduce_scatter", parts[0], label, op=reduction.name, parts=shapes),
         run=run,
-        in_turn=True,
-        eager_bytes=eager_bytes_of(part.nbytes for part in parts),
         staged=staged,
         on_device=_on_device(
             group, reduction, parts, lambda backend, op: backend.reduce_scatter(parts, op)
@@ -444,7 +435,7 @@ def _reduce_scatter_single_piece(
 
 def _reduce_scatter_single(
     op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[Array]], _: CallsOf
-) -> Joint[Array]:
+) -> JoinedRun[Array]:
     own = [each.signature.parts[group.rank] for each in pieces]
 
     async def run(link: Link) -> Sequence[Array]:
@@ -455,12 +446,7 @@ def _reduce_scatter_single(
         values = views_of(await backend.reduce_scatter(parts, op, whole), own)
         return [each.staged.to_user(v) for each, v in zip(pieces, values, strict=True)]
 
-    itemsize = pieces[0].staged.array.dtype.itemsize
-    sizes = [
-        itemsize * sum(math.prod(each.signature.parts[r]) for each in pieces)
-        for r in range(group.size)
-    ]
-    return Joint(run, eager_bytes_of(sizes), in_turn=True)
+    return run
 
 
 def _on_device(

@@ -169,7 +169,7 @@ class NcclSide:
             found = await tell_places(link, said, on_device.heard)
             return await self._run(call, on_device, place, found, link)
 
-        return replace(call, run=run, in_turn=True)
+        return replace(call, run=run)
 
     async def _run_message(
         self, call: Call[T], on_device: OnDevice[T], place: Moment | None, said: bytes, link: Link
