@@ -17,24 +17,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, final
 
-import numpy as np
-
-from telegrad.arrays import joined_rows
-from telegrad.collectives.algorithms import (
-    direct,
-    dissemination,
-    hosts,
-    shared_exchange,
-    shared_memory,
-    star,
-)
+from telegrad.collectives.algorithms import direct, dissemination, star
+from telegrad.collectives.algorithms.shared_memory import MemoryBackend
 from telegrad.collectives.link import (
     Backend,
     Link,
     MakeBackend,
     OpenBackend,
 )
-from telegrad.collectives.reduction import ReduceOp
+from telegrad.collectives.reduction import ReduceOp, finish
 from telegrad.collectives.select import (
     DEFAULT,
     Thresholds,
@@ -49,7 +40,7 @@ from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, 
 from telegrad.rpc.seams import Spin
 from telegrad.types import Array, Shape
 
-__all__ = ["NCCL", "GroupTerms", "HostsBackend", "MemoryBackend", "MessageBackend", "Sharing"]
+__all__ = ["NCCL", "GroupTerms", "HostsBackend", "MessageBackend", "Sharing"]
 
 NCCL: Final = "nccl"  # the name of the backend that leaves arrays on the GPUs
 
@@ -113,11 +104,6 @@ class MessageBackend(Backend):
             return await direct.all_gather(self._link, array, shape_of)
         return await all_gather(self._link, array)  # the shapes travel along
 
-    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
-        """Returns the same copies, joined along the first axis."""
-        gathered = await self.all_gather(array, shape_of)
-        return joined_rows([np.atleast_1d(each) for each in gathered])
-
     async def gather(self, array: Array, root: int) -> list[Array] | None:
         """Returns a copy of each rank's array at rank `root`, None elsewhere."""
         return await star.gather(self._link, array, root)
@@ -130,10 +116,6 @@ class MessageBackend(Backend):
         """Returns the parts that all ranks have for this one."""
         return await direct.all_to_all(self._link, parts)
 
-    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
-        """Returns the same parts, joined along the first axis."""
-        return joined_rows(await self.all_to_all(parts))
-
     async def reduce_scatter(
         self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
     ) -> Array:
@@ -142,76 +124,23 @@ class MessageBackend(Backend):
 
 
 @final
-class MemoryBackend(Backend):
-    """The backend of ranks that share memory.
-
-    Args:
-        room: The place where they meet.
-    """
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-
-    async def barrier(self) -> None:
-        """Returns when every rank has called it."""
-        await self._room.meet()
-
-    async def broadcast(self, flat: Array, root: int) -> None:
-        """Replaces `flat` by that of rank `root`."""
-        await shared_memory.broadcast(self._room, flat, root)
-
-    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
-        """Replaces `flat` by the reduction over all ranks."""
-        await shared_memory.all_reduce(self._room, flat, op)
-
-    async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
-        """Replaces `flat` at rank `root` by the reduction over all ranks."""
-        await shared_memory.reduce(self._room, flat, op, root)
-
-    async def all_gather(
-        self,
-        array: Array,
-        shape_of: Callable[[int], Shape] | None = None,
-        *,
-        heard: bool = False,
-    ) -> list[Array]:
-        """Returns a copy of each rank's array; hears from all ranks."""
-        return await shared_exchange.all_gather(self._room, array, shape_of)
-
-    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
-        """Returns the same copies, joined along the first axis."""
-        return await shared_exchange.all_gather_rows(self._room, array, shape_of)
-
-    async def gather(self, array: Array, root: int) -> list[Array] | None:
-        """Returns a copy of each rank's array at rank `root`, None elsewhere."""
-        return await shared_exchange.gather(self._room, array, root)
-
-    async def scatter(self, flat: Array, parts: Sequence[Array], root: int) -> None:
-        """Replaces `flat` by the part that rank `root` has for this one."""
-        await shared_exchange.scatter(self._room, flat, parts, root)
-
-    async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
-        """Returns the parts that all ranks have for this one."""
-        return await shared_exchange.all_to_all(self._room, parts, whole)
-
-    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
-        """Returns the same parts, joined along the first axis."""
-        return await shared_exchange.all_to_all_rows(self._room, parts, whole)
-
-    async def reduce_scatter(
-        self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
-    ) -> Array:
-        """Returns the reduction of the parts that all ranks have for this one."""
-        return await shared_exchange.reduce_scatter(self._room, parts, op, whole)
-
-
-@final
 class HostsBackend(MessageBackend):
     """The backend of ranks on several hosts, of which some have several.
 
+         host A   0 ─┐                                ┌─▶ 0
+                  1 ─┴─▶ 0 ═══╗              ╔═══▶ 0 ─┴─▶ 1
+         host B   2 ─┐        ╠═ all_reduce ═╣        ┌─▶ 2
+                  3 ─┴─▶ 2 ═══╝              ╚═══▶ 2 ─┴─▶ 3
+
+         host A   1 ───▶ 0 ═══╗                       0        a broadcast by rank 1; all ranks wait
+                              ╠═ broadcast ═╗         1        until the other hosts have the array
+         host B   2, 3 meet   ╚═════════════╩══▶ 2 ───▶ 3
+
+    Between two hosts go the bytes of two ranks, however many ranks each has.
+
     Args:
         link: The operation.
-        room: The place where the ranks of this host meet.
+        near: The backend of the ranks of this host.
         leaders: The backend of the first ranks of all hosts; None unless this is one.
         hosts: The ranks of each host.
         thresholds: Those of the group.
@@ -220,28 +149,43 @@ class HostsBackend(MessageBackend):
     def __init__(
         self,
         link: Link,
-        room: Room,
+        near: Backend,
         leaders: Backend | None,
         hosts: Sequence[Sequence[int]],
         thresholds: Thresholds = DEFAULT,
     ) -> None:
         super().__init__(link, thresholds)
         self._hosts = hosts
-        self._room = room
+        self._near = near
         self._leaders = leaders
 
     async def broadcast(self, flat: Array, root: int) -> None:
-        """Replaces `flat` by that of rank `root`."""
+        """Replaces `flat` by that of rank `root`.
+
+        The first rank of each host sends and receives what a `broadcast` of the hosts takes. No
+        rank returns before the ranks of all hosts have come.
+        """
         source, ranks = next((i, ranks) for i, ranks in enumerate(self._hosts) if root in ranks)
-        place = ranks.index(root) if self._link.rank in ranks else None
-        await hosts.broadcast(self._room, self._leaders, flat, source, place)
+        here = self._link.rank in ranks
+        await (self._near.broadcast(flat, ranks.index(root)) if here else self._near.barrier())
+        if self._leaders is not None:
+            await self._leaders.broadcast(flat, source)
+        await (self._near.barrier() if here else self._near.broadcast(flat, 0))
 
     async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
-        """Replaces `flat` by the reduction over all ranks."""
+        """Replaces `flat` by the reduction over all ranks, bitwise equal on all.
+
+        The ranks of a host are combined first, in their order, then the first ranks of all hosts.
+        """
         if flat.nbytes <= self._thresholds.direct_up_to_bytes:  # the order of the ranks is promised
             await super().all_reduce(flat, op)
-        else:
-            await hosts.all_reduce(self._room, self._leaders, flat, op, self._link.size)
+            return
+        inner = ReduceOp.SUM if op is ReduceOp.AVG else op
+        await self._near.reduce(flat, inner, 0)
+        if self._leaders is not None:
+            await self._leaders.all_reduce(flat, inner)
+            finish(op, flat, self._link.size)
+        await self._near.broadcast(flat, 0)
 
 
 @final
@@ -353,10 +297,10 @@ class Sharing:
                 self.possible, self._takes_turns = False, self._ordered
                 return MessageBackend(meeting, self._thresholds)
             self._shared = Boards(here.rank, boards), Residents(here.rank)
-        room = Room(here, *self._shared, self._spin)
+        memory = MemoryBackend(Room(here, *self._shared, self._spin))
         if self.on_one_host:
-            return MemoryBackend(room)
+            return memory
         first = [ranks[0] for ranks in self._hosts]
         limits = self._thresholds
         leaders = MessageBackend(PartMeeting(meeting, first), limits) if here.rank == 0 else None
-        return HostsBackend(meeting, room, leaders, self._hosts, limits)
+        return HostsBackend(meeting, memory, leaders, self._hosts, limits)

@@ -239,10 +239,6 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
-        """Returns what `all_gather` does, joined along the first axis as one new array."""
-
-    @abstractmethod
     async def gather(self, array: Array, root: int) -> list[Array] | None:
         """Returns what `all_gather` does at rank `root`, None elsewhere."""
 
@@ -265,10 +261,6 @@ class Backend(ABC):
         Raises:
             CollectiveMismatchError: A rank has another shape than its receiver states.
         """
-
-    @abstractmethod
-    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
-        """Returns what `all_to_all` does, joined along the first axis as one new array."""
 
     @abstractmethod
     async def reduce_scatter(

@@ -27,6 +27,7 @@ from telegrad.wire import Buffer, copy_of
 
 __all__ = [
     "FlatArrays",
+    "JoinedArrays",
     "PremulSum",
     "ReduceOp",
     "Reduction",
@@ -37,9 +38,12 @@ __all__ = [
     "combine",
     "combine_all",
     "combining",
+    "cut_rows",
     "finish",
     "from_bytes",
+    "items_of",
     "prepare",
+    "rows_of",
 ]
 
 
@@ -378,6 +382,56 @@ class FlatArrays:
                 each.flat[...] = values
         for each in self._staged:
             each.write_back()
+
+
+@final
+class JoinedArrays(list[Array]):
+    """Arrays that lie one after the other in one new array.
+
+    Args:
+        flat: That array, of one axis.
+        shapes: Their shapes.
+
+    Attributes:
+        flat: That array.
+    """
+
+    def __init__(self, flat: Array, shapes: Sequence[Shape]) -> None:
+        sizes = list(map(math.prod, shapes))
+        cut = zip(cut_rows(flat, sizes), shapes, strict=True)
+        super().__init__(part.reshape(shape) for part, shape in cut)
+        self.flat = flat
+
+
+def items_of(shapes: Sequence[Shape]) -> int:
+    """Returns the items of arrays of some shapes.
+
+    >>> items_of([(2, 3), (), (0, 7)])
+    7
+    """
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def cut_rows(array: Array, lengths: Sequence[int]) -> list[Array]:
+    """Returns views of an array: its first axis, cut into parts of these lengths.
+
+    >>> [part.tolist() for part in cut_rows(np.arange(3), [1, 2])]
+    [[0], [1, 2]]
+    """
+    ends = np.cumsum(lengths).tolist()
+    return [array[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+
+
+def rows_of(parts: Sequence[Array]) -> Array:
+    """Returns arrays joined along the first axis; one without axes is a row.
+
+    >>> rows_of([np.array([[1, 2]]), np.array([[3, 4]])])
+    array([[1, 2],
+           [3, 4]])
+    """
+    rows = sum(len(part) if part.ndim else 1 for part in parts)
+    flat = parts.flat if isinstance(parts, JoinedArrays) else joined_flat(parts)
+    return flat.reshape((rows, *parts[0].shape[1:]))
 
 
 def as_bytes(flat: Array) -> Buffer:

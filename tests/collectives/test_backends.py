@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.collectives import Backend, Link, MessageBackend, ReduceOp
-from telegrad.collectives.backends import GroupTerms, HostsBackend, MemoryBackend, Sharing
+from telegrad.collectives.algorithms.shared_memory import MemoryBackend
+from telegrad.collectives.backends import GroupTerms, HostsBackend, Sharing
 from telegrad.collectives.link import OpenBackend
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.reduction import combine, finish
@@ -83,8 +84,6 @@ class Job:
 IN_PLACE = ["barrier", "broadcast", "all_reduce", "reduce"]
 EXCHANGES = [
     "all_gather",
-    "all_gather_rows",
-    "all_to_all_rows",
     "gather",
     "scatter",
     "all_to_all",
@@ -155,11 +154,9 @@ def arguments(r: int, arrays: list[Array], parts: list[list[Array]]) -> dict[str
         "all_reduce": (arrays[r], ReduceOp.SUM),
         "reduce": (arrays[r], ReduceOp.SUM, 2),
         "all_gather": (arrays[r],),
-        "all_gather_rows": (arrays[r], lambda q: arrays[q].shape),
         "gather": (arrays[r], 2),
         "scatter": (parts[r][0], parts[2] if r == 2 else [], 2),
         "all_to_all": (parts[r],),
-        "all_to_all_rows": (parts[r],),
         "reduce_scatter": (parts[r], ReduceOp.SUM),
     }
 
@@ -228,9 +225,6 @@ def check_exchange(
         [cut(array, q + (r if "all_to_all" in verb else 0)) for q in range(N)]
         for r, array in enumerate(arrays)
     ]
-    if verb.endswith("_rows"):
-        own = [each.reshape(-1) for each in own]
-        parts = [[each.reshape(-1) for each in of] for of in parts]
     state_calls(job, verb, own, parts, root)
     if verb in ("all_gather", "gather"):
         args = (root,) if verb == "gather" else ()
@@ -239,12 +233,6 @@ def check_exchange(
                 assert_same(found, own)
             else:
                 assert found is None
-    elif verb == "all_gather_rows":
-        for found in job.run(verb, own, lambda r: own[r].shape, wanted_type=wanted_type):
-            assert_same([found], [np.concatenate(own)])
-    elif verb == "all_to_all_rows":
-        for r, found in enumerate(job.run(verb, parts, wanted_type=wanted_type)):
-            assert_same([found], [np.concatenate([parts[q][r] for q in range(N)])])
     elif verb == "scatter":
         got = [np.zeros(part.size, part.dtype) for part in parts[root]]
         flat = [part.reshape(-1) for part in parts[root]]
@@ -264,7 +252,6 @@ def check_exchange(
 
 def state_calls(job: Job, verb: str, own: list[Array], parts: list[list[Array]], root: int) -> None:
     """Gives the links the calls that a verb of users makes."""
-    verb = verb.removesuffix("_rows")
     for r, link in enumerate(job.links):
         shapes = tuple(part.shape for part in parts[r])
         if "gather" in verb:

@@ -17,12 +17,11 @@ from telegrad.collectives.algorithms import (
     direct,
     dissemination,
     ring,
-    shared_exchange,
-    shared_memory,
     star,
     tree,
 )
 from telegrad.collectives.algorithms.shared_exchange import CALL_BYTES
+from telegrad.collectives.algorithms.shared_memory import MemoryBackend
 from telegrad.collectives.link import EAGER_BYTES, Link, Steps
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.select import select_all_gather, select_all_reduce, select_broadcast
@@ -148,37 +147,37 @@ def asking(nbytes: int) -> int:
 
 MEETINGS: dict[str, tuple[Callable[[Room, Array], Steps[Any]], Callable[[int, int], int]]] = {
     "all_reduce": (
-        lambda room, x: shared_memory.all_reduce(room, x, SUM),
+        lambda room, x: MemoryBackend(room).all_reduce(x, SUM),
         lambda n, b: asking(b) + in_blocks(b, 1) * (1 if n == 2 or b <= 2**14 else 2),
     ),
     "reduce": (
-        lambda room, x: shared_memory.reduce(room, x, SUM, 1),
+        lambda room, x: MemoryBackend(room).reduce(x, SUM, 1),
         lambda n, b: in_blocks(b, 1) * (1 if n == 2 or b <= 2**14 else 2),
     ),
     "broadcast": (
-        lambda room, x: shared_memory.broadcast(room, x, 1),
+        lambda room, x: MemoryBackend(room).broadcast(x, 1),
         lambda _, b: in_blocks(b, 1),
     ),
     "all_gather": (
-        lambda room, x: shared_exchange.all_gather(room, x),
+        lambda room, x: MemoryBackend(room).all_gather(x),
         lambda _, b: asking(b) + in_blocks(b, 1, CALL_BYTES),
     ),
     "gather": (
-        lambda room, x: shared_exchange.gather(room, x, 1),
+        lambda room, x: MemoryBackend(room).gather(x, 1),
         lambda _, b: asking(b) + in_blocks(b, 1, CALL_BYTES),
     ),
     "scatter": (
-        lambda room, x: shared_exchange.scatter(
-            room, np.split(x, room.size)[0], np.split(x, room.size) if room.rank == 1 else [], 1
+        lambda room, x: MemoryBackend(room).scatter(
+            np.split(x, room.size)[0], np.split(x, room.size) if room.rank == 1 else [], 1
         ),
         lambda n, b: in_blocks(b // n, n, CALL_BYTES),
     ),
     "all_to_all": (
-        lambda room, x: shared_exchange.all_to_all(room, np.split(x, room.size)),
+        lambda room, x: MemoryBackend(room).all_to_all(np.split(x, room.size)),
         lambda n, b: in_blocks(b // n, n, CALL_BYTES),
     ),
     "reduce_scatter": (
-        lambda room, x: shared_exchange.reduce_scatter(room, np.split(x, room.size), SUM),
+        lambda room, x: MemoryBackend(room).reduce_scatter(np.split(x, room.size), SUM),
         lambda n, b: in_blocks(b // n, n, CALL_BYTES),
     ),
 }

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from telegrad.arrays import shared_below, shared_empty
 from telegrad.collectives import ReduceOp
-from telegrad.collectives.algorithms import shared_exchange, shared_memory
-from telegrad.collectives.backends import MemoryBackend, Sharing
+from telegrad.collectives.algorithms.shared_memory import MemoryBackend
+from telegrad.collectives.backends import Sharing
 from telegrad.collectives.link import Backend, Link, Steps, run_here
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.shared_memory.boards import (
@@ -291,7 +291,7 @@ def test_all_reduce(case: tuple[ReduceOp, str], n: int, size: int, seed: int) ->
     arrays = arrays_for(n, size, dtype, seed)
     wanted = expected(op, arrays)
     assert (
-        run_ranks(arrays, lambda room, a: shared_memory.all_reduce(room, a, op), seed) == [None] * n
+        run_ranks(arrays, lambda room, a: MemoryBackend(room).all_reduce(a, op), seed) == [None] * n
     )
     for array in arrays:
         assert array.tobytes() == arrays[0].tobytes()
@@ -306,8 +306,8 @@ def test_reduce_leaves_the_other_arrays_alone(
     root = seed % n
     arrays = arrays_for(n, size, dtype, seed)
     before, everywhere = [a.copy() for a in arrays], [a.copy() for a in arrays]
-    run_ranks(everywhere, lambda room, a: shared_memory.all_reduce(room, a, op), seed)
-    run_ranks(arrays, lambda room, a: shared_memory.reduce(room, a, op, root), seed)
+    run_ranks(everywhere, lambda room, a: MemoryBackend(room).all_reduce(a, op), seed)
+    run_ranks(arrays, lambda room, a: MemoryBackend(room).reduce(a, op, root), seed)
     for r, array in enumerate(arrays):
         wanted = everywhere[root] if r == root else before[r]
         assert array.tobytes() == wanted.tobytes()
@@ -317,7 +317,7 @@ def test_reduce_leaves_the_other_arrays_alone(
 def test_broadcast(n: int, size: int, seed: int) -> None:
     arrays = arrays_for(n, size, "float64", seed)
     wanted = arrays[seed % n].copy()
-    run_ranks(arrays, lambda room, a: shared_memory.broadcast(room, a, seed % n), seed)
+    run_ranks(arrays, lambda room, a: MemoryBackend(room).broadcast(a, seed % n), seed)
     for array in arrays:
         np.testing.assert_array_equal(array, wanted)
 
@@ -329,10 +329,10 @@ def test_arrays_of_several_blocks(n: int, more: int) -> None:
     for size in (BLOCK_BYTES // 8 + more, 5 * BLOCK_BYTES // 16 + more):
         arrays = arrays_for(n, size, "float64", size)
         wanted = reduce(np.add, arrays)
-        run_ranks(arrays, lambda room, a: shared_memory.all_reduce(room, a, ReduceOp.SUM), size)
+        run_ranks(arrays, lambda room, a: MemoryBackend(room).all_reduce(a, ReduceOp.SUM), size)
         for array in arrays:
             np.testing.assert_array_equal(array, wanted)
-        run_ranks(arrays, lambda room, a: shared_memory.broadcast(room, a, n - 1), size)
+        run_ranks(arrays, lambda room, a: MemoryBackend(room).broadcast(a, n - 1), size)
         np.testing.assert_array_equal(arrays[0], wanted)
 
 
@@ -346,7 +346,7 @@ def test_calls_of_any_length_go_along(n: int, items: int, label: str) -> None:
     found: dict[int, list[Array]] = {}
 
     async def gather(room: Room, array: Array) -> None:
-        found[room.rank] = await shared_exchange.all_gather(room, array)
+        found[room.rank] = await MemoryBackend(room).all_gather(array)
 
     run_ranks(arrays, gather, items, calls)
     for r in range(n):
@@ -373,9 +373,9 @@ def test_parts_that_do_not_fit_end_on_every_rank(kind: str) -> None:
 
     async def exchange(room: Room, array: Array) -> None:
         if kind == "scatter":
-            await shared_exchange.scatter(room, array, parts[1] if room.rank == 1 else [], 1)
+            await MemoryBackend(room).scatter(array, parts[1] if room.rank == 1 else [], 1)
         else:
-            await shared_exchange.all_to_all(room, parts[room.rank])
+            await MemoryBackend(room).all_to_all(parts[room.rank])
 
     raised = run_ranks([np.zeros(2)] * 3, exchange, 0, calls)
     assert [str(each) for each in raised] == [str(raised[0])] * 3
@@ -388,7 +388,7 @@ def test_calls_that_differ_end_on_every_rank(n: int, seed: int) -> None:
     calls[seed % n] = Signature(operation="all_reduce", op="SUM", dtype="float64", shape=(4,))
     arrays = arrays_for(n, 3, "float64", seed)
     raised = run_ranks(
-        arrays, lambda room, a: shared_memory.all_reduce(room, a, ReduceOp.SUM), seed, calls
+        arrays, lambda room, a: MemoryBackend(room).all_reduce(a, ReduceOp.SUM), seed, calls
     )
     assert all(isinstance(each, CollectiveMismatchError) for each in raised)
 

@@ -13,31 +13,17 @@ differ between ranks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-from telegrad.arrays import views_of
-from telegrad.collectives.algorithms.direct import check_wanted
-from telegrad.collectives.reduction import ReduceOp, combine, finish
 from telegrad.collectives.shared_memory.boards import BLOCK_BYTES
 from telegrad.collectives.shared_memory.residents import LEAST_BYTES
 from telegrad.collectives.shared_memory.room import Room
-from telegrad.types import Array, Shape
+from telegrad.types import Array
 
-__all__ = [
-    "WantedPart",
-    "all_gather",
-    "all_gather_rows",
-    "all_to_all",
-    "all_to_all_rows",
-    "exchange",
-    "gather",
-    "reduce_scatter",
-    "scatter",
-]
+__all__ = ["WantedPart", "exchange"]
 
 CALL_BYTES = 32 * 2**10  # in the first block; a longer call has blocks of its own
 ALIGNMENT = 64  # bytes of a line of the processor's caches
@@ -105,139 +91,6 @@ async def exchange(
             await room.meet()  # then nobody reads the arrays of others any more
             return
     await sections.exchange(wanted, done, longest)
-
-
-async def all_gather(
-    room: Room, array: Array, shape_of: Callable[[int], Shape] | None = None
-) -> list[Array]:
-    """Returns new arrays: a copy of each rank's array, by rank; see `direct.all_gather`."""
-    gathered: list[Array] = []
-    await _all_gather(
-        room, array, shape_of or (lambda r: room.meeting.call_of(r).shape or ()), _apart(gathered)
-    )
-    return gathered
-
-
-async def all_gather_rows(room: Room, array: Array, shape_of: Callable[[int], Shape]) -> Array:
-    """Returns the same copies, joined along the first axis as one new array."""
-    rows = _Rows()
-    await _all_gather(room, array, shape_of, rows.make)
-    return rows.array
-
-
-async def _all_gather(
-    room: Room, array: Array, shape_of: Callable[[int], Shape], make: _Make
-) -> None:
-    def want() -> dict[int, WantedPart]:
-        made = make([shape_of(r) for r in range(room.size)], array.dtype)
-        return {r: WantedPart(each) for r, each in enumerate(made)}
-
-    await exchange(room, [array], want, whole=array)
-
-
-async def gather(room: Room, array: Array, root: int) -> list[Array] | None:
-    """Returns new arrays at the root: a copy of each rank's array, by rank; None elsewhere."""
-    if room.rank == root:
-        return await all_gather(room, array)
-    await exchange(room, [array], dict, whole=array)
-    return None
-
-
-async def scatter(room: Room, array: Array, parts: Sequence[Array], root: int) -> None:
-    """Replaces `array` by the part that the root has for this rank; see `star.scatter`.
-
-    Raises:
-        CollectiveMismatchError: A part has another shape than the array of its rank.
-    """
-    link = room.meeting
-
-    def want() -> dict[int, WantedPart]:
-        for r, shape in enumerate(link.call_of(root).parts):
-            if link.call_of(r).shape != shape:
-                raise link.mismatch(sorted({root, r}))
-        return {root: WantedPart(array)}
-
-    await exchange(room, parts or [array[:0]] * room.size, want)
-
-
-async def all_to_all(room: Room, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
-    """Returns new arrays: the parts that all ranks have for this one; see `direct.all_to_all`.
-
-    Raises:
-        CollectiveMismatchError: A rank shows another shape than its receiver expects; on all ranks.
-    """
-    received: list[Array] = []
-    await _all_to_all(room, parts, whole, _apart(received))
-    return received
-
-
-async def all_to_all_rows(room: Room, parts: Sequence[Array], whole: Array | None = None) -> Array:
-    """Returns the same parts, joined along the first axis as one new array; raises the same."""
-    rows = _Rows()
-    await _all_to_all(room, parts, whole, rows.make)
-    return rows.array
-
-
-async def _all_to_all(room: Room, parts: Sequence[Array], whole: Array | None, make: _Make) -> None:
-    def want() -> dict[int, WantedPart]:
-        check_wanted(room.meeting)
-        shapes = [room.meeting.call_of(r).parts for r in range(room.size)]
-        made = make([each[room.rank] for each in shapes], parts[0].dtype)
-        before = [sum(math.prod(shape) for shape in each[: room.rank]) for each in shapes]
-        places = zip(made, before, strict=True)
-        return {r: WantedPart(into, into.itemsize * n) for r, (into, n) in enumerate(places)}
-
-    await exchange(room, parts, want, whole=whole)
-
-
-async def reduce_scatter(
-    room: Room, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
-) -> Array:
-    """Returns a new array: the reduction of the parts that all ranks have for this one.
-
-    It combines in rank order, with the bits of `direct.reduce_scatter`.
-    """
-    total = np.empty_like(parts[room.rank])
-    start = sum(part.nbytes for part in parts[: room.rank])
-
-    def put(r: int, into: Array, piece: Array) -> None:
-        if r == 0:
-            into[...] = piece
-        else:
-            combine(op, into.view(total.dtype), piece.view(total.dtype))
-
-    def want() -> dict[int, WantedPart]:
-        return {r: WantedPart(total, start) for r in range(room.size)}
-
-    await exchange(room, parts, want, whole=whole, put=put)
-    finish(op, total, room.size)
-    return total
-
-
-# Makes arrays of some shapes and a dtype, to be read into.
-_Make: TypeAlias = Callable[[Sequence[Shape], np.dtype[Any]], list[Array]]
-
-
-def _apart(made: list[Array]) -> _Make:
-    """Returns the function that makes arrays with memory of their own, and adds them to a list."""
-
-    def make(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> list[Array]:
-        made.extend(np.empty(shape, dtype) for shape in shapes)
-        return made
-
-    return make
-
-
-class _Rows:
-    """An array of parts that are joined along the first axis; an array without axes is a row."""
-
-    array: Array
-
-    def make(self, shapes: Sequence[Shape], dtype: np.dtype[Any]) -> list[Array]:
-        """Makes the array and returns its parts."""
-        rows = sum(shape[0] if shape else 1 for shape in shapes)
-        self.array = np.empty((rows, *shapes[0][1:]), dtype)
-        return views_of(self.array.reshape(-1), shapes)
 
 
 class _Sections:

@@ -13,47 +13,163 @@ An array goes through the blocks in pieces that stay in the processor's caches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
 
 import numpy as np
 
+from telegrad.collectives.algorithms.direct import check_wanted
 from telegrad.collectives.algorithms.ring import cut_blocks
-from telegrad.collectives.reduction import ReduceOp, combine_all
+from telegrad.collectives.algorithms.shared_exchange import WantedPart, exchange
+from telegrad.collectives.link import Backend
+from telegrad.collectives.reduction import (
+    JoinedArrays,
+    ReduceOp,
+    combine,
+    combine_all,
+    finish,
+    items_of,
+)
 from telegrad.collectives.shared_memory.boards import BLOCK_BYTES
 from telegrad.collectives.shared_memory.residents import LEAST_BYTES
 from telegrad.collectives.shared_memory.room import Room
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 
-__all__ = ["all_reduce", "broadcast", "reduce"]
+__all__ = ["MemoryBackend"]
 
 # Up to this size each rank reduces all of the array: a second meeting takes longer.
 ALONE_UP_TO_BYTES = 16 * 2**10
 
 
-async def broadcast(room: Room, flat: Array, root: int) -> None:
-    """Replaces `flat` by the root's array. Meetings: 1 for each block of bytes."""
-    for piece in _pieces(flat.view(np.uint8)):
-        block = room.blocks(piece.nbytes, piece.dtype)[root]
-        if room.rank == root:
-            block[...] = piece
-        await room.meet()
-        if room.rank != root:
-            piece[...] = block
+@final
+class MemoryBackend(Backend):
+    """The backend of ranks that share memory.
 
-
-async def all_reduce(room: Room, flat: Array, op: ReduceOp) -> None:
-    """Replaces `flat` by the reduction over all ranks, combined in the order of the ranks.
-
-    Meetings: for each block of bytes 1 with two ranks, and for up to 16 KiB; 2 otherwise. One more
-    from 1 MiB on; if then the arrays of all ranks were made in shared memory, 3 in all, or 4 the
-    first time, and no block is needed.
+    Args:
+        room: The place where they meet.
     """
-    await _reduce(room, flat, op, None)
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    async def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        await self._room.meet()
+
+    async def broadcast(self, flat: Array, root: int) -> None:
+        """Replaces `flat` by the root's array. Meetings: 1 for each block of bytes."""
+        room = self._room
+        for piece in _pieces(flat.view(np.uint8)):
+            block = room.blocks(piece.nbytes, piece.dtype)[root]
+            if room.rank == root:
+                block[...] = piece
+            await room.meet()
+            if room.rank != root:
+                piece[...] = block
+
+    async def all_reduce(self, flat: Array, op: ReduceOp) -> None:
+        """Replaces `flat` by the reduction over all ranks, combined in the order of the ranks.
+
+        Meetings: for each block of bytes 1 with two ranks, and for up to 16 KiB; 2 otherwise. One
+        more from 1 MiB on; if then the arrays of all ranks were made in shared memory, 3 in all, or
+        4 the first time, and no block is needed.
+        """
+        await _reduce(self._room, flat, op, None)
+
+    async def reduce(self, flat: Array, op: ReduceOp, root: int) -> None:
+        """Replaces `flat` at the root by the reduction over all ranks; see `all_reduce`."""
+        await _reduce(self._room, flat, op, root)
+
+    async def all_gather(
+        self,
+        array: Array,
+        shape_of: Callable[[int], Shape] | None = None,
+        *,
+        heard: bool = False,
+    ) -> list[Array]:
+        """Returns a copy of each rank's array, by rank; hears from all ranks."""
+        room, gathered = self._room, list[Array]()
+
+        def want() -> dict[int, WantedPart]:
+            nonlocal gathered
+            gathered = _new(list(map(shape_of or self._shape_of, range(room.size))), array.dtype)
+            return {r: WantedPart(each) for r, each in enumerate(gathered)}
+
+        await exchange(room, [array], want, whole=array)
+        return gathered
+
+    async def gather(self, array: Array, root: int) -> list[Array] | None:
+        """Returns a copy of each rank's array at the root, by rank; None elsewhere."""
+        if self._room.rank == root:
+            return await self.all_gather(array)
+        await exchange(self._room, [array], dict, whole=array)
+        return None
+
+    async def scatter(self, flat: Array, parts: Sequence[Array], root: int) -> None:
+        """Replaces `flat` by the part that the root has for this rank; see `star.scatter`.
+
+        Raises:
+            CollectiveMismatchError: A part has another shape than the array of its rank.
+        """
+        link = self._room.meeting
+
+        def want() -> dict[int, WantedPart]:
+            for r, shape in enumerate(link.call_of(root).parts):
+                if link.call_of(r).shape != shape:
+                    raise link.mismatch(sorted({root, r}))
+            return {root: WantedPart(flat)}
+
+        await exchange(self._room, parts or [flat[:0]] * self._room.size, want)
+
+    async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
+        """Returns the parts that all ranks have for this one; see `direct.all_to_all`.
+
+        Raises:
+            CollectiveMismatchError: A rank shows another shape than its receiver expects; on all.
+        """
+        room, received = self._room, list[Array]()
+
+        def want() -> dict[int, WantedPart]:
+            nonlocal received
+            check_wanted(room.meeting)
+            shapes = [room.meeting.call_of(r).parts for r in range(room.size)]
+            received = _new([each[room.rank] for each in shapes], parts[0].dtype)
+            before = [parts[0].itemsize * items_of(each[: room.rank]) for each in shapes]
+            return dict(enumerate(map(WantedPart, received, before)))
+
+        await exchange(room, parts, want, whole=whole)
+        return received
+
+    async def reduce_scatter(
+        self, parts: Sequence[Array], op: ReduceOp, whole: Array | None = None
+    ) -> Array:
+        """Returns the reduction of the parts that all ranks have for this one.
+
+        It combines in rank order, with the bits of `direct.reduce_scatter`.
+        """
+        room = self._room
+        total = np.empty_like(parts[room.rank])
+        start = sum(part.nbytes for part in parts[: room.rank])
+
+        def put(r: int, into: Array, piece: Array) -> None:
+            if r == 0:
+                into[...] = piece
+            else:
+                combine(op, into.view(total.dtype), piece.view(total.dtype))
+
+        def want() -> dict[int, WantedPart]:
+            return dict.fromkeys(range(room.size), WantedPart(total, start))
+
+        await exchange(room, parts, want, whole=whole, put=put)
+        finish(op, total, room.size)
+        return total
+
+    def _shape_of(self, r: int) -> Shape:
+        return self._room.meeting.call_of(r).shape or ()
 
 
-async def reduce(room: Room, flat: Array, op: ReduceOp, root: int) -> None:
-    """Replaces `flat` at the root by the reduction over all ranks; see `all_reduce`."""
-    await _reduce(room, flat, op, root)
+def _new(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> JoinedArrays:
+    return JoinedArrays(np.empty(items_of(shapes), dtype), shapes)
 
 
 async def _reduce(room: Room, flat: Array, op: ReduceOp, root: int | None) -> None:

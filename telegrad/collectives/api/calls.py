@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
-
 from telegrad.collectives.groups import Groups
 from telegrad.collectives.messages import Signature, dtype_label
 from telegrad.collectives.process_group import ProcessGroup
@@ -23,7 +21,6 @@ __all__ = [
     "check_splits",
     "check_tag",
     "current_world",
-    "cut_rows",
     "cut_shapes",
     "group_of",
     "partner_of",
@@ -179,16 +176,6 @@ def check_lengths(what: str, lengths: object, group: ProcessGroup) -> list[int]:
 def cut_shapes(array: Array, lengths: Sequence[int]) -> list[Shape]:
     """Returns the shapes of the parts into which `cut_rows` cuts an array."""
     return [(length, *array.shape[1:]) for length in lengths]
-
-
-def cut_rows(array: Array, lengths: Sequence[int]) -> list[Array]:
-    """Returns views of an array: its first axis, cut into parts of these lengths.
-
-    >>> [part.tolist() for part in cut_rows(np.arange(3), [1, 2])]
-    [[0], [1, 2]]
-    """
-    ends = np.cumsum(lengths).tolist()
-    return [array[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
 
 def signature_of(

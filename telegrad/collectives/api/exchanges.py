@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal, overload
 
-import numpy as np
-
-from telegrad.arrays import joined_rows, views_of
+from telegrad.arrays import views_of
 from telegrad.collectives.api.calls import (
     check_lengths,
     check_parts,
     check_splits,
-    cut_rows,
     cut_shapes,
     group_of,
     place_of,
@@ -22,11 +19,11 @@ from telegrad.collectives.api.calls import (
 )
 from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, JoinedRun, run_call
 from telegrad.collectives.api.work import Work
-from telegrad.collectives.link import Link
-from telegrad.collectives.nccl.device import OnDevice
+from telegrad.collectives.link import Backend, Link
+from telegrad.collectives.nccl.device import CallOf, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
-from telegrad.collectives.reduction import FlatArrays, Staged, check_array
+from telegrad.collectives.reduction import FlatArrays, Staged, check_array, cut_rows, rows_of
 from telegrad.types import Array, Rank, Shape
 
 __all__ = [
@@ -557,9 +554,7 @@ def _all_gather_single_piece(array: object, label: str) -> JoinableCall[Array]:
         join=_all_gather_single,
         on_device=OnDevice(
             arrays=[checked],
-            run=lambda backend, call_of: backend.all_gather_rows(
-                checked, lambda r: call_of(r).shape or ()
-            ),
+            run=lambda backend, call_of: _gather_rows(backend, checked, call_of),
             heard=True,
         ),
     )
@@ -574,9 +569,7 @@ def _all_gather_single(
 
     async def run(link: Link) -> Sequence[Array]:
         backend = await link.backend()
-        joined = await backend.all_gather_rows(
-            staged.shaped, lambda r: calls_of(link, r)[0].shape or ()
-        )
+        joined = await _gather_rows(backend, staged.shaped, lambda r: calls_of(link, r)[0])
         return [staged.to_user(joined)]
 
     return run
@@ -597,10 +590,14 @@ def _all_gather_joined(
             whole.flat, lambda r: (sum(math.prod(shape) for shape in shapes_of(r)),), heard=True
         )
         cut = [views_of(each, shapes_of(r)) for r, each in enumerate(gathered)]
-        joined = [joined_rows(list(map(np.atleast_1d, each))) for each in zip(*cut, strict=True)]
+        joined = [rows_of(each) for each in zip(*cut, strict=True)]
         return [each.staged.to_user(v) for each, v in zip(pieces, joined, strict=True)]
 
     return run
+
+
+async def _gather_rows(backend: Backend, array: Array, call_of: CallOf) -> Array:
+    return rows_of(await backend.all_gather(array, lambda r: call_of(r).shape or ()))
 
 
 def _gather_call(
@@ -712,7 +709,10 @@ def _all_to_all_single_call(
     async def run(link: Link) -> Array:
         backend = await link.backend()
         parts = cut_rows(staged.shaped, lengths)
-        return staged.to_user(await backend.all_to_all_rows(parts, staged.flat))
+        return staged.to_user(rows_of(await backend.all_to_all(parts, staged.flat)))
+
+    async def run_on_device(backend: Backend, _: CallOf) -> Array:
+        return rows_of(await backend.all_to_all(cut_rows(checked, lengths)))
 
     return Call(
         signature=signature_of(
@@ -720,9 +720,5 @@ def _all_to_all_single_call(
         ),
         run=run,
         staged=[staged],
-        on_device=OnDevice(
-            arrays=[checked],
-            run=lambda backend, _: backend.all_to_all_rows(cut_rows(checked, lengths)),
-            heard=True,
-        ),
+        on_device=OnDevice(arrays=[checked], run=run_on_device, heard=True),
     )

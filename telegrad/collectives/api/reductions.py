@@ -10,7 +10,6 @@ from telegrad.arrays import can_reduce, joined_flat, views_of
 from telegrad.collectives.api.calls import (
     check_parts,
     check_splits,
-    cut_rows,
     cut_shapes,
     group_of,
     place_of,
@@ -31,6 +30,7 @@ from telegrad.collectives.reduction import (
     check_array,
     check_reducible,
     combining,
+    cut_rows,
     prepare,
 )
 from telegrad.types import Array, Rank

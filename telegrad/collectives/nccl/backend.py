@@ -14,7 +14,7 @@ from typing import final
 from telegrad.arrays import Communicator, Moment
 from telegrad.collectives.algorithms import direct
 from telegrad.collectives.link import Link
-from telegrad.collectives.nccl.device import DeviceBackend, cut_along, flat_of, is_contiguous, times
+from telegrad.collectives.nccl.device import DeviceBackend, flat_of, is_contiguous, times
 from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combining
 from telegrad.types import Array, Shape
 
@@ -58,24 +58,14 @@ class NcclBackend(DeviceBackend):
         self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
     ) -> list[Array]:
         """Returns a copy of each rank's array; needs the calls of all ranks."""
-        shapes = [self._shape_of(r) if shape_of is None else shape_of(r) for r in self._ranks]
+        shapes = list(map(shape_of or self._shape_of, self._ranks))
+        found = self._new_joined(shapes, array.dtype)
         if len(set(shapes)) > 1:
-            found = [self._new(shape, array.dtype) for shape in shapes]
             self._exchange([array] * len(found), found)
-            return found
-        joined = self._new((len(shapes), *array.shape), array.dtype)
-        self._gather_equal(array, joined)
-        return [joined[r] for r in self._ranks]
-
-    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
-        """Returns a new array: those of all ranks, joined along the first axis."""
-        rows = [shape_of(r) or (1,) for r in self._ranks]
-        joined = self._new((sum(shape[0] for shape in rows), *rows[0][1:]), array.dtype)
-        if len(set(rows)) == 1:
-            self._gather_equal(array, joined)
         else:
-            self._exchange([array] * len(rows), cut_along(joined, rows))
-        return joined
+            with self._with_outputs():
+                self._communicator.all_gather(flat_of(array), found.flat)
+        return found
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
         """Returns a copy of each rank's array at rank `root`, None elsewhere."""
@@ -96,18 +86,9 @@ class NcclBackend(DeviceBackend):
     async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
         """Returns the parts that all ranks have for this one."""
         direct.check_wanted(self._link)
-        found = [self._new(shape, parts[0].dtype) for shape in self._own_parts()]
+        found = self._new_joined(self._own_parts(), parts[0].dtype)
         self._exchange(parts, found)
         return found
-
-    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
-        """Returns the same parts, joined along their first axis as one new array."""
-        direct.check_wanted(self._link)
-        shapes = self._own_parts()
-        total = sum(shape[0] for shape in shapes)
-        joined = self._new((total, *shapes[0][1:]), parts[0].dtype)
-        self._exchange(parts, cut_along(joined, shapes))
-        return joined
 
     async def reduce_scatter(
         self, parts: Sequence[Array], op: Reduction, whole: Array | None = None
@@ -135,10 +116,6 @@ class NcclBackend(DeviceBackend):
         with self._in_place(array) as own:
             self._communicator.exchange({}, {0: own})
         return await self._link.sender()
-
-    def _gather_equal(self, array: Array, joined: Array) -> None:
-        with self._with_outputs():
-            self._communicator.all_gather(flat_of(array), joined.reshape(-1))
 
     def _exchange(self, parts: Sequence[Array], found: Sequence[Array]) -> None:
         """Sends a part to each rank, and writes what each sends to an array."""

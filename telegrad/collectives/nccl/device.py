@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,17 +11,21 @@ from telegrad.arrays import Moment, empty_beside
 from telegrad.collectives.algorithms import dissemination
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature
-from telegrad.collectives.reduction import PremulSum, Reduction
+from telegrad.collectives.reduction import (
+    JoinedArrays,
+    PremulSum,
+    Reduction,
+    cut_rows,
+    items_of,
+)
 from telegrad.types import Array, DTypeLike, Shape
 
 __all__ = [
     "CallOf",
     "DeviceBackend",
     "OnDevice",
-    "cut_along",
     "flat_of",
     "is_contiguous",
-    "items_of",
     "times",
 ]
 
@@ -98,10 +101,13 @@ class DeviceBackend(Backend):
         if whole is None:
             return [op.times(part) for part in parts], None
         whole = op.times(whole)
-        return cut_along(whole, [part.shape for part in parts]), whole
+        return cut_rows(whole, [len(part) for part in parts]), whole
 
     def _new(self, shape: Shape, dtype: DTypeLike) -> Array:
         return empty_beside(self._called, shape, dtype)
+
+    def _new_joined(self, shapes: Sequence[Shape], dtype: DTypeLike) -> JoinedArrays:
+        return JoinedArrays(self._new((items_of(shapes),), dtype), shapes)
 
 
 @final
@@ -135,22 +141,3 @@ def is_contiguous(array: Array) -> bool:
 def flat_of(array: Array) -> Array:
     """Returns the items as one contiguous axis: of the array itself, or of a copy."""
     return (array if is_contiguous(array) else array.copy()).reshape(-1)
-
-
-def items_of(shapes: Sequence[Shape]) -> int:
-    """Returns the items of arrays of some shapes.
-
-    >>> items_of([(2, 3), (), (0, 7)])
-    7
-    """
-    return sum(math.prod(shape) for shape in shapes)
-
-
-def cut_along(array: Array, shapes: Sequence[Shape]) -> list[Array]:
-    """Returns views of an array, one after the other along its first axis."""
-    cut: list[Array] = []
-    start = 0
-    for shape in shapes:
-        cut.append(array[start : start + shape[0]])
-        start += shape[0]
-    return cut

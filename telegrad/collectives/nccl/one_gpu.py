@@ -34,14 +34,19 @@ from telegrad.collectives.algorithms.shared_exchange import WantedPart
 from telegrad.collectives.link import Link, Steps
 from telegrad.collectives.nccl.device import (
     DeviceBackend,
-    cut_along,
     flat_of,
     is_contiguous,
-    items_of,
     times,
 )
 from telegrad.collectives.operation import Group
-from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combine_all, combining
+from telegrad.collectives.reduction import (
+    PremulSum,
+    ReduceOp,
+    Reduction,
+    combine_all,
+    combining,
+    items_of,
+)
 from telegrad.types import Array, Shape
 
 __all__ = ["Meet", "OneGpu", "OneGpuBackend"]
@@ -267,16 +272,9 @@ class OneGpuBackend(DeviceBackend):
         self, array: Array, shape_of: Callable[[int], Shape] | None = None, *, heard: bool = False
     ) -> list[Array]:
         """Returns a copy of each rank's array; needs the calls of all ranks."""
-        found = [self._new((shape_of or self._shape_of)(r), array.dtype) for r in self._ranks]
+        found = self._new_joined(list(map(shape_of or self._shape_of, self._ranks)), array.dtype)
         await self._gather(array, found)
         return found
-
-    async def all_gather_rows(self, array: Array, shape_of: Callable[[int], Shape]) -> Array:
-        """Returns a new array: those of all ranks, joined along the first axis."""
-        shapes = [shape_of(r) or (1,) for r in self._ranks]
-        joined = self._rows(shapes, array)
-        await self._gather(array, cut_along(joined, shapes))
-        return joined
 
     async def gather(self, array: Array, root: int) -> list[Array] | None:
         """Returns a copy of each rank's array at rank `root`, None elsewhere."""
@@ -298,17 +296,9 @@ class OneGpuBackend(DeviceBackend):
     async def all_to_all(self, parts: Sequence[Array], whole: Array | None = None) -> list[Array]:
         """Returns the parts that all ranks have for this one."""
         direct.check_wanted(self._link)
-        found = [self._new(shape, parts[0].dtype) for shape in self._own_parts()]
+        found = self._new_joined(self._own_parts(), parts[0].dtype)
         await self._exchange_parts(parts, found)
         return found
-
-    async def all_to_all_rows(self, parts: Sequence[Array], whole: Array | None = None) -> Array:
-        """Returns the same parts, joined along their first axis as one new array."""
-        direct.check_wanted(self._link)
-        shapes = self._own_parts()
-        joined = self._rows(shapes, parts[0])
-        await self._exchange_parts(parts, cut_along(joined, shapes))
-        return joined
 
     async def reduce_scatter(
         self, parts: Sequence[Array], op: Reduction, whole: Array | None = None
@@ -410,9 +400,6 @@ class OneGpuBackend(DeviceBackend):
         if multiplied or not is_contiguous(array):
             with self._working():
                 array[...] = own.reshape(array.shape)
-
-    def _rows(self, shapes: Sequence[Shape], like: Array) -> Array:
-        return self._new((sum(shape[0] for shape in shapes), *shapes[0][1:]), like.dtype)
 
     @contextmanager
     def _working(self) -> Iterator[None]:
