@@ -349,9 +349,6 @@ class Conversion(Protocol):
     ) -> list[object]:
         """Converts several values; `step` returns the path's step for an index."""
 
-    def entries(self, values: dict[str, Any]) -> dict[str, object]:
-        """Converts the values of a dict whose keys are strings."""
-
     def lift(self, value: object) -> object:
         """Puts an object beside the document and returns the reference to it."""
 

@@ -1,19 +1,19 @@
 """Values to documents.
 
-A container of plain elements and externals goes to msgpack as it is; msgpack requests a reference
-for each external that it meets. Only containers with other elements are visited item by item and
-replaced by their tagged form. Externals are lifted out in first-seen order, by identity.
+A value of lists and dicts, plain elements and externals goes to msgpack as it is, which requests a
+reference for each external that it meets. Any other value is visited item by item, down to lists
+and dicts of plain elements, and what msgpack does not have is replaced by its tagged form.
+Externals are lifted out in first-seen order, by identity.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache, partial
-from itertools import chain
-from typing import Any, Final, TypeAlias, final
+from functools import lru_cache
+from typing import Any, TypeAlias, final
 
 import msgpack
 import numpy as np
@@ -91,9 +91,7 @@ MAX_NESTING = 8  # exceptions in the arguments, or among the causes, of exceptio
 _NOTHING = msgpack.packb(None)  # the value of many calls
 
 _Encoder: TypeAlias = Callable[[Conversion, Any], object]
-_Kinds: TypeAlias = set[type] | frozenset[type]
 
-_BYTES = frozenset({bytes})
 _STR = frozenset({str})
 _LEAVES: dict[type, _Encoder] = builtin_types.LEAF_ENCODERS | array_types.LEAF_ENCODERS
 
@@ -133,54 +131,20 @@ def encode(value: object, *, name: str | None = "value", nesting: int = 0) -> En
     """
     if value is None:
         return Encoded(_NOTHING, [])
-    kind = type(value)
     try:
-        if kind in PLAIN:
-            return Encoded(_packed(value, _big_int), [])
-        if kind in AT_ONCE:
-            array_types.check_dtype(value)
-            return Encoded(_ONE_EXTERNAL, [value])
-        if kind in _WHOLE and _WHOLE[kind](value, AT_ONCE):
-            externals: list[object] = []
-            try:
-                return Encoded(_packed(value, partial(_lift, externals, {})), externals)
-            except Refused:
-                pass  # the slow way finds the place
         encoder = _ValueEncoder(nesting, is_body=name is None)
-        return Encoded(_packed(encoder.rebuilt(value, kind), _big_int), encoder.externals)
+        if _goes_whole(value):
+            try:
+                return encoder.packed(value)
+            except Refused:  # the slow way finds the place
+                encoder = _ValueEncoder(nesting, is_body=name is None)
+        return encoder.packed(encoder.convert(value))
     except Refused as refused:
         path = _path(refused.steps, name)
         raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused.__cause__
     except (ValueError, OverflowError) as error:
         path = name or "value"
         raise EncodeError(f"{path} cannot travel: {error}", path=path) from error
-
-
-def _packed(value: object, other: Callable[[Any], object]) -> bytes:
-    """Packs plain values, and others by `other`; assumes first that all strings are valid text."""
-    try:
-        packed: bytes = msgpack.Packer(default=other, buf_size=PACKER_BYTES).pack(value)
-    except UnicodeEncodeError:
-        packer = msgpack.Packer(default=other, unicode_errors="surrogatepass")
-        packed = packer.pack(value)
-    return packed
-
-
-def _lift(externals: list[object], indexes: dict[int, int], value: Any) -> object:
-    """Puts an object beside the document, once, and returns the reference to it.
-
-    Args:
-        externals: The objects beside it so far; filled in first-seen order.
-        indexes: Their indexes, by the id of each object.
-        value: An external, or an integer that msgpack cannot express.
-    """
-    if type(value) is int:
-        return builtin_types.big_int(value)
-    array_types.check_dtype(value)
-    index = indexes.setdefault(id(value), len(externals))
-    if index == len(externals):
-        externals.append(value)  # keeps it alive, so that its id stays unique
-    return _reference(index)
 
 
 def encode_exception(error: BaseException) -> dict[str, object]:
@@ -194,11 +158,26 @@ def encode_exception(error: BaseException) -> dict[str, object]:
     return pack_exception(error, _part)
 
 
-def _big_int(value: object) -> object:
-    """Packs the one plain value that msgpack hands back: an integer beyond 64 bits."""
-    if type(value) is int:
-        return builtin_types.big_int(value)
-    raise ValueError(f"a value of type {type(value).__qualname__} was left over")
+def _goes_whole(value: Any, depth: int = 0) -> bool:
+    """Returns True if msgpack packs a value as it is: lists and dicts of plain ones and externals.
+
+    Args:
+        value: The value.
+        depth: The containers around it; one that contains itself is none that goes whole.
+    """
+    values: Iterable[Any] = value
+    if type(value) is dict:
+        if not _STR.issuperset(map(type, value)):
+            return False
+        values = value.values()
+    elif type(value) is not list:
+        return type(value) in AT_ONCE
+    if AT_ONCE.issuperset(map(type, values)):
+        return True
+    for each in values:
+        if type(each) not in AT_ONCE and (depth > MAX_DEPTH or not _goes_whole(each, depth + 1)):
+            return False
+    return True
 
 
 def _path(steps: list[str], name: str | None) -> str:
@@ -215,31 +194,24 @@ def _reference(index: int) -> object:
     return msgpack.ExtType(Tag.EXTERNAL, index.to_bytes(4, "big"))
 
 
-_ONE_EXTERNAL: Final = msgpack.packb(_reference(0))  # the value of many calls, too
-
-
 @final
 class _ValueEncoder:
     """One document in the making."""
 
-    __slots__ = ("_is_body", "_nesting", "_open", "externals", "lift")
+    __slots__ = ("_indexes", "_is_body", "_nesting", "_open", "externals")
 
     def __init__(self, nesting: int, *, is_body: bool = False) -> None:
         self._nesting = nesting
         self._is_body = is_body  # True if its contents are arguments
         self.externals: list[object] = []
-        self.lift = partial(_lift, self.externals, {})
+        self._indexes: dict[int, int] = {}  # of the externals, by the id of each object
         self._open: set[int] = set()
 
     def convert(self, value: Any) -> object:
         """Returns the packable form of a value."""
         kind = type(value)
-        if kind in PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
+        if kind in PLAIN or (kind in _WHOLE and _WHOLE[kind](value)):
             return value
-        return self.rebuilt(value, kind)
-
-    def rebuilt(self, value: Any, kind: type) -> object:
-        """Returns the packable form of a value that msgpack may not be able to pack as it is."""
         if kind in _LEAVES:
             return _LEAVES[kind](self, value)
         if kind in _COMPOUNDS:
@@ -255,31 +227,35 @@ class _ValueEncoder:
         converted: list[object] = []
         try:
             for value in values:
-                kind = type(value)
-                if kind in PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
-                    converted.append(value)
-                else:
-                    converted.append(self.rebuilt(value, kind))
+                plain = type(value) in PLAIN  # most are: a call for each takes twice as long
+                converted.append(value if plain else self.convert(value))
         except Refused as refused:
             refused.steps.append(step(len(converted)))
             raise
         return converted
 
-    def entries(self, values: dict[str, Any]) -> dict[str, object]:
-        """Converts the values of a dict whose keys are strings."""
-        converted: dict[str, object] = {}
-        key = ""
+    def packed(self, value: object) -> Encoded:
+        """Packs a value that msgpack has; assumes first that all strings are valid text."""
         try:
-            for key, value in values.items():
-                kind = type(value)
-                if kind in PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
-                    converted[key] = value
-                else:
-                    converted[key] = self.rebuilt(value, kind)
-        except Refused as refused:
-            refused.steps.append(f"[{key!r}]")
-            raise
-        return converted
+            document = msgpack.Packer(default=self.lift, buf_size=PACKER_BYTES).pack(value)
+        except UnicodeEncodeError:
+            packer = msgpack.Packer(default=self.lift, unicode_errors="surrogatepass")
+            document = packer.pack(value)
+        return Encoded(document, self.externals)
+
+    def lift(self, value: Any) -> object:
+        """Puts an object beside the document, once, and returns the reference to it.
+
+        Args:
+            value: An external; or an integer beyond 64 bits, which stays in the document.
+        """
+        if type(value) is int:
+            return builtin_types.big_int(value)
+        array_types.check_dtype(value)
+        index = self._indexes.setdefault(id(value), len(self.externals))
+        if index == len(self.externals):
+            self.externals.append(value)  # keeps it alive, so that its id stays unique
+        return _reference(index)
 
     def _inside(self, value: Any, encoder: _Encoder) -> object:
         key = id(value)
@@ -367,62 +343,22 @@ def _encode_function(conversion: Conversion, value: Any) -> object:
         raise Refused(str(error)) from error
 
 
-def _is_plain_list(value: list[Any], plain: _Kinds = PLAIN) -> bool:
-    """Returns True if msgpack can pack it whole; checks a list of lists, or of records, at once."""
-    if plain.issuperset(map(type, value)):
-        return True
-    kinds = set(map(type, value))
-    if kinds == {list}:
-        return plain.issuperset(map(type, chain.from_iterable(value)))
-    if kinds == {dict}:
-        items = chain.from_iterable(map(dict.values, value))
-        keys = map(type, chain.from_iterable(value))
-        return _STR.issuperset(keys) and plain.issuperset(map(type, items))
-    return _are_plain_or_bytes(value, plain)
-
-
-def _is_plain_dict(value: dict[Any, Any], plain: _Kinds = PLAIN) -> bool:
-    """Returns True if msgpack can pack it whole; checks lists and dicts inside, as in a call."""
-    if not _STR.issuperset(map(type, value)):
-        return False
-    if plain.issuperset(map(type, value.values())):
-        return True
-    for each in value.values():
-        kind = type(each)
-        if kind is list:
-            flat = plain.issuperset(map(type, each)) or _are_plain_or_bytes(each, plain)
-        elif kind is dict:
-            inner = each.values()
-            flat = _STR.issuperset(map(type, each)) and (
-                plain.issuperset(map(type, inner)) or _are_plain_or_bytes(inner, plain)
-            )
-        else:
-            flat = kind in plain or (kind is bytes and len(each) < array_types.BESIDE_BYTES)
-        if not flat:
-            return False
-    return True
-
-
-def _are_plain_or_bytes(values: Collection[Any], plain: _Kinds) -> bool:
-    """Returns True if msgpack can pack all values: plain ones, and bytes that are not big."""
-    return (plain | _BYTES).issuperset(map(type, values)) and all(
-        type(value) is not bytes or len(value) < array_types.BESIDE_BYTES for value in values
-    )
-
-
-def _convert_list(conversion: Conversion, value: list[Any]) -> object:
-    return conversion.items(value)
-
-
 def _convert_dict(conversion: Conversion, value: dict[Any, Any]) -> object:
-    if _STR.issuperset(map(type, value)):
-        return conversion.entries(value)
-    return builtin_types.encode_mapping(conversion, value, Tag.DICT)
+    names = list(value)
+    if not _STR.issuperset(map(type, names)):
+        return builtin_types.encode_mapping(conversion, value, Tag.DICT)
+    items = conversion.items(value.values(), lambda i: f"[{names[i]!r}]")
+    return dict(zip(names, items, strict=True))
 
 
-# A plain container goes to msgpack whole; any other is one of the compounds.
-_WHOLE: dict[type, Callable[..., bool]] = {list: _is_plain_list, dict: _is_plain_dict}
+# Returns True for a container that msgpack packs as it is; any other is one of the compounds.
+_WHOLE: dict[type, Callable[[Any], bool]] = {
+    list: lambda value: PLAIN.issuperset(map(type, value)),
+    dict: lambda value: (
+        _STR.issuperset(map(type, value)) and PLAIN.issuperset(map(type, value.values()))
+    ),
+}
 _COMPOUNDS: dict[type, _Encoder] = builtin_types.COMPOUND_ENCODERS | {
-    list: _convert_list,
+    list: lambda conversion, value: conversion.items(value),
     dict: _convert_dict,
 }

@@ -25,7 +25,6 @@ from hypothesis.extra import numpy as hnp
 from telegrad.errors import EncodeError
 from telegrad.wire import decode, describe, encode, encoder, rebuild
 from telegrad.wire import memory as copies
-from telegrad.wire.registry import PLAIN
 from tests.repeated import on_examples
 from tests.wire.samples import (
     FUNCTIONS,
@@ -67,7 +66,7 @@ bodies = st.recursive(
 
 
 def item_by_item() -> AbstractContextManager[object]:
-    return patch.multiple(encoder, _WHOLE={}, AT_ONCE=PLAIN)
+    return patch.multiple(encoder, _WHOLE={}, AT_ONCE=frozenset())
 
 
 @on_examples(bodies)
