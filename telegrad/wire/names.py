@@ -29,10 +29,12 @@ __all__ = [
     "class_name",
     "find",
     "find_class",
+    "find_name",
     "first_in_bases",
     "import_missing_with",
     "instance_dict",
     "is_class",
+    "is_computed",
     "is_exactly",
     "load",
     "main_module",
@@ -227,21 +229,26 @@ def attribute(value: object, name: str) -> object:
             return raw.__get__(value)
         except AttributeError:
             return None
-    computed = raw is ... or any("__get__" in namespace(base) for base in bases(type(raw)))
-    return None if computed else raw
+    return None if raw is ... or is_computed(raw) else raw
 
 
-def find(module: types.ModuleType, parts: tuple[str, ...]) -> Found | None:
+def is_computed(raw: object) -> bool:
+    """Returns True for what stands in a namespace and computes what a reader of it gets."""
+    return first_in_bases(type(raw), "__get__") is not ...
+
+
+def find(module: types.ModuleType | None, parts: tuple[str, ...]) -> Found | None:
     """Walks a path through a module's namespace and those of classes, never through `getattr`."""
+    if module is None:
+        return None
     raw: Any = module_namespace(module).get(parts[0])
     owners: list[type] = []
     for part in parts[1:]:
         if not is_class(raw):
             return None
         owners.append(raw)
-        spaces = map(namespace, bases(raw))
-        raw = next((space[part] for space in spaces if part in space), None)
-    if raw is None:
+        raw = first_in_bases(raw, part)
+    if raw is None or raw is ...:
         return None
     value = raw
     if type(raw) is staticmethod:
@@ -249,6 +256,15 @@ def find(module: types.ModuleType, parts: tuple[str, ...]) -> Found | None:
     elif type(raw) is classmethod and owners:
         value = types.MethodType(raw.__func__, owners[-1])
     return Found(value, raw, tuple(owners))
+
+
+def find_name(name: str) -> Found | None:
+    """Returns the object to which a name leads here, without an import; None if there is none."""
+    try:
+        module, parts = split(name)
+    except ValueError:
+        return None
+    return find(module_of(module), parts)
 
 
 def load(name: str) -> object:
@@ -296,12 +312,7 @@ def find_class(name: object) -> type:
 def class_name(cls: type) -> str | None:
     """Returns the public name that leads back to a class, if it has one."""
     for name in candidate_names(cls.__module__, cls.__qualname__):
-        try:
-            module_name, parts = split(name)
-        except ValueError:
-            continue
-        module = module_of(module_name)
-        found = find(module, parts) if module is not None else None
+        found = find_name(name)
         if found is not None and found.raw is cls:
             return name
     return None
@@ -323,8 +334,7 @@ def candidate_names(module: str, path: str) -> Iterator[str]:
 
 # -- names of functions --------------------------------------------------------------------------
 
-MAX_SHORT_NAME = 200  # characters; longer names take the general search, which checks the limit
-MAX_SHORT_NAMES = 1000  # references to remember: 0.1 us in place of 0.8
+KEPT_NAMES = 1000  # names that were checked: 0.1 us in place of 0.8
 
 
 class FunctionRef(NamedTuple):
@@ -341,11 +351,8 @@ class FunctionRef(NamedTuple):
     @classmethod
     def of(cls, func: object) -> FunctionRef:
         """Returns a reference to a function or class; raises EncodeError as `name_of` does."""
-        if type(func) is types.FunctionType and (name := _name_at_top(func)):
-            ref = _ref_to(name)
-        else:
-            ref = cls(name_of(func))
-        return cls(ref.name, main_script()) if ref.name.startswith("__main__:") else ref
+        name = name_of(func)
+        return cls(name, main_script() if name.startswith("__main__:") else "")
 
 
 def name_of(func: object) -> str:
@@ -386,35 +393,19 @@ def _name_at_top(func: types.FunctionType) -> str:
     It finds most functions that are called, without the general search.
     """
     module, path = func.__module__, func.__qualname__
-    name = _short_name(module, path) if type(module) is str else ""
-    if not name:
-        return ""
-    if module in MAIN_NAMES:
-        home = main_module()
-        if home is None or "__file__" not in vars(home):  # a notebook, or a prompt
-            return ""
-    else:
-        home = sys.modules.get(module)
+    home = main_module() if module in MAIN_NAMES else sys.modules.get(module)
     if not isinstance(home, types.ModuleType) or vars(home).get(path) is not func:
         return ""
-    return name
+    if module in MAIN_NAMES and "__file__" not in vars(home):  # a notebook, or a prompt
+        return ""
+    return _public_name(module, path)
 
 
-@lru_cache(MAX_SHORT_NAMES)
-def _ref_to(name: str) -> FunctionRef:
-    return FunctionRef(name)
-
-
-@lru_cache(MAX_SHORT_NAMES)
-def _short_name(module: str, path: str) -> str:
+@lru_cache(KEPT_NAMES)
+def _public_name(module: str, path: str) -> str:
     """Returns the name of an object at the top of a module; "" if a part of it is not public."""
-    if len(module) + len(path) > MAX_SHORT_NAME or path[:1] == "_" or not path.isidentifier():
-        return ""
-    if module in MAIN_NAMES:
-        return f"__main__:{path}"
-    if module[:1] == "_" or "._" in module or not module.replace(".", "_").isidentifier():
-        return ""
-    return f"{module}:{path}"
+    name = f"{wire_module(module)}:{path}"
+    return name if len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) else ""
 
 
 def _owner_of(func: Any) -> tuple[type | None, object]:
@@ -495,12 +486,7 @@ def _is_ipython() -> bool:
 
 
 def _leads_to(name: str, func: object) -> bool:
-    try:
-        module_name, parts = split(name)
-    except ValueError:
-        return False
-    module = module_of(module_name)
-    found = find(module, parts) if module is not None else None
+    found = find_name(name)
     if found is None:
         return False
     if isinstance(func, types.MethodType) and isinstance(found.value, types.MethodType):

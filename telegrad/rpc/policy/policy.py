@@ -358,7 +358,7 @@ class CallablePolicy:
         listed = not called and _is_listed(request.ref.name)
         if self._decide is not None and not listed:
             return self._ask_of_name(request, module_name, parts)
-        found = _find(names.module_of(module_name), parts)
+        found = names.find(names.module_of(module_name), parts)
         if found is not None and _is_exposed(found, parts):
             return _callable(found, request)
         if self.mode == "exposed" and not listed:
@@ -366,7 +366,7 @@ class CallablePolicy:
         if not self._may_import(module_name, parts):
             self._check_project(module_name, request)
         if names.module_of(module_name) is None and self._imports(request.ref.name, parts):
-            found = _find(_import(module_name, request), parts)
+            found = names.find(_import(module_name, request), parts)
         if found is None:
             raise request.not_found()
         if not self._is_at_home(found, request.ref.name):
@@ -495,14 +495,10 @@ def _at_top(name: str) -> object:
     return None if home is None else names.module_namespace(home).get(path)
 
 
-def _find(module: types.ModuleType | None, parts: tuple[str, ...]) -> names.Found | None:
-    return names.find(module, parts) if module is not None else None
-
-
 def _path_to(function: object) -> str:
     """Returns the qualified name of a function or class if that leads to it, else ""."""
     module, path = home_of(function)
-    found = _find(names.module_of(module), tuple(path.split(".")))
+    found = names.find(names.module_of(module), tuple(path.split(".")))
     return path if found is not None and found.value is function else ""
 
 

@@ -23,6 +23,7 @@ from telegrad.wire.names import (
     class_name,
     find_class,
     first_in_bases,
+    is_computed,
     namespace,
     own_attributes,
     own_dict,
@@ -186,10 +187,6 @@ def slots_of(cls: type) -> dict[str, types.MemberDescriptorType]:
     }
 
 
-def _is_class_attribute(cls: type, name: str) -> bool:
-    return any(name in namespace(base) for base in bases(cls))
-
-
 def fields_of_dataclass(cls: type) -> tuple[str, ...] | None:
     """Returns the fields of a class that is a dataclass itself, not just derived from one."""
     found = namespace(cls).get("__dataclass_fields__")
@@ -225,7 +222,11 @@ def encode_dataclass(conversion: Conversion, value: Any) -> object:
             values[field] = slots[field].__get__(value) if field in slots else _default(cls, field)
         except (KeyError, AttributeError):
             raise Refused(f"a {cls.__qualname__} whose field {field!r} was never set") from None
-    values |= {key: each for key, each in attributes.items() if not _is_cached(cls, key)}
+    values |= {
+        key: each
+        for key, each in attributes.items()
+        if not isinstance(first_in_bases(cls, key), cached_property)
+    }
     keys = list(values)
     converted = conversion.items(values.values(), lambda i: f".{keys[i]}")
     pairs = [part for pair in zip(keys, converted, strict=True) for part in pair]
@@ -238,9 +239,8 @@ def _default(cls: type, field: str) -> object:
     Raises:
         KeyError: The class has none, or a descriptor, whose code would have to run.
     """
-    spaces = map(namespace, bases(cls))
-    raw = next((space for space in spaces if field in space), {})[field]
-    if any("__get__" in namespace(base) for base in bases(type(raw))):
+    raw = first_in_bases(cls, field)
+    if raw is ... or is_computed(raw):
         raise KeyError(field)
     return raw
 
@@ -251,11 +251,6 @@ def _has_plain_layout(cls: type) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _is_cached(cls: type, name: str) -> bool:
-    raw = next((namespace(base)[name] for base in bases(cls) if name in namespace(base)), None)
-    return isinstance(raw, cached_property)
 
 
 def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
@@ -274,7 +269,7 @@ def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
             f"the dataclass {name!r} arrived without {missing}; do both ends run the same version?"
         )
     for extra in values.keys() - set(fields):
-        if extra.startswith("__") or _is_class_attribute(cls, extra):
+        if extra.startswith("__") or first_in_bases(cls, extra) is not ...:
             raise DecodeError(
                 f"the dataclass {name!r} arrived with the field {extra[:100]!r}, which it has not "
                 "here"
@@ -287,8 +282,7 @@ def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
 
 def fields_of_named_tuple(cls: type) -> tuple[str, ...] | None:
     """Returns the field names of a named tuple's class; None if the class is none."""
-    spaces = map(namespace, bases(cls))
-    fields = next((space["_fields"] for space in spaces if "_fields" in space), None)
+    fields = first_in_bases(cls, "_fields")
     if not issubclass(cls, tuple) or type(fields) is not tuple:
         return None
     return fields if all(type(field) is str for field in fields) else None
