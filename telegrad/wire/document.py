@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
-from functools import lru_cache
 from typing import Any, Final, Protocol, final
 
 import msgpack
@@ -192,18 +191,10 @@ def unpack(
         DecodeError: The document is larger or deeper than the limits allow.
         Exception: Any error of msgpack for garbage, and any error of the functions above.
     """
-    size = len(document)
-    if size <= limits.unchecked_bytes:
-        return msgpack.unpackb(
-            document,
-            ext_hook=extension,
-            list_hook=array,
-            object_hook=mapping,
-            unicode_errors="surrogatepass",
-            timestamp=_AS_DATETIMES,
-        )
-    _check(document, limits)
-    items = -1 if size <= limits.elements else limits.elements  # -1: bounded by the bytes
+    if len(document) > limits.unchecked_bytes:
+        _check(document, limits)
+    bounded = len(document) <= limits.elements  # by its bytes
+    items = -1 if bounded else limits.elements
     try:
         return msgpack.unpackb(
             document,
@@ -217,7 +208,7 @@ def unpack(
         )
     except ValueError as error:
         long = "max_array_len" in str(error) or "max_map_len" in str(error)
-        if long and limits.elements < len(document):
+        if long and not bounded:
             raise too_many_elements(limits) from error
         raise
 
@@ -371,15 +362,10 @@ class Reading(Protocol):
 
 
 # -- the head of a document, read without the rest: nothing is built and no code runs ------------
-#
-# Calls of one function begin with the same bytes, and msgpack reads from the front. So the same
-# bytes always give the same head: heads are read once, and kept.
 
 # The most bytes that are read: twice the longest name, in UTF-8, and the path of a script.
 HEAD_BYTES = 12 * 1024
 HEAD_ITEMS = 64  # of a list or dict in it; msgpack reserves the length that a header announces
-KEPT_HEADS = 1000  # functions, scripts; reading one takes 1.5 us, finding it 0.3
-KEPT_BYTES = 512  # of each; longer ones are read again
 
 
 def read_head(document: bytes, end: str) -> dict[str, Any]:
@@ -400,28 +386,6 @@ def read_head(document: bytes, end: str) -> dict[str, Any]:
         >>> read_head(encode({"func": "math:sqrt", "args": [2.0]}).document, "args")
         {'func': 'math:sqrt'}
     """
-    key = _packed(end)
-    at = document.find(key, 0, KEPT_BYTES)
-    if at > 0:
-        try:
-            return _read_kept(document[: at + len(key)], end).copy()
-        except DecodeError:
-            pass  # the bytes of the key were found inside another value
-    return _read(document, end)
-
-
-@lru_cache
-def _packed(key: str) -> bytes:
-    packed: bytes = msgpack.packb(key)
-    return packed
-
-
-@lru_cache(KEPT_HEADS)
-def _read_kept(head: bytes, end: str) -> dict[str, Any]:
-    return _read(head, end)
-
-
-def _read(document: bytes, end: str) -> dict[str, Any]:
     unpacker = msgpack.Unpacker(
         max_buffer_size=HEAD_BYTES,
         max_array_len=HEAD_ITEMS,
