@@ -112,14 +112,6 @@ def size_of(part: Buffer) -> int:
     return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
-def _total(buffers: Sequence[Buffer]) -> int:
-    """Returns the total size of buffers in bytes."""
-    total = 0
-    for buffer in buffers:
-        total += buffer.nbytes if type(buffer) is memoryview else len(buffer)
-    return total
-
-
 def inline_parts(envelope: Envelope) -> list[bool]:
     """Returns for each part True if it travels in the envelope; the others come as pieces."""
     return _inline(_sizes(envelope))
@@ -152,18 +144,8 @@ def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[
     fields = ENVELOPE_BYTES
     if envelope.headers:
         fields += sum(map(len, envelope.headers)) + sum(map(len, envelope.headers.values()))
-    total, buffers = len(envelope.document) + len(envelope.externals), envelope.buffers
-    if not buffers:  # most have none
-        if total <= INLINE_BYTES:
-            return fields + total, True
-    else:
-        behind, texts = _total(buffers), total
-        total += behind
-        small = behind <= INLINE_BYTES and texts <= min(INLINE_BYTES, limits.document_bytes)
-        if small and total <= limits.message_bytes:
-            return fields + _PART_OVERHEAD * len(buffers) + total, True
     sizes = _sizes(envelope)
-    if total > limits.message_bytes:
+    if (total := sum(sizes)) > limits.message_bytes:
         raise EncodeError(
             f"an envelope of kind {envelope.kind!r} is too big (bytes: {total}, at most "
             f"{limits.message_bytes}); send less in one call, or raise Limits.message_bytes at "
@@ -177,7 +159,7 @@ def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[
         )
     inline = _inline(sizes)
     within = sum([size for size, fits in zip(sizes, inline, strict=True) if fits])
-    return fields + _PART_OVERHEAD * len(buffers) + within, all(inline)
+    return fields + _PART_OVERHEAD * len(envelope.buffers) + within, all(inline)
 
 
 def pack_frame(frame: Frame) -> bytes:

@@ -192,11 +192,11 @@ class Session:
         Raises:
             EncodeError: The envelope or its headers are too big; nothing was posted.
         """
-        texts, behind, whole = len(envelope.document), 0, True
+        texts, behind, whole = len(envelope.document) + len(envelope.externals), 0, True
         for buffer in envelope.buffers:
             behind += buffer.nbytes if type(buffer) is memoryview else len(buffer)
         size, small = texts + behind + ENVELOPE_BYTES * (1 + len(envelope.buffers)), self._small
-        if envelope.headers or envelope.externals or texts > small or behind > small:  # as few are
+        if envelope.headers or texts > small or behind > small:  # as few are
             size, whole = measure(envelope, self._limits)
             if size > MAX_INLINE_BYTES:
                 raise EncodeError(
