@@ -27,7 +27,7 @@ import enum
 import hmac
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, final
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
@@ -49,6 +49,7 @@ __all__ = [
     "MAX_HANDSHAKE_BYTES",
     "AcceptHandshake",
     "DialHandshake",
+    "Handshake",
     "Identity",
     "Reason",
     "RefusedError",
@@ -104,11 +105,10 @@ class RefusedError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity that this worker claims: its job, name, rank, incarnation and capabilities."""
+    """The identity that this worker claims: its job, name, rank and incarnation."""
 
     job: str
     info: WorkerInfo
-    capabilities: tuple[str, ...] = ()
 
 
 def itself(name: str) -> str:
@@ -134,9 +134,14 @@ class Underlay:
     told: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, carrier: Carrier, certified: Callable[[str], str] = itself) -> Underlay:
-        """Returns the facts that a carrier proves."""
-        return cls(carrier.binding, carrier.peer_names, certified, carrier.told)
+    def of(
+        cls,
+        carrier: Carrier,
+        certified: Callable[[str], str] = itself,
+        listening: tuple[str, ...] = (),
+    ) -> Underlay:
+        """Returns the facts that a carrier proves; `listening`: what its listener tells, too."""
+        return cls(carrier.binding, carrier.peer_names, certified, (*listening, *carrier.told))
 
     def protects(self, capabilities: Collection[str]) -> bool:
         """Returns True if frames need no tags: TLS protects them, or both ends know they are safe.
@@ -145,12 +150,6 @@ class Underlay:
             capabilities: The capabilities of the other end.
         """
         return bool(self.binding) or (UNTAGGED in self.told and UNTAGGED in capabilities)
-
-    def tells(self, identity: Identity) -> Identity:
-        """Returns an identity with the capabilities that this end states on this connection."""
-        if not self.told:
-            return identity
-        return replace(identity, capabilities=(*identity.capabilities, *self.told))
 
     def check(self, hello_name: str) -> None:
         """Checks the name in a hello.
@@ -171,13 +170,68 @@ class Underlay:
         )
 
 
-@final
-class DialHandshake:
-    """The dialler's half of a handshake.
+class Handshake:
+    """The part that both halves of a handshake share; each of them derives from it.
 
     Attributes:
-        capabilities: The capabilities of the listener, once an answer was taken.
-        transcript: Both hellos in full, once an answer was taken.
+        capabilities: The capabilities of the other end, once its hello was taken.
+        transcript: Both hellos in full, once the other end's was taken.
+
+    Args:
+        identity: The identity of this end.
+        token: The secret that both must hold; None in an insecure job.
+        underlay: The facts that the connection has proved.
+        dialled: True if this end dialled.
+    """
+
+    def __init__(
+        self, identity: Identity, token: bytes | None, underlay: Underlay | None, *, dialled: bool
+    ) -> None:
+        self._identity = identity
+        self._token = token
+        self._underlay = Underlay() if underlay is None else underlay
+        self._roles = (b"dialler", b"listener") if dialled else (b"listener", b"dialler")
+        self._purpose = CONTROL
+        self._hello = b""
+        self.capabilities: tuple[str, ...] = ()
+        self.transcript = b""
+
+    def stream_id(self) -> bytes:
+        """Returns the id of this stream, which its lanes name."""
+        return stream_id(self._token, self.transcript)
+
+    def frames(self) -> Frames:
+        """Returns the object that seals and opens the frames of this stream."""
+        token = None if self._underlay.protects(self.capabilities) else self._token
+        return make_frames(token, self.transcript, dialled=self._roles[0] == b"dialler")
+
+    def _check_proof(self, told: pb.Proof | pb.Welcome) -> None:
+        role = self._roles[1]
+        right = self._mac(role, told.received, resumes=told.resumes)
+        if self._token is None or hmac.compare_digest(right, told.mac):
+            return
+        holds = "another token" if told.mac else "no token"
+        if told.mac and self._underlay.binding:
+            holds += ", or somebody in between has shown a certificate of its own"
+        raise RefusedError(
+            Reason.AUTHENTICATION,
+            f"the {role.decode()} holds {holds}; give every worker of the job the same one in "
+            f"RpcOptions.token, TELEGRAD_TOKEN or TELEGRAD_TOKEN_FILE",
+        )
+
+    def _mac(self, role: bytes, received: int, *, resumes: bool) -> bytes:
+        if self._token is None:
+            return b""
+        binding, proved = self._underlay.binding, self.transcript
+        if binding:  # only a bare transcript begins with a zero byte
+            proved = b"tls|" + binding + b"|" + proved
+        parts = (role, self._purpose.encode(), b"%d,%d" % (received, resumes), proved)
+        return hmac.digest(self._token, b"|".join(parts), "sha256")
+
+
+@final
+class DialHandshake(Handshake):
+    """The dialler's half of a handshake.
 
     Args:
         identity: The identity of the dialler.
@@ -200,15 +254,11 @@ class DialHandshake:
         moves: bool = False,
         underlay: Underlay | None = None,
     ) -> None:
-        self._identity = identity
-        self._token = token
-        self._underlay = Underlay() if underlay is None else underlay
+        super().__init__(identity, token, underlay, dialled=True)
         self._expected = expected
         self._purpose = (MOVED if moves else BULK) if lane_of else CONTROL
-        told = self._underlay.tells(identity)
-        self._hello = _hello(told, nonce, expected, self._purpose, lane_of)
-        self.capabilities: tuple[str, ...] = ()
-        self.transcript = b""
+        told = self._underlay.told
+        self._hello = _hello(identity, told, nonce, expected, self._purpose, lane_of)
 
     def hello(self) -> bytes:
         """Returns the first message."""
@@ -235,7 +285,7 @@ class DialHandshake:
 
     def prove(self, received: int, *, resumes: bool) -> bytes:
         """Returns the proof, with the number of the last envelope that this side holds."""
-        mac = _mac(self._token, b"dialler", self._purpose, received, resumes, self._proved)
+        mac = self._mac(self._roles[0], received, resumes=resumes)
         return b"P" + pb.Proof(mac=mac, received=received, resumes=resumes).SerializeToString()
 
     def takes_welcome(self, message: bytes) -> int:
@@ -246,33 +296,18 @@ class DialHandshake:
         """
         welcome = pb.Welcome()
         _parse(welcome, _body(message, b"W"))
-        _check_mac(self._token, b"listener", self._purpose, welcome, self._proved)
+        self._check_proof(welcome)
         return welcome.received
-
-    def stream_id(self) -> bytes:
-        """Returns the id of this stream, which its lanes name."""
-        return stream_id(self._token, self.transcript)
-
-    @property
-    def _proved(self) -> bytes:
-        return _bound(self._underlay.binding, self.transcript)
-
-    def frames(self) -> Frames:
-        """Returns the object that seals and opens the frames of this stream."""
-        token = None if self._underlay.protects(self.capabilities) else self._token
-        return make_frames(token, self.transcript, dialled=True)
 
 
 @final
-class AcceptHandshake:
+class AcceptHandshake(Handshake):
     """The listener's half of a handshake; `DialHandshake` describes the arguments.
 
     Attributes:
         claimed: The identity that the dialler claims; None before a hello was read.
         lane_of: The id of the stream that a lane belongs to, or that this stream replaces, once a
             hello was taken; empty for any other control stream.
-        capabilities: The capabilities of the dialler, once a hello was taken.
-        transcript: Both hellos in full, once a hello was taken.
     """
 
     def __init__(
@@ -283,16 +318,10 @@ class AcceptHandshake:
         nonce: bytes | None = None,
         underlay: Underlay | None = None,
     ) -> None:
-        self._underlay = Underlay() if underlay is None else underlay
+        super().__init__(identity, token, underlay, dialled=False)
         self.claimed: WorkerInfo | None = None
         self.lane_of = b""
-        self._identity = identity
-        self._token = token
-        self._nonce = secrets.token_bytes(32) if nonce is None else nonce
-        self._purpose = CONTROL
-        self._hello = _hello(identity, self._nonce, None, CONTROL)
-        self.capabilities: tuple[str, ...] = ()
-        self.transcript = b""
+        self._nonce = nonce
 
     def takes_hello(self, message: bytes) -> WorkerInfo:
         """Reads the first message; returns the identity that the dialler claims.
@@ -303,6 +332,8 @@ class AcceptHandshake:
         body = _body(message, b"H")
         hello = _parse_hello(body)
         self.claimed = claimed = _info(hello)
+        told = self._underlay.told
+        self._hello = _hello(self._identity, told, self._nonce, None, hello.purpose)
         if len(hello.stream) != (0 if hello.purpose == CONTROL else STREAM_ID_BYTES):
             raise RefusedError(Reason.MALFORMED, f"a {hello.purpose} hello with a wrong stream id")
         _check_versions(hello)
@@ -312,8 +343,6 @@ class AcceptHandshake:
             expected = WorkerInfo(hello.expected_name, 0, hello.expected_incarnation)
             _check_expected(self._identity.info, expected)
         self.lane_of, self._purpose = hello.stream, hello.purpose
-        told = self._underlay.tells(self._identity)
-        self._hello = _hello(told, self._nonce, None, hello.purpose)
         self.capabilities = tuple(hello.capabilities)
         self.transcript = _transcript(body, self._hello)
         return claimed
@@ -335,26 +364,13 @@ class AcceptHandshake:
         """
         proof = pb.Proof()
         _parse(proof, _body(message, b"P"))
-        _check_mac(self._token, b"dialler", self._purpose, proof, self._proved)
+        self._check_proof(proof)
         return proof.received, proof.resumes
 
     def welcome(self, received: int, *, resumes: bool) -> bytes:
         """Returns the last message, with the number of the last envelope that this side holds."""
-        mac = _mac(self._token, b"listener", self._purpose, received, resumes, self._proved)
+        mac = self._mac(self._roles[0], received, resumes=resumes)
         return b"W" + pb.Welcome(mac=mac, received=received, resumes=resumes).SerializeToString()
-
-    def stream_id(self) -> bytes:
-        """Returns the id of this stream, which its lanes name."""
-        return stream_id(self._token, self.transcript)
-
-    @property
-    def _proved(self) -> bytes:
-        return _bound(self._underlay.binding, self.transcript)
-
-    def frames(self) -> Frames:
-        """Returns the object that seals and opens the frames of this stream."""
-        token = None if self._underlay.protects(self.capabilities) else self._token
-        return make_frames(token, self.transcript, dialled=False)
 
 
 def refusal(error: RefusedError) -> bytes:
@@ -365,6 +381,7 @@ def refusal(error: RefusedError) -> bytes:
 
 def _hello(
     identity: Identity,
+    told: tuple[str, ...],
     nonce: bytes | None,
     expected: WorkerInfo | None,
     purpose: str,
@@ -373,7 +390,7 @@ def _hello(
     hello = pb.Hello(
         oldest_version=OLDEST_VERSION,
         newest_version=NEWEST_VERSION,
-        capabilities=identity.capabilities,
+        capabilities=told,
         job=identity.job,
         name=identity.info.name,
         rank=identity.info.rank,
@@ -456,42 +473,3 @@ def _check_expected(found: WorkerInfo, expected: WorkerInfo | None) -> None:
 def _transcript(dialler: bytes, listener: bytes) -> bytes:
     """Joins both hellos so that no other pair of them gives the same bytes."""
     return len(dialler).to_bytes(4, "big") + dialler + listener
-
-
-def _bound(binding: bytes, transcript: bytes) -> bytes:
-    """Returns the bytes that a proof covers; only a bare transcript begins with a zero byte."""
-    return b"tls|" + binding + b"|" + transcript if binding else transcript
-
-
-def _mac(
-    token: bytes | None,
-    role: bytes,
-    purpose: str,
-    received: int,
-    resumes: bool,
-    proved: bytes,
-) -> bytes:
-    if token is None:
-        return b""
-    resumption = b"%d,%d" % (received, resumes)
-    parts = (role, purpose.encode(), resumption, proved)
-    return hmac.digest(token, b"|".join(parts), "sha256")
-
-
-def _check_mac(
-    token: bytes | None,
-    role: bytes,
-    purpose: str,
-    told: pb.Proof | pb.Welcome,
-    proved: bytes,
-) -> None:
-    right = _mac(token, role, purpose, told.received, told.resumes, proved)
-    if token is not None and not hmac.compare_digest(right, told.mac):
-        holds = "another token" if told.mac else "no token"
-        if told.mac and proved.startswith(b"tls|"):
-            holds += ", or somebody in between has shown a certificate of its own"
-        raise RefusedError(
-            Reason.AUTHENTICATION,
-            f"the {role.decode()} holds {holds}; give every worker of the job the same one in "
-            f"RpcOptions.token, TELEGRAD_TOKEN or TELEGRAD_TOKEN_FILE",
-        )

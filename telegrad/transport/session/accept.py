@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, final
 
 from telegrad.errors import DecodeError
@@ -192,10 +192,8 @@ class Door:
         """Returns a handshake over what a carrier proves."""
         credentials, transports = self._terms.credentials, self._terms.transports.values()
         told = [each for transport in dict.fromkeys(transports) for each in transport.told]
-        identity = credentials.identity
-        identity = replace(identity, capabilities=(*identity.capabilities, *told))
-        underlay = Underlay.of(carrier, credentials.certified)
-        return AcceptHandshake(identity, credentials.token, underlay=underlay)
+        underlay = Underlay.of(carrier, credentials.certified, tuple(told))
+        return AcceptHandshake(credentials.identity, credentials.token, underlay=underlay)
 
     async def _refuse(self, carrier: Carrier, error: RefusedError) -> None:
         try:
