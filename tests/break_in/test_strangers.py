@@ -16,7 +16,7 @@ from telegrad.transport import ConnectionLimits
 from telegrad.transport.grpc.health import METHOD as HEALTH
 from telegrad.transport.grpc.health import MOST_QUESTIONS
 from telegrad.transport.limits import MAX_MESSAGE_BYTES
-from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
+from telegrad.transport.security.handshake import DialHandshake, Identity, Reason, Underlay
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.break_in import remote_code
@@ -97,9 +97,8 @@ def test_a_hello_is_altered_on_its_way(victim: Victim) -> None:
 
     async def attack() -> tuple[Reason, str]:
         async with streams(victim.port) as (stream,):
-            shake = DialHandshake(
-                Identity(victim.job, MALLORY, ("tags.v2", "lanes")), TOKEN.encode()
-            )
+            told = Underlay(told=("tags.v2", "lanes"))
+            shake = DialHandshake(Identity(victim.job, MALLORY), TOKEN.encode(), underlay=told)
             hello = pb.Hello.FromString(shake.hello()[1:])
             hello.capabilities[:] = ["lanes"]
             await stream.send(b"H" + hello.SerializeToString())

@@ -55,7 +55,8 @@ class End:
         )
         tags = FrameTags(sending=key, receiving=peer_key)
         self.stream = Stream(cast("Any", None), tags, cast("Any", lanes))
-        self.connection.opened(self.stream, cast("Pump", SimpleNamespace(wake=self.wake)), 0)
+        self.stream.pump = cast("Pump", SimpleNamespace(wake=self.wake))
+        self.connection.opened(self.stream, 0)
 
     def wake(self) -> None:
         self.turns += 1

@@ -9,8 +9,8 @@ import pytest
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.transport import Carrier, Listener, Transport, shared_loop_thread
-from telegrad.transport.session import exchange as peers
-from telegrad.transport.session.exchange import MOST_NAMES, Forgotten
+from telegrad.transport.session import peers
+from telegrad.transport.session.peers import MOST_NAMES, Forgotten
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.transport.workers import SECONDS, Floor, Worker, wait_until

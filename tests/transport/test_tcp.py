@@ -19,7 +19,7 @@ from telegrad.transport.addresses import interfaces
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session import ask as ask_module
 from telegrad.transport.session import carriers as carriers_module
-from telegrad.transport.session import moving
+from telegrad.transport.session import dial
 from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.transport.sockets import tcp as tcp_module
 from tests.loops import on_loop
@@ -363,7 +363,7 @@ def test_who_says_nothing_is_given_up_after_the_time_of_a_handshake(
 def test_lanes_over_grpc_are_let_go_when_it_moves_after_all(
     floor: Floor, between: Between, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "HELD_SECONDS", 0.0)
+    monkeypatch.setattr(dial, "HELD_SECONDS", 0.0)
     alice, bob, _ = between(floor)
     exchange_big_ones(alice, bob, 0)
     wait_until_moved(alice, bob)

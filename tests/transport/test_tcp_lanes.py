@@ -15,7 +15,7 @@ from telegrad.transport import shared_loop_thread
 from telegrad.transport.channels import lanes as bulk_lanes
 from telegrad.transport.channels import pace as bulk_pace
 from telegrad.transport.channels.lanes import LANES
-from telegrad.transport.session import moving
+from telegrad.transport.session import dial
 from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.wire import Envelope
 from tests.transport.test_bulk_lanes import (
@@ -73,7 +73,7 @@ def floor(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Floo
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lane is dialled over gRPC while a stream is about to move, however slow the machine is."""
-    monkeypatch.setattr(moving, "HELD_SECONDS", SECONDS)
+    monkeypatch.setattr(dial, "HELD_SECONDS", SECONDS)
 
 
 def lanes(worker: Worker) -> int:

@@ -79,7 +79,7 @@ class Lanes:
 
     Attributes:
         way: The facts that lanes need about the control stream.
-        held: True while the stream is about to move to a socket (`moving`), so that no lane is
+        held: True while the stream is about to move to a socket (`dial`), so that no lane is
             dialled.
     """
 

@@ -23,6 +23,7 @@ from telegrad.transport.security.handshake import (
 from telegrad.transport.session.ask import cut_off, receive_small
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.guest_list import GuestList
+from telegrad.transport.session.peers import Peers
 from telegrad.transport.session.shared_port import LedOnError
 from telegrad.transport.session.stream import Stream
 from telegrad.transport.session.terms import Terms
@@ -129,31 +130,15 @@ class Door:
     Args:
         terms: The parts that all connections share.
         entrance: The rules by which it admits others.
-        find: Returns the connection to a worker. Makes one when told to, unless the exchange is
-            closed or the connection that there was is forgotten.
-        forgotten: Returns True if a worker ended so long ago that its connection is forgotten.
-        dialling: Returns True while a handshake that this side began with that peer is under way.
-        full: Returns True if there are as many connections as the limits allow.
+        peers: The connections.
     """
 
-    def __init__(
-        self,
-        terms: Terms,
-        *,
-        entrance: Entrance,
-        find: Callable[[WorkerInfo, bool], Carriers | None],
-        forgotten: Callable[[WorkerInfo], bool],
-        dialling: Callable[[Carriers], bool],
-        full: Callable[[], bool],
-    ) -> None:
+    def __init__(self, terms: Terms, entrance: Entrance, peers: Peers) -> None:
         self._terms = terms
         self._info = terms.credentials.identity.info
         self._guests = entrance.guests
         self._on_refused = entrance.on_refused
-        self._find = find
-        self._forgotten = forgotten
-        self._dialling = dialling
-        self._full = full
+        self._peers = peers
         self._unproved = Unproved(terms.limits.unproved)
 
     async def take(self, carrier: Carrier) -> None:
@@ -213,7 +198,7 @@ class Door:
             raise
         if carrier.takes_over and not handshake.lane_of:
             raise RefusedError(Reason.MALFORMED, "streams begin over gRPC, and move to this port")
-        known = self._find(claimed, False)
+        known = self._peers.find(claimed, False)
         came_up = 0 if known is None else known.came_up
         await carrier.send(handshake.answer())
         try:
@@ -224,20 +209,23 @@ class Door:
             self._on_refused(claimed, error.words)
             raise
         self._unproved.proved(carrier)  # it may have to wait to be announced, as may others
-        if handshake.moves:
-            self._move(carrier, claimed, handshake, peer_received)
-            return
         if handshake.lane_of:
-            self._take_lane(carrier, claimed, handshake)
-            return
-        carriers = await self._admitted(claimed, knows_session=knows_session)
-        self._check_crossed(carriers, came_up)
-        resumes = carriers.came_up > 0
-        preamble = handshake.welcome(carriers.detach(), resumes=resumes)
-        lanes = carriers.lanes_of(Way(handshake.stream_id()))
-        slabs = self._terms.slabs.open(carrier, handshake.capabilities)
-        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, slabs=slabs)
-        carriers.adopt(stream, peer_received)
+            carriers, stream = self._named(carrier, claimed, handshake)
+            if not handshake.moves:
+                stream.lanes.take(carrier, preamble=handshake.welcome(0, resumes=False))
+                return
+        else:
+            carriers = await self._admitted(claimed, knows_session=knows_session)
+            self._check_crossed(carriers, came_up)
+        received, resumes = carriers.detach(), carriers.came_up > 0
+        try:
+            preamble = handshake.welcome(received, resumes=resumes)
+            way = Way(handshake.stream_id())
+            carriers.adopt(carrier, handshake, way, peer_received, preamble)
+        except BaseException:
+            if handshake.moves:
+                carriers.reach()
+            raise
 
     def _record_refusal(
         self, carrier: Carrier, handshake: AcceptHandshake, reason: str, words: str
@@ -261,32 +249,11 @@ class Door:
             **fields,
         )
 
-    def _take_lane(self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake) -> None:
-        """Gives a lane to the stream that it names, which must be the one with that peer."""
-        _, stream = self._named(carrier, peer, handshake)
-        welcome = handshake.welcome(0, resumes=False)
-        stream.lanes.take(carrier, preamble=welcome)
-
-    def _move(
-        self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake, peer_received: int
-    ) -> None:
-        """Puts a socket in the place of the stream that it names."""
-        carriers, stream = self._named(carrier, peer, handshake)
-        received_number = carriers.detach()
-        try:
-            preamble = handshake.welcome(received_number, resumes=True)
-            lanes = carriers.lanes_of(stream.lanes.way.moved(handshake.stream_id()))
-            moved = Stream(carrier, handshake.frames(), lanes, preamble=preamble)
-            carriers.adopt(moved, peer_received)
-        except BaseException:
-            carriers.reach()
-            raise
-
     def _named(
         self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake
     ) -> tuple[Carriers, Stream]:
         """Returns the stream to which a lane, or a socket in its place, belongs."""
-        carriers = self._find(peer, False)
+        carriers = self._peers.find(peer, False)
         stream = None if carriers is None else carriers.stream
         if carriers is None or stream is None or not stream.lanes.accepts(handshake.lane_of):
             raise RefusedError(
@@ -308,8 +275,8 @@ class Door:
         if (peer.name, peer.incarnation) == (self._info.name, self._info.incarnation):
             own = f"{peer.name!r} (incarnation {peer.incarnation})"
             raise RefusedError(Reason.NAME, f"{own} is this worker, and dials nobody here")
-        if knows_session and self._find(peer, False) is None:
-            reason = Reason.FENCED if self._forgotten(peer) else Reason.UNKNOWN_SESSION
+        if knows_session and self._peers.find(peer, False) is None:
+            reason = Reason.FENCED if self._peers.is_forgotten(peer) else Reason.UNKNOWN_SESSION
             raise RefusedError(reason, self._no_session())
         if self._guests is not None and not self._is_gone(peer):
             await self._guests.admits(peer, ANNOUNCED_SHARE * self._terms.credentials.seconds)
@@ -317,16 +284,17 @@ class Door:
 
     def _is_gone(self, peer: WorkerInfo) -> bool:
         """Returns True if the peer was given up here for good; it is told so at once."""
-        known = self._find(peer, False)
-        return self._forgotten(peer) if known is None else known.connection.loss is not None
+        if (known := self._peers.find(peer, False)) is None:
+            return self._peers.is_forgotten(peer)
+        return known.connection.loss is not None
 
     def _session_with(self, peer: WorkerInfo) -> Carriers:
-        if self._find(peer, False) is None and self._full():
+        if self._peers.find(peer, False) is None and self._peers.is_full():
             most = self._terms.limits.connections
             crowded = f"{self._info.name} has {most} connections, as many as it takes"
             raise RefusedError(Reason.NOT_ADMITTED, crowded)
-        carriers = self._find(peer, True)
-        if carriers is None and self._forgotten(peer):
+        carriers = self._peers.find(peer, True)
+        if carriers is None and self._peers.is_forgotten(peer):
             raise RefusedError(Reason.FENCED, self._no_session())
         if carriers is None:
             raise RefusedError(Reason.INCARNATION, f"{self._info.name} has shut down")
@@ -352,5 +320,5 @@ class Door:
             return
         stream = carriers.stream
         crossed = stream is not None and stream.dialled and carriers.came_up > came_up
-        if crossed or self._dialling(carriers):
+        if crossed or carriers.hellos:
             raise RefusedError(Reason.DUPLICATE, f"{self._info.name} dials, too, and goes first")

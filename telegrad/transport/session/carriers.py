@@ -17,13 +17,14 @@ from functools import partial
 from typing import final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.channels.lanes import Lanes, Way
-from telegrad.transport.io.pump import Pump, TaskPump
+from telegrad.transport.io.pump import TaskPump
 from telegrad.transport.io.socket_pump import SocketPump
+from telegrad.transport.security.handshake import Handshake
 from telegrad.transport.session.ask import dial_lane
 from telegrad.transport.session.connection import Connection
-from telegrad.transport.session.stream import Stream, StreamFrames, breakage, without_carrier
+from telegrad.transport.session.stream import Stream, breakage, without_carrier
 from telegrad.transport.session.terms import Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import Frame, Goodbye, escaped, pack_frame
@@ -133,6 +134,8 @@ class Carriers:
         last_break: The time and the reason of the last break of a carrier, for the same message.
         direct: What became of the sockets past gRPC.
         came_up: The number of carriers that came up; tells a crossed dial from a redial.
+        dialling: True while this side dials.
+        hellos: The number of handshakes under way that this side began.
         ended: Set once there will be no more carriers.
     """
 
@@ -144,11 +147,11 @@ class Carriers:
         self.last_break = 0.0, ""
         self.direct = DirectTries(peer.name, terms)
         self.came_up = 0
+        self.dialling = False
+        self.hellos = 0
         self.ended = asyncio.Event()
         self._terms = terms
         self._dial = dial
-        self._pump: Pump | None = None  # this and the next belong to the last stream
-        self._frames: StreamFrames | None = None
         self._patience = max(terms.lost_after, LEAST_PATIENCE)  # with lanes that move nothing
         self._fruitless = 0  # carriers in a row that brought no frame
         self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
@@ -164,7 +167,11 @@ class Carriers:
         """Takes the endpoints where the peer listens, in the order to try."""
         self.endpoints = tuple(endpoints)
         if self.connection.waits:  # envelopes that were posted before found no endpoint to dial
-            self._terms.loop.call_soon(self.reach)
+            self.wake()
+
+    def wake(self) -> None:
+        """Makes the loop dial the peer."""
+        self._terms.loop.call_soon(self.reach)
 
     # On the loop.
 
@@ -182,25 +189,22 @@ class Carriers:
         if self.endpoints:
             self._dial(self)
 
-    def lanes_of(self, way: Way) -> Lanes:
-        """Returns the channel that moves big parts beside a stream that is to be adopted.
+    def adopt(
+        self,
+        carrier: Carrier,
+        handshake: Handshake,
+        way: Way,
+        peer_received: int,
+        preamble: bytes = b"",
+    ) -> None:
+        """Takes a new carrier, in place of the present one.
 
         Args:
-            way: The two ends of the lanes, and the endpoints to dial.
-        """
-        return Lanes(
-            self._terms.means,
-            self.peer.name,
-            way,
-            cargo=self.connection.cargo,
-            patience=self._patience,
-            held=bool(way.direct) and self.direct.may_move,
-            dial=partial(dial_lane, self._terms, self.peer),
-            on_broken=self._lane_broke,
-        )
-
-    def adopt(self, stream: Stream, peer_received: int) -> None:
-        """Takes a new carrier, in place of the present one.
+            carrier: The carrier, which has proved itself.
+            handshake: The handshake by which it did.
+            way: The two ends of its lanes, and the endpoints to dial.
+            peer_received: The number of the last envelope that the peer holds.
+            preamble: The bytes to send before the first frame: a listener's welcome.
 
         Raises:
             DecodeError: The number that the peer says it holds is impossible; the carrier is not
@@ -208,20 +212,41 @@ class Carriers:
             CarrierClosedError: The carrier has ended by now.
         """
         self.detach()
-        pump = self._pump = self._pump_of(stream)
+        connection, terms = self.connection, self._terms
+        lanes = Lanes(
+            terms.means,
+            self.peer.name,
+            way,
+            cargo=connection.cargo,
+            patience=self._patience,
+            held=bool(way.direct) and self.direct.may_move,
+            dial=partial(dial_lane, terms, self.peer),
+            on_broken=self._lane_broke,
+        )
+        slabs = terms.slabs.open(carrier, handshake.capabilities)
+        stream = Stream(carrier, handshake.frames(), lanes, slabs)
+        stream.next_message = partial(connection.next_message, stream)
+        stream.written = lambda: terms.loop.call_soon(self._end_if_said, stream)
+        stream.take = partial(connection.take, stream)
+        stream.failed = partial(self.failed, stream)
+        if (direct := carrier.direct) is None:
+            spin = terms.reader.longest_spin
+            stream.pump = TaskPump(carrier, stream, terms.loop, terms.spawn, spin)
+        else:
+            stream.pump = SocketPump(direct, stream, terms.loop, terms.reader)
         try:
-            self.connection.opened(stream, pump, peer_received)
+            connection.opened(stream, peer_received)
         except DecodeError:
-            pump.let_go(None)
+            stream.pump.let_go(None)
             raise
         self.came_up += 1
-        if stream.carrier.takes_over:
+        if carrier.takes_over:
             self.direct.moved()
-        self._terms.counters.connections += not stream.carrier.takes_over  # else it moved
-        if stream.carrier.direct is not None:
-            stream.carrier.direct.accept_all()
-        logger.info("connected to %s by %s", self.peer.name, stream.carrier.description)
-        pump.start(stream.preamble)
+        terms.counters.connections += not carrier.takes_over  # else it moved
+        if direct is not None:
+            direct.accept_all()
+        logger.info("connected to %s by %s", self.peer.name, carrier.description)
+        stream.pump.start(preamble)
 
     def detach(self, farewell: bytes = b"") -> int:
         """Lets go of the present carrier, with a last message for it, and reads nothing more of it.
@@ -239,11 +264,11 @@ class Carriers:
             # This is the first: parts that a reader holds now will come once more, as pieces, and
             # their memory must be used for nothing else.
             stream.stop_lending()
-        stream, pump = self.connection.closed(), self._pump
-        if stream is None or pump is None:
+        if (stream := self.connection.closed()) is None:
             return lambda last: None
+        seal, pump = stream.frames.seal, stream.pump
         stream.lanes.close()
-        return lambda last: pump.let_go(partial(stream.frames.seal, last) if last else None)
+        return lambda last: pump.let_go(partial(seal, last) if last else None)
 
     def tick(self, now: float) -> None:
         """Sends the beat that is due and judges the peer; called several times per beat."""
@@ -339,8 +364,7 @@ class Carriers:
             answered = connection.session.goodbye_written
             last = Frame(receipt=connection.session.received_number, goodbye=Goodbye("answer"))
         if left and not answered:
-            assert self._frames is not None
-            self._frames.ending = True
+            stream.ending = True
             connection.flush()
             return
         self.detach(farewell=b"" if answered else pack_frame(last))
@@ -360,19 +384,6 @@ class Carriers:
             if stream.carrier.takes_over:
                 self.direct.broke()
             self._broke(stream, error)
-
-    def _pump_of(self, stream: Stream) -> Pump:
-        connection, terms = self.connection, self._terms
-        frames = self._frames = StreamFrames(
-            next_message=partial(connection.next_message, stream),
-            written=lambda: terms.loop.call_soon(self._end_if_said, stream),
-            take=partial(connection.take, stream),
-            failed=partial(self.failed, stream),
-        )
-        if (direct := stream.carrier.direct) is None:
-            spin = terms.reader.longest_spin
-            return TaskPump(stream.carrier, frames, terms.loop, terms.spawn, spin)
-        return SocketPump(direct, frames, terms.loop, terms.reader)
 
     def _end_if_said(self, stream: Stream) -> None:
         """Ends once both sides have said goodbye, this one last."""

@@ -23,11 +23,10 @@ from typing import Protocol, final
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.io.pump import Pump
-from telegrad.transport.loop import LoopThread
 from telegrad.transport.session.liveness import Pulse
 from telegrad.transport.session.session import Session, SessionStatistics
 from telegrad.transport.session.stream import Loss, Stream
-from telegrad.transport.session.terms import Moved, Terms
+from telegrad.transport.session.terms import ExchangeStatistics, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     LENT_BYTES,
@@ -46,10 +45,10 @@ WRITTEN_TOGETHER = 32
 
 
 class Keeper(Protocol):
-    """Keeps a connection's carriers up; called on the loop."""
+    """Keeps a connection's carriers up; called on the loop, except for `wake`."""
 
-    def reach(self) -> None:
-        """Hears that there is something to write, and no stream."""
+    def wake(self) -> None:
+        """Hears that there is something to write, and no stream; from any thread."""
 
     def peer_left(self, stream: Stream, goodbye: Goodbye) -> None:
         """Hears that the peer leaves."""
@@ -62,19 +61,6 @@ class Keeper(Protocol):
 
     def lost(self) -> None:
         """Hears that the peer was given up."""
-
-
-@final
-class _NoPump:
-    """The object that is woken in place of a pump while there is no stream."""
-
-    def __init__(self, loop: LoopThread, keeper: Keeper) -> None:
-        self._loop = loop
-        self._keeper = keeper
-
-    def wake(self) -> None:
-        """Dials the peer."""
-        self._loop.call_soon(self._keeper.reach)
 
 
 @final
@@ -106,11 +92,10 @@ class Connection:
         self.cargo = Cargo(self.session, self.lock, self._take_from_lanes, self._cargo_lost)
         self.stream: Stream | None = None
         self.waits = False
-        self._no_pump = _NoPump(terms.loop, keeper)
-        self._pump: Pump | _NoPump = self._no_pump
+        self._pump: Pump | Keeper = keeper  # woken by the thread that takes the writer's turn
         self._terms = terms
         self._keeper = keeper
-        self._moved_before = Moved()  # by the streams before this one
+        self._moved_before = ExchangeStatistics()  # by the streams before this one
         self._loss: Loss | None = None
         self._left = False
         self._told = False  # True once the layer above knows of the loss
@@ -208,14 +193,13 @@ class Connection:
         with self.lock:
             return self.session.statistics()
 
-    def moved(self) -> Moved:
+    def moved(self) -> ExchangeStatistics:
         """Returns the totals of all streams; may lack a message that was under way as one ended."""
         with self.lock:
-            now = Moved() if self.stream is None else self.stream.moved()
             sent, received = self.session.written, self.session.delivered
-            return (
-                self._moved_before + now + Moved(envelopes_sent=sent, envelopes_received=received)
-            )
+            moved = ExchangeStatistics(envelopes_sent=sent, envelopes_received=received)
+            moved += self._moved_before
+            return moved if self.stream is None else moved + self.stream.moved()
 
     def _refusal(self) -> WorkerLostError:
         """Returns the error for a post that is refused. Holds the lock."""
@@ -328,7 +312,7 @@ class Connection:
 
     # On the loop.
 
-    def opened(self, stream: Stream, pump: Pump, peer_received: int) -> None:
+    def opened(self, stream: Stream, peer_received: int) -> None:
         """Takes a stream that is up, with the writer's turn.
 
         Raises:
@@ -338,13 +322,13 @@ class Connection:
             self.session.connection_made(peer_received)
             self.pulse.opened(self._terms.clock())
             self.waits = True
-            self.stream, self._pump = stream, pump
+            self.stream, self._pump = stream, stream.pump
 
     def closed(self) -> Stream | None:
         """Lets go of the stream and returns it: nothing that it brings is taken any more."""
         with self.lock:
             stream, self.stream = self.stream, None
-            self._pump = self._no_pump
+            self._pump = self._keeper
             if stream is not None:
                 self._moved_before += stream.moved()
                 self.session.connection_lost()

@@ -12,17 +12,30 @@ without waiting for that. The first to answer the hello wins. The failures mean:
 
 If both dialled, the stream dialled by the smaller name stays: its listener refuses none, while the
 smaller name refuses the other's as a duplicate as long as its own handshake is under way.
+
+A stream may then move from gRPC to a TCP socket, which any thread reads and writes itself. The
+listener has a direct port and says so in its hello (`sockets/tcp`). The worker that dialled a
+stream over gRPC dials that port as soon as the stream is up. The handshake there names the stream
+whose place it takes; the session goes on from there, as after any break.
+
+    gRPC   hello, hello, proof, welcome, frames ─────┐ let go
+    TCP                    [TLS] hello, hello, proof, welcome, frames
+
+Each end proves the token again, over both hellos, of which the dialler's names the first stream.
+The socket is under TLS if the stream was, with the same certificates. A socket that cannot be had
+leaves the stream where it is; a socket that breaks returns it to gRPC.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.channels.lanes import Way
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.ask import (
     Answer,
@@ -33,11 +46,10 @@ from telegrad.transport.session.ask import (
     way_of,
 )
 from telegrad.transport.session.carriers import Carriers
-from telegrad.transport.session.moving import move
 from telegrad.transport.session.stream import Stream, breakage
 from telegrad.transport.session.terms import Terms
 
-__all__ = ["Dialling", "Reach"]
+__all__ = ["Reach", "dial"]
 
 STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not delay the next for longer
 FIRST_PAUSE_SECONDS = 0.02  # between rounds of dials; doubles
@@ -45,6 +57,17 @@ LONGEST_PAUSE_SECONDS = 0.5
 # The number of bounds of silence for which a living peer may not have heard of this worker's
 # arrival.
 LONGEST_UNANNOUNCED = 6
+LOOK_SECONDS = 0.05  # between checks if a stream is still there, while a socket does not answer
+# Big parts wait so long for a socket that answers. A firewall that drops what it does not let in
+# must not delay them for longer; lanes over gRPC are let go if the stream moves after all.
+HELD_SECONDS = 0.25
+
+
+def dial(carriers: Carriers, terms: Terms) -> None:
+    """Dials for a connection, unless that is under way; on the loop."""
+    if not carriers.dialling:
+        carriers.dialling = True
+        terms.spawn(Reach(carriers, terms).run())
 
 
 @final
@@ -59,25 +82,22 @@ class Reach:
     def __init__(self, carriers: Carriers, terms: Terms) -> None:
         self._carriers = carriers
         self._terms = terms
-        self._hellos = 0
         self._early_since: float | None = None
-
-    @property
-    def shaking_hands(self) -> bool:
-        """True while a handshake that this side began is under way."""
-        return self._hellos > 0
 
     async def run(self) -> None:
         """Dials until a carrier is up, from either side, or none is possible; then moves it."""
         carriers, pause = self._carriers, FIRST_PAUSE_SECONDS
-        while True:
-            while carriers.wanted and not await self._round():
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            if (stream := carriers.stream) is not None and carriers.direct.due(stream):
-                await move(carriers, self._terms, stream)
-            elif not carriers.wanted:
-                return
+        try:
+            while True:
+                while carriers.wanted and not await self._round():
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                if (stream := carriers.stream) is not None and carriers.direct.due(stream):
+                    await self._move(stream)
+                elif not carriers.wanted:
+                    return
+        finally:
+            carriers.dialling = False
 
     async def _round(self) -> bool:
         """Tries every endpoint once; returns True if no further round is needed."""
@@ -129,107 +149,126 @@ class Reach:
             RefusedError: The listener refuses, or does not hold the token.
             CarrierClosedError: The carrier broke, or this side has another carrier by now.
         """
-        carrier, terms = answer.carrier, self._terms
-        self._hellos += 1
+        carriers = self._carriers
+        with self._shaking_hands(answer):
+            if not carriers.wanted:
+                raise CarrierClosedError("it is needed no more")
+            await self._take_up(answer, way_of(self._terms, answer))
+
+    @contextlib.contextmanager
+    def _shaking_hands(self, answer: Answer) -> Iterator[None]:
+        terms = self._terms
+        self._carriers.hellos += 1
         try:
             with (
                 refusals_recorded(terms, answer.endpoint, answer.peer),
-                handshaking(terms, carrier),
+                handshaking(terms, answer.carrier),
             ):
-                await self._prove(carrier, answer)
+                yield
         finally:
-            self._hellos -= 1
+            self._carriers.hellos -= 1
 
-    async def _prove(self, carrier: Carrier, answer: Answer) -> None:
-        carriers, terms, shake = self._carriers, self._terms, answer.handshake
-        if not carriers.wanted:
-            raise CarrierClosedError("it is needed no more")
-        resumes = carriers.came_up > 0
-        await carrier.send(shake.prove(carriers.detach(), resumes=resumes))
-        peer_received = shake.takes_welcome(await receive_small(terms, carrier))
+    async def _take_up(self, answer: Answer, way: Way) -> None:
+        """Finishes a handshake, and takes the carrier in place of the one that is up, if any."""
+        carriers, carrier, shake = self._carriers, answer.carrier, answer.handshake
+        let_go = carriers.set_aside()  # before the number of the last envelope held is told
+        try:
+            await carrier.send(shake.prove(carriers.detach(), resumes=carriers.came_up > 0))
+            peer_received = shake.takes_welcome(await receive_small(self._terms, carrier))
+        finally:
+            let_go(b"")  # not before the peer knows the reason: it would dial
         if not carriers.wanted:
             raise CarrierClosedError("the peer was faster")
-        lanes = carriers.lanes_of(way_of(terms, answer))
-        slabs = terms.slabs.open(carrier, shake.capabilities)
-        carriers.adopt(Stream(carrier, shake.frames(), lanes, slabs=slabs), peer_received)
+        carriers.adopt(carrier, shake, way, peer_received)
 
     async def _first_answer(
         self, endpoints: Sequence[str], failures: list[Exception]
     ) -> Answer | None:
         """Asks one endpoint after the other; the first answer wins, the others are let go."""
+        started: list[asyncio.Task[Answer]] = []
         asking: set[asyncio.Task[Answer]] = set()
-        waiting = list(endpoints)
-        answer: Answer | None = None
+        first: asyncio.Task[Answer] | None = None
         try:
-            while (waiting or asking) and answer is None and self._carriers.wanted:
-                if waiting:
-                    asking.add(asyncio.ensure_future(self._ask(waiting.pop(0))))
-                timeout = STAGGER_SECONDS if waiting else None
+            while first is None and self._carriers.wanted:
+                if len(started) < len(endpoints):
+                    started.append(asyncio.ensure_future(self._ask(endpoints[len(started)])))
+                    asking.add(started[-1])
+                elif not asking:
+                    return None
+                timeout = STAGGER_SECONDS if len(started) < len(endpoints) else None
                 done, asking = await asyncio.wait(
                     asking, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
                 for task in done:
-                    try:
-                        found = task.result()
-                    except ConnectionError as error:
+                    if isinstance(error := task.exception(), ConnectionError):
                         failures.append(error)
                     else:
-                        answer = self._keep(answer, found)
+                        first = first or task
+            return None if first is None else first.result()
         finally:  # also when the exchange closes in the middle: a carrier must not stay open
-            for task in asking:
-                self._terms.spawn(self._let_go(task))
-        return answer
+            for task in started:
+                if task is not first:
+                    self._terms.spawn(self._let_go(task))
 
     async def _ask(self, endpoint: str) -> Answer:
-        self._hellos += 1
+        self._carriers.hellos += 1
         try:
             return await ask(self._terms, endpoint, self._carriers.peer)
         finally:
-            self._hellos -= 1
-
-    def _keep(self, answer: Answer | None, found: Answer) -> Answer:
-        if answer is None:
-            return found
-        self._terms.spawn(found.carrier.close())
-        return answer
+            self._carriers.hellos -= 1
 
     async def _let_go(self, task: asyncio.Task[Answer]) -> None:
         with contextlib.suppress(ConnectionError):
             answer = await task
             await answer.carrier.close()
 
+    async def _move(self, stream: Stream) -> None:
+        """Moves a stream that this side dialled and both ends want to move, if that is possible.
 
-@final
-class Dialling:
-    """The connections of one worker that this side dials now; on the loop.
-
-    Args:
-        terms: The parts that all connections share.
-    """
-
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._reaching: dict[Carriers, Reach] = {}
-
-    def __contains__(self, carriers: Carriers) -> bool:
-        return carriers in self._reaching
-
-    def begin(self, carriers: Carriers) -> None:
-        """Dials for a connection, unless that is under way."""
-        if carriers not in self._reaching:
-            reach = self._reaching[carriers] = Reach(carriers, self._terms)
-            self._terms.spawn(self._run(carriers, reach))
-
-    def shakes_hands(self, carriers: Carriers) -> bool:
-        """Returns True while a handshake that this side began is under way."""
-        reach = self._reaching.get(carriers)
-        return reach is not None and reach.shaking_hands
-
-    async def _run(self, carriers: Carriers, reach: Reach) -> None:
+        Args:
+            stream: The stream that is up; its lanes are held until the move is decided.
+        """
+        carriers, way = self._carriers, stream.lanes.way
         try:
-            await reach.run()
+            answer = await self._ask_to_move(stream)
+            if answer is None:
+                return
+            with self._shaking_hands(answer):
+                if carriers.stream is not stream:
+                    raise CarrierClosedError("it is needed no more")
+                try:
+                    await self._take_up(answer, way.moved(answer.handshake.stream_id()))
+                except RefusedError as error:
+                    # Somebody in between may have shown another certificate.
+                    given_up = error.reason is Reason.AUTHENTICATION
+                    carriers.direct.broke(given_up=given_up, why=error.words)
+                    raise
+                except BaseException:
+                    carriers.direct.broke()
+                    raise
+        except (ConnectionError, DecodeError) as error:
+            if carriers.stream is stream:
+                carriers.direct.stays(way.direct, str(error))
         finally:
-            del self._reaching[carriers]
+            stream.lanes.release()
+
+    async def _ask_to_move(self, stream: Stream) -> Answer | None:
+        """Returns the answer of the socket's listener; None once the stream is over.
+
+        A stream that is over is dialled anew.
+        """
+        carriers, way = self._carriers, stream.lanes.way
+        asking = asyncio.ensure_future(
+            ask(self._terms, way.direct, carriers.peer, lane_of=way.stream_id, moves=True)
+        )
+        release = asyncio.get_running_loop().call_later(HELD_SECONDS, stream.lanes.release)
+        try:
+            while carriers.stream is stream and not asking.done():
+                await asyncio.wait({asking}, timeout=LOOK_SECONDS)
+            return asking.result() if asking.done() else None
+        finally:
+            release.cancel()
+            asking.cancel()
 
 
 def _is_final(failure: Exception) -> bool:

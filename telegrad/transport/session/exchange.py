@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, final
 
 from telegrad.errors import (
@@ -27,146 +28,15 @@ from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.accept import OPEN, Door, Entrance
 from telegrad.transport.session.ask import Answer, ask
 from telegrad.transport.session.carriers import Carriers
-from telegrad.transport.session.dial import Dialling, Reach
+from telegrad.transport.session.dial import Reach, dial
 from telegrad.transport.session.liveness import BEATS_PER_BOUND
+from telegrad.transport.session.peers import Peers
 from telegrad.transport.session.stream import without_carrier
-from telegrad.transport.session.terms import Credentials, ExchangeStatistics, Moved, Terms
+from telegrad.transport.session.terms import Credentials, ExchangeStatistics, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import NO_MEMORY, Envelope, Land, Memory, copy_of, inline_parts
 
-__all__ = [
-    "ENDED_PEERS",
-    "MOST_NAMES",
-    "Exchange",
-    "Forgotten",
-    "Loopback",
-    "Peers",
-    "Tasks",
-]
-
-
-# -- workers that ended so long ago that only their names are kept; pure -------------------------
-
-# At 150 bytes each. A worker that had a session here and is not among so many is refused all the
-# same: it says that it goes on with its session, and there is none.
-MOST_NAMES: Final = 4096
-
-
-@final
-class Forgotten:
-    """The incarnations that are lost for good, told apart by name.
-
-    One number is kept for each name: incarnations of a name only grow, so all up to the latest that
-    was forgotten are gone as well. When there are too many names, those that were added first are
-    dropped.
-    """
-
-    def __init__(self) -> None:
-        self._latest: dict[str, int] = {}  # in the order in which they were last added
-
-    def __len__(self) -> int:
-        return len(self._latest)
-
-    def __contains__(self, peer: WorkerInfo) -> bool:
-        return peer.incarnation <= self._latest.get(peer.name, -1)
-
-    def add(self, name: str, incarnation: int) -> None:
-        """Records one more incarnation."""
-        known = self._latest.pop(name, incarnation)
-        self._latest[name] = max(known, incarnation)
-        if len(self._latest) > MOST_NAMES:
-            del self._latest[next(iter(self._latest))]
-
-
-# -- the connections of one exchange, by peer: made, found, and forgotten long after they ended --
-
-# Connections are kept whole, at 4 KB each. Of those that ended before these only the name is kept,
-# so that it can be refused.
-ENDED_PEERS: Final = 256
-
-
-@final
-class Peers:
-    """The connections to all workers that this one has met; from any thread.
-
-    Args:
-        terms: The parts that all connections share.
-        dial: Dials for a connection; called on the loop.
-
-    Attributes:
-        known: The connections by name and incarnation, ended ones included. May be looked up
-            without a lock.
-        forgotten: The incarnations that are no longer among them; once lost is lost for good.
-    """
-
-    def __init__(self, terms: Terms, dial: Callable[[Carriers], None]) -> None:
-        self.known: dict[tuple[str, int], Carriers] = {}
-        self.forgotten = Forgotten()
-        self._terms = terms
-        self._dial = dial
-        self._lock = threading.Lock()  # guards all here; lookups need no lock
-        self._moved = Moved()  # by connections that are forgotten
-        self._forget_at = 2 * ENDED_PEERS  # connections, ended ones included
-        self._closed = False
-
-    def find(self, peer: WorkerInfo, make: bool) -> Carriers | None:
-        """Returns the connection to a peer; None if there is none.
-
-        Args:
-            peer: The incarnation.
-            make: True if a missing connection is made, unless the peer is forgotten, or all is
-                closed.
-        """
-        key = peer.name, peer.incarnation
-        known = self.known.get(key)
-        if known is not None or not make:
-            return known
-        with self._lock:
-            known = self.known.get(key)
-            if known is None and not self._closed and peer not in self.forgotten:
-                known = self.known[key] = Carriers(peer, self._terms, self._dial)
-                self._forget_ended()
-            return known
-
-    def all(self) -> list[Carriers]:
-        """Returns all connections, ended ones included."""
-        with self._lock:
-            return list(self.known.values())
-
-    def moved(self) -> Moved:
-        """Returns the totals of all connections, with those that are forgotten."""
-        with self._lock:
-            known, moved = list(self.known.values()), self._moved
-        return sum([each.connection.moved() for each in known], moved)
-
-    def is_full(self) -> bool:
-        """Returns True if as many connections have not ended as the limits allow."""
-        most = self._terms.limits.connections
-        with self._lock:
-            if len(self.known) < most:
-                return False
-            return sum(not known.ended.is_set() for known in self.known.values()) >= most
-
-    def is_forgotten(self, peer: WorkerInfo) -> bool:
-        """Returns True if a peer ended so long ago that only its name is kept."""
-        with self._lock:
-            return peer in self.forgotten
-
-    def close(self) -> list[Carriers]:
-        """Makes no more connections; returns those that there are."""
-        with self._lock:
-            self._closed = True
-            return list(self.known.values())
-
-    def _forget_ended(self) -> None:
-        """Forgets the ended connections that were made first, when many. Holds the lock."""
-        if len(self.known) < self._forget_at:
-            return
-        ended = [key for key, known in self.known.items() if known.ended.is_set()]
-        for key in ended[:-ENDED_PEERS]:
-            self._moved += self.known.pop(key).connection.moved()
-            self.forgotten.add(*key)
-        self._forget_at = len(self.known) + ENDED_PEERS
+__all__ = ["Exchange", "Loopback", "Tasks"]
 
 
 # -- the tasks that an exchange has started on its loop, awaited or cancelled when it closes -----
@@ -221,10 +91,9 @@ class Loopback:
         self._info = info
         self._loop = loop
         self._receiver = receiver
-        self._queue_lock = threading.Lock()  # guards the next three
+        self._queue_lock = threading.Lock()  # guards the next two
         self._queue: deque[Envelope] = deque()
         self._posted = 0
-        self._woken = False
 
     def post(self, envelope: Envelope) -> None:
         """Copies an envelope, buffers too, and hands it over on the loop.
@@ -247,14 +116,13 @@ class Loopback:
             self._posted += 1
             copy.number = self._posted
             self._queue.append(copy)
-            woken, self._woken = self._woken, True
-        if not woken:
+            first = len(self._queue) == 1
+        if first:
             self._loop.call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
         with self._queue_lock:
             ready, self._queue = self._queue, deque()
-            self._woken = False
         for envelope in ready:
             self._receiver.on_envelope(self._info, envelope)
 
@@ -401,17 +269,9 @@ class Exchange:
             slabs=SlabPool(clock, moved=reader.moved),
             reader=reader,
         )
-        self._dialling = Dialling(self._terms)
-        self._peers = Peers(self._terms, self._dialling.begin)
+        self._peers = Peers(self._terms, partial(dial, terms=self._terms))
         self._ticker = Ticker(self._terms, self._peers)
-        self._door = Door(
-            self._terms,
-            entrance=entrance,
-            find=self._peers.find,
-            forgotten=self._peers.is_forgotten,
-            dialling=self._dialling.shakes_hands,
-            full=self._peers.is_full,
-        )
+        self._door = Door(self._terms, entrance, self._peers)
         self._loopback = Loopback(self.info, loop, receiver)
         self._state_lock = threading.Lock()  # guards the next two
         self._started = False
@@ -604,7 +464,17 @@ class Exchange:
 
     def statistics(self) -> ExchangeStatistics:
         """Returns the totals so far."""
-        return ExchangeStatistics.of(self._terms.counters, self._peers.moved())
+        counters = self._terms.counters
+        return self._peers.moved() + ExchangeStatistics(
+            bytes_sent=counters.bulk_bytes_sent,
+            bytes_received=counters.bulk_bytes_received,
+            connections=counters.connections,
+            lanes=counters.lanes,
+            chunks_sent=counters.chunks_sent,
+            chunks_received=counters.chunks_received,
+            bulk_bytes_sent=counters.bulk_bytes_sent,
+            bulk_bytes_received=counters.bulk_bytes_received,
+        )
 
     def awaited(self, peer: WorkerInfo) -> Mapping[int, int]:
         """Returns the requests that come from a peer now: the number of pieces to come, by call."""
@@ -685,7 +555,7 @@ class Exchange:
         if not carriers.endpoints:
             carriers.learn((answer.endpoint,))
         await Reach(carriers, self._terms).prove(answer)
-        self._dialling.begin(carriers)  # Reach moves the stream
+        dial(carriers, self._terms)  # which moves the stream
 
     async def _close(self, peers: list[Carriers], timeout: float, reason: str) -> None:
         loop = asyncio.get_running_loop()

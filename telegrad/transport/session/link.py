@@ -16,9 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.security.handshake import Reason, RefusedError
-from telegrad.transport.session.ask import ask
+from telegrad.transport.security.handshake import RefusedError
 from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.exchange import Exchange
 from telegrad.types import WorkerInfo
@@ -197,7 +195,7 @@ async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
     if (loss := carriers.connection.loss) is not None:
         return BROKE, loss.reason or str(loss)
     for _ in range(LOOKS):  # it may be dialled already, and a second dial would cross that one
-        if carriers not in exchange._dialling or carriers.stream is not None:
+        if not carriers.dialling or carriers.stream is not None:
             break
         await asyncio.sleep(LOOK_SECONDS)
     if carriers.stream is not None and carriers.stream.dialled:
@@ -205,7 +203,7 @@ async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
     failure: ConnectionError | None = None
     for endpoint in carriers.endpoints:
         try:
-            await _open(exchange, carriers, endpoint)
+            await exchange._introduce(endpoint, peer)
         except ConnectionError as error:
             failure = failure or error
         else:
@@ -233,19 +231,6 @@ async def _moved(exchange: Exchange, peer: WorkerInfo) -> None:
     """Waits a moment for a stream that is on its way from gRPC to a socket."""
     carriers = exchange._peers.find(peer, False)
     for _ in range(MOVE_LOOKS):
-        if carriers is None or carriers not in exchange._dialling:
+        if carriers is None or not carriers.dialling:
             return
         await asyncio.sleep(LOOK_SECONDS)
-
-
-async def _open(exchange: Exchange, carriers: Carriers, endpoint: str) -> None:
-    """Asks which worker listens at an endpoint; gives the connection a stream if it has none."""
-    answer = await ask(exchange._terms, endpoint, carriers.peer)
-    try:
-        await exchange._open(carriers, answer)
-    except (CarrierClosedError, RefusedError) as error:
-        crossed = isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
-        if carriers.stream is None and not crossed:
-            raise
-        if not await _up(carriers):  # the peer's own dial is under way
-            raise

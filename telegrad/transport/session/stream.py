@@ -11,16 +11,16 @@ from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.channels.answers import OWN_MEMORY
 from telegrad.transport.channels.lanes import Lanes
 from telegrad.transport.channels.shared_memory import SlabStream
+from telegrad.transport.io.pump import Pump
 from telegrad.transport.security.audit import PEER_CUT_OFF, Audit
 from telegrad.transport.security.tags import BadTagError, Frames
-from telegrad.transport.session.terms import Moved
+from telegrad.transport.session.terms import ExchangeStatistics
 from telegrad.types import WorkerInfo
 from telegrad.wire import Frame, Memory
 
 __all__ = [
     "Loss",
     "Stream",
-    "StreamFrames",
     "breakage",
     "without_carrier",
 ]
@@ -36,7 +36,6 @@ class Stream:
         carrier: Moves the bytes.
         frames: Seals and opens the frames.
         lanes: The lanes for big parts that do not lie in shared memory.
-        preamble: The bytes to send before the first frame: a listener's welcome.
         slabs: The memory that both ends share; None where they share none.
 
     Attributes:
@@ -49,21 +48,23 @@ class Stream:
         bytes_sent: The bytes of those messages.
         news_due: True if there is news of shared memory that the peer should hear now; guarded by
             the connection's lock.
+        pump: Moves its messages; this and what follows are set when the stream is adopted.
+        next_message: The other five are the pump's: see `pump.StreamEnd`.
     """
 
+    pump: Pump
+    next_message: Callable[[], bytes | None]
+    written: Callable[[], None]
+    take: Callable[[bytes], bool]
+    failed: Callable[[BaseException], None]
+
     def __init__(
-        self,
-        carrier: Carrier,
-        frames: Frames,
-        lanes: Lanes,
-        *,
-        preamble: bytes = b"",
-        slabs: SlabStream | None = None,
+        self, carrier: Carrier, frames: Frames, lanes: Lanes, slabs: SlabStream | None = None
     ) -> None:
+        self.ending = False
         self.carrier = carrier
         self.frames = frames
         self.lanes = lanes
-        self.preamble = preamble
         self.slabs = slabs
         self.memory: Memory = OWN_MEMORY if slabs is None else slabs
         self.messages_taken = self.bytes_taken = self.frames_taken = 0
@@ -96,15 +97,16 @@ class Stream:
         if self.slabs is not None:
             self.slabs.close()
 
-    def moved(self) -> Moved:
+    def moved(self) -> ExchangeStatistics:
         """Returns the totals of its frames, and of the parts that lay in shared memory."""
         slabs = self.slabs
-        return Moved(
-            self.bytes_sent,
-            self.bytes_taken,
+        sent, received = (0, 0) if slabs is None else (slabs.bytes_sent, slabs.bytes_received)
+        return ExchangeStatistics(
+            bytes_sent=self.bytes_sent + sent,
+            bytes_received=self.bytes_taken + received,
             writes=self.messages_sent,
-            slab_bytes_sent=0 if slabs is None else slabs.bytes_sent,
-            slab_bytes_received=0 if slabs is None else slabs.bytes_received,
+            slab_bytes_sent=sent,
+            slab_bytes_received=received,
         )
 
     def record_cut_off(self, audit: Audit, peer: WorkerInfo, error: Exception) -> None:
@@ -124,20 +126,7 @@ class Stream:
         )
 
 
-@final
-@dataclass(slots=True, kw_only=True)
-class StreamFrames:
-    """The frames of one stream, as its pump sees them; see `pump.StreamEnd`."""
-
-    next_message: Callable[[], bytes | None]
-    written: Callable[[], None]
-    take: Callable[[bytes], bool]
-    failed: Callable[[BaseException], None]
-    ending: bool = False
-
-
-# -- the reason why a peer was given up
-# -------------------------------------------------------------
+# -- the reason why a peer was given up ----------------------------------------------------------
 
 LET_IN: Final = (
     "if a firewall lets nothing in there, open that port, which RpcOptions(port=...) chooses, or "

@@ -18,7 +18,6 @@ from telegrad.transport.security.handshake import Identity, itself
 __all__ = [
     "Credentials",
     "ExchangeStatistics",
-    "Moved",
     "Terms",
 ]
 
@@ -83,36 +82,8 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """The totals that one connection, or several, have moved by frames.
-
-    Attributes:
-        bytes_sent: Bytes that were sent, tags included.
-        bytes_received: Bytes that came, tags included.
-        envelopes_sent: Envelopes that were written; one that was sent again counts again.
-        envelopes_received: Envelopes that are complete.
-        writes: Frames that were written.
-        slab_bytes_sent: Bytes that the peer got as memory that both share.
-        slab_bytes_received: Bytes that came as such memory.
-    """
-
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    envelopes_sent: int = 0
-    envelopes_received: int = 0
-    writes: int = 0
-    slab_bytes_sent: int = 0
-    slab_bytes_received: int = 0
-
-    def __add__(self, other: Moved) -> Moved:
-        """Returns the sum of both totals."""
-        names = Moved.__dataclass_fields__
-        return Moved(*(getattr(self, name) + getattr(other, name) for name in names))
-
-
-@dataclass(frozen=True, slots=True)
 class ExchangeStatistics:
-    """The totals that an exchange has moved so far, with all peers together.
+    """The totals that an exchange, or one of its connections, has moved so far.
 
     Attributes:
         bytes_sent: Bytes of frames, chunks and shared memory, tags and headers included.
@@ -130,37 +101,21 @@ class ExchangeStatistics:
         slab_bytes_received: Those of bytes_received that came as such memory.
     """
 
-    bytes_sent: int
-    bytes_received: int
-    envelopes_sent: int
-    envelopes_received: int
-    connections: int
-    writes: int
-    lanes: int
-    chunks_sent: int
-    chunks_received: int
-    bulk_bytes_sent: int
-    bulk_bytes_received: int
-    slab_bytes_sent: int
-    slab_bytes_received: int
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    envelopes_sent: int = 0
+    envelopes_received: int = 0
+    connections: int = 0
+    writes: int = 0
+    lanes: int = 0
+    chunks_sent: int = 0
+    chunks_received: int = 0
+    bulk_bytes_sent: int = 0
+    bulk_bytes_received: int = 0
+    slab_bytes_sent: int = 0
+    slab_bytes_received: int = 0
 
-    @classmethod
-    def of(cls, counters: Counters, frames: Moved) -> ExchangeStatistics:
-        """Returns the present counts, with the totals of frames."""
-        return cls(
-            bytes_sent=frames.bytes_sent + counters.bulk_bytes_sent + frames.slab_bytes_sent,
-            bytes_received=frames.bytes_received
-            + counters.bulk_bytes_received
-            + frames.slab_bytes_received,
-            envelopes_sent=frames.envelopes_sent,
-            envelopes_received=frames.envelopes_received,
-            connections=counters.connections,
-            writes=frames.writes,
-            lanes=counters.lanes,
-            chunks_sent=counters.chunks_sent,
-            chunks_received=counters.chunks_received,
-            bulk_bytes_sent=counters.bulk_bytes_sent,
-            bulk_bytes_received=counters.bulk_bytes_received,
-            slab_bytes_sent=frames.slab_bytes_sent,
-            slab_bytes_received=frames.slab_bytes_received,
-        )
+    def __add__(self, other: ExchangeStatistics) -> ExchangeStatistics:
+        """Returns the sum of both totals."""
+        names = ExchangeStatistics.__dataclass_fields__
+        return ExchangeStatistics(*(getattr(self, name) + getattr(other, name) for name in names))

@@ -2,7 +2,7 @@
 
 Nothing is dialled there first. The gRPC stream comes up, and its listener gives the port in its
 hello (`direct-port=41233` among the capabilities), which the proof covers. The worker that dialled
-dials that port at the same host, and the stream moves there (`session/moving`); its lanes follow. A
+dials that port at the same host, and the stream moves there (`session/dial`); its lanes follow. A
 carrier from there that is neither a stream in the place of another one, nor a lane, is refused.
 
     grpcs://10.0.0.5:29500   encrypted   tcps://10.0.0.5:41233
