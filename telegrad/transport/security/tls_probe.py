@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import functools
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar, final
+from typing import Final, final
 
 from telegrad.errors import AuthenticationError
 from telegrad.transport.security.certificates import read_certificate
@@ -32,9 +31,6 @@ from telegrad.transport.security.tls import Tls, fingerprint, issue_command, tru
 
 __all__ = ["NoTlsError", "Shown", "TlsProbe"]
 
-T = TypeVar("T")
-
-READ_BYTES = 1 << 16
 SELF_SIGNED_NAME: Final = "telegrad"  # in all certificates that workers make at their start
 SIGNS_ITSELF: Final = frozenset({18, 19})  # X509_V_ERR_..SELF_SIGNED_CERT..
 HANG_UPS = 2  # a single one may be the end of a process
@@ -96,13 +92,13 @@ class TlsProbe:
         for _ in range(HANG_UPS):
             with await connect() as connected:
                 try:
-                    return await self._shown(await _shake_hands(self._context, connected), endpoint)
+                    return self._shown(await _shake_hands(self._context, connected), endpoint)
                 except _HungUpError:
                     continue
                 except ssl.SSLCertVerificationError as error:
                     unverified = error
                     break
-                except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+                except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError) as error:
                     raise ConnectionResetError("it hung up in the midst of it") from error
                 except ssl.SSLError as error:
                     raise NoTlsError(
@@ -114,12 +110,12 @@ class TlsProbe:
             words = await self._unverified(endpoint, connected, unverified)
         raise _refused(words) from unverified
 
-    async def _shown(self, handshake: _Handshake, endpoint: str) -> Shown:
-        der = handshake.certificate
+    def _shown(self, handshake: tuple[bytes, frozenset[str]], endpoint: str) -> Shown:
+        der, verified = handshake
         pem = ssl.DER_cert_to_PEM_cert(der).encode()
         if self._tls is None:
             return Shown(pem, fingerprint(der), None, SELF_SIGNED_NAME)
-        names = sorted(name for name in handshake.names if "*" not in name)
+        names = sorted(name for name in verified if "*" not in name)
         if not names:
             raise _refused(
                 f"{endpoint} shows {read_certificate(der)}; give its worker one with its name: "
@@ -156,8 +152,8 @@ class TlsProbe:
     ) -> str:
         """Returns an error text with the rejected certificate; a second handshake reads it."""
         try:
-            handshake = await _shake_hands(self._trusting, connected, patient=False)
-            found = str(read_certificate(handshake.certificate))
+            der, _ = await _shake_hands(self._trusting, connected, patient=False)
+            found = str(read_certificate(der))
         except (OSError, ValueError, AuthenticationError):
             found = "a certificate"
         if error.verify_code in SIGNS_ITSELF:
@@ -173,59 +169,27 @@ class TlsProbe:
         )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Handshake:
-    """The result of a handshake: the certificate in DER form, and the names that were verified."""
-
-    certificate: bytes
-    names: frozenset[str]
-
-
 async def _shake_hands(
     context: ssl.SSLContext, connected: socket.socket, *, patient: bool = True
-) -> _Handshake:
-    """Makes the handshake, and waits for the listener's first bytes if `patient`."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = context.wrap_bio(incoming, outgoing, server_hostname=None)
-    turn = functools.partial(_turn, connected, incoming, outgoing)
-    await turn(tls.do_handshake)
-    certificate = tls.getpeercert(binary_form=True) or b""
-    told = (tls.getpeercert() or {}).get("subjectAltName", ())
-    names = frozenset(str(entry[1]) for entry in told if entry[0] == "DNS")
-    if patient:
-        try:
-            first = await turn(lambda: tls.read(1))
-        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
-            raise _HungUpError from error
-        if not first:
+) -> tuple[bytes, frozenset[str]]:
+    """Makes the handshake, and waits for the listener's first bytes if `patient`.
+
+    Returns:
+        The listener's certificate in DER form, and the names that were verified.
+    """
+    # Names are those of workers, and not of the host.
+    reader, writer = await asyncio.open_connection(sock=connected, ssl=context, server_hostname="")
+    try:
+        tls = writer.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) or b""
+        told = (tls.getpeercert() or {}).get("subjectAltName", ())
+        if patient and not await reader.read(1):
             raise _HungUpError
-    return _Handshake(certificate, names)
-
-
-async def _turn(
-    connected: socket.socket,
-    incoming: ssl.MemoryBIO,
-    outgoing: ssl.MemoryBIO,
-    function: Callable[[], T],
-) -> T:
-    """Calls a TLS function, moving bytes between it and the socket until it returns."""
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            result: T | None = function()
-            done = True
-        except ssl.SSLWantReadError:
-            result, done = None, False
-        if outgoing.pending:
-            await loop.sock_sendall(connected, outgoing.read())
-        if done:
-            return result  # type: ignore[return-value]
-        data = await loop.sock_recv(connected, READ_BYTES)
-        if data:
-            incoming.write(data)
-        else:
-            incoming.write_eof()
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
+        raise _HungUpError from error
+    finally:
+        writer.transport.abort()
+    return certificate, frozenset(str(entry[1]) for entry in told if entry[0] == "DNS")
 
 
 def _refused(words: str) -> RefusedError:
