@@ -54,9 +54,9 @@ POST, NEXT = (
     "transport.session.connection:Connection.next_message",
 )
 TAKE, INBOX = "transport.session.connection:Connection.take", "rpc.agent.inbox:Inbox.on_envelope"
-PUT, BEGIN = (
+PUT, SEND = (
     "transport.sockets.message_socket:DirectSocket.put",
-    "transport.grpc.writes:Writes.begin",
+    "transport.grpc.carrier:GrpcCarrier.send",
 )
 POLL = "transport.io.spin:Spin.poll"
 
@@ -74,8 +74,8 @@ PATH: Final = (
     Point(CALLER, "frame: pack and tag", NEXT, "end"),
     Point(CALLER, "reach the socket", PUT, "begin", over="local"),
     Point(CALLER, "write", PUT, "end", overlaps=True, over="local"),
-    Point(CALLER, "reach gRPC", BEGIN, "begin", over="grpc"),
-    Point(CALLER, "gRPC: write", BEGIN, "end", overlaps=True, over="grpc"),
+    Point(CALLER, "reach gRPC", SEND, "begin", over="grpc"),
+    Point(CALLER, "gRPC: write", SEND, "end", overlaps=True, over="grpc"),
     Point(CALLEE, "wire, wake-up of who reads", POLL, "end", over="local"),
     Point(CALLEE, "read", TAKE, "begin"),
     Point(CALLEE, "check the tag, unpack the frame", INBOX, "begin"),
@@ -90,8 +90,8 @@ PATH: Final = (
     Point(CALLEE, "frame: pack and tag", NEXT, "end"),
     Point(CALLEE, "reach the socket", PUT, "begin", over="local"),
     Point(CALLEE, "write", PUT, "end", overlaps=True, over="local"),
-    Point(CALLEE, "reach gRPC", BEGIN, "begin", over="grpc"),
-    Point(CALLEE, "gRPC: write", BEGIN, "end", overlaps=True, over="grpc"),
+    Point(CALLEE, "reach gRPC", SEND, "begin", over="grpc"),
+    Point(CALLEE, "gRPC: write", SEND, "end", overlaps=True, over="grpc"),
     Point(CALLER, "wire, wake-up of who reads", POLL, "end", over="local"),
     Point(CALLER, "read", TAKE, "begin"),
     Point(CALLER, "check the tag, unpack the frame", INBOX, "begin"),

@@ -450,19 +450,10 @@ class FaultyTransport(Transport):
     """
 
     def __init__(self, inner: Transport, network: FaultyNetwork, *, name: str = "") -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
         self._inner = inner
         self._network = network
         self._name = name
-
-    @property
-    def scheme(self) -> str:
-        """The scheme of the inner transport."""
-        return self._inner.scheme
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """The schemes of the inner transport."""
-        return self._inner.schemes
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens a listener of the inner transport, whose carriers become faulty."""
@@ -635,19 +626,10 @@ class KillableTransport(Transport):
     """
 
     def __init__(self, inner: Transport) -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
         self._inner = inner
         self._dead = False
         self._open: list[Carrier | Listener] = []
-
-    @property
-    def scheme(self) -> str:
-        """The scheme of the inner transport."""
-        return self._inner.scheme
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """The schemes of the inner transport."""
-        return self._inner.schemes
 
     @property
     def dead(self) -> bool:

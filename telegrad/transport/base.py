@@ -14,10 +14,9 @@ Transport              makes carriers: inproc (queues), grpc (one duplex stream 
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Container
-from typing import Any, Protocol
+from typing import Protocol
 
 from telegrad.errors import WorkerLostError
 from telegrad.types import WorkerInfo
@@ -29,7 +28,6 @@ __all__ = [
     "Direct",
     "Listener",
     "Receiver",
-    "Sending",
     "Transport",
     "WrappedCarrier",
 ]
@@ -119,78 +117,34 @@ class Direct(Protocol):
         """Breaks the carrier at both ends and wakes waiting threads; idempotent, never raises."""
 
 
-class Sending(Protocol):
-    """A message on its way; an asyncio Task is one."""
-
-    def done(self) -> bool:
-        """Returns True if the message has left, or never will."""
-
-    def result(self) -> None:
-        """Returns if the message has left; called once, after it is done; in any thread.
-
-        Raises:
-            CarrierClosedError: The carrier is broken.
-        """
-
-    def add_done_callback(self, call: Callable[[Any], object], /) -> None:
-        """Makes the loop call a function when it is done; on the loop."""
-
-
 class Carrier(ABC):
     """A duplex stream of byte messages, in order, until it breaks.
 
     All methods run on the loop. One task sends and one receives at a time. A message that was
     sent when the carrier broke may or may not have arrived.
+
+    Attributes:
+        description: The address of the other end, for logs and errors: `grpc://127.0.0.1:40231`.
+        binding: The SHA-256 of the certificate, in DER form, that the listener showed on this
+            connection, once it is secure; the same at both ends, unless somebody is in between.
+            Empty without TLS.
+        peer_names: The names that the other end's certificate proves; None where none was asked
+            for.
+        told: The capabilities of this end, as its carrier, for a hello on it.
+        direct: The object that moves its messages from any thread; None where only the loop can.
+            Once it is used, `send` and `receive` are not.
+        takes_over: True if it carries no stream of its own: lanes, or a stream that has moved to
+            it.
+        polled: True if another process answers, so that it pays to poll for the answer.
     """
 
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """The address of the other end, for logs and errors: `grpc://127.0.0.1:40231`."""
-
-    @property
-    def binding(self) -> bytes:
-        """The SHA-256 of the certificate, in DER form, that the listener showed on this connection.
-
-        Empty without TLS. The same at both ends, unless somebody is in between.
-        """
-        return b""
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        """The names that the other end's certificate proves; None where none was asked for."""
-        return None
-
-    @property
-    def told(self) -> tuple[str, ...]:
-        """The capabilities of this end, as its carrier, for a hello on it."""
-        return ()
-
-    @property
-    def direct(self) -> Direct | None:
-        """The object that moves its messages from any thread; None where only the loop can.
-
-        Once it is used, `send` and `receive` are not.
-        """
-        return None
-
-    @property
-    def takes_over(self) -> bool:
-        """True if it carries no stream of its own: lanes, or a stream that has moved to it."""
-        return False
-
-    @property
-    def begins_anywhere(self) -> bool:
-        """True if `begin` may be called in any thread, and not on the loop alone."""
-        return False
-
-    def begin(self, message: bytes) -> Sending:
-        """Begins to send a message, when the one before has left; never waits.
-
-        Raises:
-            CarrierClosedError: The carrier is broken.
-        """
-        return asyncio.ensure_future(self.send(message))
+    description: str
+    binding: bytes = b""
+    peer_names: frozenset[str] | None = None
+    told: tuple[str, ...] = ()
+    direct: Direct | None = None
+    takes_over: bool = False
+    polled: bool = False
 
     async def secure(self) -> None:
         """Finishes what the carrier needs before its first message, such as a handshake of TLS.
@@ -222,21 +176,9 @@ class WrappedCarrier(Carrier):
 
     def __init__(self, inner: Carrier) -> None:
         self._inner = inner
-
-    @property
-    def description(self) -> str:
-        """The description of the other carrier."""
-        return self._inner.description
-
-    @property
-    def binding(self) -> bytes:
-        """The binding of the other carrier."""
-        return self._inner.binding
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        """The names of the other carrier's peer."""
-        return self._inner.peer_names
+        self.description = inner.description
+        self.binding, self.peer_names = inner.binding, inner.peer_names
+        self.polled = inner.polled
 
     async def send(self, message: bytes) -> None:
         """Sends on the other carrier."""
@@ -252,12 +194,13 @@ class WrappedCarrier(Carrier):
 
 
 class Listener(ABC):
-    """An open address of a transport, at which peers arrive."""
+    """An open address of a transport, at which peers arrive.
 
-    @property
-    @abstractmethod
-    def endpoint(self) -> str:
-        """The endpoint, such as `grpc://127.0.0.1:40231`; empty if peers learn it elsewhere."""
+    Attributes:
+        endpoint: The endpoint, such as `grpc://127.0.0.1:40231`; empty if peers learn it elsewhere.
+    """
+
+    endpoint: str
 
     @abstractmethod
     async def close(self) -> None:
@@ -265,26 +208,21 @@ class Listener(ABC):
 
 
 class Transport(ABC):
-    """A means of reaching other workers; makes carriers and knows nothing of sessions."""
+    """A means of reaching other workers; makes carriers and knows nothing of sessions.
 
-    @property
-    @abstractmethod
-    def scheme(self) -> str:
-        """The part before `://` of the endpoints that this transport dials."""
+    Attributes:
+        scheme: The part before `://` of the endpoints at which it listens.
+        schemes: All such parts of the endpoints that it dials.
+        told: The capabilities of this transport for a listener's hello, once it listens.
+    """
 
-    @property
-    def schemes(self) -> frozenset[str]:
-        """All such parts, where it dials more than one kind."""
-        return frozenset({self.scheme})
+    scheme: str
+    schemes: frozenset[str]
+    told: tuple[str, ...] = ()
 
     def reaches(self, endpoint: str) -> bool:
         """Returns True if an endpoint of one of its schemes could be reached from this machine."""
         return True
-
-    @property
-    def told(self) -> tuple[str, ...]:
-        """The capabilities of this transport for a listener's hello, once it listens."""
-        return ()
 
     def named(self, info: WorkerInfo) -> Transport:
         """Returns the transport with which this worker listens; itself, unless it is shared.

@@ -41,19 +41,17 @@ class InprocNetwork:
 
 @final
 class InprocTransport(Transport):
-    """Reaches the other agents of the same InprocNetwork.
+    """Reaches the other agents of the same InprocNetwork; endpoints are `inproc://<number>`.
 
     Args:
         network: The network in which the listeners of this transport are found.
     """
 
+    scheme = "inproc"
+    schemes = frozenset({"inproc"})
+
     def __init__(self, network: InprocNetwork) -> None:
         self._network = network
-
-    @property
-    def scheme(self) -> str:
-        """Endpoints are `inproc://<number>`."""
-        return "inproc"
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens a listener under the next free number of the network."""
@@ -78,13 +76,9 @@ class _InprocListener(Listener):
         accept: Callable[[Carrier], Awaitable[None]],
     ) -> None:
         self._network = network
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._accept = accept
         self._accepting: set[asyncio.Task[None]] = set()
-
-    @property
-    def endpoint(self) -> str:
-        return self._endpoint
 
     def take(self, carrier: Carrier) -> None:
         """Awaits `accept` in a task of its own."""
@@ -93,7 +87,7 @@ class _InprocListener(Listener):
         task.add_done_callback(self._accepting.discard)
 
     async def close(self) -> None:
-        self._network._unregister(self._endpoint)
+        self._network._unregister(self.endpoint)
 
     async def _run(self, carrier: Carrier) -> None:
         await self._accept(carrier)
@@ -140,13 +134,9 @@ class _Pipe:
 @final
 class _InprocCarrier(Carrier):
     def __init__(self, description: str, incoming: _Pipe, outgoing: _Pipe) -> None:
-        self._description = description
+        self.description = description
         self._incoming = incoming
         self._outgoing = outgoing
-
-    @property
-    def description(self) -> str:
-        return self._description
 
     async def send(self, message: bytes) -> None:
         if not isinstance(message, bytes):

@@ -64,12 +64,9 @@ class Tapped(Transport):
     """The in-process transport, with a copy of every message that this worker receives."""
 
     def __init__(self, inner: Transport, received: list[bytes]) -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
         self._inner = inner
         self._received = received
-
-    @property
-    def scheme(self) -> str:
-        return self._inner.scheme
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         async def accept_tapped(carrier: Carrier) -> None:

@@ -29,15 +29,12 @@ class Tap(Transport):
     """
 
     def __init__(self, inner: Transport) -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
         self.inner = inner
         self.kill: dict[str, int] = {}
         self.hold: dict[str, int] = {}
         self.refuse: set[str] = set()
         self.carriers: dict[str, list[TappedCarrier]] = {"control": [], "bulk": []}
-
-    @property
-    def scheme(self) -> str:
-        return self.inner.scheme
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         return await self.inner.listen(accept)
@@ -61,6 +58,7 @@ class Tap(Transport):
 
 class TappedCarrier(Carrier):
     def __init__(self, inner: Carrier, tap: Tap) -> None:
+        self.description = inner.description
         self.inner = inner
         self.tap = tap
         self.purpose = ""
@@ -68,10 +66,6 @@ class TappedCarrier(Carrier):
         self.sizes: list[int] = []  # of the messages that left
         self.closed = asyncio.Event()
         self.moved = asyncio.Event()  # what was held may go on, or never will
-
-    @property
-    def description(self) -> str:
-        return self.inner.description
 
     async def send(self, message: bytes) -> None:
         if not self.purpose:

@@ -51,12 +51,9 @@ class Gate(Transport):
     """Dials only while it is open."""
 
     def __init__(self, inner: Transport) -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
         self._inner = inner
         self.open = asyncio.Event()
-
-    @property
-    def scheme(self) -> str:
-        return self._inner.scheme
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         return await self._inner.listen(accept)

@@ -23,13 +23,10 @@ class Gate(Transport):
     """What a worker listens with that may stop reading."""
 
     def __init__(self, inner: Transport) -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
         self.inner = inner
         self.open = asyncio.Event()
         self.open.set()
-
-    @property
-    def scheme(self) -> str:
-        return self.inner.scheme
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         return await self.inner.listen(lambda carrier: accept(GatedCarrier(carrier, self)))

@@ -82,13 +82,10 @@ class Slow(Transport):
     """Its carriers bring all at once, or one message for each permit."""
 
     def __init__(self, inner: Transport) -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
         self._inner = inner
         self.is_slow = False
         self.permits = asyncio.Semaphore(0)
-
-    @property
-    def scheme(self) -> str:
-        return self._inner.scheme
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         return await self._inner.listen(lambda carrier: accept(_SlowCarrier(carrier, self)))

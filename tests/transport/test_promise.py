@@ -485,16 +485,13 @@ class Slow(Transport):
     """Dials only when it is let, and writes nothing once it is stuck."""
 
     def __init__(self, inner: Transport) -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
         self.inner = inner
         self.stuck = False
         self.writing = threading.Event()
         self.dialling = threading.Event()
         self.go = asyncio.Event()
         self.closed = threading.Event()
-
-    @property
-    def scheme(self) -> str:
-        return self.inner.scheme
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         return await self.inner.listen(accept)

@@ -23,11 +23,7 @@ class Named(Carrier):
     """A carrier that is nothing but an address."""
 
     def __init__(self, description: str) -> None:
-        self._description = description
-
-    @property
-    def description(self) -> str:
-        return self._description
+        self.description = description
 
     async def send(self, message: bytes) -> None:
         raise NotImplementedError

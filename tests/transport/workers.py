@@ -124,15 +124,8 @@ class Breaks:
 
 class BreakingTransport(Transport):
     def __init__(self, breaks: Breaks) -> None:
+        self.scheme, self.schemes = breaks.inner.scheme, breaks.inner.schemes
         self._breaks = breaks
-
-    @property
-    def scheme(self) -> str:
-        return self._breaks.inner.scheme
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        return self._breaks.inner.schemes
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         async def accept_breaking(carrier: Carrier) -> None:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypeVar, final
 import grpc
 import grpc.aio
 
-from telegrad.transport.base import Carrier, CarrierClosedError, Sending
-from telegrad.transport.grpc.errors import STREAM_ERRORS, closed, unreachable
+from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.grpc.carrier import GrpcCarrier
+from telegrad.transport.grpc.errors import STREAM_ERRORS, unreachable
 from telegrad.transport.grpc.options import (
     CHANNEL_OPTIONS,
     METHOD,
@@ -23,7 +24,6 @@ from telegrad.transport.grpc.options import (
     join_address,
     split_address,
 )
-from telegrad.transport.grpc.writes import Operations, Writes
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls
 from telegrad.transport.security.tls_probe import NoTlsError, Shown, TlsProbe
@@ -260,7 +260,7 @@ async def _connected(addresses: list[Any]) -> socket.socket:
 
 
 @final
-class _DialledCarrier(Carrier):
+class _DialledCarrier(GrpcCarrier):
     def __init__(
         self,
         endpoint: str,
@@ -268,57 +268,11 @@ class _DialledCarrier(Carrier):
         stream: grpc.aio.StreamStreamCall[bytes, bytes],
         shown: Shown | None,
     ) -> None:
-        self._endpoint = endpoint
-        self._shown = shown
+        super().__init__(endpoint, stream)
         self._channel = channel
         self._stream = stream
-        self._operations = Operations(endpoint)
-        self._writes = Writes(endpoint, stream.write)
-        self._closed = asyncio.Event()
-        self._reading = False
-        self._writing = False
-
-    @property
-    def description(self) -> str:
-        return self._endpoint
-
-    @property
-    def binding(self) -> bytes:
-        return b"" if self._shown is None else self._shown.binding
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        return None if self._shown is None else self._shown.names
-
-    @property
-    def begins_anywhere(self) -> bool:
-        return True
-
-    def begin(self, message: bytes) -> Sending:
-        return self._writes.begin(message)
-
-    async def send(self, message: bytes) -> None:
-        if self._closed.is_set():
-            raise closed(self._endpoint)
-        self._writing = True
-        try:
-            await self._operations.run(self._stream.write(message))
-        finally:
-            self._writing = False
-
-    async def receive(self) -> bytes:
-        if self._closed.is_set():
-            raise closed(self._endpoint)
-        self._reading = True
-        try:
-            message = await self._operations.run(self._stream.read())
-            if self._closed.is_set():
-                await self._operations.run(self._drain())
-        finally:
-            self._reading = False
-        if not isinstance(message, bytes) or self._closed.is_set():  # EOF
-            raise closed(self._endpoint)
-        return message
+        if shown is not None:
+            self.binding, self.peer_names = shown.binding, shown.names
 
     async def close(self) -> None:
         """Ends this end's half; the listener then ends its own, and only a deaf one is cut off.
@@ -329,24 +283,19 @@ class _DialledCarrier(Carrier):
         if self._closed.is_set():
             return
         self._closed.set()
-        self._writes.end()
-        closing = self._cut_off() if self._writing or self._writes.under_way else None
+        closing = self._cut_off() if self._writing.locked() else None
         with contextlib.suppress(CarrierClosedError):
-            await self._operations.run(self._stream.done_writing())
+            await self._run(self._stream.done_writing())
         closing = closing or self._cut_off()
-        if not self._reading:
-            with contextlib.suppress(CarrierClosedError):
-                await self._operations.run(self._drain())
+        with contextlib.suppress(CarrierClosedError):
+            async with self._reading:
+                await self._run(self._drain())
         await closing
 
     def _cut_off(self) -> asyncio.Future[None]:
         closing = asyncio.ensure_future(self._channel.close(CLOSE_SECONDS))
         closing.add_done_callback(lambda _: self._abandon())
         return closing
-
-    def _abandon(self) -> None:
-        self._operations.abandon()
-        self._writes.abandon()
 
     async def _drain(self) -> None:
         """Reads messages that nobody wants: until then gRPC does not see the end behind them."""

@@ -11,11 +11,11 @@ import grpc
 import grpc.aio
 
 from telegrad.transport.addresses import split_advertised
-from telegrad.transport.base import Carrier, Listener, Sending
-from telegrad.transport.grpc.errors import STREAM_ERRORS, closed
+from telegrad.transport.base import Carrier, Listener
+from telegrad.transport.grpc.carrier import GrpcCarrier, keep_polling
+from telegrad.transport.grpc.errors import STREAM_ERRORS
 from telegrad.transport.grpc.health import HealthHandler
 from telegrad.transport.grpc.options import METHOD, SCHEME, TLS_SCHEME, is_loopback, join_address
-from telegrad.transport.grpc.writes import Operations, Writes, keep_polling
 from telegrad.transport.security.tls import Tls
 
 __all__ = ["listen"]
@@ -127,11 +127,7 @@ class _Handler(grpc.GenericRpcHandler):
 class _GrpcListener(Listener):
     def __init__(self, server: grpc.aio.Server, endpoint: str) -> None:
         self._server = server
-        self._endpoint = endpoint
-
-    @property
-    def endpoint(self) -> str:
-        return self._endpoint
+        self.endpoint = endpoint
 
     async def close(self) -> None:
         """Ends the streams as well, after the grace: gRPC knows no half-closed server."""
@@ -142,7 +138,7 @@ class _GrpcListener(Listener):
 
 
 @final
-class _AcceptedCarrier(Carrier):
+class _AcceptedCarrier(GrpcCarrier):
     """A stream that a peer opened; ends when its handler returns or is cancelled by gRPC.
 
     A server can end no stream before its last write has left. A write that waits here is given up
@@ -151,45 +147,10 @@ class _AcceptedCarrier(Carrier):
     """
 
     def __init__(self, context: _Context, tls: Tls | None) -> None:
-        self._context = context
-        self._tls = tls
-        self._names = _names(context) if tls is not None and tls.mutual else None
-        self._description = f"{SCHEME if tls is None else TLS_SCHEME} {context.peer()}"
-        self._operations = Operations(self._description)
-        self._writes = Writes(self._description, context.write)
-        self._closed = asyncio.Event()
-
-    @property
-    def description(self) -> str:
-        return self._description
-
-    @property
-    def binding(self) -> bytes:
-        return b"" if self._tls is None else self._tls.binding
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        return self._names
-
-    @property
-    def begins_anywhere(self) -> bool:
-        return True
-
-    def begin(self, message: bytes) -> Sending:
-        return self._writes.begin(message)
-
-    async def send(self, message: bytes) -> None:
-        if self._closed.is_set():
-            raise closed(self._description)
-        await self._operations.run(self._context.write(message))
-
-    async def receive(self) -> bytes:
-        if self._closed.is_set():
-            raise closed(self._description)
-        message = await self._operations.run(self._context.read())
-        if not isinstance(message, bytes):  # EOF
-            raise closed(self._description)
-        return message
+        super().__init__(f"{SCHEME if tls is None else TLS_SCHEME} {context.peer()}", context)
+        if tls is not None:
+            self.binding = tls.binding
+            self.peer_names = _names(context) if tls.mutual else None
 
     async def close(self) -> None:
         self.end()
@@ -198,15 +159,10 @@ class _AcceptedCarrier(Carrier):
         """Lets the handler return, which ends the stream at both ends."""
         if not self._closed.is_set():
             self._closed.set()
-            self._writes.end()
             asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abandon)
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
-
-    def _abandon(self) -> None:
-        self._operations.abandon()
-        self._writes.abandon()
 
 
 def _names(context: _Context) -> frozenset[str]:

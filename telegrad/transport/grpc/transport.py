@@ -25,8 +25,9 @@ EVERYWHERE = ("", "0.0.0.0", "::")  # refused, unless one is advertised
 class GrpcTransport(Transport):
     """Reaches workers in other processes and on other hosts; made off the loop.
 
-    If other machines may connect, it encrypts, with a certificate that it makes for itself if it
-    is given none.
+    Endpoints are `grpc://host:port`, or `grpcs://host:port` with encryption; it dials both. If
+    other machines may connect, it encrypts, with a certificate that it makes for itself if it is
+    given none.
 
     Args:
         bind: The address to listen on. Of a name's addresses one is taken, and published.
@@ -38,10 +39,15 @@ class GrpcTransport(Transport):
         connections: The number of workers that it may listen to at once.
         handshake_seconds: Seconds for a connection to come up, and as long again to open a stream.
 
+    Attributes:
+        tls: The certificate that it shows; None where it does not encrypt.
+
     Raises:
         PermissionError: Other machines could reach the address, and nothing would be encrypted,
             since the package cryptography is not installed; the message has the remedy.
     """
+
+    schemes = frozenset({SCHEME, TLS_SCHEME})
 
     def __init__(
         self,
@@ -59,7 +65,8 @@ class GrpcTransport(Transport):
         self._bind = bind
         self._port = port
         self._advertise = advertise
-        self._tls = tls
+        self.tls = tls
+        self.scheme = SCHEME if tls is None else TLS_SCHEME
         self._options = server_options(connections, handshake_seconds)
         self._dialler = Dialler(tls, insecure=insecure)
 
@@ -68,21 +75,6 @@ class GrpcTransport(Transport):
         other = copy.copy(self)
         other._port = port
         return other
-
-    @property
-    def tls(self) -> Tls | None:
-        """The certificate that it shows; None where it does not encrypt."""
-        return self._tls
-
-    @property
-    def scheme(self) -> str:
-        """Endpoints are `grpc://host:port`, or `grpcs://host:port` with encryption."""
-        return SCHEME if self._tls is None else TLS_SCHEME
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """The schemes that it dials: both."""
-        return frozenset({SCHEME, TLS_SCHEME})
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens the port.
@@ -100,7 +92,7 @@ class GrpcTransport(Transport):
         if not is_number(bind):  # this needs none of the loop's threads
             bind = await asyncio.get_running_loop().run_in_executor(None, address_of, bind)
         return await listen(
-            bind, self._port, self._advertise, accept, self._tls, options=self._options
+            bind, self._port, self._advertise, accept, self.tls, options=self._options
         )
 
     async def dial(self, endpoint: str) -> Carrier:

@@ -230,7 +230,7 @@ class Carriers:
         stream.take = partial(connection.take, stream)
         stream.failed = partial(self.failed, stream)
         if (direct := carrier.direct) is None:
-            spin = terms.reader.longest_spin
+            spin = terms.reader.longest_spin if carrier.polled else 0.0
             stream.pump = TaskPump(carrier, stream, terms.loop, terms.spawn, spin)
         else:
             stream.pump = SocketPump(direct, stream, terms.loop, terms.reader)

@@ -20,7 +20,6 @@ from telegrad.transport.base import (
     Carrier,
     CarrierClosedError,
     Listener,
-    Sending,
     Transport,
     WrappedCarrier,
 )
@@ -47,6 +46,7 @@ class SharedPort(Transport):
 
     def __init__(self, dialler: Transport, *beside: Transport) -> None:
         self._diallers = {s: each for each in (dialler, *beside) for s in each.schemes}
+        self.scheme, self.schemes = dialler.scheme, frozenset(self._diallers)
         self._candidates: Sequence[Transport] = (dialler,)
         self._tried = ""
         self._opening = asyncio.Lock()  # guards the next two, on the loop
@@ -56,17 +56,8 @@ class SharedPort(Transport):
     def place(self, candidates: Sequence[Transport], tried: str = "") -> None:
         """Sets the transports of which the first with a free port listens; called before that."""
         self._candidates = tuple(candidates)
+        self.scheme = self._candidates[0].scheme
         self._tried = tried
-
-    @property
-    def scheme(self) -> str:
-        """The scheme of the transport that listens."""
-        return self._candidates[0].scheme
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """The schemes of the transports that dial."""
-        return frozenset(self._diallers)
 
     def reaches(self, endpoint: str) -> bool:
         """Returns the answer of the transport that dials the endpoint; see `Transport.reaches`."""
@@ -148,16 +139,9 @@ class _NamedPort(Transport):
     """The port as one exchange listens on it."""
 
     def __init__(self, port: SharedPort, info: WorkerInfo) -> None:
+        self.scheme, self.schemes = port.scheme, port.schemes
         self._port = port
         self._info = info
-
-    @property
-    def scheme(self) -> str:
-        return self._port.scheme
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        return self._port.schemes
 
     async def listen(self, accept: Accept) -> Listener:
         return await self._port.open(self._info.name, self._info.incarnation, accept)
@@ -172,32 +156,17 @@ class _Door(Listener):
         self, port: SharedPort, endpoint: str, name: str, incarnation: int, accept: Accept
     ) -> None:
         self._port = port
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self.name = name
         self.incarnation = incarnation
         self.accept = accept
-
-    @property
-    def endpoint(self) -> str:
-        return self._endpoint
 
     async def close(self) -> None:
         await self._port.close(self)
 
 
-class _KnownCarrier(WrappedCarrier):
-    """A carrier that changes nothing of what is sent."""
-
-    @property
-    def begins_anywhere(self) -> bool:
-        return self._inner.begins_anywhere
-
-    def begin(self, message: bytes) -> Sending:
-        return self._inner.begin(message)
-
-
 @final
-class _ArrivedCarrier(_KnownCarrier):
+class _ArrivedCarrier(WrappedCarrier):
     """A stream whose first message decides to which exchange it belongs.
 
     The exchange that asks for that message counts and times it, as it does every stream that has
@@ -230,7 +199,7 @@ class _ArrivedCarrier(_KnownCarrier):
 
 
 @final
-class _ReadCarrier(_KnownCarrier):
+class _ReadCarrier(WrappedCarrier):
     """A stream of which the first message was read already."""
 
     def __init__(self, inner: Carrier, first: bytes) -> None:

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import final
 
-from telegrad.transport.base import Carrier, CarrierClosedError, Direct
+from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.security.handshake import MAX_HANDSHAKE_BYTES
 from telegrad.transport.sockets.message_socket import LARGEST, ByteSocket, DirectSocket
 from telegrad.transport.sockets.tls_socket import TlsSocket
@@ -29,6 +29,8 @@ class SocketCarrier(Carrier):
             to it.
     """
 
+    direct: DirectSocket
+
     def __init__(
         self,
         connected: ByteSocket,
@@ -39,52 +41,23 @@ class SocketCarrier(Carrier):
         takes_over: bool = False,
     ) -> None:
         self._tls = connected if isinstance(connected, TlsSocket) else None
-        self._below = DirectSocket(
+        self.description = description
+        self.told = told
+        self.takes_over = takes_over
+        self.direct = DirectSocket(
             connected,
             largest=LARGEST if trusted else MAX_HANDSHAKE_BYTES,
             held=None if self._tls is None else self._tls.held,
         )
-        self._description = description
-        self._told = told
-        self._takes_over = takes_over
-
-    @property
-    def description(self) -> str:
-        """The address of the other end."""
-        return self._description
-
-    @property
-    def binding(self) -> bytes:
-        """The fingerprint of the listener's certificate; empty without TLS."""
-        return b"" if self._tls is None else self._tls.binding
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        """The names in the other end's certificate; None where none was asked for."""
-        return None if self._tls is None else self._tls.peer_names
-
-    @property
-    def told(self) -> tuple[str, ...]:
-        """The capabilities of this end, as its carrier."""
-        return self._told
-
-    @property
-    def takes_over(self) -> bool:
-        """True if it carries lanes, and a stream that has moved to it."""
-        return self._takes_over
-
-    @property
-    def direct(self) -> Direct:
-        """The object that moves its messages from any thread."""
-        return self._below
 
     async def secure(self) -> None:
         """Does the handshake of TLS, if there is any."""
         while (tls := self._tls) is not None:
-            if not self._below.begin_reading():
-                raise CarrierClosedError(f"{self._description} is closed")
+            if not self.direct.begin_reading():
+                raise CarrierClosedError(f"{self.description} is closed")
             try:
                 tls.shake_hands()
+                self.binding, self.peer_names = tls.binding, tls.peer_names
                 return
             except ssl.SSLWantReadError:
                 await self._readable()
@@ -92,15 +65,15 @@ class SocketCarrier(Carrier):
                 await self._writable()
             except OSError as error:
                 said = error.reason if isinstance(error, ssl.SSLError) and error.reason else error
-                raise CarrierClosedError(f"{self._description}: no TLS ({said})") from error
+                raise CarrierClosedError(f"{self.description}: no TLS ({said})") from error
             finally:
-                self._below.end_reading()
+                self.direct.end_reading()
 
     async def send(self, message: bytes) -> None:
         """Sends one message."""
-        below = self._below
+        below = self.direct
         if not below.begin_writing(wait=False):  # the loop waits for nobody
-            raise CarrierClosedError(f"{self._description} is closed, or somebody else writes")
+            raise CarrierClosedError(f"{self.description} is closed, or somebody else writes")
         try:
             left = below.put(message)
             while not left:
@@ -111,9 +84,9 @@ class SocketCarrier(Carrier):
 
     async def receive(self) -> bytes:
         """Returns the next message."""
-        below = self._below
+        below = self.direct
         if not below.begin_reading():
-            raise CarrierClosedError(f"{self._description} is closed")
+            raise CarrierClosedError(f"{self.description} is closed")
         try:
             while (message := below.take()) is None:
                 await self._readable()
@@ -123,7 +96,7 @@ class SocketCarrier(Carrier):
 
     async def close(self) -> None:
         """Ends the stream at both ends."""
-        self._below.end()
+        self.direct.end()
 
     async def _readable(self) -> None:
         loop = asyncio.get_running_loop()
@@ -141,7 +114,7 @@ class SocketCarrier(Carrier):
             if not ready.done():
                 ready.set_result(None)
 
-        descriptor = self._below.fileno()
+        descriptor = self.direct.fileno()
         watch(descriptor, found)
         try:
             await ready

@@ -40,7 +40,7 @@ class SocketListener(Listener):
         closed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._socket = opened
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._accept = accept
         self._carry = carry
         self._closed = closed
@@ -48,11 +48,6 @@ class SocketListener(Listener):
         self._loop = asyncio.get_running_loop()
         opened.setblocking(False)
         self._watch()
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint; empty if a dialler is told it in a hello."""
-        return self._endpoint
 
     async def close(self) -> None:
         """Accepts no more. Idempotent."""

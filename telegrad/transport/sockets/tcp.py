@@ -80,13 +80,21 @@ def direct_endpoint(endpoint: str, capabilities: Iterable[str], *, encrypted: bo
 class TcpTransport(Transport):
     """Opens and dials TCP sockets for one exchange; made off the loop.
 
+    Endpoints are `tcps://host:port`, or `tcp://host:port` without encryption.
+
     Args:
         ports: The ports to try, in order; 0 for one that the kernel chooses.
         at: Returns the address to listen on, as a number, and the certificate to show, None for
             none; None for nowhere. Asked once, when the exchange begins to listen.
         tls: The certificates that this worker shows and demands when it dials; None for none.
         insecure: True if plain connections may go to other machines.
+
+    Attributes:
+        told: The port, once there is one.
     """
+
+    scheme = TCP_TLS_SCHEME
+    schemes = frozenset({TCP_SCHEME, TCP_TLS_SCHEME})
 
     def __init__(
         self,
@@ -101,22 +109,6 @@ class TcpTransport(Transport):
         self._mutual = tls is not None and tls.mutual
         self._context = trusting_context(direct=True) if tls is None else tls.direct
         self._insecure = insecure
-        self._told: tuple[str, ...] = ()
-
-    @property
-    def scheme(self) -> str:
-        """Endpoints are `tcps://host:port`, or `tcp://host:port` without encryption."""
-        return TCP_TLS_SCHEME
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """The schemes that it dials: both."""
-        return frozenset({TCP_SCHEME, TCP_TLS_SCHEME})
-
-    @property
-    def told(self) -> tuple[str, ...]:
-        """The port, once there is one."""
-        return self._told
 
     async def listen(self, accept: Accept) -> Listener:
         """Opens the first free port; none where all are taken, with a line in the log.
@@ -134,7 +126,7 @@ class TcpTransport(Transport):
             except OSError as error:
                 failure = error
                 continue
-            self._told = (f"{PORT_TOLD}{opened.getsockname()[1]}",)
+            self.told = (f"{PORT_TOLD}{opened.getsockname()[1]}",)
             return SocketListener(opened, "", accept, functools.partial(_accepted, tls))
         tried = (
             f"{self._ports[0]}"
@@ -201,9 +193,7 @@ def _open(bind: str, port: int) -> socket.socket:
 class _Nowhere(Listener):
     """The listener of a worker that opens no direct port."""
 
-    @property
-    def endpoint(self) -> str:
-        return ""
+    endpoint = ""
 
     async def close(self) -> None:
         pass

@@ -293,6 +293,8 @@ def _why_not(*, wanted: bool, certificates: bool) -> str | None:
 class LocalTransport(Transport):
     """Reaches the workers of this user on this host; made off the loop.
 
+    Endpoints are `local://HOST/path`.
+
     Args:
         bind: `unix`, or `unix:///directory`, in which each listener makes a directory of its own.
         gpus: The identities of the GPUs whose memory is shared.
@@ -302,15 +304,13 @@ class LocalTransport(Transport):
         ValueError: `bind` is neither, or the path of a socket would be too long.
     """
 
+    scheme = LOCAL_SCHEME
+    schemes = frozenset({LOCAL_SCHEME})
+
     def __init__(self, bind: str = UNIX, *, gpus: Sequence[str] = ()) -> None:
         self._parent = parent_of(bind)
         self._prefix = f"{LOCAL_SCHEME}://{read_host_id()}/"
         self._told = (UNTAGGED, *((SLABS, *told_of(gpus)) if can_share() else ()))
-
-    @property
-    def scheme(self) -> str:
-        """Endpoints are `local://HOST/path`."""
-        return LOCAL_SCHEME
 
     def reaches(self, endpoint: str) -> bool:
         """Returns True if an endpoint is on this host."""
