@@ -235,8 +235,8 @@ def test_beside_pieces_of_the_same_envelope(local: Floor) -> None:
 def pools(**options: Any) -> Iterator[None]:
     """Gives the workers that are made meanwhile pools with another clock or other bounds."""
 
-    def make(clock: Callable[[], float], moved: Callable[[int], None]) -> SlabPool:
-        return SlabPool(**{"clock": clock, "moved": moved, **options})
+    def make(clock: Callable[[], float]) -> SlabPool:
+        return SlabPool(**{"clock": clock, **options})
 
     with mock.patch("telegrad.transport.session.exchange.SlabPool", make):
         yield

@@ -86,22 +86,3 @@ def test_none_is_allowed_where_the_process_has_one_processor(
     assert longest_spin() == 0.0
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     assert longest_spin() == 0.001
-
-
-def test_a_wait_for_big_parts_may_be_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one, or the last one, if they have come with it; not those after."""
-    monkeypatch.setattr("telegrad.transport.io.spin.SECONDS_PER_BYTE", 1.0)
-    world, spin = World(monkeypatch), Spin(8)
-    spin.moved(10)
-    assert world.wait(spin, 15) == (0, 1)
-    spin.moved(10)
-    assert world.wait(spin, 15) == (15, 0)
-    world.wait(spin, 50)
-    assert spin.window == 4
-    spin.moved(20)
-    assert spin.window == 4
-    spin.moved(50)
-    assert spin.window == 8
-    never = Spin(0)
-    never.moved(10)
-    assert (never.window, never.extra) == (0, 0)

@@ -173,18 +173,10 @@ class SlabPool:
     Args:
         clock: The clock, in seconds.
         bounds: The bounds of the slabs.
-        moved: Takes the number of bytes that a frame lends, in the threads that write and read
-            frames.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        bounds: Bounds = DEFAULT_BOUNDS,
-        moved: Callable[[int], None] | None = None,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.bounds = bounds
-        self.moved = _ignore if moved is None else moved
         self.devices = DeviceSlabs(clock)
         self._clock = clock
         self._lock = threading.Lock()  # guards the next two
@@ -367,7 +359,6 @@ class SlabStream(Memory):
         self._direct = direct
         self._account: Account[SharedMemory] = Account()
         self._handles = Handles(self._account)
-        self._moved = pool.moved
         self._new: list[tuple[int, int, int]] = []  # the next frame tells the peer of these
         own = partial(pool.given_back, self._account)
         self._loans = Loans(direct.descriptor, own, pool.bounds)
@@ -468,9 +459,8 @@ class SlabStream(Memory):
             self._direct.attach(descriptor)
         self._new.clear()
         if lending.lent:
-            size = sum([each.size for lent in lending.lent.values() for each in lent.values()])
-            self.bytes_sent += size
-            self._moved(size)
+            lent = [each.size for lent in lending.lent.values() for each in lent.values()]
+            self.bytes_sent += sum(lent)
 
     def read(self, frame: Frame) -> None:
         """Puts lent parts into the envelopes of a frame; called by the thread that reads.
@@ -481,18 +471,11 @@ class SlabStream(Memory):
         """
         assert frame.lending is not None
         self._pool.returned(self._account, self._handles, frame.lending.returned)
-        if size := self._loans.take(frame):
-            self.bytes_received += size
-            self._moved(size)
+        self.bytes_received += self._loans.take(frame)
 
     def close(self) -> None:
         """Lets go of everything, once the stream has ended for both: nothing is sent any more."""
         if self._gpus is not None:
             self._gpus.close()
-        self._moved = _ignore
         self._pool.close_account(self._account)
         self._loans.close()
-
-
-def _ignore(size: int) -> None:
-    del size

@@ -95,10 +95,6 @@ class LoopWatch:
         if not self._awaiting:
             self._sockets.end_await(self)
 
-    def moved(self, size: int) -> None:
-        """Hears that big parts of so many bytes went or came, so that a wait may last longer."""
-        self._spin.moved(size)
-
     def _read(self) -> None:
         self._reads += 1
         self._spin.learn(time.monotonic() - self._began)
@@ -112,7 +108,7 @@ class LoopWatch:
     def _begin_wait(self) -> None:
         self._began = time.monotonic()
         if window := self._spin.window:
-            self._until = self._began + window + self._spin.extra
+            self._until = self._began + window
             self._come_soon()
 
     def _come_soon(self) -> None:

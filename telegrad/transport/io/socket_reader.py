@@ -158,13 +158,6 @@ class SocketReader:
                 with contextlib.suppress(FileNotFoundError):
                     self._polls.sockets.unregister(descriptor)
 
-    def moved(self, size: int) -> None:
-        """Hears that big parts of so many bytes went or came, so that a wait may last longer."""
-        self._spin.moved(size)
-        self._idle_spin.moved(size)
-        for watch in tuple(self._watches.values()):
-            watch.moved(size)
-
     # In a thread that waits for replies.
 
     def wait(self, gate: WaitGate, seconds: float, *, stay: bool = False) -> None:

@@ -9,7 +9,6 @@ next one begins with looking, and long waits end it. Event loops learn by the sa
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
@@ -37,12 +36,6 @@ Ready = TypeVar("Ready")
 # or the interpreter, for itself.
 WANTED_SECONDS = 0.0002
 LEAST = 1 / 8  # of the longest time: below that no thread looks
-# The time by which a wait may last longer for each byte that either end has copied meanwhile: 1 MiB
-# takes 60 to 150 us, twice that where it is not in the caches. For more than 8 MiB, a wake-up makes
-# no difference.
-SECONDS_PER_BYTE = 300e-6 / 2**20
-MOST_BYTES = 8 * 2**20
-
 
 # A call with a layer's arrays and gradients is answered within so many seconds; 2 ms were no
 # better. A thread that finds its processor taken stops looking, so that many workers may share few
@@ -70,31 +63,21 @@ class Spin:
 
     Attributes:
         window: Seconds of looking, in the next wait.
-        extra: Seconds by which the wait, and the looking, may last longer, as big parts are copied.
     """
 
-    __slots__ = ("_most", "_waited", "extra", "window")
+    __slots__ = ("_most", "window")
 
     def __init__(self, most: float) -> None:
         self._most = most
-        self._waited = math.inf
-        self.window = self.extra = 0.0
+        self.window = 0.0
 
     def learn(self, waited: float) -> None:
         """Takes the seconds that the last wait took."""
-        self._waited = waited
-        if waited <= self._most + self.extra:
+        if waited <= self._most:
             self.window = self._most
         elif self.window:
             half = self.window / 2
             self.window = half if half >= LEAST * self._most else 0.0
-        self.extra = 0.0
-
-    def moved(self, size: int) -> None:
-        """Takes the bytes of a copy that made the last wait longer, or will make the next."""
-        self.extra = self._most and min(size, MOST_BYTES) * SECONDS_PER_BYTE
-        if self._waited <= self._most + self.extra:
-            self.window = self._most
 
     def poll(self, poll: Callable[[Number], list[Ready]], timeout: Number) -> list[Ready]:
         """Polls until something is there or the time is over; returns what is there.
@@ -105,10 +88,9 @@ class Spin:
         """
         began = looked = time.monotonic()
         if self.window:
-            until = began + self.window + self.extra
+            until = began + self.window
             while True:
                 if ready := poll(0):
-                    self.extra = 0.0
                     return ready
                 now = time.monotonic()
                 if now >= until or now - looked > WANTED_SECONDS:

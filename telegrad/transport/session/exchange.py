@@ -266,7 +266,7 @@ class Exchange:
             audit=Audit(self.info.name),
             limits=limits,
             means=Means(loop=loop, spawn=self._tasks.spawn, clock=clock),
-            slabs=SlabPool(clock, moved=reader.moved),
+            slabs=SlabPool(clock),
             reader=reader,
         )
         self._peers = Peers(self._terms, partial(dial, terms=self._terms))
