@@ -6,6 +6,7 @@ The file also holds the kinds of those messages, and the reminders of a long wai
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import itertools
 import logging
 import math
@@ -13,6 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Final, TypeAlias, final
 
 from telegrad.errors import (
@@ -46,7 +48,6 @@ __all__ = [
     "ERROR",
     "REPLY",
     "ControlLine",
-    "Pending",
     "Reminder",
     "decode_error",
     "encode_error",
@@ -101,21 +102,6 @@ LOST: Final = "member.lost"
 GIVEN_UP: Final = "member.given_up"
 RUNNING: Final = "member.running"
 
-STORE_SET: Final = "store.set"
-STORE_GET: Final = "store.get"
-STORE_ADD: Final = "store.add"
-STORE_APPEND: Final = "store.append"
-STORE_COMPARE_SET: Final = "store.compare_set"
-STORE_MULTI_SET: Final = "store.multi_set"
-STORE_MULTI_GET: Final = "store.multi_get"
-STORE_CHECK: Final = "store.check"
-STORE_WAIT: Final = "store.wait"
-STORE_DELETE: Final = "store.delete"
-STORE_NUM_KEYS: Final = "store.num_keys"
-STORE_LIST_KEYS: Final = "store.list_keys"
-STORE_QUEUE_PUSH: Final = "store.queue_push"
-STORE_QUEUE_POP: Final = "store.queue_pop"
-STORE_QUEUE_LEN: Final = "store.queue_len"
 STORE_FORGET: Final = "store.forget"
 
 # The only types that a control reply may raise at its receiver.
@@ -235,44 +221,6 @@ def _ignore_loss(error: WorkerLostError) -> None:
 
 
 @final
-class Pending:
-    """A request whose reply has not come; made by `ControlLine.request`."""
-
-    def __init__(self, call: int) -> None:
-        self.call = call
-        self._reply: concurrent.futures.Future[object] = concurrent.futures.Future()
-
-    def done(self) -> bool:
-        """Returns True if the reply is here, or the reason for which none will come."""
-        return self._reply.done()
-
-    def on_done(self, function: Callable[[], None]) -> None:
-        """Calls `function` when the request is done: at once, or later on the loop."""
-        self._reply.add_done_callback(lambda _: function())
-
-    def wait(self, timeout: float = math.inf) -> object:
-        """Returns the reply.
-
-        Raises:
-            TimeoutError: The reply has not come in time; the request stays pending.
-            RendezvousError: The coordinator is lost.
-            Exception: The error that the coordinator answered.
-        """
-        seconds = None if math.isinf(timeout) else min(timeout, threading.TIMEOUT_MAX)
-        return self._reply.result(seconds)
-
-    def complete(self, body: object) -> None:
-        """Hands the reply over; later ones are dropped."""
-        if not self._reply.done():
-            self._reply.set_result(body)
-
-    def fail(self, error: Exception) -> None:
-        """Records the reason for which there is no reply; ignored if there is one."""
-        if not self._reply.done():
-            self._reply.set_exception(error)
-
-
-@final
 class ControlLine(Receiver):
     """One session with the coordinator, on an Exchange of its own.
 
@@ -317,7 +265,7 @@ class ControlLine(Receiver):
         self._on_lost = on_lost
         self._lock = threading.Lock()
         self._calls = itertools.count(1)
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, Future[object]] = {}
         self._coordinator: WorkerInfo | None = None
         self._endpoint = ""
         self._lost: WorkerLostError | None = None
@@ -342,19 +290,17 @@ class ControlLine(Receiver):
                 loop=loop,
             )
 
-        def another() -> ControlLine:
-            return ControlLine(
-                job=job,
-                rank=rank,
-                token=token,
-                transports=transports,
-                lost_after=lost_after,
-                owner=owner,
-                limits=limits,
-                loop=loop,
-            )
-
-        self.another = another
+        self.another = functools.partial(
+            ControlLine,
+            job=job,
+            rank=rank,
+            token=token,
+            transports=transports,
+            lost_after=lost_after,
+            owner=owner,
+            limits=limits,
+            loop=loop,
+        )
         self._open_exchange = open_exchange
         self._exchange = open_exchange()
         self._exchange.start(listen=False)
@@ -425,25 +371,20 @@ class ControlLine(Receiver):
             raise
         return coordinator
 
-    def request(self, kind: str, body: object = None, *, time_left: float = math.inf) -> Pending:
+    def request(
+        self, kind: str, body: object = None, *, time_left: float = math.inf
+    ) -> Future[object]:
         """Posts a request; never blocks.
+
+        Returns:
+            The reply; the error that the coordinator answered, or the reason for which no reply
+            will come.
 
         Raises:
             RendezvousError: The line is closed, not connected, or the coordinator is lost.
             EvictedError: The coordinator has given up this worker.
         """
-        pending = Pending(next(self._calls))
-        with self._lock:
-            coordinator = self._usable()
-            self._pending[pending.call] = pending
-        envelope = write_body(kind, body)
-        envelope.call, envelope.time_left = pending.call, time_left
-        try:
-            self._exchange.post(coordinator, envelope)
-        except WorkerLostError:
-            # `on_lost` or `close` is about to fail it, once the meaning of the loss is known.
-            logger.debug("%s was not sent: the coordinator is lost", kind)
-        return pending
+        return self._post(next(self._calls), kind, body, time_left)
 
     def ask(
         self,
@@ -451,7 +392,8 @@ class ControlLine(Receiver):
         body: object = None,
         *,
         timeout: float = math.inf,
-        forget: str = "",
+        forget: bool = False,
+        takes: bool = False,
         remind: Callable[[], None] | None = None,
     ) -> object:
         """Posts a request and waits for its reply.
@@ -460,7 +402,10 @@ class ControlLine(Receiver):
             kind: The request's kind.
             body: The request's body.
             timeout: Seconds to wait at most.
-            forget: The kind of the message that tells the coordinator that the wait was given up.
+            forget: True if the coordinator holds a wait, which it is told to end when this ends.
+            takes: True if the reply hands over something that a timeout must not lose. At the
+                deadline this asks if the coordinator has ended the wait. If not, the reply has gone
+                out, and this waits for it.
             remind: Called in this thread after a long wait, and then rarely.
 
         Raises:
@@ -470,46 +415,20 @@ class ControlLine(Receiver):
         """
         refuse_on_loop(kind)
         check_timeout(timeout)
-        pending = self.request(kind, body, time_left=timeout)
+        call = next(self._calls)
+        reply = self._post(call, kind, body, timeout)
         try:
-            return pending.wait(timeout) if remind is None else _wait(pending, timeout, remind)
+            return _result(reply, timeout, remind)
+        except TimeoutError:
+            if not takes or self.ask(STORE_FORGET, {"call": call}, timeout=ANSWER_TIMEOUT):
+                raise
+            return reply.result(ANSWER_TIMEOUT)
         finally:
-            if not pending.done():
-                self._drop(pending)
+            if not reply.done():
+                with self._lock:
+                    self._pending.pop(call, None)
                 if forget:
-                    self.tell(forget, {"call": pending.call})
-
-    def take(self, kind: str, body: object, *, timeout: float, forget: str) -> object:
-        """Posts a request whose reply hands over something that a timeout must not lose.
-
-        At the deadline it asks if the coordinator has cancelled the wait. If not, the reply has
-        gone out, and this waits for it.
-
-        Args:
-            kind: The request's kind.
-            body: The request's body.
-            timeout: Seconds to wait at most, before that question.
-            forget: The kind of the request that cancels the wait, and answers True if it has.
-
-        Raises:
-            TimeoutError: The reply has not come in time, and will not.
-            RendezvousError: The line is closed, or the coordinator is lost.
-            EvictedError: The coordinator has given up this worker.
-        """
-        refuse_on_loop(kind)
-        check_timeout(timeout)
-        pending = self.request(kind, body, time_left=timeout)
-        try:
-            try:
-                return pending.wait(timeout)
-            except TimeoutError:
-                if self.ask(forget, {"call": pending.call}, timeout=ANSWER_TIMEOUT):
-                    raise
-                return pending.wait(ANSWER_TIMEOUT)
-        finally:
-            if not pending.done():
-                self._drop(pending)
-                self.tell(forget, {"call": pending.call})
+                    self.tell(STORE_FORGET, {"call": call})
 
     def tell(self, kind: str, body: object = None) -> None:
         """Posts a message that has no reply; dropped if there is no coordinator to send it to."""
@@ -541,13 +460,13 @@ class ControlLine(Receiver):
                 self._on_message(envelope.kind, body)
                 return
             with self._lock:
-                pending = self._pending.pop(envelope.call, None)
-            if pending is None:
+                reply = self._pending.pop(envelope.call, None)
+            if reply is None:
                 return
             if envelope.kind == ERROR:
-                pending.fail(decode_error(body))
+                reply.set_exception(decode_error(body))
             else:
-                pending.complete(body)
+                reply.set_result(body)
         except Exception:
             logger.exception("a message of the coordinator was not understood: %s", envelope.kind)
 
@@ -578,30 +497,38 @@ class ControlLine(Receiver):
             raise RendezvousError("the coordinator was not found yet; connect first")
         return self._coordinator
 
-    def _drop(self, pending: Pending) -> None:
+    def _post(self, call: int, kind: str, body: object, time_left: float) -> Future[object]:
+        reply = Future[object]()
         with self._lock:
-            self._pending.pop(pending.call, None)
+            coordinator = self._usable()
+            self._pending[call] = reply
+        envelope = write_body(kind, body)
+        envelope.call, envelope.time_left = call, time_left
+        try:
+            self._exchange.post(coordinator, envelope)
+        except WorkerLostError:
+            # `on_lost` or `close` is about to fail it, once the meaning of the loss is known.
+            logger.debug("%s was not sent: the coordinator is lost", kind)
+        return reply
 
     def _fail_all(self, error: Exception) -> None:
         with self._lock:
             waiting = list(self._pending.values())
             self._pending.clear()
-        for pending in waiting:
-            pending.fail(error)
+        for reply in waiting:
+            reply.set_exception(error)
 
 
-def _wait(pending: Pending, timeout: float, remind: Callable[[], None]) -> object:
+def _result(reply: Future[object], timeout: float, remind: Callable[[], None] | None) -> object:
+    """Returns a reply; raises TimeoutError if it has not come in time."""
     ends, reminder = time.monotonic() + timeout, Reminder()
     while True:
         left = max(ends - time.monotonic(), 0.0)
-        try:
-            return pending.wait(min(left, reminder.left))
-        except TimeoutError:
-            if pending.done():  # its own error, or completed just now
-                return pending.wait()
-            if time.monotonic() >= ends:
-                raise
-        if reminder.is_due():
+        pause = left if remind is None else min(left, reminder.left)
+        concurrent.futures.wait([reply], min(pause, threading.TIMEOUT_MAX))
+        if reply.done() or left == 0:
+            return reply.result(0.0)
+        if remind is not None and reminder.is_due():
             remind()
 
 

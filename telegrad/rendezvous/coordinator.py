@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, final
+from functools import partial
+from typing import final
 
 from telegrad.errors import (
     AuthenticationError,
@@ -37,7 +38,8 @@ from telegrad.rendezvous.membership import (
     Welcome,
     check_job,
 )
-from telegrad.rendezvous.memory import MemoryStore, StoreWaits, WaitAnswer, listed
+from telegrad.rendezvous.memory import MemoryStore
+from telegrad.rendezvous.store import FIELDS, WAITS, read_request
 from telegrad.transport import (
     ConnectionLimits,
     Credentials,
@@ -67,6 +69,7 @@ MOST_SECONDS = 10**9  # as an integer; longer times must be written as infinity
 # For texts about workers, which are kept and sent to all of them: 10,000 names, and a reason.
 MOST_SAID_BYTES = 2**20
 MOST_REASON = 1000  # characters
+VALUE_BYTES = 16  # of an answer with several values or keys, beside each
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,6 @@ class Coordinator(Receiver):
         self._on_session_lost = on_session_lost
         self._store = MemoryStore(limits.received.document_bytes)
         self._most_bytes = limits.received.document_bytes
-        self._waits = StoreWaits(self._store, self._answer, self._answer_error, self._most_bytes)
         self._membership = Membership(world_size, host)
         self._lock = threading.Lock()  # guards the membership and the tables of calls
         self._joins: dict[WorkerInfo, int] = {}
@@ -164,8 +166,7 @@ class Coordinator(Receiver):
             messages.GAVE_UP: self._on_gave_up,
             messages.KNOWS: self._on_knows,
             messages.STORE_FORGET: self._on_store_forget,
-            **dict.fromkeys(_WAITS, self._on_store_wait),
-            **dict.fromkeys(_OPERATIONS, self._on_store_operation),
+            **{f"store.{verb}": self._on_store for verb in FIELDS},
         }
 
     def start(self) -> tuple[str, ...]:
@@ -244,7 +245,7 @@ class Coordinator(Receiver):
             else:
                 self._send(self._membership.lost(peer, reason, left=error.left))
             self._say_if_abandoned()
-        self._waits.lose(peer)
+        self._store.lose(peer)
         if self._on_session_lost is not None:
             self._on_session_lost(peer, error)
 
@@ -318,32 +319,34 @@ class Coordinator(Receiver):
         with self._lock:
             self._send(self._membership.knows(peer, incarnation))
 
-    def _on_store_operation(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
-        fields = {} if body is None else _fields(body)
-        if fields.get("key") == messages.INCARNATION_KEY:
+    def _on_store(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        verb, call = envelope.kind.removeprefix("store."), envelope.call
+        request = read_request(verb, {} if body is None else _fields(body))
+        if request.get("key") == messages.INCARNATION_KEY:
             base = INCARNATIONS_APART * (1 + secrets.randbelow(FIRST_INCARNATIONS - 1))
             self._store.compare_set(messages.INCARNATION_KEY, b"", b"%d" % base)
-        answer = _OPERATIONS[envelope.kind](self._store, defaultdict(_absent, fields))
-        if isinstance(answer, list):
-            answer = listed(answer, self._most_bytes)
-        self._answer(peer, envelope.call, answer)
-
-    def _on_store_wait(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
-        fields = _fields(body)
-        wanted = _WAITS[envelope.kind]
-        if wanted is WaitAnswer.QUEUED and fields.get("block") is False:
-            value = self._store.queue_pop(fields.get("key"), block=False)  # type: ignore[arg-type]
-            self._answer(peer, envelope.call, value)
+        waits = verb in WAITS and request.get("block", True)
+        if waits and not call:  # nobody waits for the answer
             return
-        single = wanted in (WaitAnswer.VALUE, WaitAnswer.QUEUED)
-        keys = [fields.get("key")] if single else fields.get("keys")
-        if not isinstance(keys, list):
-            raise TypeError(f"keys must be a list of str (got {keys!r:.60})")
-        self._waits.wait(peer, envelope.call, keys, wanted)
+        reply = self._store.post(verb, request, owner=peer, call=call, waits=waits)
+        reply.add_done_callback(partial(self._on_stored, peer, call))
+
+    def _on_stored(self, peer: WorkerInfo, call: int, reply: Future[object]) -> None:
+        """Answers a request to the store; in the thread that completed it."""
+        answer = reply.result()
+        if isinstance(answer, list):
+            size = sum(
+                VALUE_BYTES + len(each if isinstance(each, bytes) else each.encode())
+                for each in answer
+            )
+            if size > self._most_bytes:
+                self._answer_error(peer, call, _too_large(size, self._most_bytes))
+                return
+        self._answer(peer, call, answer)
 
     def _on_store_forget(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         call = _fields(body).get("call")
-        cancelled = isinstance(call, int) and self._waits.forget(peer, call)
+        cancelled = isinstance(call, int) and self._store.forget(peer, call)
         self._answer(peer, envelope.call, cancelled)
 
     def _say_if_abandoned(self) -> None:
@@ -489,29 +492,9 @@ def _start_when(value: object) -> StartWhen:
     raise TypeError(f"start_when must be an int, a list of str or None (got {value!r:.60})")
 
 
-def _absent() -> None:
-    """Returns the value of a field that a request lacks."""
-
-
-# The requests to the store, and how they are served; the store checks the types of what was sent.
-_WAITS: Final[Mapping[str, WaitAnswer]] = {
-    messages.STORE_GET: WaitAnswer.VALUE,
-    messages.STORE_MULTI_GET: WaitAnswer.VALUES,
-    messages.STORE_WAIT: WaitAnswer.NOTHING,
-    messages.STORE_QUEUE_POP: WaitAnswer.QUEUED,
-}
-_OPERATIONS: Final[Mapping[str, Callable[[MemoryStore, Mapping[str, Any]], object]]] = {
-    messages.STORE_SET: lambda store, it: store.set(it["key"], it["value"]),
-    messages.STORE_ADD: lambda store, it: store.add(it["key"], it["amount"]),
-    messages.STORE_APPEND: lambda store, it: store.append(it["key"], it["value"]),
-    messages.STORE_COMPARE_SET: lambda store, it: store.compare_set(
-        it["key"], it["expected"], it["desired"]
-    ),
-    messages.STORE_MULTI_SET: lambda store, it: store.multi_set(it["keys"], it["values"]),
-    messages.STORE_CHECK: lambda store, it: store.check(it["keys"]),
-    messages.STORE_DELETE: lambda store, it: store.delete_key(it["key"]),
-    messages.STORE_NUM_KEYS: lambda store, it: store.num_keys(it["prefix"] or ""),
-    messages.STORE_LIST_KEYS: lambda store, it: store.list_keys(it["prefix"] or ""),
-    messages.STORE_QUEUE_PUSH: lambda store, it: store.queue_push(it["key"], it["value"]),
-    messages.STORE_QUEUE_LEN: lambda store, it: store.queue_len(it["key"]),
-}
+def _too_large(size: int, most_bytes: int) -> RendezvousError:
+    """Returns the error of a request whose answer would be larger than one message may be."""
+    return RendezvousError(
+        f"the answer would have {size} bytes, and one message of the store has {most_bytes} at "
+        "most; ask for fewer keys at a time, or list them by a longer prefix"
+    )

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import secrets
 import socket
@@ -26,28 +25,20 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import final
+from typing import Any, Final, final
 
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous.control import refuse_on_loop
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
 from telegrad.rendezvous.store import (
-    STORE_TIMEOUT,
     Store,
-    addition,
-    check_entries,
-    check_key,
-    check_keys,
-    check_prefix,
-    check_timeout,
-    check_value,
+    StoreTable,
     closed_error,
-    empty_error,
-    replacement,
-    unfilled_error,
-    unset_error,
+    late_error,
+    missing_in,
+    serve_request,
 )
 from telegrad.transport import fault_of_file
 
@@ -62,6 +53,7 @@ BEGINNING_BYTES = len(MAGIC) + 16
 HEAD = struct.Struct(">II")  # crc32 and length of the body
 KEY = struct.Struct(">cII")  # action, length of the key, length of the value
 SET, APPEND, DELETE, PUSH, POP = b"s", b"a", b"d", b"q", b"p"
+LOOKS: Final = {"get", "multi_get", "wait", "check", "num_keys", "list_keys", "queue_len"}
 
 LOCK_TIMEOUT = 60.0  # a change takes well under a millisecond; a stopped writer may hold the lock
 LOCK_PAUSE = 0.001
@@ -69,7 +61,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # a look costs about 10 us, or a networ
 
 
 @final
-class _Log:
+class _Log(StoreTable):
     """The file with its changes, and the table and queues that they make.
 
     Args:
@@ -90,6 +82,7 @@ class _Log:
         self._lock = threading.Lock()  # guards the tables and the position in the file
         self._beginning = b""  # of the file that was read
         self._position = 0
+        self._descriptor = -1  # of the file, for the thread that holds its lock
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -109,22 +102,46 @@ class _Log:
             yield
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[Callable[[bytes], None]]:
-        """Holds the file's lock, with the tables up to date; the body may look and append."""
+    def writing(self) -> Iterator[None]:
+        """Holds the file's lock, with the tables up to date; the body may look and change them."""
         self._check_usable()
         with self._words():
             descriptor = self._open_locked()
+        self._descriptor = descriptor
         try:
             with self._words():
                 end = self._read(descriptor)
                 if end < os.fstat(descriptor).st_size:
                     os.ftruncate(descriptor, end)  # half a record of a killed writer
                 if end == 0:
-                    self._append(descriptor, MAGIC + os.urandom(BEGINNING_BYTES - len(MAGIC)))
-            yield functools.partial(self._append, descriptor)
+                    self._append(MAGIC + os.urandom(BEGINNING_BYTES - len(MAGIC)))
+            yield
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile holds it too
             os.close(descriptor)
+
+    def write(self, entries: Mapping[str, bytes]) -> None:
+        """Writes values."""
+        if entries:
+            self._append(_record(*((SET, key, value) for key, value in entries.items())))
+
+    def extend(self, key: str, tail: bytes) -> None:
+        """Writes a value behind the one that a key holds."""
+        self._append(_record((APPEND, key, tail)))
+
+    def delete(self, key: str) -> None:
+        """Removes a key."""
+        self._append(_record((DELETE, key, b"")))
+
+    def push(self, key: str, value: bytes) -> None:
+        """Puts a value at the end of a queue."""
+        self._append(_record((PUSH, key, value)))
+
+    def pop(self, key: str) -> bytes:
+        """Takes the first value of a queue."""
+        value = self.queues[key][0]
+        self._append(_record((POP, key, b"")))
+        return value
 
     def _open_locked(self) -> int:
         """Opens the file at the path, and locks it against other processes and threads."""
@@ -199,8 +216,9 @@ class _Log:
                     "version on all workers"
                 )
 
-    def _append(self, descriptor: int, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         """Writes a whole record and takes it over; removes it again if the disk is full."""
+        descriptor = self._descriptor
         end = os.fstat(descriptor).st_size
         with self._words():
             try:
@@ -271,106 +289,6 @@ class FileStore(Store):
     def __repr__(self) -> str:
         return f"FileStore({self.path!r})"
 
-    def set(self, key: str, value: bytes) -> None:
-        """Writes a value; see `Store.set`."""
-        wanted = check_value(value)
-        self._change(check_key(key), lambda _: wanted)
-
-    def get(self, key: str, timeout: float = STORE_TIMEOUT) -> bytes:
-        """Waits for a value; see `Store.get`."""
-        return self.multi_get([key], timeout)[0]
-
-    def add(self, key: str, amount: int) -> int:
-        """Adds to a counter; see `Store.add`."""
-        return int(self._change(check_key(key), addition(key, amount)))
-
-    def append(self, key: str, value: bytes) -> None:
-        """Writes behind a value; see `Store.append`."""
-        record = _record((APPEND, check_key(key), check_value(value)))
-        with self._log.writing() as append:
-            append(record)
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """Writes if the value is the expected one; see `Store.compare_set`."""
-        return self._change(check_key(key), replacement(expected, desired))
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
-        """Writes several values at once; see `Store.multi_set`."""
-        entries = check_entries(keys, values)
-        with self._log.writing() as append:
-            if entries:
-                append(_record(*((SET, key, value) for key, value in entries.items())))
-
-    def multi_get(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> list[bytes]:
-        """Waits for several values; see `Store.multi_get`."""
-        wanted = check_keys(keys)
-        for left in self._looks(timeout):
-            with self._log.reading():
-                missing = [key for key in wanted if key not in self._log.values]
-                if not missing:
-                    return [self._log.values[key] for key in wanted]
-            if left <= 0:
-                break
-        raise unset_error(missing, timeout)
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Tells if keys are set; see `Store.check`."""
-        wanted = check_keys(keys)
-        with self._log.reading():
-            return all(key in self._log.values for key in wanted)
-
-    def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
-        """Waits for keys; see `Store.wait`."""
-        self.multi_get(keys, timeout)
-
-    def delete_key(self, key: str) -> bool:
-        """Removes a key; see `Store.delete_key`."""
-        check_key(key)
-        with self._log.writing() as append:
-            there = key in self._log.values
-            if there:
-                append(_record((DELETE, key, b"")))
-            return there
-
-    def num_keys(self, prefix: str = "") -> int:
-        """Counts the keys; see `Store.num_keys`."""
-        return len(self.list_keys(prefix))
-
-    def list_keys(self, prefix: str = "") -> list[str]:
-        """Lists the keys; see `Store.list_keys`."""
-        check_prefix(prefix)
-        with self._log.reading():
-            return sorted(key for key in self._log.values if key.startswith(prefix))
-
-    def queue_push(self, key: str, value: bytes) -> None:
-        """Puts a value at the end of a queue; see `Store.queue_push`."""
-        record = _record((PUSH, check_key(key), check_value(value)))
-        with self._log.writing() as append:
-            append(record)
-
-    def queue_pop(self, key: str, block: bool = True, timeout: float = STORE_TIMEOUT) -> bytes:
-        """Takes the first value of a queue; see `Store.queue_pop`."""
-        check_key(key)
-        for left in self._looks(timeout):
-            if self.queue_len(key):
-                with self._log.writing() as append:
-                    waiting = self._log.queues.get(key)
-                    if waiting:  # nobody else was faster
-                        value = waiting[0]
-                        append(_record((POP, key, b"")))
-                        return value
-            if not block:
-                raise empty_error(key)
-            if left <= 0:
-                break
-        raise unfilled_error(key, timeout)
-
-    def queue_len(self, key: str) -> int:
-        """Counts the values of a queue; see `Store.queue_len`."""
-        check_key(key)
-        with self._log.reading():
-            return len(self._log.queues.get(key, ()))
-
     def clone(self) -> FileStore:
         """Opens the file once more; see `Store.clone`."""
         with self._log.reading():
@@ -381,17 +299,26 @@ class FileStore(Store):
         """Ends every wait in this object with RendezvousError; idempotent. The file stays."""
         self._log.closed.set()
 
-    def _change(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bytes:
-        with self._log.writing() as append:
-            held = self._log.values.get(key)
-            value = change(held)
-            if value is not None and value != held:
-                append(_record((SET, key, value)))
-            return value or b""
+    def _serve(self, verb: str, request: Mapping[str, Any], timeout: float | None) -> object:
+        opened = self._log.reading if verb in LOOKS else self._log.writing
+        if timeout is None:
+            with opened():
+                return serve_request(self._log, verb, request)
+        for left in self._looks(timeout):
+            with self._log.reading():
+                missing = missing_in(self._log, verb, request)
+            if not missing:
+                with opened():
+                    missing = missing_in(self._log, verb, request)
+                    if not missing:  # nobody else was faster
+                        return serve_request(self._log, verb, request)
+            if left <= 0:
+                break
+        raise late_error(verb, missing, timeout)
 
     def _looks(self, timeout: float) -> Iterator[float]:
         """Yields the seconds left for each look at the file, with growing pauses between them."""
-        deadline = time.monotonic() + check_timeout(timeout)
+        deadline = time.monotonic() + timeout
         pause = FIRST_PAUSE
         while True:
             left = deadline - time.monotonic()

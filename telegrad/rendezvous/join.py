@@ -16,6 +16,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import TypeAlias, final
 
@@ -30,7 +31,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import control as messages
-from telegrad.rendezvous.control import ControlLine, Pending, refuse_on_loop
+from telegrad.rendezvous.control import ControlLine, refuse_on_loop
 from telegrad.rendezvous.coordinator import LOST_AFTER, Coordinator
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
 from telegrad.rendezvous.file import EndpointFile
@@ -401,7 +402,7 @@ class _Attempt:
 
     def _draw_incarnation(self, line: ControlLine, endpoint: str) -> int:
         body = {"key": messages.INCARNATION_KEY, "amount": 1}
-        answer = self._ask(line, endpoint, messages.STORE_ADD, body)
+        answer = self._ask(line, endpoint, "store.add", body)
         if not isinstance(answer, int):
             raise DecodeError(f"the coordinator answered {answer!r:.60} instead of an incarnation")
         return answer
@@ -415,11 +416,11 @@ class _Attempt:
             raise self._unreached(endpoint, "it took the request and did not answer") from error
 
     def _wait_until_complete(
-        self, line: ControlLine, pending: Pending, events: MemberEvents, endpoint: str
+        self, line: ControlLine, pending: Future[object], events: MemberEvents, endpoint: str
     ) -> tuple[tuple[Member, ...], bool]:
         """Returns the members, and whether all of them know this worker."""
         report = _Report(self.deadline)
-        pending.on_done(events.changed.set)
+        pending.add_done_callback(lambda _: events.changed.set())
         while not pending.done():
             self.call_off.check()
             left = self.deadline.left
@@ -432,7 +433,7 @@ class _Attempt:
                 progress = self._heard(events)
                 report.say(progress, progress.line(self.deadline.left))
         try:
-            body = pending.wait()
+            body = pending.result()
         except RendezvousError as error:
             loss = line.lost
             if loss is None or not loss.left or events.progress is None:

@@ -565,7 +565,7 @@ class JoinedJob:
         except (RendezvousError, EvictedError):
             checked()
         else:
-            pending.on_done(checked)
+            pending.add_done_callback(lambda _: checked())
 
     def gave_up(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Tells the coordinator that a worker is lost to this one; does not block.

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Self, final
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar, final
 
-from telegrad.errors import QueueEmptyError, RendezvousError, RendezvousTimeoutError
+from telegrad.errors import DecodeError, QueueEmptyError, RendezvousError, RendezvousTimeoutError
 
 __all__ = [
+    "FIELDS",
     "MOST_KEY",
     "STORE_TIMEOUT",
+    "WAITS",
     "PrefixStore",
     "Store",
+    "StoreTable",
+    "late_error",
+    "missing_in",
+    "read_request",
+    "serve_request",
 ]
+
+T = TypeVar("T")
 
 
 STORE_TIMEOUT = 300.0  # as long as a job may take to assemble (RpcOptions.init_timeout)
@@ -45,15 +55,14 @@ class Store(ABC):
         b'first'
     """
 
-    @abstractmethod
     def set(self, key: str, value: bytes) -> None:
         """Writes a value; waits for the key end.
 
         Raises:
             RendezvousError: The store is closed, it is full, or its host is lost.
         """
+        self._ask(object, "set", key=key, value=value)
 
-    @abstractmethod
     def get(self, key: str, timeout: float = STORE_TIMEOUT) -> bytes:
         """Returns the value of a key, waiting until it is set.
 
@@ -65,8 +74,8 @@ class Store(ABC):
             RendezvousTimeoutError: The key was not set in time.
             RendezvousError: The store is closed or its host is lost.
         """
+        return self._ask(bytes, "get", timeout, key=key)
 
-    @abstractmethod
     def add(self, key: str, amount: int) -> int:
         """Adds to a counter, which begins at 0, and returns its new value.
 
@@ -76,16 +85,16 @@ class Store(ABC):
             ValueError: The key holds something other than a number.
             RendezvousError: The store is closed, it is full, or its host is lost.
         """
+        return self._ask(int, "add", key=key, amount=amount)
 
-    @abstractmethod
     def append(self, key: str, value: bytes) -> None:
         """Writes a value behind the one that the key holds; an absent key holds `b""`.
 
         Raises:
             RendezvousError: The store is closed, it is full, or its host is lost.
         """
+        self._ask(object, "append", key=key, value=value)
 
-    @abstractmethod
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Writes `desired` if the key holds `expected`; returns the value that it holds afterwards.
 
@@ -94,8 +103,8 @@ class Store(ABC):
         Raises:
             RendezvousError: The store is closed, it is full, or its host is lost.
         """
+        return self._ask(bytes, "compare_set", key=key, expected=expected, desired=desired)
 
-    @abstractmethod
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
         """Writes a value for each key, all at once: no reader sees only some of them.
 
@@ -104,8 +113,8 @@ class Store(ABC):
             RendezvousError: The store is closed, it is full, or its host is lost. Nothing is
                 written.
         """
+        self._ask(object, "multi_set", keys=keys, values=values)
 
-    @abstractmethod
     def multi_get(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> list[bytes]:
         """Returns the values of all the keys at one moment, waiting until all are set at once.
 
@@ -118,16 +127,17 @@ class Store(ABC):
             RendezvousError: The store is closed or its host is lost; or the values are too large
                 for one message.
         """
+        answer = self._ask(list, "multi_get", timeout, keys=keys)
+        return [_read(bytes, each) for each in answer]
 
-    @abstractmethod
     def check(self, keys: Sequence[str]) -> bool:
         """Returns True if all the keys are set now, and for no keys; never waits.
 
         Raises:
             RendezvousError: The store is closed or its host is lost.
         """
+        return self._ask(bool, "check", keys=keys)
 
-    @abstractmethod
     def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
         """Waits until all the keys are set at once.
 
@@ -135,24 +145,24 @@ class Store(ABC):
             RendezvousTimeoutError: Some were not set in time.
             RendezvousError: The store is closed or its host is lost.
         """
+        self._ask(object, "wait", timeout, keys=keys)
 
-    @abstractmethod
     def delete_key(self, key: str) -> bool:
         """Removes a key and its value; returns True if it was there.
 
         Raises:
             RendezvousError: The store is closed or its host is lost.
         """
+        return self._ask(bool, "delete", key=key)
 
-    @abstractmethod
     def num_keys(self, prefix: str = "") -> int:
         """Returns the number of keys that begin with `prefix`.
 
         Raises:
             RendezvousError: The store is closed or its host is lost.
         """
+        return self._ask(int, "num_keys", prefix=prefix)
 
-    @abstractmethod
     def list_keys(self, prefix: str = "") -> list[str]:
         """Returns the keys that begin with `prefix`, sorted.
 
@@ -160,16 +170,16 @@ class Store(ABC):
             RendezvousError: The store is closed or its host is lost; or the keys are too many for
                 one message.
         """
+        return [_read(str, each) for each in self._ask(list, "list_keys", prefix=prefix)]
 
-    @abstractmethod
     def queue_push(self, key: str, value: bytes) -> None:
         """Puts a value at the end of a queue; never waits.
 
         Raises:
             RendezvousError: The store is closed, it is full, or its host is lost.
         """
+        self._ask(object, "queue_push", key=key, value=value)
 
-    @abstractmethod
     def queue_pop(self, key: str, block: bool = True, timeout: float = STORE_TIMEOUT) -> bytes:
         """Takes the first value of a queue, waiting for one if it is empty.
 
@@ -186,14 +196,16 @@ class Store(ABC):
             RendezvousTimeoutError: No value came in time.
             RendezvousError: The store is closed or its host is lost.
         """
+        limit = timeout if block else None
+        return self._ask(bytes, "queue_pop", limit, key=key, block=bool(block))
 
-    @abstractmethod
     def queue_len(self, key: str) -> int:
         """Returns the number of values in a queue.
 
         Raises:
             RendezvousError: The store is closed or its host is lost.
         """
+        return self._ask(int, "queue_len", key=key)
 
     @abstractmethod
     def clone(self) -> Store:
@@ -213,6 +225,17 @@ class Store(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _ask(self, kind: type[T], verb: str, timeout: float | None = None, **fields: object) -> T:
+        """Checks the arguments of a verb, and returns the answer, which must be of this kind."""
+        if timeout is not None:
+            check_timeout(timeout)
+        request = {name: _CHECKS[name](value) for name, value in fields.items()}
+        return _read(kind, self._serve(verb, request, timeout))
+
+    @abstractmethod
+    def _serve(self, verb: str, request: Mapping[str, Any], timeout: float | None) -> object:
+        """Returns the answer to a request; with a timeout, it waits until there is one."""
+
 
 def check_key(key: object) -> str:
     """Returns a key; raises TypeError or ValueError with the reason if it is invalid."""
@@ -230,8 +253,8 @@ def check_key(key: object) -> str:
 
 def check_keys(keys: Sequence[str]) -> list[str]:
     """Returns keys as a list; a single str is refused, since it is a sequence too."""
-    if isinstance(keys, str):
-        raise TypeError(f"keys must be a list of str (got {keys!r}); write [{keys!r}]")
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise TypeError(f"keys must be a list of str (got {keys!r:.60}); write [{keys!r:.60}]")
     return [check_key(key) for key in keys]
 
 
@@ -251,17 +274,11 @@ def check_value(value: object) -> bytes:
     return bytes(value)
 
 
-def check_entries(keys: Sequence[str], values: Sequence[bytes]) -> dict[str, bytes]:
-    """Returns what `Store.multi_set` writes; of a key that is named twice, the last value."""
-    names = check_keys(keys)
+def check_values(values: Sequence[bytes]) -> list[bytes]:
+    """Returns values as a list of bytes."""
     if isinstance(values, bytes | bytearray | memoryview | str):
         raise TypeError(f"values must be a list of bytes (got {type(values).__name__})")
-    contents = [check_value(value) for value in values]
-    if len(names) != len(contents):
-        raise ValueError(
-            f"multi_set takes one value for each key (keys: {len(names)}, values: {len(contents)})"
-        )
-    return dict(zip(names, contents, strict=True))
+    return [check_value(value) for value in values]
 
 
 def check_amount(amount: object) -> int:
@@ -269,35 +286,6 @@ def check_amount(amount: object) -> int:
     if not isinstance(amount, int) or isinstance(amount, bool):
         raise TypeError(f"add takes an int (got {type(amount).__name__})")
     return amount
-
-
-def addition(key: str, amount: int) -> Callable[[bytes | None], bytes]:
-    """Returns a function that computes `Store.add` of a held value; ValueError for no number."""
-    check_amount(amount)
-
-    def added(held: bytes | None) -> bytes:
-        try:
-            return b"%d" % (int(held or b"0") + amount)
-        except ValueError:
-            raise not_a_number(key, held) from None
-
-    return added
-
-
-def replacement(expected: bytes, desired: bytes) -> Callable[[bytes | None], bytes | None]:
-    """Returns a function that computes `Store.compare_set` of a held value."""
-    before, after = check_value(expected), check_value(desired)
-
-    def chosen(held: bytes | None) -> bytes | None:
-        return after if (held or b"") == before else held
-
-    return chosen
-
-
-def extension(value: bytes) -> Callable[[bytes | None], bytes]:
-    """Returns a function that computes `Store.append` of a held value."""
-    tail = check_value(value)
-    return lambda held: (held or b"") + tail
 
 
 def check_timeout(timeout: float) -> float:
@@ -314,47 +302,188 @@ def check_timeout(timeout: float) -> float:
     return timeout
 
 
-def unset_error(keys: Sequence[str], timeout: float) -> RendezvousTimeoutError:
-    """Returns the error of a wait that reached its deadline."""
-    named = ", ".join(repr(key) for key in keys[:8])
-    if len(keys) > 8:
-        named += f" and {len(keys) - 8} more"
-    return RendezvousTimeoutError(
-        f"the store key {named} was not set within {timeout:g} s; check that the worker that "
-        "sets it runs, or wait longer with timeout="
-        if len(keys) == 1
-        else f"the store keys {named} were not all set within {timeout:g} s; check that the "
-        "workers that set them run, or wait longer with timeout=",
-        missing=keys,
-    )
-
-
-def empty_error(key: str) -> QueueEmptyError:
-    """Returns the error of `Store.queue_pop` for a queue without values."""
-    return QueueEmptyError(
-        f"the queue {key!r} is empty; push a value, or wait for one with block=True"
-    )
-
-
-def unfilled_error(key: str, timeout: float) -> RendezvousTimeoutError:
-    """Returns the error of a `Store.queue_pop` that reached its deadline."""
-    return RendezvousTimeoutError(
-        f"no value came into the queue {key!r} within {timeout:g} s; check that the worker that "
-        "pushes them runs, or wait longer with timeout=",
-        missing=[key],
-    )
-
-
-def not_a_number(key: str, held: bytes | None) -> ValueError:
-    """Returns the error of `add` for a key that holds something other than a number."""
-    return ValueError(
-        f"the store key {key!r} holds no number (it holds {held!r:.60}); count under another key"
-    )
-
-
 def closed_error(where: str) -> RendezvousError:
     """Returns the error of every operation on a closed store."""
     return RendezvousError(f"{where} is closed; nothing can be read or written any more")
+
+
+def _read(kind: type[T], answer: object) -> T:
+    if not isinstance(answer, kind):
+        raise DecodeError(f"the store answered {type(answer).__name__} instead of {kind.__name__}")
+    return answer
+
+
+# -- requests: a verb of a store and its arguments, as a store in another process gets them ------
+
+# The arguments of each verb.
+FIELDS: Final[Mapping[str, Sequence[str]]] = {
+    "set": ["key", "value"],
+    "get": ["key"],
+    "add": ["key", "amount"],
+    "append": ["key", "value"],
+    "compare_set": ["key", "expected", "desired"],
+    "multi_set": ["keys", "values"],
+    "multi_get": ["keys"],
+    "check": ["keys"],
+    "wait": ["keys"],
+    "delete": ["key"],
+    "num_keys": ["prefix"],
+    "list_keys": ["prefix"],
+    "queue_push": ["key", "value"],
+    "queue_pop": ["key", "block"],
+    "queue_len": ["key"],
+}
+WAITS: Final = frozenset({"get", "multi_get", "wait", "queue_pop"})
+_CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
+    "key": check_key,
+    "keys": check_keys,
+    "prefix": check_prefix,
+    "value": check_value,
+    "values": check_values,
+    "expected": check_value,
+    "desired": check_value,
+    "amount": check_amount,
+    "block": lambda block: block is not False,
+}
+
+
+def read_request(verb: str, sent: Mapping[str, object]) -> dict[str, Any]:
+    """Returns the arguments that another process sent; TypeError or ValueError for invalid ones."""
+    found = {"prefix": "", **sent}
+    return {name: _CHECKS[name](found.get(name)) for name in FIELDS[verb]}
+
+
+class StoreTable(ABC):
+    """The values and queues that a store holds; changed by one thread at a time.
+
+    Attributes:
+        values: The value of each key.
+        queues: The values of each queue that is not empty.
+    """
+
+    values: dict[str, bytes]
+    queues: dict[str, deque[bytes]]
+
+    @abstractmethod
+    def write(self, entries: Mapping[str, bytes]) -> None:
+        """Writes values, all or none."""
+
+    @abstractmethod
+    def extend(self, key: str, tail: bytes) -> None:
+        """Writes a value behind the one that a key holds."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Removes a key, which is there."""
+
+    @abstractmethod
+    def push(self, key: str, value: bytes) -> None:
+        """Puts a value at the end of a queue."""
+
+    @abstractmethod
+    def pop(self, key: str) -> bytes:
+        """Takes the first value of a queue, which is not empty."""
+
+
+def missing_in(table: StoreTable, verb: str, request: Mapping[str, Any]) -> list[str]:
+    """Returns the keys for which a request that waits still has to wait."""
+    if verb == "queue_pop":
+        return [] if request["key"] in table.queues else [request["key"]]
+    keys = request["keys"] if "keys" in request else [request["key"]]
+    return [key for key in keys if key not in table.values]
+
+
+def serve_request(table: StoreTable, verb: str, request: Mapping[str, Any]) -> object:
+    """Does what a request asks for; one that waits finds its keys set, but for `queue_pop`.
+
+    Raises:
+        QueueEmptyError: The queue is empty.
+        ValueError: The values are not as many as the keys, or a counter is no number.
+        RendezvousError: The table is full.
+    """
+    values, key = table.values, request.get("key", "")
+    match verb:
+        case "set":
+            table.write({key: request["value"]})
+        case "multi_set":
+            table.write(_entries(request["keys"], request["values"]))
+        case "get":
+            return values[key]
+        case "multi_get":
+            return [values[each] for each in request["keys"]]
+        case "add":
+            count = _number(key, values.get(key)) + request["amount"]
+            table.write({key: b"%d" % count})
+            return count
+        case "append":
+            table.extend(key, request["value"])
+        case "compare_set":
+            if values.get(key, b"") == request["expected"]:
+                table.write({key: request["desired"]})
+            return values.get(key, b"")
+        case "check":
+            return not missing_in(table, verb, request)
+        case "delete":
+            there = key in values
+            if there:
+                table.delete(key)
+            return there
+        case "num_keys":
+            return sum(each.startswith(request["prefix"]) for each in values)
+        case "list_keys":
+            return sorted(each for each in values if each.startswith(request["prefix"]))
+        case "queue_push":
+            table.push(key, request["value"])
+        case "queue_pop":
+            if key not in table.queues:
+                raise QueueEmptyError(
+                    f"the queue {key!r} is empty; push a value, or wait for one with block=True"
+                )
+            return table.pop(key)
+        case "queue_len":
+            return len(table.queues.get(key, ()))
+    return None
+
+
+def _entries(keys: Sequence[str], values: Sequence[bytes]) -> dict[str, bytes]:
+    """Returns what `Store.multi_set` writes; of a key that is named twice, the last value."""
+    if len(keys) != len(values):
+        raise ValueError(
+            f"multi_set takes one value for each key (keys: {len(keys)}, values: {len(values)})"
+        )
+    return dict(zip(keys, values, strict=True))
+
+
+def _number(key: str, held: bytes | None) -> int:
+    try:
+        return int(held or b"0")
+    except ValueError:
+        raise ValueError(
+            f"the store key {key!r} holds no number (it holds {held!r:.60}); count under another "
+            "key"
+        ) from None
+
+
+def late_error(verb: str, missing: Sequence[str], timeout: float) -> RendezvousTimeoutError:
+    """Returns the error of a wait that reached its deadline."""
+    named = ", ".join(repr(key) for key in missing[:8])
+    if len(missing) > 8:
+        named += f" and {len(missing) - 8} more"
+    words = (
+        f"the store keys {named} were not all set within {timeout:g} s; check that the workers "
+        "that set them run, or wait longer with timeout="
+    )
+    if verb == "queue_pop":
+        words = (
+            f"no value came into the queue {named} within {timeout:g} s; check that the worker "
+            "that pushes them runs, or wait longer with timeout="
+        )
+    elif len(missing) == 1:
+        words = (
+            f"the store key {named} was not set within {timeout:g} s; check that the worker that "
+            "sets it runs, or wait longer with timeout="
+        )
+    return RendezvousTimeoutError(words, missing=missing)
 
 
 # -- a store in a store: keys with a prefix, so that several users do not collide ----------------
@@ -389,67 +518,6 @@ class PrefixStore(Store):
         self._prefix = f"{prefix}/"
         self._store = store
 
-    def set(self, key: str, value: bytes) -> None:
-        """Writes a value; see `Store.set`."""
-        self._store.set(self._full(key), value)
-
-    def get(self, key: str, timeout: float = STORE_TIMEOUT) -> bytes:
-        """Waits for a value; see `Store.get`."""
-        return self._store.get(self._full(key), timeout)
-
-    def add(self, key: str, amount: int) -> int:
-        """Adds to a counter; see `Store.add`."""
-        return self._store.add(self._full(key), amount)
-
-    def append(self, key: str, value: bytes) -> None:
-        """Writes behind a value; see `Store.append`."""
-        self._store.append(self._full(key), value)
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """Writes if the value is the expected one; see `Store.compare_set`."""
-        return self._store.compare_set(self._full(key), expected, desired)
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
-        """Writes several values at once; see `Store.multi_set`."""
-        self._store.multi_set(self._all_full(keys), values)
-
-    def multi_get(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> list[bytes]:
-        """Waits for several values; see `Store.multi_get`."""
-        return self._store.multi_get(self._all_full(keys), timeout)
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Tells if keys are set; see `Store.check`."""
-        return self._store.check(self._all_full(keys))
-
-    def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
-        """Waits for keys; see `Store.wait`."""
-        self._store.wait(self._all_full(keys), timeout)
-
-    def delete_key(self, key: str) -> bool:
-        """Removes a key; see `Store.delete_key`."""
-        return self._store.delete_key(self._full(key))
-
-    def num_keys(self, prefix: str = "") -> int:
-        """Counts only the keys of this prefix; see `Store.num_keys`."""
-        return self._store.num_keys(self._prefix + check_prefix(prefix))
-
-    def list_keys(self, prefix: str = "") -> list[str]:
-        """Lists only the keys of this prefix, without it; see `Store.list_keys`."""
-        found = self._store.list_keys(self._prefix + check_prefix(prefix))
-        return [key.removeprefix(self._prefix) for key in found]
-
-    def queue_push(self, key: str, value: bytes) -> None:
-        """Puts a value at the end of a queue; see `Store.queue_push`."""
-        self._store.queue_push(self._full(key), value)
-
-    def queue_pop(self, key: str, block: bool = True, timeout: float = STORE_TIMEOUT) -> bytes:
-        """Takes the first value of a queue; see `Store.queue_pop`."""
-        return self._store.queue_pop(self._full(key), block, timeout)
-
-    def queue_len(self, key: str) -> int:
-        """Counts the values of a queue; see `Store.queue_len`."""
-        return self._store.queue_len(self._full(key))
-
     def clone(self) -> PrefixStore:
         """Returns the same prefix of a clone of the store underneath; see `Store.clone`."""
         return PrefixStore(self._prefix[:-1], self._store.clone())
@@ -458,8 +526,13 @@ class PrefixStore(Store):
         """Closes the store underneath; idempotent."""
         self._store.close()
 
-    def _full(self, key: str) -> str:
-        return self._prefix + check_key(key)
-
-    def _all_full(self, keys: Sequence[str]) -> list[str]:
-        return [self._prefix + key for key in check_keys(keys)]
+    def _serve(self, verb: str, request: Mapping[str, Any], timeout: float | None) -> object:
+        full = dict(request)
+        for name in {"key", "prefix"} & full.keys():
+            full[name] = self._prefix + full[name]
+        if "keys" in full:
+            full["keys"] = [self._prefix + key for key in full["keys"]]
+        answer = self._store._ask(object, verb, timeout, **full)
+        if verb == "list_keys" and isinstance(answer, list):
+            return [key.removeprefix(self._prefix) for key in answer]
+        return answer

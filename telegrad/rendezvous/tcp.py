@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
-from telegrad.errors import DecodeError, RendezvousError, RendezvousTimeoutError
-from telegrad.rendezvous import control as messages
+from telegrad.errors import RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous.control import ANSWER_TIMEOUT, CLOSE_TIMEOUT, ControlLine
 from telegrad.rendezvous.coordinator import Coordinator
 from telegrad.rendezvous.listening import choose_place
-from telegrad.rendezvous.store import (
-    STORE_TIMEOUT,
-    Store,
-    check_amount,
-    check_entries,
-    check_key,
-    check_keys,
-    check_prefix,
-    check_timeout,
-    check_value,
-    unfilled_error,
-    unset_error,
-)
+from telegrad.rendezvous.store import STORE_TIMEOUT, Store, late_error
 from telegrad.transport import (
     GrpcTransport,
     InprocNetwork,
@@ -184,96 +171,9 @@ class TCPStore(Store):
         """The endpoint of the server, for `connect`."""
         return self._endpoint or self._line.endpoint
 
-    def set(self, key: str, value: bytes) -> None:
-        """Writes a value; see `Store.set`."""
-        self._ask(messages.STORE_SET, {"key": check_key(key), "value": check_value(value)})
-
-    def get(self, key: str, timeout: float = STORE_TIMEOUT) -> bytes:
-        """Waits for a value; see `Store.get`."""
-        wanted = check_key(key)
-        return _as_bytes(self._await(messages.STORE_GET, {"key": wanted}, [wanted], timeout))
-
-    def add(self, key: str, amount: int) -> int:
-        """Adds to a counter; see `Store.add`."""
-        return _as_int(
-            self._ask(messages.STORE_ADD, {"key": check_key(key), "amount": check_amount(amount)})
-        )
-
-    def append(self, key: str, value: bytes) -> None:
-        """Writes behind a value; see `Store.append`."""
-        self._ask(messages.STORE_APPEND, {"key": check_key(key), "value": check_value(value)})
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """Writes if the value is the expected one; see `Store.compare_set`."""
-        body = {
-            "key": check_key(key),
-            "expected": check_value(expected),
-            "desired": check_value(desired),
-        }
-        return _as_bytes(self._ask(messages.STORE_COMPARE_SET, body))
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
-        """Writes several values at once; see `Store.multi_set`."""
-        entries = check_entries(keys, values)
-        self._ask(
-            messages.STORE_MULTI_SET, {"keys": list(entries), "values": list(entries.values())}
-        )
-
-    def multi_get(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> list[bytes]:
-        """Waits for several values; see `Store.multi_get`."""
-        wanted = check_keys(keys)
-        answer = self._await(messages.STORE_MULTI_GET, {"keys": wanted}, wanted, timeout)
-        return [_as_bytes(value) for value in _as_list(answer)]
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Tells if keys are set; see `Store.check`."""
-        return bool(self._ask(messages.STORE_CHECK, {"keys": check_keys(keys)}))
-
-    def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
-        """Waits for keys; see `Store.wait`."""
-        wanted = check_keys(keys)
-        self._await(messages.STORE_WAIT, {"keys": wanted}, wanted, timeout)
-
-    def delete_key(self, key: str) -> bool:
-        """Removes a key; see `Store.delete_key`."""
-        return bool(self._ask(messages.STORE_DELETE, {"key": check_key(key)}))
-
-    def num_keys(self, prefix: str = "") -> int:
-        """Counts the keys; see `Store.num_keys`."""
-        return _as_int(self._ask(messages.STORE_NUM_KEYS, {"prefix": check_prefix(prefix)}))
-
-    def list_keys(self, prefix: str = "") -> list[str]:
-        """Lists the keys; see `Store.list_keys`."""
-        answer = self._ask(messages.STORE_LIST_KEYS, {"prefix": check_prefix(prefix)})
-        return [str(key) for key in _as_list(answer)]
-
-    def queue_push(self, key: str, value: bytes) -> None:
-        """Puts a value at the end of a queue; see `Store.queue_push`."""
-        self._ask(messages.STORE_QUEUE_PUSH, {"key": check_key(key), "value": check_value(value)})
-
-    def queue_pop(self, key: str, block: bool = True, timeout: float = STORE_TIMEOUT) -> bytes:
-        """Takes the first value of a queue; see `Store.queue_pop`."""
-        body = {"key": check_key(key), "block": block}
-        if not block:
-            return _as_bytes(self._ask(messages.STORE_QUEUE_POP, body))
-        try:
-            return _as_bytes(
-                self._line.take(
-                    messages.STORE_QUEUE_POP, body, timeout=timeout, forget=messages.STORE_FORGET
-                )
-            )
-        except RendezvousError:
-            raise
-        except TimeoutError:
-            raise unfilled_error(key, timeout) from None
-
-    def queue_len(self, key: str) -> int:
-        """Counts the values of a queue; see `Store.queue_len`."""
-        return _as_int(self._ask(messages.STORE_QUEUE_LEN, {"key": check_key(key)}))
-
     def clone(self) -> TCPStore:
         """Opens a connection of its own to the same store; see `Store.clone`."""
-        self._ask(messages.STORE_CHECK, {"keys": []})  # raises if this store is closed
+        self.check([])  # raises if this store is closed
         line = self._line.another()
         try:
             line.connect(self._line.endpoint, ANSWER_TIMEOUT)
@@ -291,15 +191,26 @@ class TCPStore(Store):
         if self._server is not None:
             self._server.close()
 
-    def _await(self, kind: str, body: object, keys: Sequence[str], timeout: float) -> object:
-        """Posts a request that is answered once keys are set."""
-        check_timeout(timeout)
+    def _serve(self, verb: str, request: Mapping[str, Any], timeout: float | None) -> object:
+        limit = ANSWER_TIMEOUT if timeout is None else timeout
         try:
-            return self._line.ask(kind, body, timeout=timeout, forget=messages.STORE_FORGET)
+            return self._line.ask(
+                f"store.{verb}",
+                request,
+                timeout=limit,
+                forget=timeout is not None,
+                takes=timeout is not None and verb == "queue_pop",
+            )
         except RendezvousError:
             raise
         except TimeoutError:
-            raise unset_error(self._unset(keys), timeout) from None
+            if timeout is None:
+                raise RendezvousTimeoutError(
+                    f"the coordinator did not answer store.{verb} within {ANSWER_TIMEOUT:g} s; "
+                    "check the network between this worker and the coordinator"
+                ) from None
+            keys = request["keys"] if "keys" in request else [request["key"]]
+            raise late_error(verb, self._unset(keys), timeout) from None
 
     def _unset(self, keys: Sequence[str]) -> Sequence[str]:
         """Returns those of several keys that are not set; all if they have just been set."""
@@ -308,17 +219,6 @@ class TCPStore(Store):
         prefix = os.path.commonprefix(list(keys))  # noqa: RUF071 - of characters
         there = set(self.list_keys(prefix))
         return [key for key in keys if key not in there] or keys
-
-    def _ask(self, kind: str, body: object = None) -> object:
-        try:
-            return self._line.ask(kind, body, timeout=ANSWER_TIMEOUT)
-        except RendezvousError:
-            raise
-        except TimeoutError:
-            raise RendezvousTimeoutError(
-                f"the coordinator did not answer {kind} within {ANSWER_TIMEOUT:g} s; "
-                "check the network between this worker and the coordinator"
-            ) from None
 
 
 def find_endpoint(place: str) -> str:
@@ -342,21 +242,3 @@ def find_endpoint(place: str) -> str:
         raise ValueError(f"{place!r} names no port; write 'host:port', as in '10.0.0.1:29600'")
     scheme = "grpc" if is_loopback_address(address_of(host)) else "grpcs"
     return f"{scheme}://{place}"
-
-
-def _as_bytes(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise DecodeError(f"the coordinator answered {type(value).__name__} instead of bytes")
-    return value
-
-
-def _as_int(value: object) -> int:
-    if not isinstance(value, int):
-        raise DecodeError(f"the coordinator answered {type(value).__name__} instead of an int")
-    return value
-
-
-def _as_list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise DecodeError(f"the coordinator answered {type(value).__name__} instead of a list")
-    return value

@@ -53,7 +53,7 @@ def joined(
 def _join(line: ControlLine, name: str) -> WorkerInfo:
     place = line.ask(messages.RESERVE, {"name": name}, timeout=SECONDS)
     count = {"key": messages.INCARNATION_KEY, "amount": 1}
-    incarnation = line.ask(messages.STORE_ADD, count, timeout=SECONDS)
+    incarnation = line.ask("store.add", count, timeout=SECONDS)
     assert isinstance(place, dict)
     assert isinstance(incarnation, int)
     body = {**place, "incarnation": incarnation, "endpoints": [], "control": [], "start_when": 1}

@@ -313,14 +313,14 @@ def test_waits_for_keys_that_nobody_sets(victim: Victim, monkeypatch: pytest.Mon
         joined(victim.coordinator, victim.job, TOKEN.encode(), "mallory") as (line, _),
         joined(victim.coordinator, victim.job, TOKEN.encode(), "honest") as (other, _),
     ):
-        ask = partial(line.request, messages.STORE_GET)
+        ask = partial(line.request, "store.get")
         pending = [ask({"key": f"never/{i}"}) for i in range(most + 100)]
         for each in pending[most:]:
             with pytest.raises(RendezvousError, match=f"waits for {most} keys"):
-                each.wait(SECONDS)
+                each.result(SECONDS)
         assert not any(each.done() for each in pending[:most])
-        waiting = other.request(messages.STORE_GET, {"key": "k"})
-        other.ask(messages.STORE_SET, {"key": "k", "value": b"v"}, timeout=SECONDS)
-        assert waiting.wait(SECONDS) == b"v"
-        line.ask(messages.STORE_SET, {"key": "never/0", "value": b"v"}, timeout=SECONDS)
-        assert pending[0].wait(SECONDS) == b"v"
+        waiting = other.request("store.get", {"key": "k"})
+        other.ask("store.set", {"key": "k", "value": b"v"}, timeout=SECONDS)
+        assert waiting.result(SECONDS) == b"v"
+        line.ask("store.set", {"key": "never/0", "value": b"v"}, timeout=SECONDS)
+        assert pending[0].result(SECONDS) == b"v"

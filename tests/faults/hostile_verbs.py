@@ -322,7 +322,7 @@ STORE: Any = {"held": (), "middle": store_is_asked, "cut_off": (RendezvousError,
 def all_wait_in_the_store() -> bool:
     coordinator = current_agent().attachments[JoinedJob].coordinator
     assert coordinator is not None
-    return len(coordinator._waits) == 2  # whose rows stand below
+    return coordinator.store.waiting == 2  # whose rows stand below
 
 
 @row(VERBS, "rendezvous.Store.get", **STORE)
@@ -331,5 +331,5 @@ def store_get(name: str) -> object:
 
 
 @row(VERBS, "rendezvous.Store.wait", **STORE)
-def store_wait(name: str) -> object:
-    return current_agent().attachments[JoinedJob].store.wait([f"row/{name}"], LIMIT)
+def store_wait(name: str) -> None:
+    current_agent().attachments[JoinedJob].store.wait([f"row/{name}"], LIMIT)

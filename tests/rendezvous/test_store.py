@@ -391,18 +391,6 @@ def test_the_loss_of_the_host_ends_waits(kind: str, pool: ThreadPoolExecutor) ->
     store.close()
 
 
-def test_a_wait_given_up_leaves_no_watcher() -> None:
-    store = MemoryStore()
-    values: list[object] = []
-    unwatch = store.watch(["k"], values.append)
-    unwatch()
-    store.set("k", b"")
-    assert values == []
-    store.watch(["k"], values.append)
-    assert values == [[b""]]
-    store.close()
-
-
 def test_memory_store_serves_threads_at_once() -> None:
     store = MemoryStore()
     barrier = threading.Barrier(4)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from telegrad.errors import RendezvousError
+from telegrad.errors import RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous import (
     Coordinator,
     MemoryStore,
@@ -24,7 +24,6 @@ from telegrad.rendezvous import (
     memory as waits,
 )
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rendezvous.memory import StoreWaits, WaitAnswer
 from telegrad.transport import ConnectionLimits, InprocNetwork, InprocTransport
 from telegrad.types import WorkerInfo
 from telegrad.wire import DecodeLimits
@@ -40,27 +39,25 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Answers:
-    """What a store's waits answer."""
+    """A store, and what it answers its clients."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.answers: list[tuple[WorkerInfo, int, object]] = []
-        self.waits = StoreWaits(self.store, self.take, self.take, 1000)
 
-    def take(self, *answer: Any) -> None:
-        self.answers.append(answer)
+    def wait(self, call: int, *keys: str, peer: WorkerInfo = ONE) -> None:
+        self.post("wait", call, peer, {"keys": list(keys)})
 
-    def wait(
-        self, call: int, *keys: str, peer: WorkerInfo = ONE, wanted: WaitAnswer = WaitAnswer.NOTHING
-    ) -> None:
-        self.waits.wait(peer, call, list(keys), wanted)
+    def post(self, verb: str, call: int, peer: WorkerInfo, request: dict[str, Any]) -> None:
+        reply = self.store.post(verb, request, owner=peer, call=call, waits=True)
+        reply.add_done_callback(lambda reply: self.answers.append((peer, call, reply.result())))
 
 
 @pytest.mark.usefixtures("few")
 def test_a_line_waits_for_so_many_keys_and_no_more() -> None:
     it = Answers()
     it.wait(1, "a", "b")
-    it.wait(2, "c", wanted=WaitAnswer.VALUE)
+    it.post("get", 2, ONE, {"key": "c"})
     for keys in (["d"], ["d", "e"], ["a"]):
         with pytest.raises(RendezvousError, match=r"one waits for 3 keys .* wait for fewer"):
             it.wait(3, *keys)
@@ -70,9 +67,9 @@ def test_a_line_waits_for_so_many_keys_and_no_more() -> None:
     it.store.set("a", b"")
     it.store.set("b", b"")
     assert it.answers == [(ONE, 2, b"C"), (ONE, 1, None)]
-    it.waits.forget(ONE, 3)
+    it.store.forget(ONE, 3)
     it.wait(4, "d", "e", "f")
-    it.waits.lose(ONE)
+    it.store.lose(ONE)
     it.wait(5, "d", "e", "f")
     it.store.set("d", b"")
     assert it.answers[2:] == [(OTHER, 1, None)]
@@ -102,21 +99,21 @@ def test_what_is_not_waiting_holds_nothing() -> None:
     before = size_of(it)
     it.wait(1, "a")
     assert size_of(it) > before
-    with pytest.raises(RendezvousError, match="call 1 of one waits already"):
+    with pytest.raises(RendezvousError, match="call 1 of this worker waits already"):
         it.wait(1, "b")
-    it.wait(0, "b")
-    with pytest.raises(TypeError):
-        it.waits.wait(ONE, 2, ["a", 3], WaitAnswer.NOTHING)  # type: ignore[list-item]
-    assert len(it.waits) == 1
-    it.waits.forget(ONE, 2)
-    it.waits.forget(OTHER, 1)
-    it.waits.forget(ONE, 1)
-    assert len(it.waits) == 0
+    assert it.store.waiting == 1
+    assert not it.store.forget(ONE, 2)
+    assert not it.store.forget(OTHER, 1)
+    assert it.store.forget(ONE, 1)
+    assert it.store.waiting == 0
+    assert size_of(it) == before
+    with pytest.raises(RendezvousTimeoutError):
+        it.store.multi_get(["a", "b"], timeout=1e-9)
     assert size_of(it) == before
 
 
 def test_a_write_looks_at_nobody_who_waits_for_other_keys() -> None:
-    store, looked = MemoryStore(), set[str]()
+    it, looked = Answers(), set[str]()
 
     class Looked(str):
         """A key that notes who looks at it."""
@@ -126,58 +123,31 @@ def test_a_write_looks_at_nobody_who_waits_for_other_keys() -> None:
             return super().__hash__()
 
     for i in range(100):
-        store.watch([Looked(f"never {i}")], lambda _: None)
+        it.wait(i + 1, Looked(f"never {i}"))
     looked.clear()
-    store.set("k", b"")
+    it.store.set("k", b"")
     assert not looked
-    store.set("never 3", b"")
+    it.store.set("never 3", b"")
     assert looked == {"never 3"}
 
 
-class Counted(str):
-    """A key that counts how often it is looked at."""
-
-    looked = 0
-
-    def startswith(self, *arguments: Any) -> bool:
-        Counted.looked += 1
-        return super().startswith(*arguments)
-
-    def __getitem__(self, place: Any) -> str:
-        Counted.looked += 1
-        return super().__getitem__(place)
-
-
-def test_keys_with_a_prefix_are_counted_without_a_look_at_all() -> None:
-    """What one line asks for, the loop does: it has no time for all keys."""
-    store = MemoryStore()
-    for i in range(1000):
-        store.set(Counted(f"{i % 7}/{i}"), b"")
-    for i in range(0, 1000, 3):
-        store.delete_key(f"{i % 7}/{i}")
-    left = [f"{i % 7}/{i}" for i in range(1000) if i % 3]
-    for prefix in ("", "0", "3/", "3/1", "3/17", "7", "~", "3/1\U0010ffff"):
-        Counted.looked = 0
-        assert store.num_keys(prefix) == sum(key.startswith(prefix) for key in left)
-        assert Counted.looked < 20
-
-
 def test_who_waits_for_several_keys_is_told_when_all_are_set_at_once() -> None:
-    store, told = MemoryStore(), list[list[bytes] | None]()
-    before = size_of(store)
-    store.watch(["a", "b", "c", "a"], told.append)
-    unwatch = store.watch(["a", "b"], told.append)
-    store.set("a", b"1")
-    store.set("c", b"3")
-    store.delete_key("a")
-    unwatch()
-    store.set("b", b"2")
-    assert not told
-    store.set("a", b"4")
-    assert told == [[b"4", b"2", b"3", b"4"]]
+    it = Answers()
+    before = size_of(it)
+    it.post("multi_get", 1, ONE, {"keys": ["a", "b", "c", "a"]})
+    it.wait(2, "a", "b")
+    it.store.set("a", b"1")
+    it.store.set("c", b"3")
+    it.store.delete_key("a")
+    assert it.store.forget(ONE, 2)
+    it.store.set("b", b"2")
+    assert not it.answers
+    it.store.set("a", b"4")
+    assert it.answers == [(ONE, 1, [b"4", b"2", b"3", b"4"])]
+    it.answers.clear()
     for key in "abc":
-        store.delete_key(key)
-    assert size_of(store) == before
+        it.store.delete_key(key)
+    assert size_of(it) == before
 
 
 def largest(store: MemoryStore) -> int:
@@ -249,52 +219,19 @@ def test_several_values_are_written_all_or_none() -> None:
     assert store.get("a") == b"1"
 
 
-def test_one_request_gets_no_more_than_one_message_of_values() -> None:
-    """A request that names one large key ten thousand times made an answer of that many copies."""
-    it = Answers()
-    it.store.set("k", bytes(400))
-    it.wait(1, "k", "k", wanted=WaitAnswer.VALUES)
-    it.wait(2, "k", "k", "k", wanted=WaitAnswer.VALUES)
-    assert it.answers[0] == (ONE, 1, [bytes(400)] * 2)
-    error = it.answers[1][2]
-    assert isinstance(error, RendezvousError)
-    assert "would have 1248 bytes" in str(error)
-    with pytest.raises(RendezvousError, match="list them by a longer prefix"):
-        waits.listed(["k" * 500] * 2, 1000)
-
-
 def test_a_value_for_a_client_that_has_gone_stays_in_the_queue() -> None:
-    it = Answers()
-    it.wait(1, "q", wanted=WaitAnswer.QUEUED)
-    it.wait(2, "q", peer=OTHER, wanted=WaitAnswer.QUEUED)
-    assert it.waits.forget(ONE, 1)
-    assert not it.waits.forget(ONE, 1)
+    it, pop = Answers(), {"key": "q", "block": True}
+    it.post("queue_pop", 1, ONE, pop)
+    it.post("queue_pop", 2, OTHER, pop)
+    it.post("queue_pop", 3, OTHER, pop)
+    assert it.store.forget(ONE, 1)
+    assert not it.store.forget(ONE, 1)
     it.store.queue_push("q", b"v")
     assert it.answers == [(OTHER, 2, b"v")]
-    it.wait(3, "q", wanted=WaitAnswer.QUEUED)
-    it.waits.lose(ONE)
+    it.store.lose(OTHER)
     it.store.queue_push("q", b"w")
     assert it.store.queue_pop("q", block=False) == b"w"
-    assert len(it.waits) == 0
-
-
-def test_a_value_that_was_taken_for_a_wait_that_ended_meanwhile_is_put_back() -> None:
-    """The push had chosen the client, and the client gave up before it was told."""
-    it = Answers()
-    take = it.store.take
-
-    def take_late(key: str, watcher: waits.Watcher) -> waits.Cancel:
-        def late(values: list[bytes] | None) -> None:
-            assert it.waits.forget(ONE, 1)
-            watcher(values)
-
-        return take(key, late)
-
-    it.store.take = take_late  # type: ignore[method-assign]
-    it.wait(1, "q", wanted=WaitAnswer.QUEUED)
-    it.store.queue_push("q", b"v")
-    assert it.answers == []
-    assert it.store.queue_pop("q", block=False) == b"v"
+    assert len(it.answers) == 1
 
 
 @pytest.fixture
@@ -320,17 +257,17 @@ def test_whoever_takes_too_much_hears_of_it_and_others_are_served(
     open_line: Callable[[], ControlLine],
 ) -> None:
     greedy, honest = open_line(), open_line()
-    pending = [greedy.request(messages.STORE_GET, {"key": f"never {i}"}) for i in range(10)]
+    pending = [greedy.request("store.get", {"key": f"never {i}"}) for i in range(10)]
     for each in pending[3:]:
         with pytest.raises(RendezvousError, match="waits for 3 keys of the store"):
-            each.wait(SECONDS)
-    waiting = honest.request(messages.STORE_GET, {"key": "k"})
-    greedy.ask(messages.STORE_SET, {"key": "k", "value": b"v"}, timeout=SECONDS)
-    assert waiting.wait(SECONDS) == b"v"
+            each.result(SECONDS)
+    waiting = honest.request("store.get", {"key": "k"})
+    greedy.ask("store.set", {"key": "k", "value": b"v"}, timeout=SECONDS)
+    assert waiting.result(SECONDS) == b"v"
     big = {"key": "big", "value": bytes(40_000)}
-    greedy.ask(messages.STORE_SET, big, timeout=SECONDS)
+    greedy.ask("store.set", big, timeout=SECONDS)
     with pytest.raises(RendezvousError, match="the store is full"):
-        greedy.ask(messages.STORE_SET, {**big, "key": "more"}, timeout=SECONDS)
+        greedy.ask("store.set", {**big, "key": "more"}, timeout=SECONDS)
     store = TCPStore(honest)
     store.delete_key("big")
     store.set("more", bytes(40_000))
@@ -355,3 +292,20 @@ def test_what_is_kept_and_told_of_workers_is_short(
     monkeypatch.setattr("telegrad.rendezvous.coordinator.MOST_SAID_BYTES", 2**15)
     with pytest.raises(RendezvousError, match=f"{kind}' may have 32768 bytes"):
         open_line().ask(kind, body, timeout=SECONDS)
+
+
+def test_one_request_gets_no_more_than_one_message_of_values(
+    open_line: Callable[[], ControlLine],
+) -> None:
+    """A request that names one large key ten thousand times made an answer of that many copies."""
+    store = TCPStore(open_line())
+    store.set("k", bytes(30_000))
+    assert store.multi_get(["k", "k"]) == [bytes(30_000)] * 2
+    with pytest.raises(RendezvousError, match=r"would have 90048 bytes.*at most; ask for fewer"):
+        store.multi_get(["k", "k", "k"])
+    store.delete_key("k")
+    store.set("k", b"")
+    with pytest.raises(RendezvousError, match="list them by a longer prefix"):
+        for i in range(120):
+            store.set("\u00fc" * 300 + str(i), b"")
+            store.list_keys()
