@@ -17,14 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import TypeAlias, final
 
 from telegrad.errors import (
     AuthenticationError,
     DecodeError,
     DuplicateNameError,
-    EvictedError,
     JoinCancelledError,
     RendezvousError,
     RendezvousTimeoutError,
@@ -49,7 +47,6 @@ from telegrad.rendezvous.listening import address_words, loopback_words
 from telegrad.rendezvous.membership import Member, StartWhen, check_name
 from telegrad.rendezvous.multicast import MulticastSource
 from telegrad.rendezvous.store import check_timeout
-from telegrad.rendezvous.tcp import TCPStore
 from telegrad.transport import ConnectionLimits, GuestList, LoopThread, Transport
 from telegrad.types import WorkerInfo
 
@@ -211,13 +208,10 @@ def join_job(
     if name or not address.late:
         check_name(name)
     waits_for = 1 if address.late else start_when
-    deadline = JoinDeadline(check_timeout(timeout))
+    ends = time.monotonic() + check_timeout(timeout)
     source = _source(address)
     found = None if address.hosts_store else on_found
     call_off = CallOff() if call_off is None else call_off
-    attempt = _Attempt(
-        address, name, deadline, source, waits_for, lost_after, found, listens, call_off
-    )
     coordinator: Coordinator | None = None
     line: ControlLine | None = None
     try:
@@ -249,7 +243,21 @@ def join_job(
             limits=limits,
             loop=loop,
         )
-        job = attempt.run(line, events, endpoint, publish)
+        attempt = _Attempt(
+            address=address,
+            name=name,
+            line=line,
+            events=events,
+            coordinator=coordinator,
+            source=source,
+            timeout=timeout,
+            ends=ends,
+            start_when=waits_for,
+            lost_after=lost_after,
+            listens=listens,
+            call_off=call_off,
+        )
+        return attempt.run(endpoint, found, publish)
     except BaseException as error:
         if source is not None:
             source.withdraw()
@@ -257,7 +265,6 @@ def join_job(
         if isinstance(error, Exception):
             call_off.check()  # a cancelled join raises its own error, whatever this one is
         raise
-    return job.with_coordinator(coordinator, source)
 
 
 def _source(address: JobAddress) -> EndpointSource | None:
@@ -268,46 +275,38 @@ def _source(address: JobAddress) -> EndpointSource | None:
 
 
 @final
-class JoinDeadline:
-    """A moment in the future and the seconds until it."""
-
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
-        self._end = time.monotonic() + timeout
-
-    @property
-    def left(self) -> float:
-        """Seconds left, at least 0."""
-        return max(0.0, self._end - time.monotonic())
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
     """The steps of one worker into the job."""
 
     address: JobAddress
     name: str
-    deadline: JoinDeadline
-    source: EndpointSource | None = None
-    start_when: StartWhen = None
-    lost_after: float = LOST_AFTER
-    on_found: Found | None = None
-    listens: bool = True
-    call_off: CallOff = dataclasses.field(default_factory=CallOff)
+    line: ControlLine
+    events: MemberEvents
+    coordinator: Coordinator | None
+    source: EndpointSource | None
+    timeout: float
+    ends: float
+    start_when: StartWhen
+    lost_after: float
+    listens: bool
+    call_off: CallOff
 
-    def run(
-        self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
-    ) -> JoinedJob:
+    @property
+    def left(self) -> float:
+        """The seconds left, at least 0."""
+        return max(0.0, self.ends - time.monotonic())
+
+    def run(self, endpoint: str, on_found: Found | None, publish: Publish) -> JoinedJob:
         """Finds the coordinator, at the endpoint or through the source, and becomes a member."""
-        self.call_off.wakes(events.changed.set)
-        found = self._find_coordinator(line, endpoint)
+        self.call_off.wakes(self.events.changed.set)
+        self._find_coordinator(endpoint)
         self.call_off.check()
-        if self.on_found is not None:
-            self.on_found(found)
-        placed = self._reserve(line, found) if self.address.late else self
+        if on_found is not None:
+            on_found(self.line.endpoint)
+        placed = self._reserve() if self.address.late else self
         try:
-            return placed._join(line, events, found, publish)
+            return placed._join(publish)
         except DuplicateNameError as error:
             if self.source is not None and not endpoint:
                 error.add_note(
@@ -316,47 +315,44 @@ class _Attempt:
                 )
             raise
 
-    def _join(
-        self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
-    ) -> JoinedJob:
-        incarnation = self._draw_incarnation(line, endpoint)
-        info = WorkerInfo(self.name, self.address.rank, incarnation)
-        world_size = self.address.world_size
-        events.follow(info)
-        events.when_lost(partial(_note_eviction, line))
-        events.tell_known(partial(_tell_known, line))
-        wanted = self.start_when
+    def _join(self, publish: Publish) -> JoinedJob:
+        info = WorkerInfo(self.name, self.address.rank, self._draw_incarnation())
+        world_size, line, wanted = self.address.world_size, self.line, self.start_when
+        self.events.begin(info, line)
         body = {
             "name": self.name,
             "rank": self.address.rank,
             "world_size": world_size,
-            "incarnation": incarnation,
+            "incarnation": info.incarnation,
             "endpoints": list(publish(info, world_size)),
             "control": list(line.listen()) if self.listens else [],
             "lost_after": float(self.lost_after),
             "start_when": list(wanted) if isinstance(wanted, tuple) else wanted,
         }
         self.call_off.check()
-        pending = line.request(messages.JOIN, body, time_left=self.deadline.left)
-        members, known = self._wait_until_complete(line, pending, events, endpoint)
-        welcomed = events.welcome(members)
+        members, known = self._wait_until_complete(
+            line.request(messages.JOIN, body, time_left=self.left)
+        )
+        welcomed = self.events.welcome(members)
         if not known:
-            self._wait_until_known(line, events)
-        return JoinedJob(info, welcomed, line, TCPStore(line), events, endpoint, world_size)
+            self._wait_until_known()
+        return JoinedJob(
+            info, welcomed, line, self.events, world_size, self.coordinator, self.source
+        )
 
-    def _find_coordinator(self, line: ControlLine, endpoint: str) -> str:
+    def _find_coordinator(self, endpoint: str) -> None:
         """Dials the coordinator until it answers; the pauses end when the line is closed.
 
-        Returns:
-            Its endpoint: the given one, or else one from the source. That may lead anywhere, so any
-            failure with an endpoint from a source is tried again.
+        Without an endpoint it dials those from the source. They may lead anywhere, so any failure
+        with one of them is followed by another try.
         """
-        report = _Report(self.deadline)
+        line = self.line
+        report = _Report()
         backoff = FIRST_BACKOFF
         problem, seen = "", None
         while True:
             self.call_off.check()
-            allowed = min(ATTEMPT_TIMEOUT, max(self.deadline.left, 0.001))
+            allowed = min(ATTEMPT_TIMEOUT, max(self.left, 0.001))
             published = self.source.read() if self.source is not None and not endpoint else None
             where = published.endpoint if published is not None else endpoint
             seen = published or seen  # when rank 0 gives up, it removes the file
@@ -366,7 +362,7 @@ class _Attempt:
                     line.connect(where, allowed)
                     if published is not None and self.source is not None:
                         self.source.withdraw()  # nothing more is read from it
-                    return where
+                    return
             except (AuthenticationError, RendezvousError) as error:
                 if published is None or line.closed.is_set():
                     raise
@@ -374,11 +370,9 @@ class _Attempt:
             except (ConnectionError, TimeoutError) as error:
                 cause = error
             # An attempt cut short by our own deadline tells less than the one before it.
-            if cause is not None and (
-                not problem or allowed == ATTEMPT_TIMEOUT or self.deadline.left > 0
-            ):
+            if cause is not None and (not problem or allowed == ATTEMPT_TIMEOUT or self.left > 0):
                 problem = _words(cause)
-            left = self.deadline.left
+            left = self.left
             if left <= 0:
                 at = seen.endpoint if seen is not None else where
                 raise self._unreached(at, problem, seen) from cause
@@ -391,67 +385,66 @@ class _Attempt:
             return unreached_line(endpoint, problem, left)
         return unpublished_line(self.source.waiting, left)
 
-    def _reserve(self, line: ControlLine, endpoint: str) -> _Attempt:
+    def _reserve(self) -> _Attempt:
         """Asks the coordinator for the name and rank that this worker will have."""
-        match self._ask(line, endpoint, messages.RESERVE, {"name": self.name}):
+        match self._ask(messages.RESERVE, {"name": self.name}):
             case {"name": str(name), "rank": int(rank), "world_size": int(size)}:
                 address = dataclasses.replace(self.address, rank=rank, world_size=size)
                 return dataclasses.replace(self, name=name, address=address)
             case answer:
                 raise DecodeError(f"the coordinator answered {answer!r:.60} instead of a place")
 
-    def _draw_incarnation(self, line: ControlLine, endpoint: str) -> int:
-        body = {"key": messages.INCARNATION_KEY, "amount": 1}
-        answer = self._ask(line, endpoint, "store.add", body)
+    def _draw_incarnation(self) -> int:
+        answer = self._ask("store.add", {"key": messages.INCARNATION_KEY, "amount": 1})
         if not isinstance(answer, int):
             raise DecodeError(f"the coordinator answered {answer!r:.60} instead of an incarnation")
         return answer
 
-    def _ask(self, line: ControlLine, endpoint: str, kind: str, body: object) -> object:
+    def _ask(self, kind: str, body: object) -> object:
         try:
-            return line.ask(kind, body, timeout=max(self.deadline.left, 0.001))
+            return self.line.ask(kind, body, timeout=max(self.left, 0.001))
         except RendezvousError:
             raise
         except TimeoutError as error:
-            raise self._unreached(endpoint, "it took the request and did not answer") from error
+            words = "it took the request and did not answer"
+            raise self._unreached(self.line.endpoint, words) from error
 
-    def _wait_until_complete(
-        self, line: ControlLine, pending: Future[object], events: MemberEvents, endpoint: str
-    ) -> tuple[tuple[Member, ...], bool]:
+    def _wait_until_complete(self, pending: Future[object]) -> tuple[tuple[Member, ...], bool]:
         """Returns the members, and whether all of them know this worker."""
-        report = _Report(self.deadline)
+        report, events = _Report(), self.events
         pending.add_done_callback(lambda _: events.changed.set())
         while not pending.done():
             self.call_off.check()
-            left = self.deadline.left
+            left = self.left
             if left <= 0:
-                how = f"within {self.deadline.timeout:g} s"
-                raise self._incomplete(endpoint, self._heard(events), how)
+                how = f"within {self.timeout:g} s"
+                raise self._incomplete(how)
             events.changed.wait(min(report.pause, left, threading.TIMEOUT_MAX))
             events.changed.clear()
             if not pending.done():
-                progress = self._heard(events)
-                report.say(progress, progress.line(self.deadline.left))
+                progress = self._heard()
+                report.say(progress, progress.line(self.left))
         try:
             body = pending.result()
         except RendezvousError as error:
-            loss = line.lost
+            loss = self.line.lost
             if loss is None or not loss.left or events.progress is None:
                 raise
             how = f"when its coordinator was closed ({loss.reason})"
-            raise self._incomplete(endpoint, self._heard(events), how) from error
+            raise self._incomplete(how) from error
         rows = body.get("members") if isinstance(body, dict) else None
         members = tuple(as_member(row) for row in rows) if isinstance(rows, list) else ()
         logger.info("%d/%d joined; the job has started", len(members), self.address.world_size)
         return members, not isinstance(body, dict) or body.get("known") is not False
 
-    def _wait_until_known(self, line: ControlLine, events: MemberEvents) -> None:
+    def _wait_until_known(self) -> None:
         """Waits until the others may call this worker: whoever hears of its start may tell them.
 
         One that does not answer is lost after `lost_after`, and is then not waited for.
         """
-        ends = time.monotonic() + min(self.deadline.left, self.lost_after)
-        while not events.is_known and line.lost is None:
+        ends = time.monotonic() + min(self.left, self.lost_after)
+        events = self.events
+        while not events.is_known and self.line.lost is None:
             self.call_off.check()
             left = ends - time.monotonic()
             if left <= 0:
@@ -479,17 +472,17 @@ class _Attempt:
             why = f"rank 0 {where}; {self.source.remedy}"
         return RendezvousTimeoutError(
             f"{self.name!r} (rank {self.address.rank}) did not reach the coordinator of job "
-            f"{self.address.job!r} within {self.deadline.timeout:g} s; {why}",
+            f"{self.address.job!r} within {self.timeout:g} s; {why}",
             missing=(f"rank 0: {where}" if self.address.rank else where,),
         )
 
-    def _heard(self, events: MemberEvents) -> JoinProgress:
+    def _heard(self) -> JoinProgress:
         nothing = JoinProgress(0, (self.address.rank,), self.address.world_size, names=(self.name,))
-        return dataclasses.replace(events.progress or nothing, start_when=self.start_when)
+        return dataclasses.replace(self.events.progress or nothing, start_when=self.start_when)
 
-    def _incomplete(self, endpoint: str, heard: JoinProgress, how: str) -> RendezvousTimeoutError:
+    def _incomplete(self, how: str) -> RendezvousTimeoutError:
         """Says who is missing: the same on all workers, whoever of them gives up first."""
-        progress = heard.with_all_who_came
+        progress, endpoint = self._heard().with_all_who_came, self.line.endpoint
         missing = progress.missing_with_errors(endpoint)
         what = "was not complete" if self.start_when is None else "could not start"
         return RendezvousTimeoutError(
@@ -505,8 +498,7 @@ class _Attempt:
 class _Report:
     """Logs a line at INFO when something changed, and at WARNING every 10 s of waiting."""
 
-    def __init__(self, deadline: JoinDeadline) -> None:
-        self._deadline = deadline
+    def __init__(self) -> None:
         self._last: object = None
         self._warn_at = time.monotonic() + WARN_EVERY
 
@@ -524,15 +516,6 @@ class _Report:
         elif state != self._last:
             logger.info("%s", line)
         self._last = state
-
-
-def _tell_known(line: ControlLine, worker: WorkerInfo) -> None:
-    line.tell(messages.KNOWS, {"incarnation": worker.incarnation})
-
-
-def _note_eviction(line: ControlLine, error: WorkerLostError) -> None:
-    if isinstance(error, EvictedError):
-        line.evicted(error)
 
 
 def _why(error: BaseException, timeout: float) -> str:

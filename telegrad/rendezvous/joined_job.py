@@ -26,6 +26,7 @@ from telegrad.rendezvous.coordinator import Coordinator
 from telegrad.rendezvous.endpoint_source import EndpointSource
 from telegrad.rendezvous.membership import Member, Roster, StartWhen
 from telegrad.rendezvous.store import Store, check_timeout
+from telegrad.rendezvous.tcp import TCPStore
 from telegrad.transport import GuestList
 from telegrad.types import WorkerInfo
 from telegrad.wire import escaped
@@ -55,6 +56,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0  # the longest delay until a worker knows, once the cut is healed
 ATTEMPT_SECONDS = 2.0
+NOBODY_CAN_SAY = {"member": None}
 
 
 @final
@@ -63,7 +65,6 @@ class Standing:
 
     Args:
         line: The line that is lost; new lines get its settings.
-        endpoint: The endpoint of the coordinator.
         info: This worker.
         on_evicted: Called once, in that thread, if the coordinator goes on without this worker.
         longest_pause: The most seconds between two questions. Well below the bound of silence: so a
@@ -73,13 +74,11 @@ class Standing:
     def __init__(
         self,
         line: ControlLine,
-        endpoint: str,
         info: WorkerInfo,
         on_evicted: Callable[[], None],
         longest_pause: float = LONGEST_PAUSE_SECONDS,
     ) -> None:
         self._line = line
-        self._endpoint = endpoint
         self._info = info
         self._on_evicted = on_evicted
         self._longest_pause = min(longest_pause, LONGEST_PAUSE_SECONDS)
@@ -103,46 +102,32 @@ class Standing:
         while not self._closed.wait(pause):
             pause = min(2 * pause, self._longest_pause)
             try:
-                member = self._attempt()
+                answer = self._ask()
             except Exception as error:  # no definite answer: no port, garbage, a line that breaks
                 logger.debug("the coordinator could not be asked: %s", error)
                 continue
-            if member is None:
+            if answer == NOBODY_CAN_SAY:
                 return
-            if not member:
+            if answer == {"member": False}:
                 if not self._closed.is_set():
                     self._on_evicted()
                 return
 
-    def _attempt(self) -> bool | None:
+    def _ask(self) -> object:
+        """Returns the coordinator's answer."""
         line = self._line.another()
         try:
-            return self._ask(line)
+            try:
+                coordinator = line.connect(self._line.endpoint, ATTEMPT_SECONDS)
+            except (ConnectionRefusedError, AuthenticationError, RendezvousError) as error:
+                logger.debug("the coordinator is not there to be asked: %s", error)
+                return NOBODY_CAN_SAY
+            if coordinator != self._line.coordinator:
+                return NOBODY_CAN_SAY
+            body = {"incarnation": self._info.incarnation}
+            return line.ask(messages.STANDING, body, timeout=ATTEMPT_SECONDS)
         finally:
             line.close(reason="it has asked")
-
-    def _ask(self, line: ControlLine) -> bool | None:
-        """Returns True if this worker counts as a member; None if nobody can tell any more."""
-        try:
-            coordinator = line.connect(self._endpoint, ATTEMPT_SECONDS)
-        except (ConnectionRefusedError, AuthenticationError, RendezvousError) as error:
-            logger.debug("the coordinator is not there to be asked: %s", error)
-            return None
-        except (ConnectionError, TimeoutError):
-            return True
-        if coordinator != self._line.coordinator:
-            return None
-        try:
-            body = {"incarnation": self._info.incarnation}
-            answer = line.ask(messages.STANDING, body, timeout=ATTEMPT_SECONDS)
-        except (ConnectionError, TimeoutError):
-            return True
-        match answer:
-            case {"member": None}:
-                return None
-            case {"member": False}:
-                return False
-        return True
 
 
 # -- progress of a join: lines for the log and texts for a timeout; pure -------------------------
@@ -330,10 +315,6 @@ class JobListener(Protocol):
         """
 
 
-def _tell_nobody(worker: WorkerInfo) -> None:
-    """Before there is a line to the coordinator."""
-
-
 @final
 class MemberEvents:
     """Turns the coordinator's messages into progress and into calls of a JobListener.
@@ -344,33 +325,30 @@ class MemberEvents:
     Args:
         listener: The callbacks.
         guests: The allowlist to keep in step with the members.
+
+    Attributes:
+        changed: An event, set when something of this has changed.
+        progress: The newest progress received.
+        running: The workers that had not called shutdown when the coordinator last sent the list.
+        is_known: True once the coordinator has said that all members know this worker.
     """
 
     def __init__(self, listener: JobListener, guests: GuestList | None = None) -> None:
         self.changed = threading.Event()
+        self.progress: JoinProgress | None = None
+        self.running: tuple[str, ...] = ()
+        self.is_known = False
         self._listener = listener
         self._guests = GuestList() if guests is None else guests
         self._lock = threading.Lock()
         self._roster = Roster()
-        self._progress: JoinProgress | None = None
-        self._running: tuple[int, tuple[str, ...]] = (0, ())
+        self._running_version = 0
         self._self: WorkerInfo | None = None
+        self._line: ControlLine | None = None
         self._welcomed = False
         self._given_up: list[tuple[WorkerInfo, str]] = []  # reported before the welcome
-        self._is_known = threading.Event()
-        self._tell_known: Callable[[WorkerInfo], None] = _tell_nobody
         self._loss: WorkerLostError | None = None
         self._when_lost: Callable[[WorkerLostError], None] | None = None
-
-    @property
-    def progress(self) -> JoinProgress | None:
-        """The newest progress received."""
-        return self._progress
-
-    @property
-    def running(self) -> tuple[str, ...]:
-        """The workers that had not called shutdown when the coordinator last sent the list."""
-        return self._running[1]
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -378,18 +356,9 @@ class MemberEvents:
         with self._lock:
             return self._roster.members
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the coordinator has said that all members know this worker."""
-        return self._is_known.is_set()
-
-    def tell_known(self, tell: Callable[[WorkerInfo], None]) -> None:
-        """Has `tell` called with each worker that joins, once this one knows it; on the loop."""
-        self._tell_known = tell
-
-    def follow(self, info: WorkerInfo) -> None:
-        """Sets the identity of this worker."""
-        self._self = info
+    def begin(self, info: WorkerInfo, line: ControlLine) -> None:
+        """Sets the identity of this worker, and the line on which it tells whom it knows."""
+        self._self, self._line = info, line
 
     def welcome(self, members: Sequence[Member]) -> tuple[Member, ...]:
         """Takes the first members; returns those that still live."""
@@ -414,7 +383,7 @@ class MemberEvents:
         elif kind == messages.JOINED:
             self._on_joined(as_member(body))
         elif kind == messages.KNOWN:
-            self._is_known.set()
+            self.is_known = True
             self.changed.set()
         elif kind == messages.LOST:
             self._on_lost(body)
@@ -439,6 +408,8 @@ class MemberEvents:
             f"its coordinator is lost ({error.reason}), and nobody can join any more"
         )
         self.changed.set()
+        if self._line is not None and isinstance(error, EvictedError):
+            self._line.evicted(error)
         if welcomed:
             self._listener.on_coordinator_lost(error)
         if when_lost is not None:
@@ -450,8 +421,8 @@ class MemberEvents:
 
     def _on_progress(self, progress: JoinProgress) -> None:
         with self._lock:
-            if self._progress is None or progress.version > self._progress.version:
-                self._progress = progress
+            if self.progress is None or progress.version > self.progress.version:
+                self.progress = progress
         self.changed.set()
 
     def _on_running(self, body: object) -> None:
@@ -459,7 +430,8 @@ class MemberEvents:
         version, names = fields.get("version"), fields.get("names")
         if isinstance(version, int) and isinstance(names, list):
             with self._lock:
-                self._running = max(self._running, (version, tuple(map(str, names))))
+                if version > self._running_version:
+                    self._running_version, self.running = version, tuple(map(str, names))
 
     def _on_joined(self, member: Member) -> None:
         with self._lock:
@@ -469,7 +441,8 @@ class MemberEvents:
             self._listener.on_member_joined(member)
         if new:
             self._guests.add([member.info])
-        self._tell_known(member.info)
+        if self._line is not None:
+            self._line.tell(messages.KNOWS, {"incarnation": member.info.incarnation})
 
     def _on_lost(self, body: object) -> None:
         info, reason, left = _as_loss(body)
@@ -480,12 +453,8 @@ class MemberEvents:
             self._listener.on_member_lost(info, reason, left)
 
     def _on_given_up(self, body: object) -> None:
-        match body:
-            case [str(name), int(rank), int(incarnation), str(reason)]:
-                by = WorkerInfo(name, rank, incarnation)
-                reason = f"it has given up this worker: {escaped(reason)}"
-            case _:
-                raise DecodeError(f"the coordinator sent no loss (got {body!r:.120})")
+        by, words, _ = _as_loss(body)
+        reason = f"it has given up this worker: {words}"
         with self._lock:
             if not self._welcomed:
                 self._given_up.append((by, reason))
@@ -502,12 +471,15 @@ class MemberEvents:
 class JoinedJob:
     """The membership of this worker; made by `join_job`. Blocking, from any thread but the loop.
 
+    Closing it closes a coordinator that runs here as well, and withdraws its endpoint.
+
     Attributes:
         info: This worker, with its incarnation.
         members: The members when this worker was welcomed, by rank; this worker included.
         world_size: The number of workers that made the job complete.
         store: The job's store.
         coordinator_endpoint: The endpoint of the coordinator.
+        coordinator: The coordinator, if it runs in this worker; else None.
     """
 
     def __init__(
@@ -515,40 +487,24 @@ class JoinedJob:
         info: WorkerInfo,
         members: tuple[Member, ...],
         line: ControlLine,
-        store: Store,
         events: MemberEvents,
-        coordinator_endpoint: str,
         world_size: int,
+        coordinator: Coordinator | None = None,
+        source: EndpointSource | None = None,
     ) -> None:
         self.info = info
         self.members = members
         self.world_size = world_size
-        self.store = store
-        self.coordinator_endpoint = coordinator_endpoint
+        self.store: Store = TCPStore(line)
+        self.coordinator_endpoint = line.endpoint
         self._line = line
         self._events = events
-        self._coordinator: Coordinator | None = None
-        self._source: EndpointSource | None = None
+        self.coordinator = coordinator
+        self._source = source
         self._standing_lock = threading.Lock()  # guards the next two
         self._standing: Standing | None = None
         self._closed = False
         events.when_lost(self._ask_standing)
-
-    def with_coordinator(
-        self, coordinator: Coordinator | None, source: EndpointSource | None = None
-    ) -> JoinedJob:
-        """Takes over a coordinator that runs here, and the source of its endpoint; returns itself.
-
-        Closing this job closes the coordinator and withdraws its endpoint.
-        """
-        self._coordinator = coordinator
-        self._source = source
-        return self
-
-    @property
-    def coordinator(self) -> Coordinator | None:
-        """The coordinator, if it runs in this worker; else None."""
-        return self._coordinator
 
     def living(self) -> tuple[Member, ...]:
         """Returns the members that are not known to be lost, by rank."""
@@ -641,13 +597,11 @@ class JoinedJob:
         if standing is not None:
             standing.close(timeout)
         self._line.close(min(max(ends - time.monotonic(), LEAST_TIMEOUT), CLOSE_TIMEOUT))
-        if self._coordinator is not None:
-            self._coordinator.close(max(ends - time.monotonic(), LEAST_TIMEOUT))
+        if self.coordinator is not None:
+            self.coordinator.close(max(ends - time.monotonic(), LEAST_TIMEOUT))
 
     def _ask_standing(self, error: WorkerLostError) -> None:
         """Starts asking if a coordinator that fell silent has given up this worker."""
-        if isinstance(error, EvictedError):
-            self._line.evicted(error)
         if isinstance(error, EvictedError) or error.left:
             return
 
@@ -660,9 +614,7 @@ class JoinedJob:
             if self._closed or self._standing is not None:
                 return
             longest = self._line.lost_after / QUESTIONS_PER_BOUND
-            self._standing = Standing(
-                self._line, self.coordinator_endpoint, self.info, evicted, longest
-            )
+            self._standing = Standing(self._line, self.info, evicted, longest)
             self._standing.start()
 
 
@@ -709,6 +661,6 @@ def eviction(info: WorkerInfo | None, error: WorkerLostError) -> EvictedError:
 
 def _as_loss(body: object) -> tuple[WorkerInfo, str, bool]:
     match body:
-        case [str(name), int(rank), int(incarnation), str(reason), bool(left)]:
-            return WorkerInfo(name, rank, incarnation), escaped(reason), left
+        case [str(name), int(rank), int(incarnation), str(reason), *left]:
+            return WorkerInfo(name, rank, incarnation), escaped(reason), left == [True]
     raise DecodeError(f"the coordinator sent no loss (got {body!r:.120})")

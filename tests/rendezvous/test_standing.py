@@ -24,6 +24,7 @@ class Line:
     """A ControlLine whose answers are written down; one that is an exception is raised."""
 
     coordinator = COORDINATOR
+    endpoint = "test"
 
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)
@@ -65,7 +66,7 @@ def threads() -> list[str]:
 
 
 def asks(line: Line, evicted: queue.Queue[str]) -> Standing:
-    return Standing(cast("ControlLine", line), "test", INFO, lambda: evicted.put("evicted"))
+    return Standing(cast("ControlLine", line), INFO, lambda: evicted.put("evicted"))
 
 
 @pytest.mark.parametrize(

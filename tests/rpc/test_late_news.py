@@ -10,6 +10,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.rendezvous import control as messages
+from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.joined_job import MemberEvents, as_member
 from telegrad.transport.session.guest_list import GuestList
 from tests.rpc import remote_code
@@ -27,17 +28,12 @@ class SlowLine:
         self._lock = threading.Lock()
         self.waits = threading.Event()  # somebody at a door
         names: dict[MemberEvents, str] = {}
-        says: dict[MemberEvents, Callable[[rpc.WorkerInfo], None]] = {}
-        take, follow, admits = MemberEvents.on_message, MemberEvents.follow, GuestList.admits
-        tell_known = MemberEvents.tell_known
+        lines: dict[MemberEvents, ControlLine] = {}
+        take, begin, admits = MemberEvents.on_message, MemberEvents.begin, GuestList.admits
 
-        def followed(events: MemberEvents, info: rpc.WorkerInfo) -> None:
-            names[events] = info.name
-            follow(events, info)
-
-        def told(events: MemberEvents, tell: Callable[[rpc.WorkerInfo], None]) -> None:
-            says[events] = tell
-            tell_known(events, tell)
+        def begun(events: MemberEvents, info: rpc.WorkerInfo, line: ControlLine) -> None:
+            names[events], lines[events] = info.name, line
+            begin(events, info, line)
 
         async def waited(guests: GuestList, peer: rpc.WorkerInfo, seconds: float) -> None:
             if self.slow and peer not in guests:
@@ -50,15 +46,15 @@ class SlowLine:
                 if self.slow and of_w1 and kind in (messages.JOINED, messages.LOST):
                     self.held.append(lambda: take(events, kind, body))
                     if self.claims and kind == messages.JOINED:
-                        says[events](as_member(body).info)
+                        known = {"incarnation": as_member(body).info.incarnation}
+                        lines[events].tell(messages.KNOWS, known)
                     if kind == messages.JOINED:
                         self.holds.set()
                     return
             take(events, kind, body)
 
         monkeypatch.setattr(MemberEvents, "on_message", on_message)
-        monkeypatch.setattr(MemberEvents, "follow", followed)
-        monkeypatch.setattr(MemberEvents, "tell_known", told)
+        monkeypatch.setattr(MemberEvents, "begin", begun)
         monkeypatch.setattr(GuestList, "admits", waited)
 
     def let_go(self) -> None:
