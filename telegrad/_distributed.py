@@ -253,12 +253,10 @@ def join_invited(
     known = context.run(decode, invitation, functions=names.load)
     assert isinstance(known, Invitation)
     address = JobAddress(
-        host="",
-        port=0,
         rank=-1,
         world_size=0,
-        job=known.job,
         hosts_store=False,
+        job=known.job,
         endpoint=known.endpoint,
         late=True,
     )

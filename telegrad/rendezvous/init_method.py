@@ -171,9 +171,7 @@ def _alone(rank: int | None, world_size: int | None) -> JobAddress:
             "init_method='tcp://host:port' or 'file:///path', or set RANK, WORLD_SIZE, "
             "MASTER_ADDR and MASTER_PORT"
         )
-    return JobAddress(
-        host=LOOPBACK, port=0, rank=0, world_size=1, job=DEFAULT_JOB, hosts_store=True
-    )
+    return JobAddress(rank=0, world_size=1, hosts_store=True, host=LOOPBACK)
 
 
 def _from_environment(
@@ -201,21 +199,16 @@ def _from_url(
     url: str, rank: int | None, world_size: int | None, environ: Mapping[str, str]
 ) -> JobAddress:
     host, port, query = _split(url)
-    place = read_place(url, query, rank, world_size)
+    address = dataclasses.replace(read_place(url, query, rank, world_size), host=host, port=port)
     launched = (
         "TELEGRAD_JOB" in environ
         and environ.get("MASTER_ADDR") == host
         and environ.get("MASTER_PORT") == str(port)
     )
-    return JobAddress(
-        host=host,
-        port=port,
-        rank=place.rank,
-        world_size=place.world_size,
-        job=query.get("job", environ["TELEGRAD_JOB"] if launched else DEFAULT_JOB),
-        hosts_store=not launched and place.rank == 0,
-        late=place.late,
-    )
+    if not launched:
+        return address
+    job = query.get("job", environ["TELEGRAD_JOB"])
+    return dataclasses.replace(address, job=job, hosts_store=False)
 
 
 def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress:
@@ -232,17 +225,8 @@ def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress
     if not os.path.basename(path):
         raise ValueError(f"init_method {url!r} names no file; {example}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    place = read_place(url, query, rank, world_size)
-    return JobAddress(
-        host=LOOPBACK,
-        port=0,
-        rank=place.rank,
-        world_size=place.world_size,
-        job=query.get("job", DEFAULT_JOB),
-        hosts_store=place.rank == 0,
-        file=os.path.normpath(path),
-        late=place.late,
-    )
+    address = read_place(url, query, rank, world_size)
+    return dataclasses.replace(address, host=LOOPBACK, file=os.path.normpath(path))
 
 
 def _from_multicast(url: str, rank: int | None, world_size: int | None) -> JobAddress:
@@ -251,17 +235,8 @@ def _from_multicast(url: str, rank: int | None, world_size: int | None) -> JobAd
         group = MulticastGroup(check_group(host), port, query.get("interface", ""))
     except ValueError as error:
         raise ValueError(f"init_method {url!r}: {error}") from error
-    place = read_place(url, query, rank, world_size, known=frozenset({"interface"}))
-    return JobAddress(
-        host="",
-        port=0,
-        rank=place.rank,
-        world_size=place.world_size,
-        job=query.get("job", DEFAULT_JOB),
-        hosts_store=place.rank == 0,
-        multicast=group,
-        late=place.late,
-    )
+    address = read_place(url, query, rank, world_size, known=frozenset({"interface"}))
+    return dataclasses.replace(address, multicast=group)
 
 
 def _split(url: str, shown: str = "tcp://10.0.0.1:29500") -> tuple[str, int, dict[str, str]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import final
 
 from telegrad.rendezvous.membership import check_job
 from telegrad.rendezvous.multicast import MulticastGroup
 from telegrad.transport import HIGHEST_PORT
 
-__all__ = ["DEFAULT_JOB", "JobAddress", "Place", "SettingsReader", "check_place", "read_place"]
+__all__ = ["DEFAULT_JOB", "JobAddress", "SettingsReader", "check_place", "read_place"]
 
 DEFAULT_JOB = "default"
 
@@ -21,12 +21,12 @@ class JobAddress:
     """The address of a job, and this worker's place in it; also what a plug-in returns.
 
     Attributes:
-        host: The coordinator's host.
-        port: The coordinator's port; 0 for a job of one, whose port the kernel chooses.
         rank: This worker's place, from 0.
         world_size: The number of workers in the job.
-        job: The job's name; workers of another job are refused.
         hosts_store: True if this worker runs the coordinator.
+        host: The coordinator's host.
+        port: The coordinator's port; 0 for a job of one, whose port the kernel chooses.
+        job: The job's name; workers of another job are refused.
         name: The name that the environment gives this worker, if any.
         endpoint: The endpoint to dial if it is not `grpc://host:port`, as with the in-process
             transport.
@@ -42,12 +42,12 @@ class JobAddress:
         ('grpc://10.0.0.1:29500', False)
     """
 
-    host: str
-    port: int
     rank: int
     world_size: int
-    job: str
     hosts_store: bool
+    host: str = ""
+    port: int = 0
+    job: str = DEFAULT_JOB
     name: str | None = None
     endpoint: str = ""
     file: str = ""
@@ -125,14 +125,6 @@ def check_place(rank: int, world_size: int) -> None:
         )
 
 
-class Place(NamedTuple):
-    """The place in its job that a worker claims."""
-
-    rank: int
-    world_size: int
-    late: bool = False
-
-
 def read_place(
     url: str,
     query: Mapping[str, str],
@@ -140,8 +132,8 @@ def read_place(
     world_size: int | None,
     *,
     known: frozenset[str] = frozenset(),
-) -> Place:
-    """Reads the place from an address; arguments take precedence.
+) -> JobAddress:
+    """Reads what the parameters of an address say of the job; arguments take precedence.
 
     Args:
         url: The address.
@@ -152,17 +144,18 @@ def read_place(
     """
     reader = SettingsReader(query, what="parameter ", where=f" of init_method {url!r}")
     reader.refuse_unknown({"rank", "world_size", "job", "late", *known})
+    job = query.get("job", DEFAULT_JOB)
     if reader.flag("late"):
         if rank is not None or world_size is not None or {"rank", "world_size"} & set(query):
             reader.problem(
                 "who comes late gives no rank and no world_size, since the job does that"
             )
         reader.finish()
-        return Place(-1, 0, late=True)
+        return JobAddress(rank=-1, world_size=0, hosts_store=False, job=job, late=True)
     found_rank = reader.integer("rank") if rank is None else rank
     found_size = reader.integer("world_size") if world_size is None else world_size
     reader.finish()
-    return Place(found_rank, found_size)
+    return JobAddress(rank=found_rank, world_size=found_size, hosts_store=found_rank == 0, job=job)
 
 
 # -- settings -----------------------------------------------------------------------------------
