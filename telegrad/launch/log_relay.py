@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import select
 import socket
 import threading
@@ -28,58 +27,12 @@ from typing import Any, final
 from telegrad.transport import escaped
 
 __all__ = [
-    "InterruptShortener",
     "LineChannel",
     "LineSplitter",
     "LogPiece",
     "LogRelay",
     "Screen",
 ]
-
-
-# -- the traceback of a KeyboardInterrupt, shortened to one line ---------------------------------
-
-BEGIN = b"Traceback (most recent call last):"
-INTERRUPT = b"KeyboardInterrupt"
-_PLACE = re.compile(rb'^  File "(.*)", line (\d+), in (.*)$')
-
-
-@final
-@dataclass(slots=True)
-class InterruptShortener:
-    """Shortens tracebacks of KeyboardInterrupt in one worker's stderr; others pass unchanged.
-
-    >>> shortener = InterruptShortener()
-    >>> shortener.feed(b"Traceback (most recent call last):")
-    []
-    >>> shortener.feed(b'  File "train.py", line 7, in main'), shortener.feed(b"    step()")
-    ([], [])
-    >>> shortener.feed(b"KeyboardInterrupt")
-    [b'KeyboardInterrupt (train.py, line 7, in main)']
-    """
-
-    _held: list[bytes] = field(default_factory=list)
-
-    def feed(self, line: bytes) -> list[bytes]:
-        """Takes a line; returns the lines to show now."""
-        if line == BEGIN:
-            before, self._held = self._held, [line]
-            return before
-        if not self._held:
-            return [line]
-        self._held.append(line)
-        if line.startswith(b" "):
-            return []
-        held, self._held = self._held, []
-        if line != INTERRUPT:
-            return held
-        places = [found for each in held if (found := _PLACE.match(each)) is not None]
-        return [b"%s (%s, line %s, in %s)" % (line, *places[-1].groups())] if places else [line]
-
-    def finish(self) -> list[bytes]:
-        """Returns the lines held back when the stream ended."""
-        held, self._held = self._held, []
-        return held
 
 
 # -- the relay -----------------------------------------------------------------------------------
@@ -218,7 +171,6 @@ class _Stream:
     """One stream of one worker."""
 
     splitter: LineSplitter = field(default_factory=LineSplitter)
-    shortener: InterruptShortener = field(default_factory=InterruptShortener)
     tail: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     traceback_at: float | None = None  # the time at which its last one began
 
@@ -238,21 +190,18 @@ class LogRelay:
         self._screens = {"stdout": out, "stderr": err}
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._lines = 0
-        self._interrupted = False
-
-    def interrupted(self) -> None:
-        """Shows tracebacks of KeyboardInterrupt as one line from now on."""
-        self._interrupted = True
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Takes a worker's output to `stdout` or `stderr`; b"" means that the stream ended."""
         source = self._streams.setdefault((rank, stream), _Stream())
         pieces = source.splitter.feed(data) if data else source.splitter.finish()
         for piece in pieces:
-            self._show(rank, stream, source, piece)
-        if not data:
-            for line in source.shortener.finish():
-                self._write(rank, stream, source, LogPiece(line))
+            self._clear_others(stream)
+            if self._screens[stream].write(piece, b"[%d] " % rank):
+                self._lines += 1
+                source.tail.append((self._lines, piece.text))
+                if piece.text.startswith(TRACEBACK):
+                    source.traceback_at = time.monotonic()
 
     def say(self, text: str) -> None:
         """Writes words of the launcher's own to stderr, which are not counted.
@@ -313,21 +262,6 @@ class LogRelay:
     def _stderr(self, rank: int) -> list[tuple[int, bytes]]:
         source = self._streams.get((rank, "stderr"))
         return list(source.tail) if source is not None else []
-
-    def _show(self, rank: int, stream: str, source: _Stream, piece: LogPiece) -> None:
-        if stream == "stdout" or piece.in_place or not self._interrupted:
-            self._write(rank, stream, source, piece)
-            return
-        for line in source.shortener.feed(piece.text):
-            self._write(rank, stream, source, LogPiece(line))
-
-    def _write(self, rank: int, stream: str, source: _Stream, piece: LogPiece) -> None:
-        self._clear_others(stream)
-        if self._screens[stream].write(piece, b"[%d] " % rank):
-            self._lines += 1
-            source.tail.append((self._lines, piece.text))
-            if piece.text.startswith(TRACEBACK):
-                source.traceback_at = time.monotonic()
 
     def _clear_others(self, stream: str) -> None:
         for name, screen in self._screens.items():

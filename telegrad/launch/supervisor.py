@@ -219,7 +219,6 @@ class Supervisor:
         if SendSignal(signal.SIGKILL) in sends:
             self._say(f"{name} again: killing the workers")
         elif number == signal.SIGINT:
-            self._relay.interrupted()
             self._say("interrupted; the workers were too. Once more kills them")
         else:
             self._say(f"{name}: ending the workers")

@@ -111,30 +111,6 @@ def test_traceback_of_a_remote_exception_keeps_the_callers_own_line() -> None:
     assert err.getvalue().count(b"[0]   rpc_sync(...)") == 2
 
 
-def test_an_interrupt_is_one_line_once_it_was_said() -> None:
-    trace = b'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    x()\n'
-    relay, out, err = _relay()
-    relay.feed(0, "stderr", trace + b"KeyboardInterrupt\n")
-    assert err.getvalue().count(b"\n") == 4
-    relay.interrupted()
-    relay.feed(0, "stderr", b"before\n" + trace)
-    relay.feed(1, "stderr", trace)
-    relay.feed(0, "stderr", b"KeyboardInterrupt\nafter\n")
-    relay.feed(1, "stderr", b"ValueError: no\n")
-    relay.feed(0, "stdout", trace)
-    assert err.getvalue().decode().splitlines()[4:] == [
-        "[0] before",
-        "[0] KeyboardInterrupt (a.py, line 3, in f)",
-        "[0] after",
-        *(f"[1] {line}" for line in trace.decode().splitlines()),
-        "[1] ValueError: no",
-    ]
-    assert out.getvalue().count(b"\n") == 3
-    relay.feed(0, "stderr", trace)
-    relay.feed(0, "stderr", b"")
-    assert err.getvalue().decode().splitlines()[-1] == "[0]     x()"
-
-
 def test_own_words_between_do_not_make_it_repeat_a_traceback() -> None:
     relay, _, err = _relay()
     relay.feed(0, "stderr", b"Traceback (most recent call last):\nValueError: no\n")

@@ -287,9 +287,10 @@ def test_interrupt_ends_workers_that_do_not_catch_it(run: Callable[..., Run]) ->
     started.process.send_signal(signal.SIGINT)
     code, lines = started.finish()
     assert code == 130
-    short = re.compile(r"\[[01]\] KeyboardInterrupt \(.*/script.py, line 2, in <module>\)")
-    assert sum(short.fullmatch(line) is not None for line in lines) == 2
-    assert not any("Traceback" in line for line in lines)
+    assert sorted(line for line in lines if line.endswith("KeyboardInterrupt")) == [
+        "[0] KeyboardInterrupt",
+        "[1] KeyboardInterrupt",
+    ]
 
 
 def test_terminate(run: Callable[..., Run]) -> None:
