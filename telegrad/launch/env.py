@@ -45,7 +45,6 @@ class JobEnvironment:
         port: The coordinator's port.
         job: The job's name.
         token_file: The file with the job's token.
-        limits: The thread counts of `thread_limits`.
         sockets: The directory for the workers' Unix sockets, which the launcher removes at the
             end; "" for the user's own.
     """
@@ -56,7 +55,6 @@ class JobEnvironment:
     port: int
     job: str
     token_file: str
-    limits: Mapping[str, str]
     sockets: str = ""
     first_rank: int = 0
     world_size: int | None = None
@@ -70,7 +68,7 @@ class JobEnvironment:
         """Returns the environment of one worker."""
         environment = FORK_SUPPORT | dict(self.base)
         environment.pop("TELEGRAD_TOKEN", None)  # it would override this job's own
-        environment.update(self.limits)
+        environment.update(thread_limits(self.base, self.workers, available_cores()))
         environment.update(
             RANK=str(rank),
             LOCAL_RANK=str(rank - self.first_rank),

@@ -41,6 +41,7 @@ from telegrad.errors import (
 from telegrad.launch.env import FORK_SUPPORT, available_cores, thread_limits
 from telegrad.launch.log_relay import LineChannel, LineSplitter, LogPiece
 from telegrad.launch.policy import describe
+from telegrad.launch.worker_process import exit_code
 from telegrad.rpc.seams import seconds
 from telegrad.transport import shared_loop_thread
 
@@ -220,7 +221,7 @@ class LocalProcess:
     def _reaped(self) -> bool:
         """Returns True if the program has reaped it, so that its number may be another's."""
         try:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            exit_code(self.pid)
         except ChildProcessError:
             return True
         return False
@@ -230,13 +231,10 @@ class LocalProcess:
         if not self._exited(1.0):
             return "closed its line"
         try:
-            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            code = exit_code(self.pid)
         except ChildProcessError:
-            return GONE
-        if ended is None:
-            return GONE
-        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-        return describe(code)
+            code = None
+        return GONE if code is None else describe(code)
 
     def _read(self) -> None:
         for message in self._channel.messages():
@@ -433,8 +431,6 @@ class LocalWorkers:
         agent, invitation = invite()
         try:
             self._start(len(wanted), invitation)
-            for process in self._processes:
-                process.expect("ready", deadline, timeout)
             for process, name in zip(self._processes, wanted, strict=True):
                 process.send("join", name=name)
                 joined = process.expect("joined", deadline, timeout)
@@ -528,7 +524,6 @@ def _checked_names(n: int | None, names: Sequence[str] | None) -> list[str]:
 #
 #     program                                   worker
 #     start {invitation, script, path} ───────▶ runs the script as `__mp_main__`
-#                                      ◀─────── ready
 #     join {name}                      ───────▶ becomes a member of the running job
 #                                      ◀─────── joined {name, rank}
 #     settle                           ───────▶ learns of all workers that joined before
@@ -636,7 +631,6 @@ class _Worker:
             start = self._orders.get()
             kind, what = start["script"]
             load_script(kind, what, start["arguments"])
-            self._channel.send("ready")
             join = self._orders.get()
             if join["verb"] == "leave":
                 return

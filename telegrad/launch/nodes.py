@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 PREFIX = "telegrad/launch"
 GATHER_SECONDS = 300.0  # a cluster scheduler may start the last node minutes later
 SAY_SECONDS = 10.0
-LOOK_SECONDS = 0.2  # for a key that either is set or is not
 CLOSE_SECONDS = 2.0
 LOSSES = tuple(
     f"{error.__module__}.{error.__name__}"
@@ -159,7 +158,7 @@ def share_ranks(
         try:
             found = json.loads(_wait_for(table, each, say, timeout))
         except RendezvousTimeoutError as error:
-            raise _missing(table, nodes, timeout) from error
+            raise _late_error(table, nodes, timeout) from error
         if found["nodes"] != nodes:
             raise RendezvousError(
                 f"node {each} ({found['host']}) was started with --nnodes {found['nodes']}, this "
@@ -182,14 +181,9 @@ def _wait_for(table: Store, node: int, say: Callable[[str], None], timeout: floa
         say(f"waiting for node {node}; {timeout - waited:.0f} s left")
 
 
-def _missing(table: Store, nodes: int, timeout: float) -> RendezvousTimeoutError:
+def _late_error(table: Store, nodes: int, timeout: float) -> RendezvousTimeoutError:
     """Returns the error that names all missing nodes."""
-    missing = []
-    for each in range(nodes):
-        try:
-            table.get(f"node/{each}", timeout=LOOK_SECONDS)
-        except RendezvousTimeoutError:
-            missing.append(f"node {each}")
+    missing = [f"node {i}" for i in range(nodes) if not table.check([f"node/{i}"])]
     return RendezvousTimeoutError(
         f"{', '.join(missing) or 'a node'} did not come within {timeout:g} s; start "
         f"{'it' if len(missing) < 2 else 'them'}, with the same --master-addr and --master-port",

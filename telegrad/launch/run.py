@@ -28,9 +28,17 @@ from pathlib import Path
 from typing import Final, TextIO, final
 
 from telegrad.errors import AuthenticationError, RendezvousError, TelegradError, WorkerLostError
-from telegrad.launch.env import JobEnvironment, available_cores, thread_limits
+from telegrad.launch.env import JobEnvironment
 from telegrad.launch.log_relay import LogRelay, Screen
-from telegrad.launch.nodes import GATHER_SECONDS, GONE, SAY_SECONDS, Event, Nodes, share_ranks
+from telegrad.launch.nodes import (
+    GATHER_SECONDS,
+    GONE,
+    SAY_SECONDS,
+    Event,
+    Nodes,
+    Share,
+    share_ranks,
+)
 from telegrad.launch.supervisor import Supervisor, Watcher
 from telegrad.rendezvous import (
     COORDINATOR_NAME,
@@ -250,15 +258,7 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
                 relay.say,
                 timeout=options.gather,
             )
-        environment = environment_of(
-            options,
-            job,
-            token_file,
-            options.port,
-            share.first_rank,
-            share.world_size,
-            host=host,
-        )
+        environment = environment_of(options, job, token_file, options.port, share, host)
         nodes = Nodes(store, options.node, options.nodes)
         stack.callback(nodes.close)
         others.tell(nodes)
@@ -442,12 +442,11 @@ def environment_of(
     job: str,
     token_file: str,
     port: int,
-    first_rank: int = 0,
-    world_size: int | None = None,
-    *,
+    share: Share | None = None,
     host: str = "",
 ) -> JobEnvironment:
-    """Returns the environment of the workers of this host."""
+    """Returns the environment of the workers of this host, which are all of the job by default."""
+    share = share or Share(0, options.workers)
     return JobEnvironment(
         base=os.environ,
         workers=options.workers,
@@ -456,9 +455,8 @@ def environment_of(
         job=job,
         token_file=token_file,
         sockets=os.path.dirname(token_file),
-        limits=thread_limits(os.environ, options.workers, available_cores()),
-        first_rank=first_rank,
-        world_size=world_size,
+        first_rank=share.first_rank,
+        world_size=share.world_size,
     )
 
 

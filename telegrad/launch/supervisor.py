@@ -227,13 +227,12 @@ class Supervisor:
     def _collect(self) -> None:
         """Finds the workers that have exited; does not reap them."""
         for rank in sorted(self._policy.living):
-            pid = self._workers[rank].pid if rank in self._workers else 0
-            if not pid:
+            if rank not in self._workers:
                 continue
-            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None:
+            pid = self._workers[rank].pid
+            code = worker_process.exit_code(pid)
+            if code is None:
                 continue
-            code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             self._drain(rank)
             began = self._relay.traceback_began(rank)
             place = self._relay.lines if began is None else began

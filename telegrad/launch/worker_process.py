@@ -24,7 +24,7 @@ import signal
 import sys
 from collections.abc import Iterable
 
-__all__ = ["become_worker", "kill_sessions", "session_members", "watch"]
+__all__ = ["become_worker", "exit_code", "kill_sessions", "session_members", "watch"]
 
 PR_SET_PDEATHSIG = 1
 CANNOT_EXECUTE = 127  # the code that a shell uses
@@ -76,6 +76,20 @@ def kill_sessions(leaders: Iterable[int], signal_number: int) -> list[int]:
         except ProcessLookupError:
             continue
     return members
+
+
+def exit_code(pid: int) -> int | None:
+    """Returns the exit code of a child, which it does not reap: -n if signal n ended it.
+
+    Returns None while it runs.
+
+    Raises:
+        ChildProcessError: It was reaped before, so that its number may be another's.
+    """
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _session_of(pid: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telegrad.launch.env import JobEnvironment, thread_limits
+from telegrad.launch.env import THREAD_VARIABLES, JobEnvironment, thread_limits
 
 
 def test_threads_are_shared_and_the_users_choice_is_kept() -> None:
@@ -16,18 +16,21 @@ def test_threads_are_shared_and_the_users_choice_is_kept() -> None:
 
 def test_every_variable_is_there_and_no_token() -> None:
     environment = JobEnvironment(
-        base={"HOME": "/home/x", "TELEGRAD_TOKEN": "of another job"},
+        base={
+            "HOME": "/home/x",
+            "TELEGRAD_TOKEN": "of another job",
+            **dict.fromkeys(THREAD_VARIABLES, "1"),
+        },
         workers=3,
         host="127.0.0.1",
         port=4000,
         job="train-1",
         token_file="/tmp/t",
-        limits={"OMP_NUM_THREADS": "1"},
     )
     assert environment.of(2) == {
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         "HOME": "/home/x",
-        "OMP_NUM_THREADS": "1",
+        **dict.fromkeys(THREAD_VARIABLES, "1"),
         "RANK": "2",
         "LOCAL_RANK": "2",
         "WORLD_SIZE": "3",
