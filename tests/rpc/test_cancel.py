@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
-import gc
 import hashlib
 import math
 import random
@@ -23,8 +22,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Limits, seams
-from telegrad.rpc.call import callers
-from telegrad.rpc.call.callers import Callers
+from telegrad.rpc.call import serving
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call.serving import CANCEL, EXPIRE
@@ -332,7 +330,7 @@ def test_a_cancellation_that_overtakes_its_call(
     job: Job, kind: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays travel on lanes of their own; a cancellation does not wait for them."""
-    monkeypatch.setattr(callers, "EARLY_CANCELS", MOST_EARLY)
+    monkeypatch.setattr(serving, "EARLY_CANCELS", MOST_EARLY)
     first, second = job.agents[0], job.agents[1]
     served = second.statistics().calls_served
     number = call(job, 0, cancel_code.number_of_this_call).wait()
@@ -346,39 +344,19 @@ def test_a_cancellation_that_overtakes_its_call(
     assert second.statistics().calls_served == served + 3
 
 
-def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(
+def test_the_oldest_of_the_cancellations_that_are_remembered_goes_first(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was on its way together with the reply; it drives out none that has overtaken its call."""
-    monkeypatch.setattr(callers, "EARLY_CANCELS", MOST_EARLY)
+    monkeypatch.setattr(serving, "EARLY_CANCELS", MOST_EARLY)
     first, second = job.agents[0], job.agents[1]
     number = call(job, 0, cancel_code.number_of_this_call).wait()
-    last = number + MOST_EARLY + 2
-    first.messages.post(second.info, CANCEL, last)
-    for ended in range(number + 1, last):
-        assert call(job, 0, remote_code.add, ended, 1).wait() == ended + 1
-        for kind in (CANCEL, EXPIRE):
-            first.messages.post(second.info, kind, ended)
-    future = call(job, 0, cancel_code.run_until_cancelled, "overtaken again")
-    with pytest.raises(CallCancelledError, match="by 'w0'"):
-        future.wait()
-    assert not gates("overtaken again-entered").is_set()
-
-
-def remembered() -> list[object]:
-    """Returns what all workers remember of cancellations."""
-    found = [each for each in gc.get_referrers(Callers) if type(each) is Callers]
-    return [key for each in found for key in each.remembered]
-
-
-def test_what_a_lost_caller_has_cancelled_is_forgotten(make_job: MakeJob) -> None:
-    job = make_job(2)
-    first, second = job.agents
-    first.messages.post(second.info, CANCEL, 100_000)
-    assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
-    assert remembered() == [(first.info, 100_000)]
-    first.shutdown(graceful=False)
-    leaks.wait_until_gone("cancellations", remembered)
+    for early in range(number + 1, number + 2 + MOST_EARLY):
+        first.messages.post(second.info, CANCEL, early)
+    assert call(job, 0, remote_code.who).wait() == "w1"
+    for _ in range(MOST_EARLY):
+        with pytest.raises(CallCancelledError, match="by 'w0'"):
+            call(job, 0, remote_code.who).wait()
+    assert call(job, 0, remote_code.who).wait() == "w1"
 
 
 # -- admission

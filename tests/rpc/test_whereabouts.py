@@ -12,10 +12,9 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError
 from telegrad.rpc import seams
-from telegrad.rpc.call import calling
-from telegrad.rpc.call.callers import Callers
+from telegrad.rpc.call import calling, serving
 from telegrad.rpc.call.table import PendingCall
-from telegrad.rpc.call.whereabouts import words
+from telegrad.rpc.call.whereabouts import tell, words
 from telegrad.rpc.pool import pool
 from telegrad.rpc.pool.deadlines import Deadline, Deadlines
 from tests.rpc import remote_code
@@ -104,7 +103,7 @@ def test_its_reply_is_on_the_way(
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("on the way",))
         assert remote_code.entered("on the way")
-        monkeypatch.setattr(Callers, "find", lambda *_: None)  # as if it had answered
+        monkeypatch.setattr(serving, "tell", lambda *_: tell(None, None, ()))  # as if it had
         said = times.said_of(future)
         monkeypatch.undo()
         remote_code.release("on the way")

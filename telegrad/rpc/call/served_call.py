@@ -60,8 +60,6 @@ class ServedCall:
         items: For a stream: the number of items that it has sent.
         runner: The object by which it ends: a thread or task, or the future of its value; see
             `comes_from`. None before it starts.
-        siblings: The calls of its caller that are served, by number; it is one of them while it is
-            served.
     """
 
     __slots__ = (
@@ -82,7 +80,6 @@ class ServedCall:
         "record",
         "release",
         "runner",
-        "siblings",
         "waits",
     )
 
@@ -105,7 +102,6 @@ class ServedCall:
         self.release: Callable[[], None] | None = None
         self.items = 0
         self.runner: object = None
-        self.siblings: dict[int, ServedCall] = {}
         self._hooks: list[Callable[[], None]] = []
 
     def cancel(self, *, expired: bool = False) -> None:

@@ -28,7 +28,6 @@ from telegrad.errors import (
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
-from telegrad.rpc.call.callers import Caller, Callers
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.rpc.call.failure import describe_failure, fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord, Prerequisite
@@ -49,6 +48,11 @@ CANCEL = "rpc.cancel"  # call: its caller does not want its value any more
 EXPIRE = "rpc.expire"  # call: the same, since its time is over
 REPLY = "rpc.reply"
 ERROR = "rpc.error"
+
+# Cancellations that came before their requests, of all callers together. A cancellation does not
+# wait for the arrays of its request, so it may overtake it. It may also cross the reply, and then
+# stays until as many others have come: nobody can tell the two apart. No number is drawn twice.
+EARLY_CANCELS = 10_000
 
 _logger = logging.getLogger(__name__)
 
@@ -95,9 +99,10 @@ class Serving:
         self._changed = threading.Condition(self._lock)
         self._most_calls = most_calls
         self._waiters = 0  # threads in `wait_until_idle`
-        self._calls: dict[ServedCall, None] = {}  # the oldest first
-        self._callers: Callers[ServedCall] = Callers()
-        self._latest: Caller[ServedCall] | None = None  # it is likely to call next
+        # The calls that are served, the oldest first, by the caller's incarnation and the number.
+        self._calls: dict[tuple[int, int], ServedCall] = {}
+        self._counts: dict[int, int] = {}  # their number, by the caller's incarnation
+        self._early: dict[tuple[int, int], bool] = {}  # the oldest first; True for expired calls
         self._ended = 0
         inbox.on_loss_at_once(self.lose)
         inbox.refuse_with(self.refuse)
@@ -114,7 +119,7 @@ class Serving:
     def served(self) -> int:
         """The number of calls that were answered: a caller that has a reply finds it counted."""
         with self._lock:
-            return self._ended + sum(not call.active for call in self._calls)
+            return self._ended + sum(not call.active for call in self._calls.values())
 
     def serve(self, kind: str, prepare: Prepare) -> None:
         """Registers the server of requests of a kind that carry user values.
@@ -145,18 +150,14 @@ class Serving:
         call = ServedCall(caller, number, CallRecord(envelope.kind), envelope.time_left, depth)
         if self.admission.expects:  # nearly never: most have not asked
             call.release = self.admission.arrive(caller, number)
+        key = caller.incarnation, number
         with self._lock:
-            known = self._latest
-            if known is None or known.worker is not caller:
-                known = self._latest = self._callers.of(caller)
-            call.siblings = siblings = known.calls
-            self._calls[call] = None
-            siblings[number] = call
-            crowded = len(siblings) > self._most_calls
-            expired = known.come(number)
+            self._calls[key] = call
+            count = self._counts[key[0]] = self._counts.get(key[0], 0) + 1
+            expired = self._early.pop(key, None) if self._early else None
         if expired is not None:
             call.cancelled, call.expired = True, expired
-        if crowded:
+        if count > self._most_calls:
             message = (
                 f"worker {self.worker!r} has {self._most_calls} calls of {caller.name!r} to serve, "
                 "as many as it takes of one worker (Limits.served_calls_per_peer); wait for some "
@@ -183,18 +184,18 @@ class Serving:
     def calls(self) -> list[ServedCall]:
         """Returns the calls that are served now, the oldest first."""
         with self._lock:
-            return list(self._calls)
+            return list(self._calls.values())
 
     def oldest(self) -> ServedCall | None:
         """Returns the oldest of them."""
         with self._lock:
-            return next(iter(self._calls), None)
+            return next(iter(self._calls.values()), None)
 
     def refuse(self, caller: WorkerInfo, number: int, error: Exception) -> None:
         """Answers a request that is not served, if its caller can be reached."""
         self.admission.release(caller, number)
         with self._lock:
-            self._callers.of(caller).come(number)
+            self._early.pop((caller.incarnation, number), None)
         self._answer_refused(caller, number, error)
 
     def _answer_refused(self, caller: WorkerInfo, number: int, error: Exception) -> None:
@@ -208,15 +209,14 @@ class Serving:
         del error
         self.admission.lose(caller)
         with self._lock:
-            self._latest = None
-            orphans = self._callers.lose(caller)
+            orphans = [call for call in self._calls.values() if call.caller == caller]
         for call in orphans:
             call.cancel()
 
     def serves(self, call: ServedCall) -> bool:
         """Returns True if a call is served by this agent, and not by another one of the process."""
         with self._lock:
-            return call in self._calls
+            return self._calls.get((call.caller.incarnation, call.number)) is call
 
     def close(self, limit: float) -> None:
         """Gives up all calls that are served: no reply leaves this worker any more.
@@ -225,7 +225,7 @@ class Serving:
             limit: Seconds to wait for the coroutines, which are cancelled.
         """
         with self._lock:
-            orphans = list(self._calls)
+            orphans = list(self._calls.values())
         for call in orphans:
             call.cancel()
         self.runner.close(limit)
@@ -242,7 +242,7 @@ class Serving:
         left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
 
         def is_idle() -> bool:
-            return sum(given_up or not call.cancelled for call in self._calls) <= own
+            return sum(given_up or not call.cancelled for call in self._calls.values()) <= own
 
         with self._changed:
             self._waiters += 1
@@ -332,10 +332,13 @@ class Serving:
         number = read_body(envelope, limits=SMALL_LIMITS)
         if not isinstance(number, int):
             return
+        key = caller.incarnation, number
         with self._lock:
-            call = self._callers.find(caller, number)
+            call = self._calls.get(key)
             if call is None:
-                self._callers.cancelled(caller, number, expired=expired)
+                if key not in self._early and len(self._early) >= EARLY_CANCELS:
+                    del self._early[next(iter(self._early))]
+                self._early[key] = self._early.get(key, False) or expired
         if call is not None:
             call.cancel(expired=expired)
 
@@ -345,7 +348,7 @@ class Serving:
         if not isinstance(number, int):
             raise DecodeError("the body of rpc.where is no number")
         with self._lock:
-            call = self._callers.find(caller, number)
+            call = self._calls.get((caller.incarnation, number))
         if call is None:
             said = tell(None, None, ())
         else:
@@ -402,11 +405,13 @@ class Serving:
             self._answer_refused(call.caller, call.number, error)
         if call.release is not None:
             call.let_others_in()
-        siblings, number = call.siblings, call.number
+        key = caller, _ = call.caller.incarnation, call.number
         with self._lock:
-            self._calls.pop(call, None)
-            if siblings.get(number) is call:
-                del siblings[number]
+            if self._calls.get(key) is call:
+                del self._calls[key]
+            left = self._counts[caller] = self._counts[caller] - 1
+            if not left:
+                del self._counts[caller]
             self._ended += 1
             if self._waiters:
                 self._changed.notify_all()

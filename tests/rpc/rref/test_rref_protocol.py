@@ -32,6 +32,7 @@ from telegrad.rpc.rref.protocol import (
     UserTable,
 )
 from telegrad.types import WorkerInfo
+from tests.repeated import on_examples
 from tests.rpc.rref.world import N, World
 
 OWNER, PARENT, CHILD = (WorkerInfo(name, r, 100 + r) for r, name in enumerate("OPC"))
@@ -412,6 +413,25 @@ def test_number_set_joins_runs() -> None:
         assert number in seen
         assert sum(n in seen for n in range(200)) == count + 1
     assert seen.runs == 1
+
+
+@on_examples(st.randoms(use_true_random=True), st.integers(0, 80), st.integers(1, 10))
+def test_closing_gaps_only_adds(chance: random.Random, count: int, most: int) -> None:
+    numbers = NumberSet()
+    added = chance.sample(range(200), count)
+    for number in added:
+        before = numbers.runs
+        assert numbers.add(number) == (numbers.runs > before)
+    runs = numbers.runs
+    numbers.close_gaps(most)
+    assert numbers.runs == min(runs, most)
+    assert all(number in numbers for number in added)
+    found = [number for number in range(201) if number in numbers]
+    assert not found or (found[0], found[-1]) == (min(added), max(added))
+    before = numbers.runs
+    for number in found:
+        numbers.add(number)
+    assert numbers.runs == before
 
 
 def test_losses_take_no_more_room_with_time() -> None:
