@@ -33,7 +33,6 @@ from telegrad.rpc.seams import (
     MembershipEvents,
     MessageCodec,
     Messages,
-    Permissions,
     Pool,
     Runner,
     Serving,
@@ -44,6 +43,7 @@ from telegrad.rpc.seams import (
     clear_process_agent,
     connection_limits,
     enter_agent,
+    record_refusal,
     watch_forks,
 )
 from telegrad.transport import (
@@ -190,10 +190,8 @@ def _plug_together(
     members = Members(info, world_size)
     inbox = Inbox(members, pool)
     exchange = open_exchange(receiver=inbox, reader=reader)
-    policy = CallablePolicy(
-        options.callable_mode, options.callable_patterns, options.callable_decision, name
-    )
-    permissions = Permissions(policy, exchange.audit)
+    record = partial(record_refusal, exchange.audit)
+    permissions = CallablePolicy(options.callables, name, record)
     devices = Devices(options.device_maps, name, exchange.land)
     codec = MessageCodec(permissions.resolve_value, name, limits.received, devices, exchange.memory)
     calling = Calling(life, codec, deadlines, pool.submit, exchange, inbox, limits, options.timeout)

@@ -23,7 +23,6 @@ from telegrad.rpc.agent.members import Members
 from telegrad.rpc.agent.messages import Messages
 from telegrad.rpc.agent.options import Invitation, connection_limits
 from telegrad.rpc.agent.parts import attach_parts
-from telegrad.rpc.agent.permissions import Permissions
 from telegrad.rpc.api import call
 from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.calling import Calling
@@ -33,7 +32,7 @@ from telegrad.rpc.call.failure import decode_error, fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.call.runner import Runner
 from telegrad.rpc.call.served_call import ServedCall, current_served_call
-from telegrad.rpc.call.serving import CALL, Serving
+from telegrad.rpc.call.serving import CALL, Serving, record_refusal
 from telegrad.rpc.call.user_call import MainStaysHere, UserCall, admit_call
 from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.future.future import new_future
@@ -75,7 +74,6 @@ __all__ = [
     "Message",
     "MessageCodec",
     "Messages",
-    "Permissions",
     "Pool",
     "RRefCalls",
     "RRefServing",
@@ -112,6 +110,7 @@ __all__ = [
     "on_own_loop",
     "process_agent",
     "project_function",
+    "record_refusal",
     "reference_of",
     "refuse_second",
     "seconds",

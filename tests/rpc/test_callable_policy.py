@@ -24,7 +24,6 @@ from telegrad.rpc.policy.allowed import ALLOWED_NAMES, ALLOWED_PACKAGES, REFUSED
 from telegrad.rpc.policy.policy import CallableRequest
 from telegrad.rpc.seams import CallablePolicy
 from telegrad.types import WorkerInfo
-from telegrad.wire import FunctionRef
 from tests.rpc import policy_samples as mine
 
 P = "tests.rpc.policy_samples"
@@ -426,7 +425,7 @@ class Asked:
         self.answer = answer
         self.questions: list[tuple[str, str]] = []
         self.callers: list[WorkerInfo] = []
-        self.policy = CallablePolicy(decide=self, worker="ps")
+        self.policy = CallablePolicy(self, worker="ps")
 
     def __call__(self, caller: WorkerInfo, module: str, path: str) -> bool:
         self.callers.append(caller)
@@ -573,7 +572,7 @@ async def later(caller: WorkerInfo, module: str, path: str) -> bool:
     [
         (failing, "raised LookupError: no rule for plain"),
         (leaving, "raised SystemExit: 3"),
-        (later, "returned a coroutine, and not True or False"),
+        (lambda *asked: later(*asked), "returned a coroutine, and not True or False"),
         (lambda *_: None, "returned a NoneType"),
         (lambda *_: 1, "returned a int"),
         (lambda *_: "yes", "returned a str"),
@@ -581,7 +580,7 @@ async def later(caller: WorkerInfo, module: str, path: str) -> bool:
     ],
 )
 def test_what_is_no_answer_refuses(decide: Any, words: str) -> None:
-    policy = CallablePolicy(decide=decide, worker="ps")
+    policy = CallablePolicy(decide, worker="ps")
     with pytest.raises(CallRefusedError, match=words):
         policy.resolve(f"{P}:plain", caller=W0)
     assert not allows_method(policy, mine.model, "forward")
@@ -600,9 +599,9 @@ def test_values_are_asked_for_but_for_the_listed_ones() -> None:
 def test_the_modes_remember_what_they_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     decided: list[str] = []
 
-    def request(ref: FunctionRef, *others: Any) -> CallableRequest:
-        decided.append(ref.name)
-        return CallableRequest(ref, *others)
+    def request(policy: CallablePolicy, name: str, *others: Any) -> CallableRequest:
+        decided.append(name)
+        return CallableRequest(policy, name, *others)
 
     monkeypatch.setattr("telegrad.rpc.policy.policy.CallableRequest", request)
     for policy, times in ((CallablePolicy(worker="ps"), 1), (Asked().policy, 2)):

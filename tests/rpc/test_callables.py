@@ -315,10 +315,7 @@ def test_a_policy_that_fails_refuses(make_job: MakeJob) -> None:
 
 def test_options_take_a_function_that_decides() -> None:
     rules = Rules({})
-    options = rpc.RpcOptions(callables=rules)
-    assert options.callable_decision is rules
-    assert (options.callable_mode, options.callable_patterns) == ("project", ())
-    assert rpc.RpcOptions(callables=["a.*"]).callable_decision is None
+    assert rpc.RpcOptions(callables=rules).callables is rules
 
     async def later(caller: WorkerInfo, module: str, qualname: str) -> bool:
         return True

@@ -39,7 +39,7 @@ def test_the_policy_of_the_guide_decides() -> None:
     assert callable(policy)
     assert policy(rpc.WorkerInfo("trainer0", 0, 1), "mymodule", "Model.step") is True
     assert policy(rpc.WorkerInfo("other", 1, 2), "mymodule", "Model.step") is False
-    CallablePolicy(decide=policy)
+    CallablePolicy(policy)
 
 
 def test_the_guide_names_every_event() -> None:

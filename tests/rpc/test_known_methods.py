@@ -158,7 +158,7 @@ def test_a_policy_of_ones_own_is_asked_each_time() -> None:
         asked.append(name)
         return True
 
-    own = CallablePolicy(decide=decide)
+    own = CallablePolicy(decide)
     for _ in range(3):
         judged(own, Thing(), "method")
     assert len(asked) >= 3

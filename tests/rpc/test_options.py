@@ -153,7 +153,5 @@ def test_device_maps() -> None:
 
 
 def test_callables() -> None:
-    assert RpcOptions(callables="exposed").callable_mode == "exposed"
-    options = RpcOptions(callables=["mypkg.*"])
-    assert (options.callable_mode, options.callable_patterns) == ("project", ("mypkg.*",))
-    assert options.callables == ("mypkg.*",)
+    assert RpcOptions(callables="exposed").callables == "exposed"
+    assert RpcOptions(callables=["mypkg.*"]).callables == ("mypkg.*",)  # frozen

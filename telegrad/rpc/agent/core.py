@@ -17,12 +17,12 @@ from telegrad.rpc.agent.life import UNGRACEFUL, Life, Membership
 from telegrad.rpc.agent.members import Members, RpcStatistics
 from telegrad.rpc.agent.messages import Messages
 from telegrad.rpc.agent.options import RpcOptions
-from telegrad.rpc.agent.permissions import Permissions
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.served_call import current_served_call
 from telegrad.rpc.call.serving import Serving
 from telegrad.rpc.limits import seconds
+from telegrad.rpc.policy.policy import CallablePolicy
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
 from telegrad.transport import Exchange, LoopThread
@@ -70,7 +70,7 @@ class AgentCore:
     inbox: Inbox
     exchange: Exchange
     codec: MessageCodec
-    permissions: Permissions
+    permissions: CallablePolicy
     calling: Calling
     serving: Serving
     messages: Messages

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import final
 from telegrad.rendezvous import check_name
 from telegrad.rpc.call.device_maps import checked_device_maps
 from telegrad.rpc.limits import Limits, check_integer, seconds
-from telegrad.rpc.policy.policy import Decide
+from telegrad.rpc.policy.policy import Callables, checked_callables
 from telegrad.transport import (
     HIGHEST_PORT,
     ConnectionLimits,
@@ -102,7 +101,6 @@ def _parsed(text: str, name: str, forms: str) -> range:
 
 # -- the options ---------------------------------------------------------------------------------
 
-CALLABLES = ("project", "exposed", "importable")
 MAX_WORKERS = 1_000_000  # a larger number is a typing error
 
 
@@ -179,7 +177,7 @@ class RpcOptions:
     direct: bool | range | str = True  # a call takes a third of the time that it takes over gRPC
     token: str | bytes | None = None  # the launcher or the user's file has it
     tls: TlsOptions | None = None  # encryption needs no authority, and names do
-    callables: str | Sequence[str] | Decide = "project"  # runs all that a user's program defines
+    callables: Callables = "project"  # runs all that a user's program defines
     insecure: bool = False  # a port that anyone may use runs anyone's calls
     device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)  # one GPU needs none
     cuda_ipc: bool = False  # it takes memory of the GPU for each peer (docs/gpu.md)
@@ -210,7 +208,7 @@ class RpcOptions:
         if self.insecure and self.token is not None:
             raise ValueError("RpcOptions.insecure=True does without a token; give one or the other")
         _check_tls(self)
-        object.__setattr__(self, "callables", _checked_callables(self.callables))
+        object.__setattr__(self, "callables", checked_callables(self.callables))
         object.__setattr__(self, "device_maps", checked_device_maps(self.device_maps))
         object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
         if not isinstance(self.limits, Limits):
@@ -241,21 +239,6 @@ class RpcOptions:
     def reaches_locally(self) -> bool:
         """True if workers of this host are to be reached over Unix sockets."""
         return self.direct not in (False, "tcp")
-
-    @property
-    def callable_mode(self) -> str:
-        """The policy's mode; patterns widen "project". Not used if a function decides."""
-        return self.callables if isinstance(self.callables, str) else "project"
-
-    @property
-    def callable_patterns(self) -> tuple[str, ...]:
-        """The policy's patterns; none for a bare mode, or if a function decides."""
-        return tuple(self.callables) if isinstance(self.callables, tuple) else ()
-
-    @property
-    def callable_decision(self) -> Decide | None:
-        """The function that decides instead of a mode; None for a mode or patterns."""
-        return self.callables if callable(self.callables) else None
 
 
 def _check_tls(options: RpcOptions) -> None:
@@ -317,29 +300,6 @@ def _checked_start_when(start_when: object) -> int | tuple[str, ...] | None:
     if not names:
         raise ValueError("RpcOptions.start_when is an empty list; to wait for nobody write 1")
     return tuple(check_name(name) for name in names)
-
-
-def _checked_callables(callables: object) -> str | tuple[str, ...] | Decide:
-    if isinstance(callables, str):
-        if callables not in CALLABLES:
-            raise ValueError(
-                f"RpcOptions.callables must be one of {', '.join(map(repr, CALLABLES))} or a list "
-                f"of patterns such as ['mypkg.*'] (got {callables!r})"
-            )
-        return callables
-    if isinstance(callables, Sequence) and all(isinstance(each, str) for each in callables):
-        return tuple(callables)
-    if not callable(callables):
-        raise TypeError(
-            "RpcOptions.callables must be a str, a list of patterns, or a function (caller, "
-            f"module, qualname) -> bool, not {callables!r}"
-        )
-    if inspect.iscoroutinefunction(callables):
-        raise TypeError(
-            f"RpcOptions.callables must not be async, as {callables!r} is: a call waits in a "
-            "thread until it is decided; write a plain def, which may block"
-        )
-    return callables
 
 
 @final

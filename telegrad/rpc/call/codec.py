@@ -191,7 +191,7 @@ class MessageCodec:
 
     Args:
         functions: Returns the function of a name that is sent as a value, or refuses it: called
-            with the sender, the kind of the envelope, and the name.
+            with the name, the sender as `caller`, and the envelope's `kind`.
         worker: This worker's name, for errors.
         limits: The limits of one message that arrives.
         devices: The devices at which arrays of GPUs arrive.
@@ -204,7 +204,7 @@ class MessageCodec:
 
     def __init__(
         self,
-        functions: Callable[[WorkerInfo, str, str], object],
+        functions: Callable[..., object],
         worker: str = "",
         limits: DecodeLimits = DEFAULT_LIMITS,
         devices: Devices | None = None,
@@ -353,7 +353,7 @@ class MessageCodec:
                 externals = message.externals
             if known:
                 return None
-            functions = partial(self._functions, peer, envelope.kind)
+            functions = partial(self._functions, caller=peer, kind=envelope.kind)
             return decode(envelope.document, externals, functions=functions, limits=self._limits)
         except BaseException as error:
             if headers or envelope.externals or self._hears_all:

@@ -19,6 +19,7 @@ from types import FunctionType
 from typing import Any, final
 
 from telegrad.errors import (
+    CallRefusedError,
     DecodeError,
     EncodeError,
     PoolExhaustedError,
@@ -37,11 +38,11 @@ from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plai
 from telegrad.rpc.call.whereabouts import WHERE, tell
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.pool.pool import Pool
-from telegrad.transport import Exchange
+from telegrad.transport import CALL_REFUSED, Audit, Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body
 
-__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Serving"]
+__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Serving", "record_refusal"]
 
 CALL = "rpc.call"
 CANCEL = "rpc.cancel"  # call: its caller does not want its value any more
@@ -415,3 +416,33 @@ class Serving:
             self._ended += 1
             if self._waiters:
                 self._changed.notify_all()
+
+
+def record_refusal(
+    audit: Audit,
+    caller: WorkerInfo,
+    function: str,
+    reason: str,
+    error: CallRefusedError,
+    kind: str | None,
+) -> None:
+    """For the library: writes a refused call into the audit log.
+
+    Args:
+        audit: The log.
+        caller: The worker that called.
+        function: `module:qualname`.
+        reason: The reason, for programs.
+        error: The error that the caller gets.
+        kind: The kind of the envelope; None for that of the call that is served.
+    """
+    served = current_served_call()
+    audit.record(
+        CALL_REFUSED,
+        caller=caller.name,
+        incarnation=caller.incarnation,
+        kind=served.kind if kind is None and served is not None else kind,
+        function=function,
+        reason=reason,
+        words=str(error),
+    )

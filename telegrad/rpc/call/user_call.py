@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from types import FunctionType, MethodType
-from typing import Any, Final, Protocol, TypeAlias, TypeGuard, final
+from typing import Any, Final, TypeAlias, TypeGuard, final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.agent.ambient import find_agent
@@ -93,13 +93,8 @@ KeywordArguments: TypeAlias = Mapping[str, Any] | None
 NO_CALL = "the body of a call is not {func: str, args: list, kwargs: dict}, in this order"
 
 
-class Resolve(Protocol):
-    """Finds the functions that others may call."""
-
-    def __call__(
-        self, function: str, *, script: str = "", caller: WorkerInfo | None = None
-    ) -> Callable[..., Any]:
-        """Returns the function of this name."""
+# `CallablePolicy.resolve`.
+Resolve: TypeAlias = Callable[..., Callable[..., Any]]
 
 
 class CallMode(Enum):
@@ -325,7 +320,7 @@ def admit_function(
     """Finds at the callee the function that `call_payload` names, before arguments are decoded.
 
     Args:
-        resolve: Finds the function, if this caller may call it; `Agent.resolve`.
+        resolve: Finds the function, if this caller may call it; `CallablePolicy.resolve`.
         caller: The worker that calls.
         head: The part of the payload before the arguments.
 

@@ -6,8 +6,10 @@ For a refused name nothing is imported, no property is read, and no object is bu
 from __future__ import annotations
 
 import importlib
+import inspect
 import types
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias, final
 
@@ -28,50 +30,100 @@ from telegrad.rpc.policy.exposure import (
     is_method,
 )
 from telegrad.types import WorkerInfo
-from telegrad.wire import FunctionRef, Project, is_foreign_name, names
+from telegrad.wire import Project, is_foreign_name, names
 
 __all__ = [
     "CallablePolicy",
     "CallableRequest",
-    "Decide",
+    "Callables",
+    "checked_callables",
     "project_function",
 ]
+
+
+# -- the option that says what may be called -----------------------------------------------------
+
+MODES = ("project", "exposed", "importable")
+
+# (caller, module, qualified name) -> True if it may be called.
+Decide: TypeAlias = Callable[[WorkerInfo, str, str], bool]
+Callables: TypeAlias = str | Sequence[str] | Decide
+
+
+def checked_callables(callables: object) -> str | tuple[str, ...] | Decide:
+    """Returns `RpcOptions.callables`, checked and frozen.
+
+    Raises:
+        ValueError: There is no such mode.
+        TypeError: The value is no mode, list of patterns, or plain function.
+    """
+    if isinstance(callables, str):
+        if callables not in MODES:
+            raise ValueError(
+                f"RpcOptions.callables must be one of {', '.join(map(repr, MODES))} or a list "
+                f"of patterns such as ['mypkg.*'] (got {callables!r})"
+            )
+        return callables
+    if isinstance(callables, Sequence) and all(isinstance(each, str) for each in callables):
+        return tuple(callables)
+    if not callable(callables):
+        raise TypeError(
+            "RpcOptions.callables must be a str, a list of patterns, or a function (caller, "
+            f"module, qualname) -> bool, not {callables!r}"
+        )
+    if inspect.iscoroutinefunction(callables):
+        raise TypeError(
+            f"RpcOptions.callables must not be async, as {callables!r} is: a call waits in a "
+            "thread until it is decided; write a plain def, which may block"
+        )
+    return callables
 
 
 # -- requests for a function, and the errors that refuse them ------------------------------------
 
 _SOMEBODY = WorkerInfo("", -1, 0)  # the caller if none is given
 
+Record: TypeAlias = Callable[[WorkerInfo, str, str, CallRefusedError, str | None], None]
+
+
+def _no_record(*_: object) -> None:
+    pass
+
 
 @final
+@dataclass(slots=True)
 class CallableRequest:
     """A request for a function, with the names for errors.
 
-    Args:
-        ref: The requested function.
-        caller: The worker that requests it.
-        worker: The name of the worker that has the function.
-
     Attributes:
-        ref: The requested function.
+        policy: The policy that judges it.
+        name: The name of the function in errors, `module:qualname`.
         caller: The worker that requests it.
+        script: The caller's script; empty where it is not known.
+        logged: The name of the function in the audit log; `name` by default.
+        reason: The reason in the audit log.
+        kind: The kind of the envelope in the audit log; None for that of the call that is served.
     """
 
-    __slots__ = ("_worker", "caller", "ref")
-
-    def __init__(self, ref: FunctionRef, caller: WorkerInfo | None, worker: str) -> None:
-        self.ref = ref
-        self.caller = _SOMEBODY if caller is None else caller
-        self._worker = f"worker {worker!r}" if worker else "this worker"
+    policy: CallablePolicy
+    name: str
+    caller: WorkerInfo
+    script: str = ""
+    logged: str = ""
+    reason: str = "NOT_ALLOWED"
+    kind: str | None = None
 
     def refused(self, why: str) -> CallRefusedError:
-        """Returns the error for a function that the caller may not have."""
-        name = repr(self.ref.name)[:500]
-        return CallRefusedError(f"{self._worker} does not let {self._who} have {name}: {why}")
+        """Records that the caller may not have the function, and returns the error."""
+        name = repr(self.name)[:500]
+        error = CallRefusedError(f"{self._worker} does not let {self._who} have {name}: {why}")
+        logged = self.logged or self.name
+        self.policy.record(self.caller, logged, self.reason, error, self.kind)
+        return error
 
     def not_found(self) -> FunctionNotFoundError:
         """Returns the error for a function that does not exist."""
-        module, _, path = self.ref.name.partition(":")
+        module, _, path = self.name.partition(":")
         if module in names.MAIN_NAMES:
             return self._not_in_script(path)
         if names.module_of(module) is None:
@@ -85,7 +137,7 @@ class CallableRequest:
         )
 
     def _not_in_script(self, path: str) -> FunctionNotFoundError:
-        own, script = names.main_script(), self.ref.script
+        own, script = names.main_script(), self.script
         if script == own:
             return FunctionNotFoundError(
                 f"{self._worker} has no {path!r} in its script ({own}), which is also that of"
@@ -99,18 +151,17 @@ class CallableRequest:
         )
 
     @property
+    def _worker(self) -> str:
+        return f"worker {self.policy.worker!r}" if self.policy.worker else "this worker"
+
+    @property
     def _who(self) -> str:
         return f"the caller {self.caller.name!r}" if self.caller.name else "the caller"
 
 
 # -- the policy ----------------------------------------------------------------------------------
 
-MODES = ("project", "exposed", "importable")
-
 MOST_KNOWN = 1000  # methods; only a program that keeps making classes has more
-
-# (caller, module, qualified name) -> True if it may be called.
-Decide: TypeAlias = Callable[[WorkerInfo, str, str], bool]
 
 # These lead in a step or two to everything in the process, though their class is a builtin one.
 _INTERNALS = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType)
@@ -124,48 +175,56 @@ class CallablePolicy:
     underscore.
 
     Args:
-        mode: `"project"`: objects defined in `__main__`, or in modules that this process has
-            imported from outside the standard library, site-packages and telegrad; and the
-            functions of `telegrad.rpc.policy.allowed`. `"exposed"`: nothing else.
+        callables: As in `RpcOptions`. `"project"`: objects defined in `__main__`, or in modules
+            that this process has imported from outside the standard library, site-packages and
+            telegrad; and the functions of `telegrad.rpc.policy.allowed`. `"exposed"`: nothing else.
             `"importable"`: anything; that is remote code execution for anyone who holds the token.
-        patterns: Under `"project"`, further dotted names: `"mypkg.*"`, `"math.sqrt"`.
-        decide: A function that decides instead of all that, on marked objects too. It gets the
-            caller, the module and the qualified name, and returns True or False; if it raises, the
-            call is refused. It is called each time, before anything is imported. If the name leads
-            to an object that was defined under another name, it is called for that name as well.
+            Dotted names (`["mypkg.*", "math.sqrt"]`): these, and those of `"project"`. A function
+            that decides instead of all that, on marked objects too: it gets the caller, the module
+            and the qualified name, and returns True or False; if it raises, the call is refused. It
+            is called each time, before anything is imported. If the name leads to an object that
+            was defined under another name, it is called for that name as well.
         worker: The name of this worker, for errors.
+        record: Hears of each refusal: the caller, the function's name, the reason for programs, the
+            error, and the kind of the envelope or None.
+
+    Attributes:
+        mode: One of `MODES`; `"project"` under patterns.
+        worker: The name of this worker, for errors.
+        record: As given.
 
     Raises:
         ValueError: There is no such mode.
-        TypeError: `patterns` is no sequence of strings.
+        TypeError: `callables` is nothing that the option takes.
 
     Example:
-        >>> CallablePolicy("project", ["math.*"]).resolve("math:sqrt")(16.0)
+        >>> CallablePolicy(["math.*"]).resolve("math:sqrt")(16.0)
         4.0
-        >>> only_pow = CallablePolicy(decide=lambda caller, module, name: name == "pow")
+        >>> only_pow = CallablePolicy(lambda caller, module, name: name == "pow")
         >>> only_pow.resolve("math:pow")(2.0, 3.0)
         8.0
     """
 
-    __slots__ = ("_decide", "_known", "_known_methods", "_project", "_worker", "mode", "patterns")
+    __slots__ = (
+        "_decide",
+        "_known",
+        "_known_methods",
+        "_patterns",
+        "_project",
+        "mode",
+        "record",
+        "worker",
+    )
 
     def __init__(
-        self,
-        mode: str = "project",
-        patterns: Sequence[str] = (),
-        decide: Decide | None = None,
-        worker: str = "",
+        self, callables: Callables = "project", worker: str = "", record: Record = _no_record
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"no such policy: {mode!r}; one of {', '.join(MODES)}")
-        if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
-            raise TypeError(
-                f"patterns are a list of strings, such as ['mypkg.*'], not {patterns!r}"
-            )
-        self.mode = mode
-        self.patterns = tuple(patterns)
-        self._decide = decide
-        self._worker = worker
+        checked = checked_callables(callables)
+        self.mode = checked if isinstance(checked, str) else "project"
+        self.worker = worker
+        self.record = record
+        self._patterns = checked if isinstance(checked, tuple) else ()
+        self._decide = checked if not isinstance(checked, str | tuple) else None
         self._project = Project()
         # Verdicts on functions that may be called; most are called again. A verdict holds for the
         # same function under the same name, and for a method also on the same class.
@@ -173,48 +232,56 @@ class CallablePolicy:
         self._known_methods: set[tuple[type, str, object]] = set()
 
     def __repr__(self) -> str:
-        if self._decide is not None:
-            return f"CallablePolicy(decide={self._decide!r})"
-        return f"CallablePolicy({self.mode!r}, {list(self.patterns)!r})"
+        return f"CallablePolicy({self._decide or list(self._patterns) or self.mode!r})"
 
     def resolve(
-        self, ref: str | FunctionRef, *, caller: WorkerInfo | None = None
+        self, name: str, *, script: str = "", caller: WorkerInfo = _SOMEBODY
     ) -> Callable[..., Any]:
         """Returns the function or class of that name.
 
         Args:
-            ref: The name, or a reference, which also has the caller's script for errors.
+            name: `module:qualname`.
+            script: The caller's script, for errors.
             caller: The worker that requests it.
 
         Raises:
             CallRefusedError: The function may not be called here.
             FunctionNotFoundError: There is no function of that name here.
         """
-        name = ref.name if isinstance(ref, FunctionRef) else ref
         known = self._known.get(name) if type(name) is str else None
         if known is not None and _at_top(name) is known:
             return known
-        ref = ref if isinstance(ref, FunctionRef) else FunctionRef(ref)
-        function = self._resolve(CallableRequest(ref, caller, self._worker), called=True)
+        function = self._resolve(CallableRequest(self, name, caller, script), called=True)
         mine = self._decide is None and _at_top(name) is function  # one in a class has many names
         if mine and type(function) is types.FunctionType:
             self._known[name] = function
         return function
 
-    def resolve_value(self, name: str, *, caller: WorkerInfo | None = None) -> Callable[..., Any]:
+    def resolve_value(
+        self, name: str, *, caller: WorkerInfo = _SOMEBODY, kind: str | None = None
+    ) -> Callable[..., Any]:
         """Returns the function or class of a name that is sent as a value: an argument, a dtype.
 
         The rules are those of `resolve`, since its receiver may call it. However, the listed
         functions, and the modules and optimizers of telegrad, are allowed in every mode, without
         asking `decide`.
 
+        Args:
+            name: `module:qualname`.
+            caller: The worker that has sent it.
+            kind: The kind of the envelope that brought it.
+
         Raises:
             CallRefusedError: The function may not be had here.
             FunctionNotFoundError: There is no function of that name here.
         """
-        return self._resolve(CallableRequest(FunctionRef(name), caller, self._worker), called=False)
+        reason = "NOT_ALLOWED_AS_VALUE"
+        request = CallableRequest(self, name, caller, reason=reason, kind=kind)
+        return self._resolve(request, called=False)
 
-    def check_method(self, value: object, method: str, *, caller: WorkerInfo | None = None) -> None:
+    def check_method(
+        self, value: object, method: str, caller: WorkerInfo = _SOMEBODY, logged: str = ""
+    ) -> None:
         """Checks that others may call a method of a value, through a reference to it.
 
         A method is allowed if the class that defines it would be allowed as a function: it is of
@@ -227,6 +294,7 @@ class CallablePolicy:
             value: The object that has the method.
             method: The method's name; `__call__` for the object itself.
             caller: The worker that requests it.
+            logged: The name of the method in the audit log; that of the object's class by default.
 
         Raises:
             CallRefusedError: The method may not be called here.
@@ -242,21 +310,22 @@ class CallablePolicy:
             return
         if self._knows(value, method):
             return
+        request = CallableRequest(self, "", caller, logged=logged or _called(value, method))
         if isinstance(value, _INTERNALS):
             name = names.own_attributes(value).get("__name__") or type(value).__qualname__
-            raise CallableRequest(FunctionRef(f"{name}.{method}"), caller, self._worker).refused(
+            request.name = f"{name}.{method}"
+            raise request.refused(
                 f"methods and attributes of a {type(value).__qualname__} cannot be used through an"
                 " RRef; call a function of your own that uses it"
             )
         if self._decide is not None:
-            self._ask_of_method(value, method, caller)
+            self._ask_of_method(value, method, request)
             return
         deciding = definers(value, method)
         for definer, name in deciding:
             if self._may_have(value, definer, name):
                 continue
-            called = dotted(definer, name)
-            request = CallableRequest(FunctionRef(called), caller, self._worker)
+            request.name = called = dotted(definer, name)
             if self.mode == "exposed":
                 raise request.refused("only what is marked with rpc.expose may be called")
             raise request.refused(
@@ -268,12 +337,7 @@ class CallablePolicy:
             self._remember(type(value), method)
 
     def check_found(
-        self,
-        value: object,
-        name: str,
-        found: object,
-        *,
-        caller: WorkerInfo | None = None,
+        self, value: object, name: str, found: object, caller: WorkerInfo = _SOMEBODY
     ) -> None:
         """Checks that others may call an attribute's value, after `check_method` of its name.
 
@@ -302,7 +366,7 @@ class CallablePolicy:
             if type(cls) is type and (cls, name, found.__func__) in self._known_methods:
                 return
         if name != "__call__" and not is_method(value, name):
-            self.check_method(found, "__call__", caller=caller)
+            self.check_method(found, "__call__", caller, _called(value, name))
 
     # Methods.
 
@@ -352,10 +416,10 @@ class CallablePolicy:
 
     def _resolve(self, request: CallableRequest, *, called: bool) -> Callable[..., Any]:
         try:
-            module_name, parts = names.split(request.ref.name)
+            module_name, parts = names.split(request.name)
         except (ValueError, TypeError) as error:
             raise request.refused(str(error)) from error
-        listed = not called and _is_listed(request.ref.name)
+        listed = not called and _is_listed(request.name)
         if self._decide is not None and not listed:
             return self._ask_of_name(request, module_name, parts)
         found = names.find(names.module_of(module_name), parts)
@@ -365,11 +429,11 @@ class CallablePolicy:
             raise request.refused("only what is marked with rpc.expose may be called")
         if not self._may_import(module_name, parts):
             self._check_project(module_name, request)
-        if names.module_of(module_name) is None and self._imports(request.ref.name, parts):
+        if names.module_of(module_name) is None and self._imports(request.name, parts):
             found = names.find(_import(module_name, request), parts)
         if found is None:
             raise request.not_found()
-        if not self._is_at_home(found, request.ref.name):
+        if not self._is_at_home(found, request.name):
             raise request.refused("it is defined elsewhere, where it may not be called")
         return _callable(found, request)
 
@@ -388,16 +452,16 @@ class CallablePolicy:
         return self.mode == "importable" or self._matches(f"{module}.{'.'.join(parts)}")
 
     def _matches(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
+        return any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def _check_project(self, module_name: str, request: CallableRequest) -> None:
-        if request.ref.name in ALLOWED_NAMES or self._project.has(module_name):
+        if request.name in ALLOWED_NAMES or self._project.has(module_name):
             return
         if _is_own(module_name):
             return
         if names.module_of(module_name) is None and not is_foreign_name(module_name):
             raise request.not_found()
-        pattern = request.ref.name.replace(":", ".")
+        pattern = request.name.replace(":", ".")
         raise request.refused(
             "it is not of this project; call a function of your own script that uses it, or start"
             f" the worker with RpcOptions(callables=[{pattern!r}])"
@@ -431,17 +495,17 @@ class CallablePolicy:
         if found is None:
             raise request.not_found()
         function = _callable(found, request)
-        if request.ref.name not in ALLOWED_NAMES:
+        if request.name not in ALLOWED_NAMES:
             self._ask_elsewhere(request, asked, home_of(function))
         return function
 
-    def _ask_of_method(self, value: object, method: str, caller: WorkerInfo | None) -> None:
+    def _ask_of_method(self, value: object, method: str, request: CallableRequest) -> None:
         """Asks about `Class.method`, and about its definition if that is in another module."""
         cls = value if names.is_class(value) else type(value)
         asked = names.wire_module(cls.__module__), f"{cls.__qualname__}.{method}"
         if method == "__call__":
             asked = home_of(value)
-        request = CallableRequest(FunctionRef(":".join(asked)), caller, self._worker)
+        request.name = ":".join(asked)
         self._ask(request, *asked)
         for definer, name in definers(value, method):
             if not (names.is_class(definer) and definer in names.bases(cls)):
@@ -458,7 +522,7 @@ class CallablePolicy:
 
     def _ask(self, request: CallableRequest, module: str, path: str) -> None:
         assert self._decide is not None
-        about = "" if request.ref.name == f"{module}:{path}" else f", asked of {module}:{path}"
+        about = "" if request.name == f"{module}:{path}" else f", asked of {module}:{path}"
         try:
             allowed: object = self._decide(request.caller, module, path)
         except BaseException as error:  # around the user's function
@@ -486,6 +550,10 @@ def project_function(name: str) -> Callable[..., Any]:
         FunctionNotFoundError: There is no function of that name here.
     """
     return CallablePolicy().resolve(name)
+
+
+def _called(value: object, method: str) -> str:
+    return f"{type(value).__module__}:{type(value).__qualname__}.{method}"
 
 
 def _at_top(name: str) -> object:

@@ -131,7 +131,7 @@ def check_public(registry: RRefRegistry, caller: WorkerInfo, name: str) -> None:
             f"{name[:500]!r} begins with an underscore and is not had of an RRef's value "
             f"at {registry.me.name!r}"
         )
-        registry.agent.permissions.record_refusal(caller, name, "PRIVATE_NAME", refused)
+        registry.agent.permissions.record(caller, name, "PRIVATE_NAME", refused, None)
         raise refused
 
 
