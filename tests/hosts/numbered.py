@@ -6,12 +6,10 @@ import threading
 from collections import Counter
 
 from telegrad import rpc
+from telegrad.transport.channels.lanes import Way
 from telegrad.transport.session import carriers as carriers_module
-from telegrad.transport.session import moving
 from telegrad.transport.session.ask import Answer
-from telegrad.transport.session.carriers import Carriers
-from telegrad.transport.session.stream import Stream
-from telegrad.transport.session.terms import Terms
+from telegrad.transport.session.dial import Reach
 from tests.hosts.traffic import connections, note, ran
 
 __all__ = ["count_moves", "flood", "moves", "ran_times"]
@@ -32,17 +30,17 @@ def count_moves(for_ever: bool) -> None:
     """
     if for_ever:
         carriers_module.MOST_BROKEN_SOCKETS = 10**9
-    move = moving._take_its_place
+    take_up = Reach._take_up
 
-    async def counted(carriers: Carriers, terms: Terms, stream: Stream, answer: Answer) -> None:
+    async def counted(self: Reach, answer: Answer, way: Way) -> None:
         ended = "broke"
         try:
-            await move(carriers, terms, stream, answer)
+            await take_up(self, answer, way)
             ended = "done"
         finally:
-            _moves[ended] += 1
+            _moves[ended] += answer.carrier.takes_over  # else it is gRPC's own
 
-    moving._take_its_place = counted
+    Reach._take_up = counted  # type: ignore[method-assign]
 
 
 def moves() -> dict[str, int]:
