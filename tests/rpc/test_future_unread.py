@@ -7,7 +7,6 @@ import gc
 import inspect
 import logging
 import re
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from telegrad.rpc import seams
 from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.unread import Origin, Report, UnreadErrors
-from telegrad.rpc.stream.reading import StreamReader, StreamReaders
+from telegrad.rpc.stream.reading import StreamReaders
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
@@ -85,9 +84,9 @@ def until_done(future: Future[Any]) -> None:
     wait_until_gone("call", lambda: [] if future.done() else [future], within=20.0)
 
 
-def until_failed(rref: rpc.RRef[Any]) -> None:
+def until_failed(it: rpc.RRef[Any] | rpc.Stream[Any]) -> None:
     """Waits without using it."""
-    wait_until_gone("hope", lambda: ["it"] * ("failed, " not in repr(rref)), within=20.0)
+    wait_until_gone("hope", lambda: ["it"] * (" failed" not in repr(it)), within=20.0)
 
 
 def made_here(offset: int = 0) -> str:
@@ -186,24 +185,16 @@ def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
         assert log.told() == ""
 
 
-def test_a_stream_that_failed_and_was_dropped(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
     agent = log.job.agents[0]
     readers = agent.attachments[StreamReaders]
-    ended, start = threading.Event(), StreamReader.start
-
-    def noted_start(reader: StreamReader, reply: Future[Any]) -> None:
-        start(reader, reply)
-        reply.add_done_callback(lambda _: ended.set())
-
-    monkeypatch.setattr(StreamReader, "start", noted_start)
     with seams.use_agent(agent):
         for begun in (False, True):
             dropped = rpc.stream("w1", remote_code.one_then_fail, ("unread",))
             here = made_here(-1)
             if begun:
                 assert next(dropped) == 1
-            assert ended.wait(20.0)  # its end is here, and unread
-            ended.clear()
+            until_failed(dropped)  # its end is here, and unread
             assert log.told() == ""
             del dropped
             gc.collect()
@@ -214,7 +205,9 @@ def test_a_stream_that_failed_and_was_dropped(log: Log, monkeypatch: pytest.Monk
             assert "CustomError('unread')" in text
         rref = rpc.remote("w1", remote_code.fail, ("unread",))
         until_failed(rref)
-        rref.rpc_stream().method()  # known to fail before it is asked for
+        dropped = rref.rpc_stream().method()  # known to fail before it is asked for
+        until_failed(dropped)
+        del dropped
         assert "the stream of" in log.wait()
 
 

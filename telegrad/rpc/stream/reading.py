@@ -2,7 +2,7 @@
 
 loop       item ──▶ Receiver ──▶ waiting readers are woken
 reader     take in order ──▶ decode ──▶ value; now and then `more` ──▶ producer
-loop       the reply: the end, decoded by the reader once no item is left
+pool       the reply is decoded: the end
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -92,8 +93,6 @@ class StreamReader:
         self._waiters: list[Future[None]] = []  # the oldest first
         self._stop_timer: Callable[[], None] | None = None
         self._reply: Future[Any] | None = None
-        self._ended = False  # the reply is here
-        self._lost: WorkerLostError | None = None
         # The place where it was opened, until the reader has heard of a failure.
         self._unread: tuple[Origin, Reports] | None = None
 
@@ -115,7 +114,7 @@ class StreamReader:
     def start(self, reply: Future[Any]) -> None:
         """Takes the future of the request's reply."""
         self._reply = reply
-        reply._call_when_done(self._on_reply)
+        reply._call_when_done(partial(self._readers.agent.pool.submit, self._read_reply))
         if self._receiver.is_deaf:  # the agent has ended meanwhile, or an item was garbage
             reply.cancel()
 
@@ -129,22 +128,13 @@ class StreamReader:
 
     def report(self) -> None:
         """Reports the error with which it has ended, or may have; for a finaliser."""
-        error: BaseException | Callable[[], None] | None = self._receiver.failure
-        if self._ended and not self._receiver.has_end:  # nobody has decoded the end
-            error = self._raise_end
+        error = self._receiver.failure
         if error is None or self._receiver.is_closed:
             return
         unread, self._unread = self._unread, None
         if unread is not None:
             origin, reports = unread
             reports.put(Report(self.label, origin, error))
-
-    def _raise_end(self) -> None:
-        end = self._end()
-        if isinstance(end, BaseException):
-            raise end
-        if end.failure is not None:
-            raise rebuild_failure(end.failure)
 
     # For the reader.
 
@@ -202,7 +192,7 @@ class StreamReader:
     def fail(self, error: BaseException) -> None:
         """Ends it with an error, once the items that are here and in order were read."""
         with self._lock:
-            if self._receiver.has_end:
+            if self._receiver.is_whole:
                 return
             left = self._receiver.break_off(without_frames(fresh_copy(error)))
             waiters = self._take_waiters()
@@ -233,22 +223,12 @@ class StreamReader:
         _wake(waiters)
         return True
 
-    def _on_reply(self) -> None:
-        """Hears that the end is here, or known; the reader will decode it."""
-        with self._lock:
-            self._ended = True
-            waiters = self._take_waiters()
-        _wake(waiters)
-
     def lose(self, error: WorkerLostError) -> None:
         """Hears that the producer is lost; items that the reply has overtaken will not come."""
-        with self._lock:
-            self._lost = error
-            left = self._miss_the_rest()
-            waiters = self._take_waiters() if self._ended else []  # else the reply says so
-        if left is not None:
-            self._finish(left)
-        _wake(waiters)
+        if self._reply is not None and self._reply.done():
+            self._read_reply()
+        explain = self.record.explain
+        self.fail(error if explain is None else explain(error))
 
     def _expire(self) -> None:
         """Breaks it off if a reader has waited for too long; on the loop.
@@ -257,7 +237,7 @@ class StreamReader:
         """
         with self._lock:
             self._stop_timer = None
-            if not self._waiters or self._receiver.has_end:
+            if not self._waiters or self._receiver.is_whole:
                 return
             left = self._waiters[0]._made + self._limit - time.monotonic()
             if left > 0:
@@ -281,19 +261,14 @@ class StreamReader:
         """Returns the next value, OVER or _NOTHING; raises the error that it has ended with."""
         receiver = self._receiver
         self._readers.agent.life.check_process()
-        while True:
-            with self._lock:
-                envelope = receiver.take()
-                taken = receiver.ask_for_more()
-                over = receiver.is_over
-                ended = self._ended and not receiver.has_end
-            if envelope is not None:
-                return self._open(envelope, taken, last=over)
-            if over:
-                break
-            if not ended:
-                return _NOTHING
-            self._read_reply()
+        with self._lock:
+            envelope = receiver.take()
+            taken = receiver.ask_for_more()
+            over = receiver.is_over
+        if envelope is not None:
+            return self._open(envelope, taken, last=over)
+        if not over:
+            return _NOTHING
         if receiver.failure is not None:
             self._unread = None
             raise fresh_copy(receiver.failure)
@@ -316,45 +291,24 @@ class StreamReader:
             raise
 
     def _read_reply(self) -> None:
-        """Decodes the end, in the thread that reads; any number of threads at once."""
-        end = self._end()
-        if isinstance(end, BaseException):
-            self.fail(end)
-            return
-        failure = None if end.failure is None else without_frames(rebuild_failure(end.failure))
-        with self._lock:
-            if self._receiver.has_end:
-                return
-            try:
-                self._receiver.end(end.items, failure)
-                left = self._miss_the_rest()
-            except DecodeError as garbage:
-                left = self._receiver.break_off(without_frames(garbage))
-            over = self._receiver.is_over
-        if over or left is not None:
-            self._finish(left)
-
-    def _end(self) -> StreamEnd | BaseException:
-        reply = self._reply
+        """Decodes the end, in the pool, or says why none came."""
+        reply, receiver = self._reply, self._receiver
         assert reply is not None
         try:
-            error = reply.exception()
-            return StreamEnd.read(reply.value()) if error is None else error
-        except DecodeError as garbage:
-            return garbage
-
-    def _miss_the_rest(self) -> list[Envelope] | None:
-        """Ends it early if items before its end will not come; holds the lock.
-
-        Returns:
-            The items that can no longer be taken; None if it does not end early.
-        """
-        receiver = self._receiver
-        if self._lost is None or not receiver.has_end or receiver.is_whole or receiver.is_closed:
-            return None
-        explain, lost = self.record.explain, self._lost
-        failure = lost if explain is None else explain(lost)
-        return receiver.break_off(without_frames(fresh_copy(failure)))
+            end = StreamEnd.read(reply.value())
+            failure = None if end.failure is None else without_frames(rebuild_failure(end.failure))
+            with self._lock:
+                if receiver.has_end:
+                    return
+                receiver.end(end.items, failure)
+                over = receiver.is_over
+                waiters = self._take_waiters()
+        except BaseException as error:  # whatever the reply has brought
+            self.fail(error)
+            return
+        if over:
+            self._finish()
+        _wake(waiters)
 
     def _finish(self, left: list[Envelope] | None = None) -> None:
         """Takes leave of the producer; `left` are the items that nobody will read."""
@@ -369,7 +323,7 @@ class StreamReader:
         """Yields a future that is completed at the next change; None if that has come already."""
         agent, receiver = self._readers.agent, self._receiver
         with self._lock:
-            if receiver.has_next or receiver.is_over or (self._ended and not receiver.has_end):
+            if receiver.has_next or receiver.is_over:
                 waiter = None
             else:
                 waiter = new_future(agent.pool.submit, f"the next item of {self.label}")
@@ -415,10 +369,13 @@ class StreamReaders:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards the next one
         self._readers: dict[int, StreamReader] = {}
+        self._dropped: SimpleQueue[StreamReader] = SimpleQueue()
         self._tick = Tick(
-            agent.deadlines.after, HOUSEKEEPING_SECONDS, self.close_dropped, lambda: bool(self)
+            agent.deadlines.after,
+            HOUSEKEEPING_SECONDS,
+            self.close_dropped,
+            lambda: bool(self) or not self._dropped.empty(),
         )
-        self._dropped: SimpleQueue[int] = SimpleQueue()
         agent.inbox.register(ITEM, self._on_item)
         agent.inbox.on_loss(self._on_lost)
         agent.life.on_ending(self.end)
@@ -464,7 +421,8 @@ class StreamReaders:
 
     def drop(self, reader: StreamReader) -> None:
         """Hears from a finaliser that nobody reads a stream any more."""
-        self._dropped.put(reader.number)
+        if reader.number in self._readers:
+            self._dropped.put(reader)
 
     def forget(self, reader: StreamReader, left: list[Envelope] | None = None) -> None:
         """Hears that nothing more will come for a stream; gives back what nobody will read."""
@@ -514,7 +472,6 @@ class StreamReaders:
         """Closes the streams whose last reference is gone."""
         with contextlib.suppress(Empty):
             while True:
-                reader = self._readers.get(self._dropped.get_nowait())
-                if reader is not None:
-                    reader.report()
-                    reader.close()
+                reader = self._dropped.get_nowait()
+                reader.report()
+                reader.close()
