@@ -442,7 +442,7 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
         else:
             future.try_set_result(value)
 
-    agent.pool.submit_in(contextvars.copy_context(), run)
+    agent.pool.submit(contextvars.copy_context().run, run)
     return watched(agent, future)
 
 

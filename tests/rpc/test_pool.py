@@ -223,7 +223,7 @@ def test_a_thread_that_cannot_start_is_not_counted(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr("telegrad.rpc.pool.pool._Thread.start", refuse)
+        patch.setattr("telegrad.rpc.future.waits.PoolThread.start", refuse)
         future = run(pool, int)
     assert "cannot grow" in caplog.text
     assert future.wait(10) == 0

@@ -289,7 +289,7 @@ class _Call:
                 peer = agent.members.find(self._peer.name)
                 if peer.incarnation != self._peer.incarnation and agent.members.lost(peer) is None:
                     self._peer, self.loss = peer, None
-                    agent.pool.submit_in(self._context.copy(), self._send_again)
+                    agent.pool.submit(self._context.copy().run, self._send_again)
                     return
             agent.deadlines.after(LOOK_SECONDS, self.look)
 

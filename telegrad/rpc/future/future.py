@@ -37,21 +37,19 @@ from telegrad.rpc.call.failure import (
     without_frames,
 )
 from telegrad.rpc.future.unread import (
-    Made,
     Origin,
     Report,
     Reports,
-    expect_reports,
     origin_of_caller,
+    reports_of,
 )
 from telegrad.rpc.future.waits import (
     AwaitedFuture,
     Gate,
     check_not_inherited,
     comes_from,
-    drive_of,
-    drive_on,
     pool_thread,
+    reads_of,
 )
 from telegrad.rpc.limits import not_done, seconds
 from telegrad.transport import hands_over, on_own_loop
@@ -191,7 +189,8 @@ class Future(Generic[T]):
 
     def __init__(self) -> None:
         self._begin(None, UNNAMED, ())
-        self._unread: Made | None = origin_of_caller(sys._getframe(1))  # the library reads its own
+        # The library reads the errors of its own.
+        self._unread: Origin | None = origin_of_caller(sys._getframe(1))
 
     def _begin(self, dispatch: Dispatch | None, words: str, about: tuple[object, ...]) -> None:
         self._lock = threading.Lock()
@@ -401,7 +400,8 @@ class Future(Generic[T]):
                 check_not_inherited((self,))
             arrived = AwaitedFuture(loop, (self,))
             self._call_when_done(arrived.arrive)
-            end = drive_on(loop, self._source)
+            reads = reads_of(self._source)
+            end = None if reads is None else reads.await_on(loop)
             try:
                 yield from arrived
             except asyncio.CancelledError:
@@ -510,9 +510,9 @@ class Future(Generic[T]):
         """True if it is known to have failed; decodes nothing. For the library."""
         return self._state >= _ERROR or (self._state != _VALUE and self._fails)
 
-    def _watch(self, origin: Made, reports: Reports | None) -> None:
+    def _watch(self, origin: Origin, reports: Reports | None) -> None:
         """Logs its error if nobody retrieves it; see `unread`. For the library."""
-        self._reports = expect_reports() if reports is None and self._failed else reports
+        self._reports = reports_of(find_agent()) if reports is None and self._failed else reports
         self._unread = origin
 
     def _hand_on(self) -> None:
@@ -566,7 +566,8 @@ class Future(Generic[T]):
             check_not_inherited((self,))
         gate = Gate()
         self._call_when_done(gate.open)
-        return gate.wait(limit, self, drive=drive_of(self._source))
+        reads = reads_of(self._source)
+        return gate.wait(limit, self, drive=None if reads is None else reads.wait)
 
     def _complete(
         self,
@@ -589,7 +590,7 @@ class Future(Generic[T]):
         if state == _CANCELLED and on_cancel is not None:
             on_cancel()  # first: a callback may run for long
         if error is not None and self._unread is not None and self._reports is None:
-            self._reports = expect_reports()
+            self._reports = reports_of(find_agent())
         for waker in wakers:
             waker()
         if callbacks:
@@ -673,7 +674,7 @@ class Future(Generic[T]):
             return
         error = self._error if self._error is not None else self._thunk
         if error is not None:
-            self._reports.put(Report(self._label, Origin(*origin), error))
+            self._reports.put(Report(self._label, origin, error))
 
     def _follow(self, child: Future[Any]) -> None:
         """Completes `child` with the outcome of this one."""

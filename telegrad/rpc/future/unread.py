@@ -15,16 +15,14 @@ from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
-from telegrad.rpc.agent.ambient import AmbientAgent, find_agent
+from telegrad.rpc.agent.ambient import AmbientAgent
 from telegrad.rpc.tick import Tick
 
 __all__ = [
-    "Made",
     "Origin",
     "Report",
     "Reports",
     "UnreadErrors",
-    "expect_reports",
     "origin_here",
     "origin_of_caller",
     "reports_of",
@@ -85,13 +83,12 @@ class Report:
 
 
 Reports: TypeAlias = SimpleQueue[Report]
-Made: TypeAlias = tuple[CodeType, int]  # what an Origin says; each call has one, few are looked at
 
 
 class WatchedFuture(Protocol):
     """A future that may fail; `Future` is the one."""
 
-    def _watch(self, origin: Made, reports: Reports | None, /) -> None:
+    def _watch(self, origin: Origin, reports: Reports | None, /) -> None:
         """Has its error reported if nobody reads it."""
 
 
@@ -108,7 +105,6 @@ class UnreadErrors:
 
     Attributes:
         reports: The queue of what finalisers have reported.
-        expected: The queue, once it is looked through.
     """
 
     def __init__(
@@ -118,12 +114,10 @@ class UnreadErrors:
     ) -> None:
         self.reports: Reports = SimpleQueue()
         self._submit = submit
-        self.expected: Reports | None = None
         self._tick = Tick(after, LOOK_SECONDS, self._look, lambda: True)
 
     def expect(self) -> Reports:
         """Returns where a finaliser reports to; from now on the queue is looked through."""
-        self.expected = self.reports
         self._tick.start()
         return self.reports
 
@@ -157,34 +151,16 @@ def origin_of_caller(frame: FrameType) -> Origin | None:
     return Origin(frame.f_code, frame.f_lasti)
 
 
-def expect_reports() -> Reports | None:
-    """Returns where errors of futures that no agent made are reported to, if anywhere."""
-    agent = find_agent()
-    return None if agent is None else _reports_of(agent)
-
-
 def watched(agent: AmbientAgent, future: W) -> W:
     """For the library: returns a future given to a user, who may forget to read its error."""
-    frame: FrameType | None = sys._getframe(2)  # who called the verb
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
-        frame = frame.f_back
-    if frame is not None:
-        unread = agent.attachments.find(UnreadErrors)
-        reports = None if unread is None else unread.expected or unread.expect()
-        future._watch((frame.f_code, frame.f_lasti), reports)
-    return future
+    return watch_from(agent, future, origin_here())
 
 
 def watch_from(agent: AmbientAgent, future: W, origin: Origin | None) -> W:
     """Does what `watched` does, for a future whose origin is known."""
     if origin is not None:
-        future._watch(origin, _reports_of(agent))
+        future._watch(origin, reports_of(agent))
     return future
-
-
-def reports_of(agent: AmbientAgent, origin: Origin | None) -> Reports | None:
-    """Returns where the errors of what was made there are reported to, if anywhere."""
-    return None if origin is None else _reports_of(agent)
 
 
 def origin_here() -> Origin | None:
@@ -195,6 +171,7 @@ def origin_here() -> Origin | None:
     return None if frame is None else Origin(frame.f_code, frame.f_lasti)
 
 
-def _reports_of(agent: AmbientAgent) -> Reports | None:
-    unread = agent.attachments.find(UnreadErrors)
+def reports_of(agent: AmbientAgent | None) -> Reports | None:
+    """Returns where an agent, if there is one, hears of errors that nobody reads."""
+    unread = None if agent is None else agent.attachments.find(UnreadErrors)
     return None if unread is None else unread.expect()  # it has none where it joined no job

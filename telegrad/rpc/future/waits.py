@@ -34,9 +34,8 @@ __all__ = [
     "Wait",
     "check_not_inherited",
     "comes_from",
-    "drive_of",
-    "drive_on",
     "pool_thread",
+    "reads_of",
 ]
 
 
@@ -94,24 +93,45 @@ class NextItem:
         self.number = number
 
 
+@final
 class PoolThread(threading.Thread):
-    """A thread that wants to know when the user function in it waits.
+    """A thread of a pool, which wants to know when the user function in it waits.
 
     It is not of `ABCMeta`, whose `isinstance` takes ten times as long, and each wait asks.
+
+    Args:
+        run: The work of the thread.
+        begin_wait: Hears that the thread waits: another one may take its place.
+        end_wait: Hears that the wait is over; the thread goes on, whoever took its place.
+        name: Its name.
 
     Attributes:
         wait: The present wait; None while the thread runs, and in a wait that ends by itself.
     """
 
-    wait: Wait | None = None
+    def __init__(
+        self,
+        run: Callable[[], None],
+        begin_wait: Callable[[], None],
+        end_wait: Callable[[], None],
+        name: str,
+    ) -> None:
+        super().__init__(target=run, name=name, daemon=True)
+        self.wait: Wait | None = None
+        self._begin_wait, self._end_wait = begin_wait, end_wait
+        self._waits = 0  # one inside another: callbacks and signal handlers wait, too
 
     def enter_wait(self) -> None:
-        """Records that a wait begins: another thread may take its place."""
-        raise NotImplementedError
+        """Records that a wait begins."""
+        self._waits += 1
+        if self._waits == 1:
+            self._begin_wait()
 
     def leave_wait(self) -> None:
-        """Records that the wait is over; the thread goes on at once, whoever took its place."""
-        raise NotImplementedError
+        """Records that a wait is over."""
+        self._waits -= 1
+        if self._waits == 0:
+            self._end_wait()
 
 
 def pool_thread() -> PoolThread | None:
@@ -207,29 +227,14 @@ class Driven:
     reads: Reads | None
 
 
-def drive_of(source: object) -> Drive | None:
-    """Returns the work of a thread while it waits for a future; None for none.
+def reads_of(source: object) -> Reads | None:
+    """Returns the reader of the message that completes a future in the end, or one of several.
 
     Args:
-        source: The source of that future, or several futures.
+        source: The source of that future.
     """
-    reads = source.reads if isinstance(source, Driven) else _reads_of(source)  # nearly all are
-    return None if reads is None else reads.wait
-
-
-def drive_on(loop: asyncio.AbstractEventLoop, source: object) -> Callable[[], None] | None:
-    """Reads on a loop while a task awaits a future; returns a function that ends it.
-
-    Args:
-        loop: The loop that runs in this thread.
-        source: The source of that future, or several futures.
-    """
-    reads = _reads_of(source)
-    return None if reads is None else reads.await_on(loop)
-
-
-def _reads_of(source: object) -> Reads | None:
-    """Returns the reader of the message that completes a future in the end, or one of several."""
+    if isinstance(source, Driven):  # nearly all are
+        return source.reads
     paths = [iter((source,))]
     seen: set[int] = set()  # futures that others wait for, too
     while paths:

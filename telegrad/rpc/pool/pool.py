@@ -89,15 +89,11 @@ class Pool:
         return self._roster.waiting + self._roster.threads - self._roster.idle
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
-        """Runs `func(*args)` in a thread, in a Context of its own. From any thread."""
-        self.submit_call(self.new_context(), func, *args, nested=True, bounded=False)
+        """Runs `func(*args)` in a thread, in a Context of its own; its exceptions are logged.
 
-    def submit_in(self, context: contextvars.Context, func: Callable[..., Any], *args: Any) -> None:
-        """Runs `func(*args)` in a thread, inside `context`; its exceptions are logged.
-
-        After `close` each piece of work still runs, in a thread of its own.
+        From any thread. After `close` each piece of work still runs, in a thread of its own.
         """
-        self.submit_call(context, func, *args, nested=True, bounded=False)
+        self.submit_call(self.new_context(), func, *args, nested=True, bounded=False)
 
     def submit_call(
         self,
@@ -107,7 +103,7 @@ class Pool:
         nested: bool,
         bounded: bool = True,
     ) -> bool:
-        """Does what `submit_in` does, for a call; returns False if it was refused.
+        """Does what `submit` does, inside a Context; returns False if it was refused.
 
         Args:
             context: The Context in which it runs.
@@ -173,7 +169,8 @@ class Pool:
 
     def _start(self) -> None:
         try:
-            _Thread(self, f"{self._name}-pool-{next(self._numbers)}").start()
+            name = f"{self._name}-pool-{next(self._numbers)}"
+            PoolThread(self._work, self._begin_wait, self._end_wait, name).start()
         except RuntimeError as error:  # the system allows no more threads; those that run go on
             with self._roster_lock:
                 self._roster.end()
@@ -182,6 +179,13 @@ class Pool:
             self._act(todo)
 
     # In the pool's threads.
+
+    def _work(self) -> None:
+        work = self._next(first=True)
+        while work is not None:
+            _run(work)
+            del work  # a thread at rest keeps nothing of the last call alive
+            work = self._next()
 
     def _next(self, *, first: bool = False) -> Work | None:
         """Returns the next work of a thread; None where the thread ends.
@@ -223,34 +227,6 @@ class Pool:
     def _end_wait(self) -> None:
         with self._roster_lock:
             self._roster.end_wait()
-
-
-@final
-class _Thread(PoolThread):
-    """One thread of the pool."""
-
-    def __init__(self, pool: Pool, name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self._pool = pool
-        self._waits = 0
-
-    def run(self) -> None:
-        pool = self._pool
-        work = pool._next(first=True)
-        while work is not None:
-            _run(work)
-            del work  # a thread at rest keeps nothing of the last call alive
-            work = pool._next()
-
-    def enter_wait(self) -> None:
-        self._waits += 1
-        if self._waits == 1:
-            self._pool._begin_wait()
-
-    def leave_wait(self) -> None:
-        self._waits -= 1
-        if self._waits == 0:
-            self._pool._end_wait()
 
 
 def _run(work: Work) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeAlias, TypeVar, final
 
 from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.rpc.tick import Tick
 from telegrad.transport import LoopThread
 
 __all__ = ["UserLoop"]
@@ -46,14 +47,14 @@ class UserLoop:
         self._name = name
         self._loop = LoopThread(f"{name}-user-loop")
         self._threads = _Threads(submit)
-        self._deadlines = deadlines
         self._submit = submit
-        self._lock = threading.Lock()  # guards all below but the beats
+        self._tick = Tick(deadlines.after, SLOW_SECONDS, self._look, lambda: self._running > 0)
+        self._lock = threading.Lock()  # guards the next three
         self._started = False
         self._closed = False
         self._running = 0
-        self._watching = False
-        self._beats = 0  # counted on the user loop alone
+        self._owes_beat = False  # until the user loop has run `_beat`
+        self._warned = False
 
     def spawn(
         self,
@@ -83,10 +84,8 @@ class UserLoop:
                 self._loop.call_soon(self._use_threads)
                 self._started = True
             self._running += 1
-            watch, self._watching = not self._watching, True
             self._loop.call_soon(self._begin, name, context, start, started, finished)
-        if watch:
-            self._look_later(self._beats)
+        self._tick.start()
 
     def close(self, limit: float) -> None:
         """Cancels the tasks that run and ends the thread; idempotent.
@@ -126,25 +125,18 @@ class UserLoop:
         with self._lock:
             self._running -= 1
 
-    def _look_later(self, seen: int, *, warned: bool = False) -> None:
-        """Asks the user loop for a beat, unless it owes one, and looks for it in a second."""
-        if not warned:
-            self._loop.call_soon(self._beat)
-        self._deadlines.after(SLOW_SECONDS, lambda: self._look(seen, warned))
-
     def _beat(self) -> None:
-        self._beats += 1
+        self._owes_beat = False
 
-    def _look(self, seen: int, warned: bool) -> None:
-        """Checks for the beat a second later, on the loop of the sockets."""
-        with self._lock:
-            if self._closed or not self._running:
-                self._watching = False
-                return
-            beats = self._beats
-            late = beats == seen
-            task = asyncio.current_task(self._loop.loop) if late and not warned else None
-        if task is not None:
+    def _look(self) -> None:
+        """Names the task that has held the user loop since the last look; asks for a beat."""
+        if not self._owes_beat:
+            self._owes_beat, self._warned = True, False
+            with self._lock:
+                if not self._closed:
+                    self._loop.call_soon(self._beat)
+        elif not self._warned and (task := asyncio.current_task(self._loop.loop)) is not None:
+            self._warned = True
             self._submit(
                 _logger.warning,
                 "%s has held the user loop of worker %r for over %.3g s and delays every async def "
@@ -153,7 +145,6 @@ class UserLoop:
                 self._name,
                 SLOW_SECONDS,
             )
-        self._look_later(beats, warned=late)
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         with self._lock:

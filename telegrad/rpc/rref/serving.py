@@ -381,7 +381,7 @@ class RRefServing:
             # Not in the thread that made the value: its reply need not wait for this call.
             started: Future[Any] = new_future(agent.pool.submit, f"RRef.{name}")
             context = contextvars.copy_context()
-            agent.pool.submit_in(context, lambda: started.set_result(kept))
+            agent.pool.submit(context.run, started.set_result, kept)
             return started.then(lambda _: run_now(done))
 
         def run_now(done: Future[Any]) -> Future[Any]:

@@ -122,7 +122,7 @@ class StreamReader:
 
     def watch(self, origin: Origin | None) -> None:
         """Logs a failure that nobody reads; see `unread`."""
-        reports = reports_of(self._readers.agent, origin)
+        reports = reports_of(self._readers.agent)
         if origin is not None and reports is not None:
             self._unread = origin, reports
 
