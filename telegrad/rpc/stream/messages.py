@@ -12,9 +12,6 @@ has exactly one; to the interceptors it is one, in the autograd context of the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import final
-
 from telegrad.errors import DecodeError
 from telegrad.rpc.call.codec import write_header
 from telegrad.wire import Envelope, decode, read_body
@@ -24,8 +21,7 @@ __all__ = [
     "ITEMS_PER_TURN",
     "MORE",
     "STREAM",
-    "ItemHeader",
-    "StreamEnd",
+    "read_end",
     "read_item",
     "read_more",
     "read_number",
@@ -44,52 +40,25 @@ HEADER = "stream"
 ITEMS_PER_TURN = 16
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ItemHeader:
-    """The place of an item.
+def read_end(body: object) -> tuple[int, dict[str, object] | None]:
+    """Returns the number of items that a stream had, and its error.
 
-    Attributes:
-        stream: The number of the stream, drawn by the consumer.
-        number: The place of the item, from 0.
-        size: The bytes of the item, as both ends count them.
+    Args:
+        body: The reply of the request; its failure is one that `rebuild_failure` takes, or None if
+            the generator just ended.
+
+    Raises:
+        DecodeError: It is something else.
     """
-
-    stream: int
-    number: int
-    size: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class StreamEnd:
-    """The end of a stream.
-
-    Attributes:
-        items: The number of items that it had.
-        failure: The error, as `rebuild_failure` takes it; None if the generator just ended.
-    """
-
-    items: int
-    failure: dict[str, object] | None
-
-    def write(self) -> dict[str, object]:
-        """Returns what travels."""
-        return {"items": self.items, "failure": self.failure}
-
-    @staticmethod
-    def read(body: object) -> StreamEnd:
-        """Takes apart what arrived.
-
-        Raises:
-            DecodeError: It is something else.
-        """
-        if isinstance(body, dict):
-            items, failure = body.get("items"), body.get("failure")
-            known = failure is None or isinstance(failure, dict)
-            if isinstance(items, int) and _is_natural(items) and known:
-                return StreamEnd(items, failure)
-        raise DecodeError("the end of a stream is not {items, failure}")
+    if isinstance(body, dict):
+        items, failure = body.get("items"), body.get("failure")
+        if (
+            isinstance(items, int)
+            and _is_natural(items)
+            and (failure is None or isinstance(failure, dict))
+        ):
+            return items, failure
+    raise DecodeError("the end of a stream is not {items, failure}")
 
 
 def size_of(envelope: Envelope) -> int:
@@ -100,24 +69,29 @@ def size_of(envelope: Envelope) -> int:
     return size
 
 
-def write_item(envelope: Envelope, header: ItemHeader) -> None:
-    """Makes an item of what was sealed as a reply."""
+def write_item(envelope: Envelope, stream: int, number: int, size: int) -> None:
+    """Makes an item of what was sealed as a reply.
+
+    Args:
+        envelope: The sealed value.
+        stream: The number of the stream, drawn by the consumer.
+        number: The place of the item, from 0.
+        size: The bytes of the item, as both ends count them.
+    """
     envelope.reply = False
-    envelope.headers[HEADER] = write_header([header.stream, header.number, header.size])
+    envelope.headers[HEADER] = write_header([stream, number, size])
 
 
-def read_item(envelope: Envelope) -> ItemHeader:
-    """Makes of an item what the codec opens as a reply, and says which one it is.
+def read_item(envelope: Envelope) -> tuple[int, int, int]:
+    """Makes of an item what the codec opens as a reply; returns its stream, number and size.
 
     Raises:
         DecodeError: It does not say.
     """
     envelope.reply = True
     header = envelope.headers.pop(HEADER, None)
-    parts = decode(header, ()) if header is not None else None
-    if isinstance(parts, list) and len(parts) == 3 and all(map(_is_natural, parts)):
-        return ItemHeader(*parts)
-    raise DecodeError("an item of a stream does not say [stream, number, size]")
+    stream, number, size = _naturals(None if header is None else decode(header, ()), 3, "an item")
+    return stream, number, size
 
 
 def read_number(payload: object) -> int:
@@ -126,10 +100,8 @@ def read_number(payload: object) -> int:
     Raises:
         DecodeError: It does not say.
     """
-    number = payload.get("stream") if isinstance(payload, dict) else None
-    if isinstance(number, int) and _is_natural(number):
-        return number
-    raise DecodeError("a request for a stream does not say which stream it is")
+    said = [payload.get("stream")] if isinstance(payload, dict) else None
+    return _naturals(said, 1, "a request")[0]
 
 
 def read_more(envelope: Envelope) -> tuple[int, int]:
@@ -138,10 +110,14 @@ def read_more(envelope: Envelope) -> tuple[int, int]:
     Raises:
         DecodeError: It does not say.
     """
-    body = read_body(envelope)
-    if isinstance(body, list) and len(body) == 2 and all(map(_is_natural, body)):
-        return body[0], body[1]
-    raise DecodeError("the body of rpc.more is not [stream, taken]")
+    stream, taken = _naturals(read_body(envelope), 2, "rpc.more")
+    return stream, taken
+
+
+def _naturals(value: object, count: int, what: str) -> list[int]:
+    if not isinstance(value, list) or len(value) != count or not all(map(_is_natural, value)):
+        raise DecodeError(f"{what} of a stream does not say {count} numbers from 0")
+    return value
 
 
 def _is_natural(value: object) -> bool:

@@ -34,7 +34,7 @@ from telegrad.rpc.call.served_call import ServedCall, current_served_call, still
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import Origin, Report, Reports, reports_of
 from telegrad.rpc.future.waits import NextItem, comes_from
-from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, StreamEnd, read_item
+from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, read_end, read_item
 from telegrad.rpc.stream.protocol import StreamReceiver
 from telegrad.rpc.tick import Tick
 from telegrad.transport import on_own_loop
@@ -295,12 +295,12 @@ class StreamReader:
         reply, receiver = self._reply, self._receiver
         assert reply is not None
         try:
-            end = StreamEnd.read(reply.value())
-            failure = None if end.failure is None else without_frames(rebuild_failure(end.failure))
+            items, failed = read_end(reply.value())
+            failure = None if failed is None else without_frames(rebuild_failure(failed))
             with self._lock:
                 if receiver.has_end:
                     return
-                receiver.end(end.items, failure)
+                receiver.end(items, failure)
                 over = receiver.is_over
                 waiters = self._take_waiters()
         except BaseException as error:  # whatever the reply has brought
@@ -450,14 +450,14 @@ class StreamReaders:
             reader.close(NotInitializedError(message))
 
     def _on_item(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        header = read_item(envelope)
-        reader = self._readers.get(header.stream)
+        stream, number, size = read_item(envelope)
+        reader = self._readers.get(stream)
         if reader is None or reader.peer != peer:
             self.agent.codec.drop(peer, CallRecord(ITEM), envelope)
             return
         wanted = False
         try:
-            wanted = reader.arrive(header.number, header.size, envelope)
+            wanted = reader.arrive(number, size, envelope)
         finally:
             if not wanted:
                 self.agent.codec.drop(peer, reader.record, envelope)

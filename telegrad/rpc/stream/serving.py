@@ -39,8 +39,6 @@ from telegrad.rpc.stream.messages import (
     ITEMS_PER_TURN,
     MORE,
     STREAM,
-    ItemHeader,
-    StreamEnd,
     read_more,
     read_number,
     size_of,
@@ -152,49 +150,43 @@ class Production:
     # A plain generator.
 
     def _work(self, source: Iterator[Any]) -> None:
-        """Runs it as far as there is room, in a thread of the pool."""
-
-        def wake() -> None:
-            self._agent.pool.submit(self._work, source)
-
+        """Runs it as far as there is room, in a thread of the pool; then tells the end."""
         comes_from(self._end, pool_thread())
-        while True:
-            end = self._context.run(self._produce, source)
-            if end is not None:
-                self._forget()
-                self._end.try_set_result(end)
-                return
-            with self._lock:  # outside of the Context, which the next thread enters
-                if self._wanted and not self._sender.has_room:
-                    comes_from(self._end, None)  # a wait for it is a wait for its reader
-                    self._resting = wake
-                    return
-
-    def _produce(self, source: Iterator[Any]) -> dict[str, object] | None:
-        """Sends items while there is room; returns the end, once it is reached."""
         error: BaseException | None = None
         try:
-            while self._goes_on():
-                value = next(source, self)
+            # Outside of the Context, which the next thread enters.
+            while not self._rests_for(partial(self._agent.pool.submit, self._work, source)):
+                value = self._context.run(next, source, self)
                 if value is self:
                     break
-                self._send(value)
+                self._context.run(self._send, value)
             else:
-                if self._wanted:
-                    return None
-                raise _ConsumerGoneError
+                return
         except BaseException as failure:  # around the user's function
             error = failure
         if isinstance(source, Generator):
             try:
-                source.close()
+                self._context.run(source.close)
             except BaseException as failure:  # around the user's function
                 self._log_close(failure)
-        return self._describe(error)
+        end = self._context.run(self._describe, error)
+        self._forget()
+        self._end.try_set_result(end)
 
-    def _goes_on(self) -> bool:
+    def _rests_for(self, wake: Callable[[], None]) -> bool:
+        """Returns True if it has to rest until `wake` is called, False if there is room.
+
+        Raises:
+            _ConsumerGoneError: Nobody wants a further item.
+        """
         with self._lock:
-            return self._wanted and self._sender.has_room
+            if not self._wanted:
+                raise _ConsumerGoneError
+            if self._sender.has_room:
+                return False
+            comes_from(self._end, None)  # a wait for it is a wait for its reader
+            self._resting = wake
+            return True
 
     # An async generator.
 
@@ -227,20 +219,16 @@ class Production:
         """
         if self._sender.sent % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
-        while True:
-            room: Future[None] | None = None
-            with self._lock:
-                if self._wanted:
-                    if self._sender.has_room:
-                        return
-                    room = new_future(None, f"room for the stream of {self.name}")
-                    self._resting = partial(_open, room)
-            if room is None:
-                # The cancellation of the task may still be on its way: let it come before the
-                # generator closes, whose `finally` blocks it would cut short.
-                await asyncio.sleep(0)
-                raise _ConsumerGoneError
-            await room
+        try:
+            while not (self._wanted and self._sender.has_room):
+                room: Future[None] = new_future(None, f"room for the stream of {self.name}")
+                if self._rests_for(partial(_open, room)):
+                    await room
+        except _ConsumerGoneError:
+            # The cancellation of the task may still be on its way: let it come before the generator
+            # closes, whose `finally` blocks it would cut short.
+            await asyncio.sleep(0)
+            raise
 
     async def _close_async(self, source: AsyncGenerator[Any, Any]) -> None:
         try:
@@ -260,7 +248,7 @@ class Production:
         with self._lock:
             number = self._sender.send(size)
             self._served.items = self._sender.sent
-        write_item(sealed.envelope, ItemHeader(self.number, number, size))
+        write_item(sealed.envelope, self.number, number, size)
         try:
             self._agent.messages.post_envelope(consumer, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):
@@ -276,7 +264,7 @@ class Production:
     def _describe(self, error: BaseException | None) -> dict[str, object]:
         told = error is not None and not isinstance(error, _ConsumerGoneError)
         failure = describe_failure(error, self._agent.info.name) if error and told else None
-        return StreamEnd(self._sender.sent, failure).write()
+        return {"items": self._sender.sent, "failure": failure}
 
     def _take_rest(self) -> Callable[[], None] | None:
         wake, self._resting = self._resting, None
