@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final
+from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
 from telegrad.rpc.agent.core import AgentCore, current_agent
@@ -28,7 +28,6 @@ from telegrad.rpc.future.unread import origin_of_caller, watched
 from telegrad.rpc.future.waits import Wait, comes_from
 from telegrad.rpc.limits import seconds
 from telegrad.transport import on_own_loop
-from telegrad.types import WorkerInfo
 
 __all__ = [
     "AsCompleted",
@@ -58,8 +57,8 @@ class Race:
         wanted: The number that must succeed; None for all of them, and then the first error is the
             result's own.
         label: The name of the result in errors.
-        as_values: True if the result has their values, False if it has the futures themselves.
-        in_order: True if the items stand in the order of `futures`, False for that of success.
+        as_values: True if the result has their values, in the order of `futures`; False if it has
+            the futures themselves, in the order of success where not all are wanted.
         cancels: True to cancel those that are not needed, or no longer.
         fails: False to count a failure like a success.
         dispatch: Runs callbacks in a pool; None for that of the first future that has one.
@@ -79,7 +78,6 @@ class Race:
         label: str,
         *,
         as_values: bool = False,
-        in_order: bool = False,
         cancels: bool = False,
         fails: bool = True,
         dispatch: Dispatch | None = None,
@@ -87,7 +85,6 @@ class Race:
         self._wanted = len(futures) if wanted is None else checked_k(wanted, len(futures))
         self._all = wanted is None
         self._as_values = as_values
-        self._in_order = in_order
         self._cancels = cancels
         self._fails = fails
         dispatch = dispatch or next((f._dispatch for f in futures if f._dispatch), None)
@@ -154,7 +151,7 @@ class Race:
             failures = [(place, futures[place]) for place in self._failed]
             result._run(partial(self._fail, result, failures))  # off the loop: it decodes replies
         else:
-            places = sorted(succeeded) if self._in_order else succeeded
+            places = sorted(succeeded) if self._all or self._as_values else succeeded
             winners = [futures[place] for place in places]
             if self._as_values:
                 result._try_set_thunk(lambda: [future.value() for future in winners])
@@ -238,7 +235,7 @@ def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
     """
     collected = _checked(futures, "collect_all")
     label = f"collect_all of {len(collected)}"
-    result = Race(collected, None, label, in_order=True, fails=False).start()
+    result = Race(collected, None, label, fails=False).start()
     for future in collected:
         future._hand_on()
     comes_from(result, tuple(collected))
@@ -274,7 +271,7 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
             "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
         )
     started, label = time.monotonic(), f"wait_all of {len(waited)}"
-    race = Race(waited, None, label, as_values=True, in_order=True)
+    race = Race(waited, None, label, as_values=True)
     result = race.start()
     comes_from(result, Wait(tuple(waited)))
     try:
@@ -287,7 +284,7 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
         cut_own_frames(error)
         raise
     race.call_off(None)
-    raise _not_all(waited, time.monotonic() - started)
+    raise _late(f"{{}} of {len(waited)} futures", "wait_all()", waited, time.monotonic() - started)
 
 
 def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> AsCompleted[T]:
@@ -440,16 +437,9 @@ class AsCompleted(Generic[T]):
         return self._limit - (time.monotonic() - self._started)
 
     def _too_late(self) -> CallTimeoutError:
-        elapsed = time.monotonic() - self._started
         with self._arrivals.lock:
-            pending = [future for future in self._futures.values() if not future.done()]
-        among = f", among them {pending[0]._label}" if pending else ""
-        return CallTimeoutError(
-            f"{len(pending)} futures were not done {elapsed:.3g} s after as_completed(){among}; "
-            "they go on",
-            phase="waiting",
-            elapsed=elapsed,
-        )
+            left = list(self._futures.values())
+        return _late("{} futures", "as_completed()", left, time.monotonic() - self._started)
 
 
 @final
@@ -485,12 +475,15 @@ class _Arrivals:
             waiter.try_set_result(None)
 
 
-def _not_all(waited: Sequence[Future[Any]], elapsed: float) -> CallTimeoutError:
-    missing = [future for future in waited if not future.done()]
-    among = missing[0]._label if missing else "none any more"
+def _late(
+    words: str, verb: str, futures: Sequence[Future[Any]], elapsed: float
+) -> CallTimeoutError:
+    """Returns the error for a wait for several futures that has reached its timeout."""
+    missing = [future._label for future in futures if not future.done()]
+    among = f", among them {missing[0]}" if missing else ""
     return CallTimeoutError(
-        f"{len(missing)} of {len(waited)} futures were not done after {elapsed:.3g} s "
-        f"of wait_all(), among them {among}",
+        f"{words.format(len(missing))} were not done after {elapsed:.3g} s of {verb}{among}; they "
+        "go on",
         phase="waiting",
         elapsed=elapsed,
     )
@@ -553,17 +546,16 @@ def gather(
     if isinstance(given, Future):
         raise TypeError("gather takes several calls or futures, not one future; write [future]")
     seconds(timeout, math.inf)  # refuses 0, negatives and bools before anything is sent
-    asked = _prepare(agent, calls)
+    asked = _prepare(agent, calls, timeout)
     if k is not None:
         checked_k(k, len(asked))
-    futures = _send(agent, asked, timeout)
+    futures = _send_all(asked)
     futures_given = any(isinstance(each, Future) for each in asked)
     race = Race(
         futures,
         k,
         _label(len(asked), k),
         as_values=True,
-        in_order=True,
         cancels=True,
         dispatch=agent.pool.submit,
     )
@@ -577,27 +569,23 @@ def gather(
     return watched(agent, result)
 
 
-class _Request(NamedTuple):
-    """A call that is ready to be sent to its worker."""
-
-    to: WorkerInfo
-    function: str
-    prepared: Prepared
-
+Send: TypeAlias = Callable[[], Future[Any]]  # sends a call that is encoded
 
 # The very same function and objects, to their encoding. The payload keeps them alive, so that no id
 # in a key is used twice. `(x,)` is a new tuple each time, and `x` is not.
 _Known: TypeAlias = dict[object, tuple[Prepared, object]]
 
 
-def _prepare(agent: AgentCore, calls: Iterable[object]) -> list[_Request | Future[Any]]:
+def _prepare(
+    agent: AgentCore, calls: Iterable[object], timeout: float | None
+) -> list[Future[Any] | Send]:
     """Checks and encodes all calls before any of them is sent."""
     known: _Known = {}
-    prepared: list[_Request | Future[Any]] = []
+    prepared: list[Future[Any] | Send] = []
     for place, call in enumerate(calls):
         try:
             prepared.append(
-                call if isinstance(call, Future) else _request(agent, place, call, known)
+                call if isinstance(call, Future) else _request(agent, place, call, timeout, known)
             )
         except Exception as error:
             error.add_note(f"it is item {place} of the calls that were given to gather")
@@ -605,8 +593,10 @@ def _prepare(agent: AgentCore, calls: Iterable[object]) -> list[_Request | Futur
     return prepared
 
 
-def _request(agent: AgentCore, place: int, call: object, known: _Known) -> _Request:
-    """Encodes a call, unless an equal one was encoded already."""
+def _request(
+    agent: AgentCore, place: int, call: object, timeout: float | None, known: _Known
+) -> Send:
+    """Encodes a call, unless an equal one was encoded already; returns what sends it."""
     if not isinstance(call, tuple) or not 2 <= len(call) <= 4:
         raise TypeError(
             f"a call is a tuple (to, func), (to, func, args) or (to, func, args, kwargs), or a "
@@ -621,27 +611,19 @@ def _request(agent: AgentCore, place: int, call: object, known: _Known) -> _Requ
     key = id(func), tuple(map(id, payload["args"])), named
     if key not in known:
         known[key] = Prepared.of(payload), payload
-    return _Request(peer, function, known[key][0])
+    send, encoded = agent.calling.send, known[key][0]
+    return partial(send, peer, CALL, encoded, function=function, timeout=timeout)
 
 
-def _send(
-    agent: AgentCore, asked: Sequence[_Request | Future[Any]], timeout: float | None
-) -> list[Future[Any]]:
+def _send_all(asked: Sequence[Future[Any] | Send]) -> list[Future[Any]]:
     """Sends them all; where one cannot be, those before it are cancelled."""
     futures: list[Future[Any]] = []
-    sent: list[Future[Any]] = []
     try:
-        for each in asked:
-            if isinstance(each, Future):
-                futures.append(each)
-                continue
-            name, payload = each.function, each.prepared
-            future = agent.calling.send(each.to, CALL, payload, function=name, timeout=timeout)
-            sent.append(future)
-            futures.append(future)
+        futures.extend(each if isinstance(each, Future) else each() for each in asked)
     except BaseException:
-        for future in sent:
-            future.cancel()
+        for future, each in zip(futures, asked, strict=False):
+            if future is not each:
+                future.cancel()
         raise
     return futures
 

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from asyncio import _get_running_loop
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final, overload
 
@@ -594,7 +594,9 @@ class Future(Generic[T]):
         for waker in wakers:
             waker()
         if callbacks:
-            self._run_each(callbacks)
+            with contextlib.ExitStack() as calls:  # a Ctrl-C in one of them spares the others
+                for callback in reversed(callbacks):
+                    calls.callback(self._run, callback)
         return True
 
     def _has_value(self) -> bool:
@@ -647,14 +649,6 @@ class Future(Generic[T]):
                     self._callbacks = [callback]
                 return
         self._run(callback)
-
-    def _run_each(self, callbacks: Sequence[Callable[[], None]]) -> None:
-        for place, callback in enumerate(callbacks, start=1):
-            try:
-                self._run(callback)
-            except BaseException:  # Ctrl-C: the others hear that this is completed all the same
-                self._run_each(callbacks[place:])
-                raise
 
     def _run(self, callback: Callable[[], None]) -> None:
         if hands_over():

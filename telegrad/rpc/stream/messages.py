@@ -52,11 +52,8 @@ def read_end(body: object) -> tuple[int, dict[str, object] | None]:
     """
     if isinstance(body, dict):
         items, failure = body.get("items"), body.get("failure")
-        if (
-            isinstance(items, int)
-            and _is_natural(items)
-            and (failure is None or isinstance(failure, dict))
-        ):
+        known = failure is None or isinstance(failure, dict)
+        if isinstance(items, int) and _is_natural(items) and known:
             return items, failure
     raise DecodeError("the end of a stream is not {items, failure}")
 

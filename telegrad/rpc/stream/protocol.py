@@ -100,7 +100,6 @@ class StreamReceiver(Generic[T]):
     Attributes:
         failure: The error that is raised once all items were taken; None for none.
         is_closed: True if the consumer gave it up.
-        is_deaf: True if items that come now are not wanted.
     """
 
     def __init__(self, items: int = WINDOW_ITEMS, size: int = WINDOW_BYTES) -> None:
@@ -112,7 +111,7 @@ class StreamReceiver(Generic[T]):
         self._unsaid_bytes = 0
         self._end: int | None = None
         self.failure: BaseException | None = None
-        self.is_closed = self.is_deaf = False
+        self.is_closed = False
 
     @property
     def taken(self) -> int:
@@ -125,13 +124,8 @@ class StreamReceiver(Generic[T]):
         return self._taken in self._here
 
     @property
-    def has_end(self) -> bool:
-        """True if it is known after how many items the stream ends."""
-        return self._end is not None
-
-    @property
     def is_whole(self) -> bool:
-        """True if the stream has ended and every item is here or was taken."""
+        """True if it has ended, or was ended early, and no further item is wanted."""
         return self._end is not None and self._taken + len(self._here) == self._end
 
     @property
@@ -163,7 +157,7 @@ class StreamReceiver(Generic[T]):
 
     def break_off(self, failure: BaseException | None = None) -> list[T]:
         """Ends the stream early; returns the items that can no longer be taken in order."""
-        self.is_deaf, self.failure = True, failure
+        self.failure = failure
         end = self._taken
         while end in self._here:
             end += 1
@@ -172,7 +166,7 @@ class StreamReceiver(Generic[T]):
 
     def close(self, failure: BaseException | None = None) -> list[T]:
         """Ends the reading early; returns the items that are here."""
-        self.is_closed, self.is_deaf, self.failure = True, True, failure
+        self.is_closed, self.failure = True, failure
         left = [item for item, _ in self._here.values()]
         self._here.clear()
         self._end = self._taken

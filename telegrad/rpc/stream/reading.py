@@ -11,9 +11,7 @@ import asyncio
 import contextlib
 import enum
 import itertools
-import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -91,7 +89,6 @@ class StreamReader:
         self._lock = threading.Lock()  # guards all below but the reply
         self._receiver: StreamReceiver[Envelope] = StreamReceiver()
         self._waiters: list[Future[None]] = []  # the oldest first
-        self._stop_timer: Callable[[], None] | None = None
         self._reply: Future[Any] | None = None
         # The place where it was opened, until the reader has heard of a failure.
         self._unread: tuple[Origin, Reports] | None = None
@@ -115,7 +112,7 @@ class StreamReader:
         """Takes the future of the request's reply."""
         self._reply = reply
         reply._call_when_done(partial(self._readers.agent.pool.submit, self._read_reply))
-        if self._receiver.is_deaf:  # the agent has ended meanwhile, or an item was garbage
+        if self._receiver.is_whole:  # the agent has ended meanwhile, or an item was garbage
             reply.cancel()
 
     # Failures that nobody reads.
@@ -213,7 +210,7 @@ class StreamReader:
         """
         try:
             with self._lock:
-                if self._receiver.is_deaf:
+                if self._receiver.is_whole:
                     return False
                 self._receiver.arrive(number, size, envelope)
                 waiters = self._take_waiters() if self._receiver.has_next else []
@@ -230,19 +227,10 @@ class StreamReader:
         explain = self.record.explain
         self.fail(error if explain is None else explain(error))
 
-    def _expire(self) -> None:
-        """Breaks it off if a reader has waited for too long; on the loop.
-
-        Each item wakes all readers, and those that do not get it begin to wait anew.
-        """
+    def _expire(self, waiter: Future[None]) -> None:
+        """Breaks it off if a reader still waits as it did `limit` seconds ago; on the loop."""
         with self._lock:
-            self._stop_timer = None
-            if not self._waiters or self._receiver.is_whole:
-                return
-            left = self._waiters[0]._made + self._limit - time.monotonic()
-            if left > 0:
-                after = self._readers.agent.deadlines.after
-                self._stop_timer = after(left, self._expire).cancel
+            if waiter not in self._waiters:
                 return
         self.fail(
             CallTimeoutError(
@@ -298,7 +286,7 @@ class StreamReader:
             items, failed = read_end(reply.value())
             failure = None if failed is None else without_frames(rebuild_failure(failed))
             with self._lock:
-                if receiver.has_end:
+                if receiver.is_whole:
                     return
                 receiver.end(items, failure)
                 over = receiver.is_over
@@ -313,8 +301,6 @@ class StreamReader:
     def _finish(self, left: list[Envelope] | None = None) -> None:
         """Takes leave of the producer; `left` are the items that nobody will read."""
         self._readers.forget(self, left)
-        if (stop := self._stop_timer) is not None:
-            stop()
         if self._reply is not None:
             self._reply.cancel()
 
@@ -330,14 +316,16 @@ class StreamReader:
                 if self._reply is not None:
                     comes_from(waiter, NextItem(self._reply, receiver.taken))
                 self._waiters.append(waiter)
-                if self._stop_timer is None and self._limit < math.inf:
-                    self._stop_timer = agent.deadlines.after(self._limit, self._expire).cancel
+        if waiter is None:
+            yield None
+            return
+        timer = agent.deadlines.after(self._limit, partial(self._expire, waiter))
         try:
             yield waiter
         finally:
-            with self._lock:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+            timer.cancel()
+            with self._lock, contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
 
     def _take_waiters(self) -> list[Future[None]]:
         waiters, self._waiters = self._waiters, []
