@@ -341,7 +341,7 @@ class _Following:
         if isinstance(thing, tuple):
             return self._all(thing)
         if isinstance(thing, Wait):
-            return self._any(_pending(thing))
+            return self._any(_pending_futures(tuple(thing.futures)))
         if isinstance(thing, NextItem):
             return self._of_item(thing)
         if isinstance(thing, ServedCall) and self._is_mine(thing):
@@ -379,7 +379,7 @@ class _Following:
         """Of a thread or task; its wait is one that a cycle can be ended at."""
         if wait is None:
             return ()
-        pending = _pending(wait)
+        pending = _pending_futures(tuple(wait.futures))
         waited = tuple(each for each in pending if isinstance(each, Future))
         return tuple(
             each._replace(token=(wait.started, *each.token), waited=(*waited, *each.waited))
@@ -428,10 +428,6 @@ def _joined(clauses: tuple[_Clause, ...]) -> _Clause:
     return _Clause(
         *(tuple(itertools.chain.from_iterable(parts)) for parts in zip(*clauses, strict=True))
     )
-
-
-def _pending(wait: Wait) -> tuple[object, ...]:
-    return tuple({id(each): each for each in tuple(wait.futures) if not each.done()}.values())
 
 
 def _callee(me: WorkerInfo, call: PendingCall) -> ServedId:

@@ -64,6 +64,10 @@ class WaitProbes:
 
     Args:
         agent: The agent of this worker.
+
+    Attributes:
+        followed: The number of probes that were sent or handed on here.
+        reported: The number of waits that were ended here because they were part of a cycle.
     """
 
     def __init__(self, agent: AgentCore) -> None:
@@ -73,21 +77,10 @@ class WaitProbes:
         self._looked = 0.0  # when that was
         self._oldest: ServedCall | None = None
         self._stamps = Stamps()
-        self._reported = 0
-        self._followed = 0
+        self.followed = self.reported = 0
         agent.inbox.register(PROBE, self._on_probe)
         agent.inbox.register(CHECK, self._on_check)
         agent.inbox.register(BREAK, self._on_break)
-
-    @property
-    def followed(self) -> int:
-        """The number of probes that were sent or handed on here."""
-        return self._followed
-
-    @property
-    def reported(self) -> int:
-        """The number of waits that were ended here because they were part of a cycle."""
-        return self._reported
 
     def begin(self) -> None:
         """Begins to look, and looks until the agent ends."""
@@ -173,7 +166,7 @@ class WaitProbes:
         seen = self._seen.get(hop.call)
         for way in () if seen is None else self._ways(seen.call):
             if wait_cycle.is_at(hop, way.token, way.branches):
-                self._reported += 1
+                self.reported += 1
                 for future in way.breaks:
                     # Its callbacks are no affair of the loop's.
                     future._lend(self._agent.pool.submit)
@@ -182,7 +175,7 @@ class WaitProbes:
 
     def _send(self, sends: wait_cycle.Sends) -> None:
         for to, message in sends:
-            self._followed += isinstance(message, Probe)
+            self.followed += isinstance(message, Probe)
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):
                 self._agent.messages.post(to, KINDS[type(message)], _plain(message))
 

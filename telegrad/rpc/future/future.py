@@ -146,21 +146,6 @@ class _DoneCallback:
 
 
 @final
-class _OnLoop:
-    """A waker that runs a done callback on the event loop that added it."""
-
-    __slots__ = ("_arrived", "callback")
-
-    def __init__(self, run: _DoneCallback, loop: asyncio.AbstractEventLoop) -> None:
-        self.callback = run.callback
-        self._arrived = AwaitedFuture(loop, (run._future,))
-        self._arrived.add_done_callback(lambda _: run())
-
-    def __call__(self) -> None:
-        self._arrived.arrive()
-
-
-@final
 class Future(Generic[T]):
     """A value that will be there later.
 
@@ -374,14 +359,16 @@ class Future(Generic[T]):
             return
         if forked_at():
             check_not_inherited((self,))
-        self._call_when_done(_OnLoop(_DoneCallback(self, callback), loop))
+        run, arrived = _DoneCallback(self, callback), AwaitedFuture(loop, self, callback)
+        arrived.add_done_callback(lambda _: run())
+        self._call_when_done(arrived)
 
     def remove_done_callback(self, callback: Callable[[Future[T]], object]) -> int:
         """Forgets a done callback, unless the future is done; returns how often it was added."""
 
         def is_other(each: object) -> bool:
             own = each.args[0] if isinstance(each, partial) else each
-            return not (isinstance(own, _DoneCallback | _OnLoop) and own.callback == callback)
+            return not (isinstance(own, _DoneCallback | AwaitedFuture) and own.callback == callback)
 
         with self._lock:
             before = len(self._wakers) + len(self._callbacks)
@@ -398,8 +385,8 @@ class Future(Generic[T]):
             loop = asyncio.get_running_loop()
             if forked_at():
                 check_not_inherited((self,))
-            arrived = AwaitedFuture(loop, (self,))
-            self._call_when_done(arrived.arrive)
+            arrived = AwaitedFuture(loop, self)
+            self._call_when_done(arrived)
             reads = reads_of(self._source)
             end = None if reads is None else reads.await_on(loop)
             try:
@@ -414,7 +401,7 @@ class Future(Generic[T]):
                 if end is not None:
                     end()
                 if self._state == _PENDING:
-                    self._forget(arrived.arrive)
+                    self._forget(arrived)
         elif self._state >= _ERROR:
             # It may have failed because the call that this task serves was cancelled. The loop has
             # yet to cancel the task, whose code is to see its own cancellation.

@@ -360,24 +360,24 @@ class AwaitedFuture(asyncio.Future[None]):
 
     Args:
         loop: The loop that runs here.
-        futures: The futures of telegrad.
+        future: The future of telegrad.
+        callback: The done callback that it runs, if no task awaits it.
+
+    Attributes:
+        wait: The wait for that future.
+        callback: The done callback.
     """
 
-    __slots__ = ("_futures", "_wait")
+    __slots__ = ("callback", "wait")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Awaited]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, future: Awaited, callback: object = None
+    ) -> None:
         super().__init__(loop=loop)
-        self._futures = futures
-        self._wait: Wait | None = None
+        self.wait = Wait((future,))
+        self.callback = callback
 
-    @property
-    def wait(self) -> Wait:
-        """The wait for those futures; the same object each time."""
-        if self._wait is None:  # few ask, and one thread at a time
-            self._wait = Wait(self._futures)
-        return self._wait
-
-    def arrive(self) -> None:
+    def __call__(self) -> None:
         """Wakes the task, unless it has given up waiting; from any thread, never blocks."""
         loop = self.get_loop()
         if _get_running_loop() is loop:

@@ -98,6 +98,7 @@ class StreamReceiver(Generic[T]):
         size: The producer's limit of bytes.
 
     Attributes:
+        taken: The number of items that were taken.
         failure: The error that is raised once all items were taken; None for none.
         is_closed: True if the consumer gave it up.
     """
@@ -106,7 +107,7 @@ class StreamReceiver(Generic[T]):
         self._items = items
         self._size = size
         self._here: dict[int, tuple[T, int]] = {}
-        self._taken = 0
+        self.taken = 0
         self._said = 0  # the number of taken items that the producer was told
         self._unsaid_bytes = 0
         self._end: int | None = None
@@ -114,24 +115,19 @@ class StreamReceiver(Generic[T]):
         self.is_closed = False
 
     @property
-    def taken(self) -> int:
-        """The number of items that were taken."""
-        return self._taken
-
-    @property
     def has_next(self) -> bool:
         """True if the next item is here."""
-        return self._taken in self._here
+        return self.taken in self._here
 
     @property
     def is_whole(self) -> bool:
         """True if it has ended, or was ended early, and no further item is wanted."""
-        return self._end is not None and self._taken + len(self._here) == self._end
+        return self._end is not None and self.taken + len(self._here) == self._end
 
     @property
     def is_over(self) -> bool:
         """True if all items were taken and no further one will come."""
-        return self._end is not None and self._taken >= self._end
+        return self._end is not None and self.taken >= self._end
 
     def arrive(self, number: int, size: int, item: T) -> None:
         """Takes an item that arrived.
@@ -139,7 +135,7 @@ class StreamReceiver(Generic[T]):
         Raises:
             DecodeError: The item came before, exceeds the window, or lies behind the end.
         """
-        known = number < self._taken or number in self._here
+        known = number < self.taken or number in self._here
         beyond = number >= self._said + self._items
         if known or beyond or (self._end is not None and number >= self._end):
             raise DecodeError(f"item {number} of a stream was not expected")
@@ -151,14 +147,14 @@ class StreamReceiver(Generic[T]):
         Raises:
             DecodeError: Items with higher numbers arrived or were taken.
         """
-        if sent < self._taken or any(number >= sent for number in self._here):
+        if sent < self.taken or any(number >= sent for number in self._here):
             raise DecodeError(f"a stream ended after {sent} items, but later ones were sent")
         self._end, self.failure = sent, failure
 
     def break_off(self, failure: BaseException | None = None) -> list[T]:
         """Ends the stream early; returns the items that can no longer be taken in order."""
         self.failure = failure
-        end = self._taken
+        end = self.taken
         while end in self._here:
             end += 1
         self._end = end
@@ -169,23 +165,23 @@ class StreamReceiver(Generic[T]):
         self.is_closed, self.failure = True, failure
         left = [item for item, _ in self._here.values()]
         self._here.clear()
-        self._end = self._taken
+        self._end = self.taken
         return left
 
     def take(self) -> T | None:
         """Takes the next item; returns None if it is not here."""
-        item, size = self._here.pop(self._taken, (None, 0))
+        item, size = self._here.pop(self.taken, (None, 0))
         if item is not None:
-            self._taken += 1
+            self.taken += 1
             self._unsaid_bytes += size
         return item
 
     def ask_for_more(self) -> int | None:
         """Returns the number of taken items to tell the producer; None while it need not know."""
-        unsaid = self._taken - self._said
+        unsaid = self.taken - self._said
         if self._end is not None or not unsaid:
             return None
         if 2 * unsaid < self._items and 2 * self._unsaid_bytes < self._size:
             return None
-        self._said, self._unsaid_bytes = self._taken, 0
-        return self._taken
+        self._said, self._unsaid_bytes = self.taken, 0
+        return self.taken
