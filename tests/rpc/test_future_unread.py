@@ -17,7 +17,6 @@ from telegrad.rpc import seams
 from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.unread import Origin, Report, UnreadErrors
-from telegrad.rpc.stream.reading import StreamReaders
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
@@ -187,7 +186,6 @@ def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
 
 def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
     agent = log.job.agents[0]
-    readers = agent.attachments[StreamReaders]
     with seams.use_agent(agent):
         for begun in (False, True):
             dropped = rpc.stream("w1", remote_code.one_then_fail, ("unread",))
@@ -198,7 +196,6 @@ def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
             assert log.told() == ""
             del dropped
             gc.collect()
-            readers.close_dropped()
             text = log.wait()
             assert re.search(r"the stream of \S+:one_then_fail on 'w1' failed, and nobody", text)
             assert here in text
@@ -226,7 +223,6 @@ def test_the_failure_of_a_stream_that_was_read_or_closed_is_not_told(
     with seams.use_agent(agent):
         read(rpc.stream("w1", remote_code.one_then_fail, ("read",)))
         gc.collect()
-        agent.attachments[StreamReaders].close_dropped()
         assert log.told() == ""
 
 
@@ -357,6 +353,7 @@ def test_a_finaliser_takes_no_lock_and_decodes_nothing(log: Log) -> None:
         with lock:
             del future
         report = log.unread.reports.get(timeout=20)
+        assert isinstance(report, Report)
         assert report.error is reply
         assert isinstance(report.read(), remote_code.CustomError)
 

@@ -25,6 +25,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import seams
+from telegrad.rpc.future import unread
 from telegrad.rpc.seams import new_future
 from telegrad.rpc.stream import reading
 from telegrad.rpc.stream.messages import ITEM, MORE
@@ -51,7 +52,7 @@ gates = remote_code.gates
 @pytest.fixture(autouse=True)
 def _counts(monkeypatch: pytest.MonkeyPatch) -> None:
     counts.begin()
-    monkeypatch.setattr(reading, "HOUSEKEEPING_SECONDS", 0.05)
+    monkeypatch.setattr(unread, "LOOK_SECONDS", 0.05)
 
 
 def wait_for(what: str, holds: Callable[[], bool]) -> None:

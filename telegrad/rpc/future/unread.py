@@ -1,7 +1,8 @@
 """Errors that nobody read: told in the log once what holds one is garbage: a future, RRef, stream.
 
-A finaliser may run anywhere, inside the lock of a log handler too: it only puts a report into the
-queue of an agent. That is looked through once a second, and at the agent's end.
+A finaliser may run anywhere, inside the lock of a log handler too: it only puts a function into the
+queue of an agent, a report or the end of a stream. That is looked through once a second, and at the
+agent's end.
 """
 
 from __future__ import annotations
@@ -71,6 +72,17 @@ class Report:
     origin: Origin
     error: BaseException | Callable[[], object]
 
+    def __call__(self) -> None:
+        """Writes the log, if there is an error."""
+        if (error := self.read()) is not None:
+            _logger.warning(
+                "%s failed, and nobody read its error; it was made at %s: wait() for it, await it, "
+                "or look at its exception(); ask an RRef for its value, read a stream to its end",
+                self.label,
+                self.origin,
+                exc_info=error,
+            )
+
     def read(self) -> BaseException | None:
         """Returns the error; decodes it where nobody did."""
         if isinstance(self.error, BaseException):
@@ -82,7 +94,7 @@ class Report:
         return None
 
 
-Reports: TypeAlias = SimpleQueue[Report]
+Reports: TypeAlias = SimpleQueue[Callable[[], None]]
 
 
 class WatchedFuture(Protocol):
@@ -122,26 +134,14 @@ class UnreadErrors:
         return self.reports
 
     def tell(self) -> None:
-        """Writes the log; decodes errors, so not on the loop."""
+        """Calls what is in the queue; that decodes errors, so not on the loop."""
         with contextlib.suppress(Empty):
             while True:
-                _tell(self.reports.get_nowait())
+                self.reports.get_nowait()()
 
     def _look(self) -> None:
         if not self.reports.empty():
             self._submit(self.tell)
-
-
-def _tell(report: Report) -> None:
-    error = report.read()
-    if error is not None:
-        _logger.warning(
-            "%s failed, and nobody read its error; it was made at %s: wait() for it, await it, or "
-            "look at its exception(); ask an RRef for its value, read a stream to its end",
-            report.label,
-            report.origin,
-            exc_info=error,
-        )
 
 
 def origin_of_caller(frame: FrameType) -> Origin | None:

@@ -71,7 +71,7 @@ class RRefStreams:
             )
 
         reader = self._readers.open(reference.owner, label, calls.limit(timeout), send)
-        return Stream(self._readers, reader)
+        return Stream(reader)
 
     # The owner's end.
 

@@ -14,7 +14,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, final
 
 from telegrad.errors import (
@@ -34,7 +33,6 @@ from telegrad.rpc.future.unread import Origin, Report, Reports, reports_of
 from telegrad.rpc.future.waits import NextItem, comes_from
 from telegrad.rpc.stream.messages import ITEM, ITEMS_PER_TURN, MORE, read_end, read_item
 from telegrad.rpc.stream.protocol import StreamReceiver
-from telegrad.rpc.tick import Tick
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -91,7 +89,8 @@ class StreamReader:
         self._waiters: list[Future[None]] = []  # the oldest first
         self._reply: Future[Any] | None = None
         # The place where it was opened, until the reader has heard of a failure.
-        self._unread: tuple[Origin, Reports] | None = None
+        self._unread: Origin | None = None
+        self._reports: Reports | None = None
 
     @property
     def label(self) -> str:
@@ -115,23 +114,23 @@ class StreamReader:
         if self._receiver.is_whole:  # the agent has ended meanwhile, or an item was garbage
             reply.cancel()
 
-    # Failures that nobody reads.
+    # Its end as garbage.
 
     def watch(self, origin: Origin | None) -> None:
         """Logs a failure that nobody reads; see `unread`."""
-        reports = reports_of(self._readers.agent)
-        if origin is not None and reports is not None:
-            self._unread = origin, reports
+        self._unread, self._reports = origin, reports_of(self._readers.agent)
 
-    def report(self) -> None:
-        """Reports the error with which it has ended, or may have; for a finaliser."""
-        error = self._receiver.failure
-        if error is None or self._receiver.is_closed:
-            return
-        unread, self._unread = self._unread, None
-        if unread is not None:
-            origin, reports = unread
-            reports.put(Report(self.label, origin, error))
+    def drop(self) -> None:
+        """Hears from a finaliser that nobody reads it any more."""
+        heard = self._receiver.failure is None or self._unread is None
+        if self._reports is not None and not (self._receiver.is_over and heard):
+            self._reports.put(self._end_as_garbage)
+
+    def _end_as_garbage(self) -> None:
+        error, origin, self._unread = self._receiver.failure, self._unread, None
+        if error is not None and origin is not None and not self._receiver.is_closed:
+            Report(self.label, origin, error)()
+        self.close()
 
     # For the reader.
 
@@ -339,10 +338,6 @@ def _wake(waiters: list[Future[None]]) -> None:
 
 # -- all streams that one worker reads: what arrives for them, and how they end with it ----------
 
-# A stream that was dropped before its end is closed within this time: as long as nobody reads, the
-# producer rests, so there is no hurry.
-HOUSEKEEPING_SECONDS = 1.0
-
 
 @final
 class StreamReaders:
@@ -357,13 +352,6 @@ class StreamReaders:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards the next one
         self._readers: dict[int, StreamReader] = {}
-        self._dropped: SimpleQueue[StreamReader] = SimpleQueue()
-        self._tick = Tick(
-            agent.deadlines.after,
-            HOUSEKEEPING_SECONDS,
-            self.close_dropped,
-            lambda: bool(self) or not self._dropped.empty(),
-        )
         agent.inbox.register(ITEM, self._on_item)
         agent.inbox.on_loss(self._on_lost)
         agent.life.on_ending(self.end)
@@ -404,13 +392,7 @@ class StreamReaders:
             self.forget(reader)
             raise
         reader.start(reply)
-        self._tick.start()
         return reader
-
-    def drop(self, reader: StreamReader) -> None:
-        """Hears from a finaliser that nobody reads a stream any more."""
-        if reader.number in self._readers:
-            self._dropped.put(reader)
 
     def forget(self, reader: StreamReader, left: list[Envelope] | None = None) -> None:
         """Hears that nothing more will come for a stream; gives back what nobody will read."""
@@ -455,11 +437,3 @@ class StreamReaders:
             readers = [reader for reader in self._readers.values() if reader.peer == peer]
         for reader in readers:
             reader.lose(error)
-
-    def close_dropped(self) -> None:
-        """Closes the streams whose last reference is gone."""
-        with contextlib.suppress(Empty):
-            while True:
-                reader = self._dropped.get_nowait()
-                reader.report()
-                reader.close()

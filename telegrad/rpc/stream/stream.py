@@ -59,10 +59,9 @@ class Stream(Generic[T]):
         (0, 1)
     """
 
-    __slots__ = ("__weakref__", "_reader", "_readers")
+    __slots__ = ("__weakref__", "_reader")
 
-    def __init__(self, readers: StreamReaders, reader: StreamReader) -> None:
-        self._readers = readers
+    def __init__(self, reader: StreamReader) -> None:
         self._reader = reader
         reader.watch(origin_here())
 
@@ -155,8 +154,7 @@ class Stream(Generic[T]):
         return f"<Stream of {reader.record.function} on {reader.peer.name!r}: {reader.state}>"
 
     def __del__(self) -> None:
-        self._reader.report()
-        self._readers.drop(self._reader)
+        self._reader.drop()
 
 
 if TYPE_CHECKING:
@@ -257,7 +255,7 @@ def open_stream(
             peer, STREAM, asked, function=name, timeout=math.inf, record=reader.record
         )
 
-    return Stream(readers, readers.open(peer, name, limit, send))
+    return Stream(readers.open(peer, name, limit, send))
 
 
 def attach_to(agent: AgentCore) -> None:

@@ -73,7 +73,8 @@ class Alone:
 
     def told(self) -> list[Report]:
         gc.collect()
-        return [self.unread.reports.get() for _ in range(self.unread.reports.qsize())]
+        told = [self.unread.reports.get() for _ in range(self.unread.reports.qsize())]
+        return [each for each in told if isinstance(each, Report)]
 
     def deleted(self) -> list[str]:
         self.registry.drain()
