@@ -23,7 +23,7 @@ from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.call.retry import call_again
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_message, call_name
-from telegrad.rpc.future.future import Future, new_future, wait_off_loops
+from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.future.waits import comes_from, pool_thread
 from telegrad.rpc.rref.rref import RRef, create_rref
@@ -304,7 +304,7 @@ def rpc_sync(
     else:
         future = call_again(agent, to, func, args, kwargs, timeout, retry=retry)
     try:
-        return wait_off_loops(future)
+        return future.wait()
     except KeyboardInterrupt:
         future.cancel()  # nobody else has this future
         raise

@@ -26,7 +26,6 @@ from telegrad.rpc.call import serving
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call.serving import CANCEL, EXPIRE
-from telegrad.rpc.future.future import wait_off_loops
 from telegrad.rpc.seams import reference_of
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
@@ -272,12 +271,12 @@ def test_an_interrupted_rpc_sync_cancels_its_call(
 ) -> None:
     main = threading.main_thread()
     assert main.ident is not None
-    waits, wait = threading.Event(), wait_off_loops
+    waits, wait = threading.Event(), rpc.Future.wait
 
-    def noted_wait(future: rpc.Future[Any]) -> Any:
+    def noted_wait(future: rpc.Future[Any], timeout: float | None = None) -> Any:
         if threading.current_thread() is main:
             waits.set()
-        return wait(future)
+        return wait(future, timeout)
 
     raised = threading.Event()
 
@@ -287,7 +286,7 @@ def test_an_interrupted_rpc_sync_cancels_its_call(
         signal.pthread_kill(main.ident or 0, signal.SIGINT)
         assert raised.wait(20)  # even if it came while the thread fell asleep
 
-    monkeypatch.setattr("telegrad.rpc.api.wait_off_loops", noted_wait)
+    monkeypatch.setattr(rpc.Future, "wait", noted_wait)
     thread = threading.Thread(target=interrupt)
     with pytest.raises(KeyboardInterrupt):
         thread.start()

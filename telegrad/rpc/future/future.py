@@ -61,7 +61,6 @@ __all__ = [
     "Waker",
     "check_callback",
     "new_future",
-    "wait_off_loops",
     "without_stale",
 ]
 
@@ -685,12 +684,3 @@ def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[
     future: Future[Any] = Future.__new__(Future)
     future._begin(dispatch, label, about)
     return future
-
-
-def wait_off_loops(future: Future[T]) -> T:
-    """Waits as `wait` does without a limit, in a thread that runs no loop of telegrad's."""
-    if future._state == _PENDING:
-        future._block(math.inf)
-    if future._has_value():
-        return future._value  # type: ignore[return-value]  # None too where that is a T
-    raise future._fresh_error()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias, final
 
@@ -74,6 +75,7 @@ NOTHING: Todo = ()
 
 
 @final
+@dataclass(slots=True)
 class WatcherGate:
     """The gate at which the idle thread that watches is called to work.
 
@@ -83,12 +85,9 @@ class WatcherGate:
         wake: Wakes the thread while it watches.
     """
 
-    __slots__ = ("shut", "wake", "watcher")
-
-    def __init__(self) -> None:
-        self.watcher = NOBODY
-        self.shut = True
-        self.wake: Callable[[], None] | None = None
+    watcher: int = NOBODY
+    shut: bool = True
+    wake: Callable[[], None] | None = None
 
 
 @final

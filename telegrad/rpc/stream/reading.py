@@ -180,9 +180,8 @@ class StreamReader:
             if self._receiver.is_closed or (failure is not None and not was_open):
                 return False
             left = self._receiver.close(failure)
-            waiters = self._take_waiters()
         self._finish(left)
-        _wake(waiters)
+        self._wake()
         return was_open
 
     def fail(self, error: BaseException) -> None:
@@ -191,9 +190,8 @@ class StreamReader:
             if self._receiver.is_whole:
                 return
             left = self._receiver.break_off(without_frames(fresh_copy(error)))
-            waiters = self._take_waiters()
         self._finish(left)
-        _wake(waiters)
+        self._wake()
 
     def cancel(self) -> bool:
         """Gives it up: its reader gets CallCancelledError. Returns True if it was open."""
@@ -212,11 +210,12 @@ class StreamReader:
                 if self._receiver.is_whole:
                     return False
                 self._receiver.arrive(number, size, envelope)
-                waiters = self._take_waiters() if self._receiver.has_next else []
+                is_next = self._receiver.has_next
         except DecodeError as error:
             self.fail(error)
             raise
-        _wake(waiters)
+        if is_next:
+            self._wake()
         return True
 
     def lose(self, error: WorkerLostError) -> None:
@@ -289,13 +288,12 @@ class StreamReader:
                     return
                 receiver.end(items, failure)
                 over = receiver.is_over
-                waiters = self._take_waiters()
         except BaseException as error:  # whatever the reply has brought
             self.fail(error)
             return
         if over:
             self._finish()
-        _wake(waiters)
+        self._wake()
 
     def _finish(self, left: list[Envelope] | None = None) -> None:
         """Takes leave of the producer; `left` are the items that nobody will read."""
@@ -326,14 +324,12 @@ class StreamReader:
             with self._lock, contextlib.suppress(ValueError):
                 self._waiters.remove(waiter)
 
-    def _take_waiters(self) -> list[Future[None]]:
-        waiters, self._waiters = self._waiters, []
-        return waiters
-
-
-def _wake(waiters: list[Future[None]]) -> None:
-    for waiter in waiters:
-        waiter.try_set_result(None)
+    def _wake(self) -> None:
+        """Lets all readers look again."""
+        with self._lock:
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.try_set_result(None)
 
 
 # -- all streams that one worker reads: what arrives for them, and how they end with it ----------
@@ -355,7 +351,7 @@ class StreamReaders:
         agent.inbox.register(ITEM, self._on_item)
         agent.inbox.on_loss(self._on_lost)
         agent.life.on_ending(self.end)
-        agent.life.after_close(self.close)
+        agent.life.after_close(partial(self.end, all_of_them=True))
 
     def __len__(self) -> int:
         """Returns the number of open streams."""
@@ -401,23 +397,20 @@ class StreamReaders:
         for envelope in left or ():
             self.agent.codec.drop(reader.peer, reader.record, envelope)
 
-    def end(self) -> None:
+    def end(self, *, all_of_them: bool = False) -> None:
         """Ends the streams that no served call needs: a graceful shutdown begins, or goes on.
 
         It would wait for them, and nobody need read on. The calls that this worker serves go on.
+
+        Args:
+            all_of_them: True once the agent has ended.
         """
-        self._end(lambda reader: not still_runs(reader.parent))
-
-    def close(self) -> None:
-        """Ends all streams, since the agent has ended."""
-        self._end(lambda reader: True)
-
-    def _end(self, is_meant: Callable[[StreamReader], bool]) -> None:
         with self._lock:
-            readers = [reader for reader in self._readers.values() if is_meant(reader)]
+            readers = list(self._readers.values())
         for reader in readers:
-            message = f"{reader.label} was not read to its end before rpc.shutdown()"
-            reader.close(NotInitializedError(message))
+            if all_of_them or not still_runs(reader.parent):
+                message = f"{reader.label} was not read to its end before rpc.shutdown()"
+                reader.close(NotInitializedError(message))
 
     def _on_item(self, peer: WorkerInfo, envelope: Envelope) -> None:
         stream, number, size = read_item(envelope)
