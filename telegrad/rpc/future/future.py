@@ -44,7 +44,9 @@ from telegrad.rpc.future.unread import (
     reports_of,
 )
 from telegrad.rpc.future.waits import (
+    Awaited,
     AwaitedFuture,
+    Dispatch,
     Gate,
     check_not_inherited,
     comes_from,
@@ -114,7 +116,6 @@ def check_callback(callback: object) -> None:
 
 T = TypeVar("T")
 U = TypeVar("U")
-Dispatch = Callable[[Callable[[], None]], None]
 
 _logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ class _DoneCallback:
 
 
 @final
-class Future(Generic[T]):
+class Future(Awaited, Generic[T]):
     """A value that will be there later.
 
     A done callback that was added on a running event loop runs on that loop. All other callbacks
@@ -165,8 +166,8 @@ class Future(Generic[T]):
 
     # fmt: off
     __slots__ = (
-        "__weakref__", "_about", "_callbacks", "_dispatch", "_error", "_fails", "_lock", "_made",
-        "_on_cancel", "_reports", "_resolved", "_source", "_state", "_thunk", "_unread",
+        "__weakref__", "_about", "_callbacks", "_error", "_fails",
+        "_on_cancel", "_reports", "_resolved", "_state", "_thunk", "_unread",
         "_value", "_wakers", "_words",
     )
     # fmt: on

@@ -14,9 +14,9 @@ import threading
 import time
 import weakref
 from asyncio import _get_running_loop
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from typing import Protocol, TypeAlias, cast, final
+from typing import Protocol, TypeAlias, final
 
 from telegrad.errors import AgentForkedError
 from telegrad.rpc.agent.ambient import forked_at
@@ -24,7 +24,9 @@ from telegrad.rpc.call.served_call import last_served_call
 from telegrad.transport import LONGEST_SLEEP
 
 __all__ = [
+    "Awaited",
     "AwaitedFuture",
+    "Dispatch",
     "Drive",
     "Driven",
     "Gate",
@@ -39,23 +41,29 @@ __all__ = [
 ]
 
 
-class Awaited(Protocol):
+Dispatch: TypeAlias = Callable[[Callable[[], None]], None]
+
+
+class Awaited:
     """A future, with the attributes that waits need; `Future` is the one."""
 
+    __slots__ = ("_dispatch", "_lock", "_made", "_source")
+
+    _dispatch: Dispatch | None  # runs callbacks in a pool
+    _lock: threading.Lock
+    _made: float
     _source: object  # the object that will complete it
 
     @property
-    def _lock(self) -> threading.Lock: ...
-    @property
-    def _made(self) -> float: ...
-    @property
-    def _dispatch(self) -> object: ...
-    @property
-    def _label(self) -> str: ...
+    def _label(self) -> str:
+        raise NotImplementedError
+
     def done(self) -> bool:
         """Returns True if it was completed."""
+        raise NotImplementedError
 
-    def _forget(self, waker: Callable[[], None], /) -> None: ...
+    def _forget(self, waker: Callable[[], None], /) -> None:
+        raise NotImplementedError
 
 
 @final
@@ -150,7 +158,7 @@ def comes_from(future: Awaited, source: object) -> None:
             a stream, the `ServedCall` that makes its value, or the thread or task that does. None
             while nothing is at work on it.
     """
-    if type(source) is type(future):
+    if isinstance(source, Awaited):
         source = weakref.ref(source)  # the call knows this future already: no circle
     with future._lock:
         if not future.done():
@@ -166,29 +174,33 @@ def check_not_inherited(futures: Iterable[Awaited]) -> None:
         AgentForkedError: An agent of the parent made one of the futures, or one that it comes from.
     """
     forked = forked_at()
-    if not forked:
-        return
-    places: list[object] = list(futures)
-    kinds = {type(future) for future in places}
-    while places:
-        thing = places.pop()
-        if isinstance(thing, weakref.ReferenceType):
-            thing = thing()
-        if isinstance(thing, tuple):
-            places += thing
-        elif isinstance(thing, Wait):
-            places += thing.futures
-        elif type(thing) in kinds:
-            future: Awaited = cast("Awaited", thing)
-            if future.done():
+    for thing in _behind(futures) if forked else ():
+        if isinstance(thing, Awaited) and thing._dispatch is not None and thing._made <= forked:
+            raise AgentForkedError(
+                f"{thing._label} was made before this process was forked, by an agent of its "
+                "parent, which alone hears of it; wait for it there, and start processes with "
+                "multiprocessing's 'spawn' method"
+            )
+
+
+def _behind(things: Iterable[object]) -> Iterator[object]:
+    """Yields things, and what they wait for, and so on: pending futures and sources, once each."""
+    paths, seen = [iter(things)], set[int]()
+    while paths:
+        for thing in paths[-1]:
+            thing = thing() if isinstance(thing, weakref.ReferenceType) else thing
+            if id(thing) in seen or (isinstance(thing, Awaited) and thing.done()):
                 continue
-            if future._dispatch is not None and future._made <= forked:
-                raise AgentForkedError(
-                    f"{future._label} was made before this process was forked, by an agent of its "
-                    "parent, which alone hears of it; wait for it there, and start processes with "
-                    "multiprocessing's 'spawn' method"
-                )
-            places.append(future._source)
+            seen.add(id(thing))
+            yield thing
+            if isinstance(thing, Awaited):
+                paths.append(iter((thing._source,)))
+                break
+            if isinstance(thing, tuple | Wait):
+                paths.append(iter(tuple(thing.futures if isinstance(thing, Wait) else thing)))
+                break
+        else:
+            paths.pop()
 
 
 # -- the sockets that a waiting thread, or event loop, reads -------------------------------------
@@ -235,24 +247,8 @@ def reads_of(source: object) -> Reads | None:
     """
     if isinstance(source, Driven):  # nearly all are
         return source.reads
-    paths = [iter((source,))]
-    seen: set[int] = set()  # futures that others wait for, too
-    while paths:
-        place = next(paths[-1], None)
-        if place is None:
-            paths.pop()
-        elif isinstance(place, Driven):
-            if place.reads is not None:
-                return place.reads
-        elif isinstance(place, weakref.ReferenceType):
-            future = place()
-            paths.append(iter((None if future is None else future._source,)))
-        elif isinstance(place, tuple | Wait) and id(place) not in seen:
-            seen.add(id(place))
-            several = tuple(place.futures if isinstance(place, Wait) else place)
-            # A future that is done has none; neither has one that no message completes.
-            paths.append(source for each in several if (source := each._source) is not None)
-    return None
+    found = (each.reads for each in _behind((source,)) if isinstance(each, Driven))
+    return next((reads for reads in found if reads is not None), None)
 
 
 # -- a gate that one thread waits at until any other opens it ------------------------------------
