@@ -24,7 +24,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import seams
-from telegrad.rpc.call.retry import Retries, is_idempotent
+from telegrad.rpc.call.retry import is_idempotent
 from telegrad.testing import leaks
 from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes
@@ -73,14 +73,14 @@ def known_as_lost(job: Job, rank: int) -> None:
 
 
 def waits_for_a_return(job: Job, rank: int = 0) -> None:
-    retries = job.agents[rank].attachments[Retries]
-    leaks.wait_until_gone("waits", lambda: [] if retries.pending else ["no call waits"])
+    calling = job.agents[rank].calling
+    leaks.wait_until_gone("waits", lambda: [] if len(calling.away) else ["no call waits"])
 
 
 def none_waits(job: Job, rank: int = 0) -> bool:
     """Tells so once none does: the loop may just be looking after one that has ended."""
-    retries = job.agents[rank].attachments[Retries]
-    leaks.wait_until_gone("waits", lambda: ["a call"] * retries.pending)
+    calling = job.agents[rank].calling
+    leaks.wait_until_gone("waits", lambda: ["a call"] * len(calling.away))
     return True
 
 

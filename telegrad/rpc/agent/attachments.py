@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, final
 
 from telegrad.errors import NotInitializedError
 
-__all__ = ["Attachments", "OwnCalls"]
+__all__ = ["Attachments"]
 
 T = TypeVar("T")
 
@@ -17,17 +17,6 @@ class Find(Protocol):
 
     def __call__(self, cls: type[T], /) -> T | None:
         """Returns the part; None where there is none."""
-
-
-class OwnCalls(Protocol):
-    """Calls that this worker makes, as far as one part of it knows them."""
-
-    @property
-    def pending(self) -> int:
-        """The number of calls that wait for their reply, or to be sent."""
-
-    def wait_until_idle(self, deadline: float) -> bool:
-        """Blocks until no call goes on; returns True if that is so at the deadline."""
 
 
 @final
@@ -41,8 +30,6 @@ class Attachments:
 
     Attributes:
         find: Returns the attached part of a class; None where there is none.
-        own_calls: Calls that no table of calls knows: `statistics` counts them, and a graceful
-            shutdown waits for their end.
         rref_counts: Returns the numbers of owned and of user RRefs, for `statistics`.
     """
 
@@ -50,7 +37,6 @@ class Attachments:
         self._worker = worker
         self._parts: dict[type[Any], Any] = {}
         self.find: Find = self._parts.get
-        self.own_calls: list[OwnCalls] = []
         self.rref_counts: Callable[[], tuple[int, int]] = _no_rrefs
 
     def attach(self, part: object) -> None:

@@ -31,6 +31,7 @@ from telegrad.types import WorkerInfo
 __all__ = ["AgentCore", "current_agent", "find_agent", "process_agent"]
 
 MOST_NAMED = 3  # calls, in one line of the log
+LOOK_SECONDS = 0.005  # between two looks of a worker that waits for the end of calls
 LEAST_SECONDS = 0.1  # for the parts that close last; cancelled coroutines end in milliseconds
 
 
@@ -100,6 +101,7 @@ class AgentCore:
             if member != self.info:
                 self.exchange.connect(member, endpoints)
         self.members.add(member for member, _ in known)
+        self.calling.away.look()
 
     def begin(self) -> None:
         """Starts to serve: what arrived since `open` is handled now."""
@@ -169,7 +171,7 @@ class AgentCore:
             calls_served=self.serving.served,
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
-            pending_calls=self._pending(),
+            pending_calls=self.calling.pending,
             waiting_calls=self.calling.waiting,
             admitted_bytes=self.serving.admission.in_use,
             owned_rrefs=owned,
@@ -184,19 +186,17 @@ class AgentCore:
 
     def drain(self, deadline: float, *, given_up: bool = True) -> bool:
         """Waits until nothing is called or served here; returns True if that happened in time."""
-        serving = self.serving
-        while self._calls_end(deadline) and serving.wait_until_idle(deadline, given_up=given_up):
-            if self._calls_end(0.0):
-                return True
-        return False
+        while not self._is_at_rest(given_up):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
 
     def waits_for(self) -> str:
         """Returns the calls, own or else served here, that an end waits for, in words; or ""."""
         own = self.calling.labels()
         if own:
             return _named(own, "own call")
-        if self._pending():
-            return "own calls that are to be sent again"
         served = [each for each in self.serving.calls() if not each.cancelled]
         words = [f"{each.record.function} for {each.caller.name!r}" for each in served]
         return _named(words, "call that it serves", "calls that it serves") if words else ""
@@ -224,12 +224,10 @@ class AgentCore:
             ambient.restore_switch_interval(self)
             self.loop.release()
 
-    def _calls_end(self, deadline: float) -> bool:
-        calls = (self.calling, *self.attachments.own_calls)
-        return all(each.wait_until_idle(deadline) for each in calls)
-
-    def _pending(self) -> int:
-        return self.calling.pending + sum(each.pending for each in self.attachments.own_calls)
+    def _is_at_rest(self, given_up: bool) -> bool:
+        calling, serving = self.calling, self.serving
+        # Calls that are served may have made own calls in the meantime.
+        return not calling.pending and serving.is_idle(given_up=given_up) and not calling.pending
 
 
 def _named(labels: Sequence[str], one: str, many: str = "") -> str:

@@ -125,6 +125,13 @@ class Members:
             )
         return found
 
+    def successor(self, member: WorkerInfo) -> WorkerInfo | None:
+        """Returns the living worker that has taken a member's place; None where there is none."""
+        found = self._by_name.get(member.name)
+        if found is None or found.incarnation == member.incarnation:
+            return None
+        return found if self.lost(found) is None else None
+
     def lost(self, member: WorkerInfo) -> WorkerLostError | None:
         """Returns a fresh error where the member is lost; the eviction where this worker is."""
         error = self._lost.get(member) if self._lost else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from telegrad.rpc.agent.events import attach_to as attach_membership_events
-from telegrad.rpc.call.retry import attach_to as attach_retries
 from telegrad.rpc.deadlock.probe import attach_to as attach_wait_probes
 from telegrad.rpc.future.unread import UnreadErrors
 from telegrad.rpc.publish import attach_to as attach_published
@@ -26,6 +25,5 @@ def attach_parts(agent: AgentCore) -> None:
     attach_membership_events(agent)
     attach_rrefs(agent)
     attach_published(agent)
-    attach_retries(agent)
     attach_streams(agent)
     attach_wait_probes(agent)

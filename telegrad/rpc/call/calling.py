@@ -20,12 +20,13 @@ from telegrad.errors import (
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.agent.life import Life
 from telegrad.rpc.call.admission_caller import ADMIT, CallerAdmission
+from telegrad.rpc.call.away import AwayCalls, is_loss
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.rpc.call.failure import fresh_copy, rebuild_failure
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, innermost_served_call, left_by
 from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY
-from telegrad.rpc.call.table import CallTable, PendingCall
+from telegrad.rpc.call.table import Again, CallTable, PendingCall
 from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
 from telegrad.rpc.future.future import Dispatch, Future, new_future
 from telegrad.rpc.limits import Limits, seconds
@@ -106,6 +107,9 @@ class Calling:
         inbox: Hands over replies and losses.
         limits: The limits for which root calls wait.
         timeout: The timeout of calls that give none, in seconds.
+
+    Attributes:
+        away: The calls that wait for the return of their callee.
     """
 
     def __init__(
@@ -127,10 +131,10 @@ class Calling:
         self._timeout = timeout
         self._reads = exchange.reader
         self._unconnected = exchange.unconnected
-        self._withdraw = self._cancel  # bound once
         self._table = CallTable()
         self._admission = CallerAdmission(limits, exchange.post, self._post_late)
         self._unread: SimpleQueue[_Unread] = SimpleQueue()
+        self.away = AwayCalls(life, deadlines, codec, self._start, self._end_pending)
         self._closed = False
         self._evicted: WorkerLostError | None = None
         self._on_given_up: list[Callable[[BaseException], None]] = []
@@ -167,6 +171,7 @@ class Calling:
         timeout: float | None = None,
         at_once: bool = False,
         record: CallRecord | None = None,
+        again: Again | None = None,
     ) -> Future[Any]:
         """Sends a request of any kind that carries user values; `Serving.serve` is the other end.
 
@@ -179,6 +184,8 @@ class Calling:
             at_once: True if it goes without admission (`Limits`) even by code that serves nobody.
             record: This end's record of the call, for a caller that opens more replies than the
                 last one.
+            again: The means to send it again when its callee was lost; with a `loss` it waits for
+                the callee's return at once.
 
         Returns:
             The future of the reply's value.
@@ -203,8 +210,10 @@ class Calling:
             raise self._closed_error()
         if record is None:
             record = CallRecord(function)
-        sealed = self._codec.seal(to, kind, record, payload, reply=False)
-        sealed.envelope.depth = depth
+        sealed = None
+        if again is None or again.loss is None:
+            sealed = self._codec.seal(to, kind, record, payload, reply=False)
+            sealed.envelope.depth = depth
         future = new_future(self._submit, "the call of %s on %r", function, to.name)
         here = to.name == self._life.name
         root = depth == 0 and not at_once and not here
@@ -216,10 +225,10 @@ class Calling:
             future._made,
             limit,
             values=True,
-            root=root,
             parent=parent,
+            again=again,
         )
-        self._start(call, sealed)
+        self._start(call, sealed, root=root)
         if parent is not None and parent.cancelled:  # perhaps before it heard of this one
             future.cancel()
             self._cancel(call.number)
@@ -248,7 +257,7 @@ class Calling:
         call = self._table.take(peer, envelope.call)
         if call is None:
             return
-        if call.root:
+        if call.window is not None:
             self._admission.leave(call)
         if call.deadline is not None:
             call.deadline.cancel()
@@ -271,10 +280,6 @@ class Calling:
         """Fails the calls that wait for a lost worker."""
         self._fail(lambda other: other == peer, error)
 
-    def wait_until_idle(self, deadline: float) -> bool:
-        """Blocks until no call waits for its reply; returns True if none does."""
-        return self._table.wait_until_empty(deadline)
-
     def close(self, error: WorkerLostError | None = None) -> None:
         """Fails all calls that wait, and all that are sent from now on.
 
@@ -284,6 +289,7 @@ class Calling:
         if error is not None:
             self._evicted = error
         self._closed = True
+        self.away.close(evicted=error is not None)
         for call in self._fail(lambda _: True, self._closed_error()):
             if error is not None:  # this worker still serves calls to itself, maybe without an end
                 self._tell(call, CANCEL)
@@ -305,26 +311,42 @@ class Calling:
             while True:
                 self._codec.drop(*self._unread.get_nowait())
 
-    def _start(self, call: PendingCall, sealed: Sealed) -> None:
+    def _start(self, call: PendingCall, sealed: Sealed | None, *, root: bool = False) -> None:
         """Enters a call and posts it; if it cannot be posted, its future gets the reason.
+
+        A call that was entered before is sent again. Without a message it waits for the return of
+        its callee.
 
         Raises:
             EncodeError: The call is too big for an envelope; nothing was sent and nothing waits.
         """
-        envelope = sealed.envelope
-        call.number = envelope.call = self._table.draw()
-        call.withdraw = self._withdraw
-        call.future._stands_for(call, call)  # a circle, until the future is completed
-        envelope.time_left = call.limit
-        if call.limit > SOON_SECONDS:
-            self._table.add(call, call.started + call.limit)
-        else:
-            self._table.add(call)
+        if call.number:
+            left = max(call.limit - call.elapsed, 0.0)
             self._watch(call)
+        else:
+            left = call.limit
+            call.number = self._table.draw()
+            call.withdraw = self._cancel
+            call.future._stands_for(call, call)  # a circle, until the future is completed
+            if left > SOON_SECONDS:
+                self._table.add(call, call.started + left)
+            else:
+                self._table.add(call)
+                self._watch(call)
+        if call.again is not None:
+            if sealed is None:
+                if not self.away.take(call, call.again.loss):
+                    self._end_pending(call, self._closed_error())
+                return
+            call.again.sent += 1
+        assert sealed is not None
+        envelope = sealed.envelope
+        envelope.call = call.number
+        envelope.time_left = left
         error: BaseException | None = None
-        theirs = call.root  # the message's owner: the admission, or once posted the callee
+        theirs = root  # the message's owner: the admission, or once posted the callee
         try:
-            theirs = call.root and not self._admission.enter(call, sealed)
+            theirs = root and not self._admission.enter(call, sealed)
             if not theirs:
                 self._post(call.peer, envelope)
                 theirs = True
@@ -334,9 +356,11 @@ class Calling:
             error = self._closed_error()
         if error is None:
             return
-        mine = self._admission.leave(call) is not None if call.root else False
+        mine = self._admission.leave(call) is not None
         if mine or not theirs:
             sealed.take_back()
+        if self.away.take(call, error):
+            return
         taken = self._table.take(call.peer, call.number) is not None
         if taken and call.deadline is not None:
             call.deadline.cancel()
@@ -382,14 +406,19 @@ class Calling:
     def _end_unsent(self, call: PendingCall, sealed: Sealed, error: BaseException) -> None:
         """Ends a call that was removed from the admission and will not be posted."""
         sealed.take_back()
+        if not self.away.take(call, error):
+            self._end_pending(call, error, UNSENT)
+
+    def _end_pending(self, call: PendingCall, error: BaseException, what: str = "") -> None:
+        """Ends a call that gets no reply."""
         if self._table.take(call.peer, call.number) is not None:
             if call.deadline is not None:
                 call.deadline.cancel()
-            _end(call, error, UNSENT)
+            _end(call, error, what)
 
     def _expire(self, call: PendingCall) -> None:
         """Ends a call at its deadline, on the loop; tells the callee, and drops its reply later."""
-        sealed = self._admission.leave(call, unsent_only=True) if call.root else None
+        sealed = self._admission.leave(call, unsent_only=True)
         if sealed is not None:
             self._end_unsent(call, sealed, _not_admitted(call))
             return
@@ -411,9 +440,11 @@ class Calling:
         call = self._table.find(number)
         if call is None:
             return
-        sealed = self._admission.leave(call, unsent_only=True) if call.root else None
+        sealed = self._admission.leave(call, unsent_only=True)
         if sealed is not None:
             self._end_unsent(call, sealed, CallCancelledError("it was cancelled"))
+        elif self.away.remove(call):
+            self._end_pending(call, CallCancelledError("it was cancelled"))
         elif self._table.give_up(call):
             if call.deadline is not None:
                 call.deadline.cancel()
@@ -431,8 +462,12 @@ class Calling:
             self._end_unsent(call, sealed, error)
         posted = self._table.lose(gone)
         for call in posted:
+            if self.away.take(call, error):
+                continue
             if call.deadline is not None:
                 call.deadline.cancel()
+            if call.again is not None:
+                self._table.take(call.peer, call.number)
             _end(call, error, UNANSWERED)
         return posted
 
@@ -496,8 +531,10 @@ def _nothing() -> None:
 def _end(call: PendingCall, error: BaseException, what: str) -> None:
     """Fails a call with a fresh exception; it names the call, if it is a call of a user."""
     fresh, explain = fresh_copy(error), call.record.explain
-    if call.values and fresh is not error:
+    if what and call.values and fresh is not error:
         fresh.add_note(f"the call of {call.record.function} on {call.peer.name!r} {what}")
+    if call.again is not None and call.again.sent > 1 and is_loss(fresh):
+        fresh.add_note(f"it was sent {call.again.sent} times, each time to a worker that was lost")
     if explain is None:
         call.future.try_set_exception(fresh)
         return

@@ -97,9 +97,7 @@ class Serving:
         self._inbox = inbox
         self.admission = admission
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._most_calls = most_calls
-        self._waiters = 0  # threads in `wait_until_idle`
         # The calls that are served, the oldest first, by the caller's incarnation and the number.
         self._calls: dict[tuple[int, int], ServedCall] = {}
         self._counts: dict[int, int] = {}  # their number, by the caller's incarnation
@@ -231,26 +229,16 @@ class Serving:
             call.cancel()
         self.runner.close(limit)
 
-    def wait_until_idle(self, deadline: float, *, given_up: bool = True) -> bool:
-        """Blocks until no call is served except the one that this runs in; returns True if so.
+    def is_idle(self, *, given_up: bool = True) -> bool:
+        """Returns True if no call is served except the one that this runs in.
 
         Args:
-            deadline: The end of the wait, on the clock of `time.monotonic`.
             given_up: True if calls count that nobody waits for any more.
         """
         served = current_served_call()
         own = 1 if served is not None and self.serves(served) else 0  # not another agent's
-        left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
-
-        def is_idle() -> bool:
+        with self._lock:
             return sum(given_up or not call.cancelled for call in self._calls.values()) <= own
-
-        with self._changed:
-            self._waiters += 1
-            try:
-                return self._changed.wait_for(is_idle, left)
-            finally:
-                self._waiters -= 1
 
     def _serve(self, call: ServedCall, admit: Admit, envelope: Envelope) -> None:
         """Serves a call in the pool, inside the Context in which the function runs."""
@@ -414,8 +402,6 @@ class Serving:
             if not left:
                 del self._counts[caller]
             self._ended += 1
-            if self._waiters:
-                self._changed.notify_all()
 
 
 def record_refusal(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from telegrad.errors import WorkerLostError
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.future.future import Future
@@ -20,7 +21,30 @@ from telegrad.types import WorkerInfo
 if TYPE_CHECKING:
     from telegrad.rpc.call.admission import Window
 
-__all__ = ["CallTable", "PendingCall"]
+__all__ = ["Again", "CallTable", "PendingCall"]
+
+
+@dataclass(slots=True, eq=False)
+class Again:
+    """The means to send a call again when its callee was lost, for one that may run twice.
+
+    Attributes:
+        payload: The payload of the request, as it was when the call was made.
+        retry: The most times that it is sent again.
+        patience: The longest wait for the callee's return, in seconds, if the call has no limit.
+        successor: Returns the worker that has taken a lost one's place; None while there is none.
+        run: Runs a function in the pool, in the Context of the code that made the call.
+        loss: The last loss of the callee.
+        sent: The number of times that it was sent.
+    """
+
+    payload: object
+    retry: int
+    patience: float
+    successor: Callable[[WorkerInfo], WorkerInfo | None]
+    run: Callable[[Callable[[], None]], object]
+    loss: WorkerLostError | None
+    sent: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +52,7 @@ class PendingCall(Driven):
     """The caller's end of one call.
 
     Attributes:
-        peer: The callee.
+        peer: The callee; for a call that is sent again, in its latest incarnation.
         record: The state that interceptors keep between the request and its reply.
         future: The future that the verb returned.
         reads: Lets a thread that waits for the reply read the messages from the peer; None for a
@@ -36,10 +60,11 @@ class PendingCall(Driven):
         started: The time of its start, on the clock of `time.monotonic`.
         limit: The seconds that it may take.
         values: True if the reply carries user values, through the interceptors.
-        root: True if it has a place in the window of its peer; see `admission`.
         parent: The served call that made it, and whose end by cancellation is its own.
+        again: The means to send it again; None for nearly all calls.
         number: Its id, drawn by the table.
-        window: The window in which it has a place; None before it enters one.
+        window: The window of its peer in which it has a place, if it is a root call; see
+            `admission`. None before it enters one.
         deadline: Its entry in the heap; None while that is far off.
         given_up: True if it expired or was cancelled; the reply is still expected, and dropped.
         told: The callee's answer about it shortly before its end, and the time; see `whereabouts`.
@@ -53,8 +78,8 @@ class PendingCall(Driven):
     started: float
     limit: float
     values: bool
-    root: bool = False
     parent: ServedCall | None = None
+    again: Again | None = None
     number: int = 0
     window: Window | None = None
     deadline: Deadline | None = None
@@ -85,8 +110,6 @@ class CallTable:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._waiters = 0  # threads in `wait_until_empty`
         self.draw = itertools.count(1).__next__
         self._calls: dict[int, PendingCall] = {}
         self._earliest = math.inf  # no call without a deadline of its own is due before
@@ -160,7 +183,7 @@ class CallTable:
             if call is None or (call.peer is not peer and call.peer != peer):
                 return None
             del self._calls[number]
-            if call.parent is not None or self._waiters:
+            if call.parent is not None:
                 self._settle(call)
             elif call.values and not call.given_up:
                 self._waited_for -= 1
@@ -180,28 +203,17 @@ class CallTable:
         return True
 
     def lose(self, gone: Callable[[WorkerInfo], bool]) -> list[PendingCall]:
-        """Removes and returns the calls to peers that are gone."""
+        """Removes and returns the calls to peers that are gone; keeps those with an `again`."""
         with self._lock:
             lost = [call for call in self._calls.values() if gone(call.peer)]
             for call in lost:
-                del self._calls[call.number]
-                self._settle(call)
+                if call.again is None or call.given_up:
+                    del self._calls[call.number]
+                    self._settle(call)
         return [call for call in lost if not call.given_up]
-
-    def wait_until_empty(self, deadline: float) -> bool:
-        """Blocks until no call with user values waits; returns False at the deadline."""
-        left = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
-        with self._changed:
-            self._waiters += 1
-            try:
-                return self._changed.wait_for(lambda: not self._waited_for, left)
-            finally:
-                self._waiters -= 1
 
     def _settle(self, call: PendingCall) -> None:
         if call.parent is not None:
             call.parent.nested.discard(call.future)
         if call.values and not call.given_up:
             self._waited_for -= 1
-            if self._waiters and not self._waited_for:
-                self._changed.notify_all()
