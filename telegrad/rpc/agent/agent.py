@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
@@ -17,12 +19,26 @@ if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
     from telegrad.rpc.agent.members import RpcStatistics
     from telegrad.rpc.agent.options import RpcOptions
-    from telegrad.rpc.future.future import Future
-    from telegrad.rpc.rref.rref import RRef
-    from telegrad.rpc.stream.stream import Stream
     from telegrad.types import WorkerInfo
 
 __all__ = ["Agent", "agent_of", "core_of", "init_rpc"]
+
+
+def _verb(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method of Agent that calls a verb with this agent as the ambient one."""
+
+    @functools.wraps(function)
+    def method(self: Agent, *args: Any, **kwargs: Any) -> Any:
+        with use_agent(self._core):
+            return function(*args, **kwargs)
+
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signature = inspect.signature(function)
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[own, *signature.parameters.values()]
+    )
+    method.__qualname__ = f"Agent.{function.__name__}"
+    return method
 
 
 @final
@@ -124,59 +140,10 @@ class Agent:
         with use_agent(self._core):
             yield self
 
-    @api.sync_verb
-    def rpc_sync(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] | None = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        retry: int = 0,
-    ) -> Any:
-        """Calls a function on a worker and waits for its value; see `telegrad.rpc.rpc_sync`."""
-        with self.as_current():
-            return api.rpc_sync(to, func, args, kwargs, timeout, retry)
-
-    @api.async_verb
-    def rpc_async(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] | None = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-        retry: int = 0,
-    ) -> Future[Any]:
-        """Calls a function and returns the future of its value; see `telegrad.rpc.rpc_async`."""
-        with self.as_current():
-            return api.rpc_async(to, func, args, kwargs, timeout, retry)
-
-    @api.remote_verb
-    def remote(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] | None = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> RRef[Any]:
-        """Calls a function on a worker, where its value stays; see `telegrad.rpc.remote`."""
-        with self.as_current():
-            return api.remote(to, func, args, kwargs, timeout)
-
-    @stream_verb
-    def stream(
-        self,
-        to: str | int | WorkerInfo,
-        func: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] | None = (),
-        kwargs: Mapping[str, Any] | None = None,
-        timeout: float | None = None,
-    ) -> Stream[Any]:
-        """Runs a generator function and reads its items; see `telegrad.rpc.stream.stream`."""
-        with self.as_current():
-            return stream(to, func, args, kwargs, timeout)
+    rpc_sync = api.sync_verb(_verb(api.rpc_sync))
+    rpc_async = api.async_verb(_verb(api.rpc_async))
+    remote = api.remote_verb(_verb(api.remote))
+    stream = stream_verb(_verb(stream))
 
     def get_worker_info(self, to: str | int | WorkerInfo | None = None) -> WorkerInfo:
         """Returns a worker of this agent's job, or this one; see `telegrad.rpc.get_worker_info`."""
