@@ -130,13 +130,11 @@ class Prepared:
         encoded: The value as it was; its arrays are copied when the first message is sealed.
     """
 
-    __slots__ = ("_described", "_frozen", "_packed", "encoded")
+    __slots__ = ("_kept", "encoded")
 
     def __init__(self, encoded: Encoded) -> None:
         self.encoded = encoded
-        self._described: tuple[list[object], list[object], list[Buffer]] | None = None
-        self._packed: tuple[Place, bytes] | None = None
-        self._frozen: dict[int, tuple[list[object], list[Buffer]]] = {}  # by the id of an external
+        self._kept: dict[int, tuple[list[object], list[Buffer]]] = {}  # by the id of an external
 
     @staticmethod
     def of(value: object) -> Prepared:
@@ -148,36 +146,27 @@ class Prepared:
         return Prepared(encode(value, name=None))
 
     def freeze(self) -> Prepared:
-        """Copies its arrays now: their owner may write before the first message is sealed."""
+        """Copies its arrays, unless that was done: their owner may write into them afterwards."""
         for each in self.encoded.externals:
-            with contextlib.suppress(EncodeError):  # interceptors replace it, or sealing says so
-                lines, own = describe_lines([each])
-                self._frozen[id(each)] = lines, _shared(own)
+            if id(each) not in self._kept:
+                with contextlib.suppress(EncodeError):  # interceptors replace it, or sealing fails
+                    lines, own = describe_lines([each])
+                    self._kept[id(each)] = lines, _shared(own)
         return self
 
     def describe(
         self, externals: list[object], place: Place = first_gpu
     ) -> tuple[bytes, list[Buffer]]:
-        """Describes the externals of one message; again only where interceptors replaced some.
+        """Describes the externals of one message; again only those that interceptors replaced.
 
         Args:
             externals: The externals after the interceptors.
             place: Chooses the device at which arrays of a GPU arrive.
         """
-        if self._frozen:
-            frozen = [self._frozen.get(id(each)) or describe_lines([each]) for each in externals]
-            joined = [line for lines, _ in frozen for line in lines]
-            return pack_lines(joined, place), [buffer for _, own in frozen for buffer in own]
-        if self._described is None:
-            lines, own = describe_lines(externals)
-            self._described = list(externals), lines, _shared(own)
-        known, lines, buffers = self._described
-        if len(known) != len(externals) or not all(map(operator.is_, known, externals)):
-            return describe(externals, place)
-        packed = self._packed
-        if packed is None or packed[0] is not place:
-            packed = self._packed = place, pack_lines(lines, place)
-        return packed[1], list(buffers)
+        self.freeze()
+        described = [self._kept.get(id(each)) or describe_lines([each]) for each in externals]
+        lines = [line for lines, _ in described for line in lines]
+        return pack_lines(lines, place), [buffer for _, own in described for buffer in own]
 
 
 def _shared(buffers: list[Buffer]) -> list[Buffer]:
