@@ -18,7 +18,7 @@ from telegrad.rpc.agent.attachments import Attachments
 from telegrad.rpc.agent.core import AgentCore, current_agent, find_agent, process_agent
 from telegrad.rpc.agent.events import JobEvents, MembershipEvents
 from telegrad.rpc.agent.inbox import Inbox
-from telegrad.rpc.agent.life import CLOSE_SECONDS, Life, Membership
+from telegrad.rpc.agent.life import CLOSE_SECONDS, Life
 from telegrad.rpc.agent.members import Members
 from telegrad.rpc.agent.messages import Messages
 from telegrad.rpc.agent.options import Invitation, connection_limits
@@ -69,7 +69,6 @@ __all__ = [
     "Life",
     "MainStaysHere",
     "Members",
-    "Membership",
     "MembershipEvents",
     "Message",
     "MessageCodec",

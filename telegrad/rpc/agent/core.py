@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import cast, final
 
 from telegrad.errors import EvictedError
+from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.agent import ambient
 from telegrad.rpc.agent.attachments import Attachments
 from telegrad.rpc.agent.inbox import Inbox
-from telegrad.rpc.agent.life import UNGRACEFUL, Life, Membership
+from telegrad.rpc.agent.life import UNGRACEFUL, Life
 from telegrad.rpc.agent.members import Members, RpcStatistics
 from telegrad.rpc.agent.messages import Messages
 from telegrad.rpc.agent.options import RpcOptions
@@ -123,7 +124,7 @@ class AgentCore:
         self.calling.close(error)
         return True
 
-    def join(self, membership: Membership) -> None:
+    def join(self, membership: JoinedJob) -> None:
         """Sets the membership through which this agent shuts down together with the others."""
         self.life.membership = membership
         self.inbox.check_standing_with(membership.check_standing)

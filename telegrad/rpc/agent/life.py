@@ -28,13 +28,11 @@ from telegrad.errors import (
     BlockingCallError,
     RendezvousError,
     RendezvousTimeoutError,
-    WorkerLostError,
 )
-from telegrad.rendezvous import Reminder
+from telegrad.rendezvous import JoinedJob, Reminder
 from telegrad.transport import on_own_loop
-from telegrad.types import WorkerInfo
 
-__all__ = ["CLOSE_SECONDS", "GRACEFUL", "UNGRACEFUL", "Life", "Membership", "Steps"]
+__all__ = ["CLOSE_SECONDS", "GRACEFUL", "UNGRACEFUL", "Life", "Steps"]
 
 # A shutdown ends within this time, except for the wait for the other workers.
 CLOSE_SECONDS = 10.0
@@ -50,32 +48,6 @@ UNGRACEFUL = (
 )
 
 _logger = logging.getLogger(__name__)
-
-
-class Membership(Protocol):
-    """For the library: tells the other workers of an end; `rendezvous.JoinedJob` is one."""
-
-    def shutdown(self, timeout: float = math.inf) -> bool:
-        """Waits until every living worker has called it.
-
-        Returns:
-            True if all have; False where nobody is left to say it.
-
-        Raises:
-            RendezvousTimeoutError: Some have not in time.
-        """
-
-    def leave(self, reason: str = "left", timeout: float = 1.0) -> None:
-        """Leaves without the others."""
-
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Closes the line to the coordinator, and the coordinator where it runs here."""
-
-    def check_standing(self, checked: Callable[[], None]) -> None:
-        """Calls `checked` once it is known if this worker is a member."""
-
-    def gave_up(self, worker: WorkerInfo, error: WorkerLostError) -> None:
-        """Hears of a worker that this one has lost, where that happens: must not block."""
 
 
 class Steps(Protocol):
@@ -146,7 +118,7 @@ class Life:
         self._closed = threading.Event()
         self._hurry = threading.Event()  # another thread wants to leave at once
         self._reason = GRACEFUL
-        self.membership: Membership | None = None
+        self.membership: JoinedJob | None = None
         self.alone = UNGRACEFUL
         self._callbacks: dict[_Moment, list[Callable[..., None]]] = {each: [] for each in _Moment}
 
