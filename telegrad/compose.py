@@ -212,7 +212,7 @@ def _plug_together(
             name,
             codec,
             pool,
-            Runner(name, pool, UserLoop(name, deadlines, pool.submit)),
+            Runner(pool, UserLoop(name, deadlines, pool.submit)),
             exchange,
             inbox,
             CalleeAdmission(limits, options.lost_after, deadlines, exchange.post, exchange.awaited),

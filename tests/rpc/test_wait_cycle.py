@@ -110,7 +110,7 @@ class OneCallThatWaits:
     def __init__(self, since: float) -> None:
         self.now, self.since = 0.0, since
         self.info = WorkerInfo("w0", 0, 1)
-        self.call = ServedCall(self.info, 1, CallRecord("rpc.call"), math.inf, 0)
+        self.call = ServedCall("w1", self.info, 1, CallRecord("rpc.call"), math.inf, 0)
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.followed_at: list[float] = []
         self.serving = self.inbox = self.pool = self.deadlines = self.messages = self

@@ -40,7 +40,7 @@ class Local:
 
     def __post_init__(self) -> None:
         record = CallRecord("rpc.call")
-        self.calls = [ServedCall(OTHER, n, record, math.inf, 0) for n in range(4)]
+        self.calls = [ServedCall("w1", OTHER, n, record, math.inf, 0) for n in range(4)]
         self.needs: dict[int, tuple[str, list[object]]] = {}  # by future
         self.futures: list[rpc.Future[None]] = []
         for _ in range(self.chance.randint(1, 8)):
@@ -80,7 +80,7 @@ class Local:
 def test_what_is_seen_of_futures_is_what_they_need(chance: random.Random) -> None:
     """Whichever calls never end: it is stuck if one of its ways leads to no others than those."""
     local = Local(chance)
-    asks = ServedCall(OTHER, 99, CallRecord("rpc.call"), math.inf, 0)
+    asks = ServedCall("w1", OTHER, 99, CallRecord("rpc.call"), math.inf, 0)
     asks.runner = local.futures[-1]
     found = ways(ME, asks, lambda _: True, Stamps())
     for count in range(len(local.calls) + 1):

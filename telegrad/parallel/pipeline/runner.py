@@ -146,7 +146,7 @@ class StageRunner:
         with self._running:
             mailbox = place.mailbox
             mailbox.begin(order.step, served.deadline, afresh=order.afresh)
-            served.on_cancel(lambda: mailbox.fail(served.given_up(agent.info.name)))
+            served.on_cancel(lambda: mailbox.fail(served.given_up()))
             token = enter_ambient(outside)
             try:
                 self._check_peers(mailbox)

@@ -24,7 +24,7 @@ from telegrad.rpc.call.away import AwayCalls, is_loss
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.rpc.call.failure import fresh_copy, rebuild_failure
 from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import ServedCall, innermost_served_call, left_by
+from telegrad.rpc.call.served_call import ServedCall, innermost_served_call
 from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY
 from telegrad.rpc.call.table import Again, CallTable, PendingCall
 from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
@@ -203,7 +203,7 @@ class Calling:
         if parent is not None and not parent.active:
             parent = None
         if parent is not None:
-            left, depth = left_by(parent)
+            left, depth = parent.deadline - time.monotonic(), parent.depth + 1
             limit = min(limit, left)
             _check_parent(parent, left, function, to)
         if self._closed:

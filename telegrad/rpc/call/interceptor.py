@@ -10,24 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from telegrad.types import WorkerInfo
 
-__all__ = ["CallRecord", "Interceptor", "Message", "Prerequisite"]
-
-
-class Prerequisite(Protocol):
-    """A future of something that has to be done before a call runs; `Future` is the one."""
-
-    def exception(self) -> BaseException | None:
-        """Returns the error with which it has failed."""
-
-    def try_set_exception(self, error: BaseException, /) -> bool:
-        """Fails it, unless it is done."""
-
-    def _when_done(self, callback: Callable[[Any], object], /) -> None:
-        """Calls `callback(self)` when it is done."""
+__all__ = ["CallRecord", "Interceptor", "Message"]
 
 
 @dataclass(slots=True)
@@ -41,7 +28,7 @@ class CallRecord:
         state: Values that interceptors want to find again at the reply, under their own names.
         served: The function that runs for it at the callee, without the object that it is bound to;
             None where that is no function of Python's.
-        starts_after: The futures for which the callee waits, without a thread, before it runs the
+        starts_after: The `Future` for which the callee waits, without a thread, before it runs the
             function; set by `incoming`. Where one fails, the function does not run and the call
             fails with it.
         answered: At `undelivered` of a reply, True if the reply has a value, and came after its
@@ -53,7 +40,7 @@ class CallRecord:
     function: str
     state: dict[str, object] = field(default_factory=dict)
     served: Callable[..., Any] | None = None
-    starts_after: Prerequisite | None = None
+    starts_after: Any = None
     answered: bool = False
     explain: Callable[[BaseException], BaseException] | None = None
 

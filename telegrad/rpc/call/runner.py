@@ -26,13 +26,11 @@ class Runner:
     """Runs each UserCall in its mode, inside the call that is served.
 
     Args:
-        worker: This worker's name, for errors.
         pool: The threads of plain functions.
         user_loop: The loop of coroutines.
     """
 
-    def __init__(self, worker: str, pool: Pool, user_loop: UserLoop) -> None:
-        self._worker = worker
+    def __init__(self, pool: Pool, user_loop: UserLoop) -> None:
         self._pool = pool
         self._user_loop = user_loop
 
@@ -92,7 +90,7 @@ class Runner:
         if served is not None:
 
             def cancelled() -> None:  # perhaps on the loop, which encodes nothing
-                self._pool.submit(end, None, served.given_up(self._worker))
+                self._pool.submit(end, None, served.given_up())
 
             served.let_others_in()
             served.on_cancel(cancelled)
@@ -114,7 +112,7 @@ class Runner:
         def finished(value: object, error: BaseException | None) -> None:
             if isinstance(error, asyncio.CancelledError):
                 if served is not None and served.cancelled:
-                    error = served.given_up(self._worker)  # an RRef may keep it
+                    error = served.given_up()  # an RRef may keep it
                 else:
                     error = asyncio.CancelledError(f"{user_call.name} was cancelled")
             settle(value, error)

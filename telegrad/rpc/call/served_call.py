@@ -23,10 +23,9 @@ __all__ = [
     "current_call",
     "current_served_call",
     "enter_served_call",
-    "inherited",
     "last_served_call",
-    "left_by",
     "still_runs",
+    "time_left",
 ]
 
 
@@ -42,6 +41,7 @@ class ServedCall:
     """For the library: the callee's end of one call.
 
     Attributes:
+        worker: The name of the worker that serves it.
         caller: The worker that called.
         number: The call's id, drawn by the caller.
         kind: The kind of its request.
@@ -81,11 +81,19 @@ class ServedCall:
         "release",
         "runner",
         "waits",
+        "worker",
     )
 
     def __init__(
-        self, caller: WorkerInfo, number: int, record: CallRecord, time_left: float, depth: int
+        self,
+        worker: str,
+        caller: WorkerInfo,
+        number: int,
+        record: CallRecord,
+        time_left: float,
+        depth: int,
     ) -> None:
+        self.worker = worker
         self.caller = caller
         self.number = number
         self.record = record
@@ -132,20 +140,20 @@ class ServedCall:
         if self._hooks and not self.cancelled:  # else the thread that cancels it runs each of them
             self._hooks.clear()
 
-    def given_up(self, worker: str) -> TelegradError:
-        """Returns the error with which a cancelled call ends on this worker."""
-        function = self.record.function
+    def given_up(self) -> TelegradError:
+        """Returns the error with which a cancelled call ends."""
+        function, caller = self.record.function, self.caller.name
         if self.expired or self.deadline <= time.monotonic():
             return CallTimeoutError(
-                f"{function} was given up by {self.caller.name!r} before its value was there on "
-                f"{worker!r}: its time was over",
-                worker=worker,
+                f"{function} has no time left on {self.worker!r}: it was given up by {caller!r}, "
+                "who called it",
+                worker=self.worker,
                 function=function,
                 phase="serving",
             )
         return CallCancelledError(
-            f"{function} was cancelled by {self.caller.name!r} before its value was there on "
-            f"{worker!r}"
+            f"{function} was cancelled by {caller!r}, or {caller!r} is lost, before its value was "
+            f"there on {self.worker!r}"
         )
 
     def check(self) -> None:
@@ -155,18 +163,8 @@ class ServedCall:
             CallTimeoutError: The call's time is over.
             CallCancelledError: The caller has cancelled the call, or is lost.
         """
-        function, caller = self.record.function, self.caller.name
-        if self.expired or self.deadline <= time.monotonic():
-            raise CallTimeoutError(
-                f"{function} has no time left; {caller!r}, who called it, has given it up",
-                function=function,
-                phase="serving",
-            )
-        if self.cancelled:
-            raise CallCancelledError(
-                f"{function} was cancelled by {caller!r}, or {caller!r} is lost: nobody waits for "
-                "its value"
-            )
+        if self.cancelled or self.deadline <= time.monotonic():
+            raise self.given_up()
 
     def runs_by(self, runner: object) -> None:
         """Records the object by which it ends; the last one counts."""
@@ -217,16 +215,10 @@ def last_served_call() -> ServedCall | None:
 enter_served_call: Callable[[ServedCall], Token[ServedCall | None]] = _served.set
 
 
-def inherited() -> tuple[float, int]:
-    """Returns the seconds that the served call leaves to a nested one, and that one's depth."""
-    return left_by(current_served_call())
-
-
-def left_by(served: ServedCall | None) -> tuple[float, int]:
-    """Returns the time and depth that a call, or None, leaves to a nested one; see `inherited`."""
-    if served is None:
-        return math.inf, 0
-    return served.deadline - time.monotonic(), served.depth + 1
+def time_left() -> float:
+    """Returns the seconds that the served call leaves to a nested one; `math.inf` without one."""
+    served = current_served_call()
+    return math.inf if served is None else served.deadline - time.monotonic()
 
 
 # -- the facts of a served call for the function that serves it ----------------------------------

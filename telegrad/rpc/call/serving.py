@@ -31,7 +31,7 @@ from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
 from telegrad.rpc.call.codec import MessageCodec, Sealed
 from telegrad.rpc.call.failure import describe_failure, fresh_copy
-from telegrad.rpc.call.interceptor import CallRecord, Prerequisite
+from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.runner import Runner
 from telegrad.rpc.call.served_call import ServedCall, current_served_call, enter_served_call
 from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plain_function
@@ -146,7 +146,8 @@ class Serving:
     def accept(self, admit: Admit, caller: WorkerInfo, envelope: Envelope) -> None:
         """Takes a request; from any thread, blocks nowhere."""
         number, depth = envelope.call, envelope.depth
-        call = ServedCall(caller, number, CallRecord(envelope.kind), envelope.time_left, depth)
+        record = CallRecord(envelope.kind)
+        call = ServedCall(self.worker, caller, number, record, envelope.time_left, depth)
         if self.admission.expects:  # nearly never: most have not asked
             call.release = self.admission.arrive(caller, number)
         key = caller.incarnation, number
@@ -244,7 +245,7 @@ class Serving:
         """Serves a call in the pool, inside the Context in which the function runs."""
         enter_served_call(call)
         if call.cancelled or call.deadline <= time.monotonic():
-            given_up = call.given_up(self.worker)
+            given_up = call.given_up()
             self._codec.drop(call.caller, call.record, envelope, given_up)
             self._fail(call, given_up)
             return
@@ -274,7 +275,7 @@ class Serving:
         self._start(call, user_call)
 
     def _start_after(
-        self, starts_after: Prerequisite, call: ServedCall, prepare: Prepare, payload: object
+        self, starts_after: Future[Any], call: ServedCall, prepare: Prepare, payload: object
     ) -> None:
         def start(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
@@ -288,7 +289,7 @@ class Serving:
                 self._start(call, user_call)
 
         def give_up() -> None:
-            starts_after.try_set_exception(call.given_up(self.worker))
+            starts_after.try_set_exception(call.given_up())
 
         call.on_cancel(give_up)
         starts_after._when_done(start)
@@ -355,7 +356,7 @@ class Serving:
         """Makes the reply of a call that has ended."""
         call.end()
         if call.cancelled:
-            return self._seal_failure(call, call.given_up(self.worker))
+            return self._seal_failure(call, call.given_up())
         if error is not None:
             return self._seal_failure(call, error)
         try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 from telegrad.errors import CallTimeoutError, ValueNotFoundError, WorkerLostError
 from telegrad.rpc.call.failure import fresh_copy, without_frames
 from telegrad.rpc.call.interceptor import CallRecord
-from telegrad.rpc.call.served_call import inherited
+from telegrad.rpc.call.served_call import time_left
 from telegrad.rpc.call.user_call import call_message
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import origin_here, watch_from
@@ -458,7 +458,7 @@ class RRefCalls:
         return error
 
     def _own_value(self, reference: Reference, timeout: float | None) -> Future[Any]:
-        limit = min(seconds(timeout, self._agent.options.timeout), inherited()[0])
+        limit = min(seconds(timeout, self._agent.options.timeout), time_left())
         value = self._value(reference)
         outcome = new_future(self._agent.pool.submit, "RRef.to_here at its owner")
         comes_from(outcome, value)

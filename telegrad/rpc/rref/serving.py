@@ -223,7 +223,7 @@ class _Creation:
         if served is not None:
             served.end()  # what the creator says from now on changes nothing
             if served.expired:
-                return served.given_up(self._registry.me.name)
+                return served.given_up()
         self._registry.settle(rref, value)
         return None
 
@@ -231,7 +231,7 @@ class _Creation:
         """The creator gave up; may be on a loop. If it is lost, the value is for the others."""
         served, rref = self._served, self._rref
         if served is not None and rref is not None and served.expired:
-            self._registry.settle(rref, None, served.given_up(self._registry.me.name))
+            self._registry.settle(rref, None, served.given_up())
 
 
 def _keep_while_wanted(kept: list[Reference]) -> None:
