@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from telegrad.errors import DecodeError
-from telegrad.rpc.call.user_call import CallMode, UserCall, mode_of, read_arguments
+from telegrad.rpc.call.user_call import CallMode, mode_of, read_arguments
 from telegrad.rpc.functions import async_execution
 from telegrad.rpc.future.future import Future
 
@@ -85,7 +85,6 @@ MODES: list[tuple[Callable[..., Any], CallMode]] = [
 @pytest.mark.parametrize(("func", "mode"), MODES)
 def test_the_mode_is_what_a_function_declares(func: Callable[..., Any], mode: CallMode) -> None:
     assert mode_of(func) is mode
-    assert UserCall.of(func).mode is mode
     assert inspect.iscoroutinefunction(func) <= (mode is CallMode.COROUTINE)
 
 

@@ -87,9 +87,6 @@ def _called_by(document: bytes) -> FunctionRef | None:
 
 # ------------------------------------------------------------------------------------------------
 
-Arguments: TypeAlias = Sequence[Any]
-KeywordArguments: TypeAlias = Mapping[str, Any] | None
-
 NO_CALL = "the body of a call is not {func: str, args: list, kwargs: dict}, in this order"
 
 
@@ -123,16 +120,6 @@ class UserCall:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     mode: CallMode = CallMode.PLAIN
     name: str = "a function"
-
-    @staticmethod
-    def of(
-        func: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        name: str | None = None,
-    ) -> UserCall:
-        """Makes a UserCall in the mode that the function declares."""
-        return UserCall(func, args, kwargs or {}, mode_of(func), name or call_name(func))
 
     def __call__(self) -> Any:
         """Calls the function; the mode tells what it returns.
