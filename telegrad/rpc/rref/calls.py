@@ -334,7 +334,8 @@ class RRefCalls:
         origin = origin_here()
         reference.whence = origin or reference.whence
         rref, fork = reference.rref, reference.fork
-        asked = reference.asked = Asked(self, reference, name, origin, used)
+        asked = Asked(self, reference, name, origin, used)
+        reference.asked = asked.hear
         if failure is not None:
             self.unuse(used)
             asked.fail(failure, delivered=False)

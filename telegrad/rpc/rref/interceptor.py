@@ -12,8 +12,8 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.errors import (
@@ -27,6 +27,7 @@ from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.rref.calls import NAME, Creation, RRefCalls
 from telegrad.rpc.rref.protocol import ForkId, RRefId, fork_id, rref_id
+from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
 from telegrad.rpc.rref.serving import RRefServing
 from telegrad.rpc.rref.table import (
     CHILD_ACCEPT,
@@ -34,13 +35,20 @@ from telegrad.rpc.rref.table import (
     FORK_CONFIRM,
     FORK_REQUEST,
     USER_DELETE,
-    Counted,
     Reference,
     RRefRegistry,
 )
 from telegrad.rpc.rref.value import Arrival, type_of
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, Envelope, Land, Memory, escaped
+from telegrad.wire import (
+    Buffer,
+    Envelope,
+    ExternalType,
+    Land,
+    Memory,
+    escaped,
+    register_external,
+)
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
@@ -48,9 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Leaks",
     "RRefInterceptor",
-    "attach_with",
-    "describe_nothing",
-    "rebuild_traveller",
+    "attach_to",
     "when_confirmed",
 ]
 
@@ -80,36 +86,27 @@ def when_confirmed(registry: RRefRegistry, references: Sequence[Reference]) -> F
         fails when a reference never will be counted: its owner is lost, or its value gone.
     """
     waited = new_future(registry.agent.pool.submit, "the owners' count of a call's RRefs")
-    count_lock = threading.Lock()
-    missing = 1  # this function itself, so that nothing completes before all are looked at
+    _wait_for_each(registry, references, iter(references), waited)
+    return None if waited.done() and not waited._failed else waited
 
-    def count() -> None:
-        nonlocal missing
-        with count_lock:
-            missing -= 1
-            if missing:
-                return
-        failures = (registry.failure(each) for each in references)
-        failure = next((error for error in failures if error is not None), None)
-        if failure is None:
-            waited.try_set_result(None)
-        else:
-            waited.try_set_exception(failure)
 
-    parked = False
-    for each in references:
-        if each.fork is not None:
-            with count_lock:
-                missing += 1
-            if registry.when_settled(each.fork, count):
-                parked = True
-            else:
-                with count_lock:
-                    missing -= 1
-    count()
-    if not parked and waited.exception() is None:
-        return None
-    return waited
+def _wait_for_each(
+    registry: RRefRegistry,
+    references: Sequence[Reference],
+    left: Iterator[Reference],
+    waited: Future[Any],
+) -> None:
+    """Waits for the next one that is not counted; completes the future after the last."""
+    go_on = partial(_wait_for_each, registry, references, left, waited)
+    for each in left:
+        if each.fork is not None and registry.when_settled(each.fork, go_on):
+            return
+    failures = (registry.failure(each) for each in references)
+    failure = next((error for error in failures if error is not None), None)
+    if failure is None:
+        waited.try_set_result(None)
+    else:
+        waited.try_set_exception(failure)
 
 
 # -- warnings about RRefs that are alive when all workers have called `shutdown` -----------------
@@ -134,12 +131,6 @@ LONGEST_PLACE = 500  # characters that a holder may write into another worker's 
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Held:
-    what: str
-    by: list[str] = field(default_factory=list)
-
-
 @final
 class Leaks:
     """The references that outlive the job, at both ends.
@@ -153,7 +144,7 @@ class Leaks:
         self._agent = agent
         self._registry = registry
         self._held_lock = threading.Lock()  # guards `_held`
-        self._held: dict[RRefId, _Held] = {}
+        self._held: dict[RRefId, list[str]] = {}  # what each value is, and by whom it is held
         agent.inbox.register(HELD, self._on_held, anywhere=True)
 
     def leave(self, seconds: float) -> None:
@@ -207,8 +198,8 @@ class Leaks:
         if peer not in registry.ask(registry.owners.holders, rref):
             return  # it has overtaken, or been overtaken; or it is none of the peer's business
         with self._held_lock:
-            held = self._held.setdefault(rref, _Held(self._description(rref)))
-            held.by.append(f"{peer.name!r} (from {escaped(place, most=LONGEST_PLACE)})")
+            held = self._held.setdefault(rref, [self._description(rref)])
+            held.append(f"{peer.name!r} (from {escaped(place, most=LONGEST_PLACE)})")
 
     def _description(self, rref: RRefId) -> str:
         """Returns the class of a value that lives here, and its creator, in words."""
@@ -223,7 +214,7 @@ class Leaks:
         if not held:
             return
         values = list(held.values())[:MOST_TOLD]
-        told = [f"{each.what}, held by {', '.join(each.by)}" for each in values]
+        told = [f"{what}, held by {', '.join(holders)}" for what, *holders in values]
         if len(held) > MOST_TOLD:
             told.append(f"and {len(held) - MOST_TOLD} more")
         _logger.info(
@@ -241,21 +232,15 @@ _INTEGERS = frozenset({int})
 
 Entry: TypeAlias = list[object]
 Id = TypeVar("Id", RRefId, ForkId)
-MakeRRef: TypeAlias = Callable[[Reference], Counted]
 
 
-def attach_with(agent: AgentCore, make_rref: MakeRRef) -> None:
-    """Gives an agent its RRefs; its interceptor is the first of the chain.
-
-    Args:
-        agent: The agent.
-        make_rref: Makes the RRef of a reference that arrived.
-    """
+def attach_to(agent: AgentCore) -> None:
+    """Gives an agent its RRefs; its interceptor is the first of the chain."""
     registry = RRefRegistry(agent)
     agent.attachments.attach(registry)
     agent.attachments.attach(RRefCalls(registry))
     agent.attachments.attach(RRefServing(registry))
-    agent.codec.add(RRefInterceptor(registry, make_rref))
+    agent.codec.add(RRefInterceptor(registry))
     agent.attachments.rref_counts = registry.counts
     _register_handlers(agent, registry)
 
@@ -276,12 +261,10 @@ class RRefInterceptor(Interceptor):
 
     Args:
         registry: The agent's RRefs.
-        make_rref: Makes the RRef of a reference that arrived.
     """
 
-    def __init__(self, registry: RRefRegistry, make_rref: MakeRRef) -> None:
+    def __init__(self, registry: RRefRegistry) -> None:
         self._registry = registry
-        self._make_rref = make_rref
 
     hears_all = False
 
@@ -305,7 +288,7 @@ class RRefInterceptor(Interceptor):
             header["creation"] = [*creation.rref, *(creation.fork or ())]
         try:
             for place, external in enumerate(message.externals):
-                if isinstance(external, Counted):
+                if isinstance(external, RRef):
                     forks.append(self._fork(place, external, message.peer))
         except BaseException:
             self._undo({"forks": forks}, message.peer)
@@ -338,7 +321,7 @@ class RRefInterceptor(Interceptor):
             reference = registry.arrive(arrival, message.peer)
             if message.reply:
                 reference.whence = f"the value of {message.call.function}"
-            externals[_checked(place, externals)] = self._make_rref(reference)
+            externals[_checked(place, externals)] = rref_of(reference)
             arrived.append(reference)
         _check_no_traveller(externals)
         if arrived and not message.reply:
@@ -365,8 +348,8 @@ class RRefInterceptor(Interceptor):
 
         starts_after._when_done(settle)
 
-    def _fork(self, place: int, rref: Counted, peer: WorkerInfo) -> Entry:
-        reference, registry = rref._reference, self._registry
+    def _fork(self, place: int, rref: RRef[Any], peer: WorkerInfo) -> Entry:
+        reference, registry = reference_of(rref), self._registry
         if reference.registry is not registry:
             raise InvalidUseError(
                 f"this RRef belongs to the agent {reference.registry.me.name!r} and cannot be sent "
@@ -411,16 +394,17 @@ def _check_no_traveller(externals: Sequence[object]) -> None:
 # What travels beside the document is in the header, since each destination has its own fork.
 
 
-def describe_nothing(rref: object, memory: Memory) -> tuple[object, Sequence[Buffer]]:
-    """Says nothing of an RRef as an external."""
+def _describe_nothing(rref: object, memory: Memory) -> tuple[object, Sequence[Buffer]]:
     del rref, memory
     return None, ()
 
 
-def rebuild_traveller(meta: object, buffers: Sequence[Buffer], land: Land) -> object:
-    """Makes what stands for an RRef until the header was read."""
+def _rebuild_traveller(meta: object, buffers: Sequence[Buffer], land: Land) -> object:
     del meta, buffers, land
     return _Traveller()
+
+
+register_external(ExternalType("rref", RRef, _describe_nothing, _rebuild_traveller))
 
 
 # Reading and writing -------------------------------------------------------------------------

@@ -37,17 +37,6 @@ class NumberSet:
         at = bisect_right(self._starts, number) - 1
         return at >= 0 and number < self._ends[at]
 
-    def take(self, number: int) -> bool:
-        """Adds a number; returns True if it was not in the set."""
-        ends = self._ends
-        if ends and number == ends[-1]:  # most come in order
-            ends[-1] = number + 1
-            return True
-        if number in self:
-            return False
-        self.add(number)
-        return True
-
     def add(self, number: int) -> bool:
         """Adds a number if it is missing; returns True if that made one run more."""
         ends = self._ends
@@ -98,7 +87,7 @@ class SeenNumbers:
 
     def __init__(self) -> None:
         self._of: dict[int, dict[int, NumberSet]] = {}
-        self._runs: dict[int, int] = {}
+        self._runs: dict[int, int] = {}  # at most so many; runs that were joined count, too
 
     def take(self, peer: int, other: int, number: int) -> bool:
         """Adds a number; returns True if it is new and the peer has not named too many."""
@@ -110,11 +99,10 @@ class SeenNumbers:
             if len(sets) >= MOST_OTHERS:
                 return False
             numbers = sets[other] = NumberSet()
-        runs = numbers.runs
-        if not numbers.take(number):
+        if number in numbers:
             return False
-        if numbers.runs != runs:
-            self._note_runs(peer, sets, numbers.runs - runs)
+        if numbers.add(number):
+            self._note_run(peer, sets)
         return True
 
     def contains(self, peer: int, other: int, number: int) -> bool:
@@ -127,9 +115,10 @@ class SeenNumbers:
         self._of.pop(peer, None)
         self._runs.pop(peer, None)
 
-    def _note_runs(self, peer: int, sets: dict[int, NumberSet], change: int) -> None:
-        self._runs[peer] = self._runs.get(peer, 0) + change
+    def _note_run(self, peer: int, sets: dict[int, NumberSet]) -> None:
+        self._runs[peer] = self._runs.get(peer, 0) + 1
         if self._runs[peer] > MOST_OTHERS + MOST_GAPS:
-            for numbers in sets.values():
-                numbers.close_gaps(1)
-            self._runs[peer] = len(sets)
+            if sum(numbers.runs for numbers in sets.values()) > MOST_OTHERS + MOST_GAPS:
+                for numbers in sets.values():
+                    numbers.close_gaps(1)
+            self._runs[peer] = sum(numbers.runs for numbers in sets.values())

@@ -12,27 +12,25 @@ from telegrad.rpc.agent.core import AgentCore, current_agent
 from telegrad.rpc.call.failure import cut_own_frames
 from telegrad.rpc.future.unread import watched
 from telegrad.rpc.rref.calls import Method, RRefCalls
-from telegrad.rpc.rref.interceptor import attach_with, describe_nothing, rebuild_traveller
 from telegrad.rpc.rref.protocol import ForkState
 from telegrad.rpc.rref.proxy import MethodProxy, SyncProxy, not_here
 from telegrad.rpc.rref.stream import RRefStreams
-from telegrad.rpc.rref.table import Counted, Reference, RRefRegistry
+from telegrad.rpc.rref.table import Reference, RRefRegistry
 from telegrad.rpc.rref.value import type_of
 from telegrad.transport import on_own_loop
-from telegrad.wire import ExternalType, register_external
 
 if TYPE_CHECKING:
     from telegrad.rpc.future.future import Future
     from telegrad.rpc.stream.stream import Stream
     from telegrad.types import WorkerInfo
 
-__all__ = ["RRef", "attach_to", "create_rref", "reference_of", "rref_of"]
+__all__ = ["RRef", "create_rref", "reference_of", "rref_of"]
 
 T = TypeVar("T")
 
 
 @final
-class RRef(Counted, Generic[T]):
+class RRef(Generic[T]):
     """A counted reference to a value that lives on its owner.
 
     `RRef(value)` makes this worker the owner; `remote` makes another one. An RRef may be an
@@ -54,10 +52,10 @@ class RRef(Counted, Generic[T]):
         ('owner', 5.0)
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "_reference")
 
     def __init__(self, value: T) -> None:
-        self._reference = current_agent().attachments[RRefRegistry].own(value)
+        self._reference: Reference = current_agent().attachments[RRefRegistry].own(value)
 
     def to_here(self, timeout: float | None = None) -> T:
         """Returns the value: the object itself on its owner, else a new copy each time.
@@ -321,9 +319,6 @@ class RRef(Counted, Generic[T]):
         )
 
 
-register_external(ExternalType("rref", RRef, describe_nothing, rebuild_traveller))
-
-
 def rref_of(reference: Reference) -> RRef[Any]:
     """For the library: makes an RRef of a counted reference."""
     rref: RRef[Any] = object.__new__(RRef)
@@ -334,11 +329,6 @@ def rref_of(reference: Reference) -> RRef[Any]:
 def reference_of(rref: RRef[Any]) -> Reference:
     """For the library: returns the counted reference that an RRef holds."""
     return rref._reference
-
-
-def attach_to(agent: AgentCore) -> None:
-    """For the library: gives an agent its RRefs; before any other package adds an interceptor."""
-    attach_with(agent, rref_of)
 
 
 def create_rref(

@@ -15,11 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.errors import (
     EvictedError,
-    TelegradError,
     UnknownWorkerError,
     UnreachableWorkerError,
     ValueNotFoundError,
@@ -68,7 +67,6 @@ __all__ = [
     "FORK_CONFIRM",
     "FORK_REQUEST",
     "USER_DELETE",
-    "Counted",
     "RRefRegistry",
     "Reference",
 ]
@@ -90,13 +88,6 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
-class Hears(Protocol):
-    """Hears how a creation has ended; `Asked` is the one."""
-
-    def hear(self) -> None:
-        """Hears that the reference is used: its user is told of a failure."""
-
-
 @final
 class Reference:
     """The content of an RRef object: one handle of the owner's table or one fork of a user's.
@@ -107,7 +98,7 @@ class Reference:
         fork: This user's fork; None on the owner.
         owner: The worker that holds the value.
         creation: The future of its creation if that was asked for here; None once it was read.
-        asked: Hears how its creation has ended, until somebody uses this; see `Asked`.
+        asked: Hears that somebody uses this, until then; see `Asked.hear`.
         failure: The error of its creation if that was asked for here and failed, or was late;
             without frames.
         made: The time at which it was made, on the monotonic clock.
@@ -149,7 +140,7 @@ class Reference:
         self._type_name = type_name
         self._constant: tuple[object] | None = None
         self.creation: Future[Any] | None = None
-        self.asked: Hears | None = None
+        self.asked: Callable[[], None] | None = None
         self.failure: BaseException | None = None
         self.made = time.monotonic()
         self.methods: frozenset[str] = frozenset()
@@ -192,7 +183,7 @@ class Reference:
         """Notes that it is used: its user is told if its creation failed."""
         asked, self.asked = self.asked, None
         if asked is not None:
-            asked.hear()
+            asked()
 
     def release(self) -> None:
         """Lets go; idempotent."""
@@ -205,18 +196,6 @@ class Reference:
             self.registry.garbage.put(self.rref if self.fork is None else self.fork)
 
     __del__ = _note
-
-
-class Counted:
-    """The base of `RRef`: an object that stands for one reference.
-
-    Attributes:
-        _reference: The counted reference.
-    """
-
-    __slots__ = ("_reference",)
-
-    _reference: Reference
 
 
 @final
@@ -513,7 +492,7 @@ class RRefRegistry:
         steps: list[Callable[[], object]] = []
         sends = [effect for effect in effects if isinstance(effect, Send)]
         if sends:
-            steps.append(partial(self._post, sends))
+            steps.append(partial(_post_each, self, sends))
         freed: list[Future[Any]] = []
         for effect in effects:
             if isinstance(effect, Orphaned):
@@ -530,16 +509,6 @@ class RRefRegistry:
         if self._leaving:
             self._changed.notify_all()
         return steps
-
-    def _post(self, sends: Sequence[Send]) -> None:
-        for send, error in _post_each(self.agent, sends):
-            if isinstance(error, UnreachableWorkerError):
-                self.lose(send.peer, error)
-            elif isinstance(error, UnknownWorkerError):  # the sender of an RRef invented its owner
-                _logger.debug("%s: %s is not sent: %s", self.me.name, send.message, error)
-                if isinstance(send.message, ForkRequest):
-                    self.event(self.users.fork_confirm, send.message.fork, known=False)
-            # The loss of a worker is an event of its own.
 
     def _forget(self, freed: list[Future[Any]]) -> None:
         """Drops values, whose finalisers may be the user's and take their time."""
@@ -570,27 +539,34 @@ CREATION_ABANDON = "rref.creation_abandon"
 MOST_TOGETHER = 1000
 
 
-def _post_each(agent: AgentCore, sends: Sequence[Send]) -> list[tuple[Send, TelegradError]]:
-    """Posts the messages of one event; returns those that cannot be sent, and the reasons."""
-    unsent: list[tuple[Send, TelegradError]] = []
-
-    def post(send: Send, kind: str, body: list[object], *, rides: bool = False) -> None:
-        try:
-            agent.messages.post(send.peer, kind, body, rides=rides)
-        except (WorkerLostError, UnknownWorkerError) as error:
-            unsent.append((send, error))
-
-    riders: dict[tuple[WorkerInfo, str], tuple[Send, list[object]]] = {}
+def _post_each(registry: RRefRegistry, sends: Sequence[Send]) -> None:
+    """Posts the messages of one event; those to the lost are dropped."""
+    riders: dict[tuple[WorkerInfo, str], list[object]] = {}
     for send in sends:
         kind, body = _write(send.message)
         if kind in (USER_DELETE, CHILD_ACCEPT):
-            riders.setdefault((send.peer, kind), (send, []))[1].extend(body)
-        else:
-            post(send, kind, body)
-    for (_, kind), (send, together) in riders.items():
+            riders.setdefault((send.peer, kind), []).extend(body)
+        elif not _post(registry, send.peer, kind, body) and isinstance(send.message, ForkRequest):
+            registry.event(registry.users.fork_confirm, send.message.fork, known=False)
+    for (peer, kind), together in riders.items():
         for start in range(0, len(together), MOST_TOGETHER):
-            post(send, kind, together[start : start + MOST_TOGETHER], rides=True)
-    return unsent
+            _post(registry, peer, kind, together[start : start + MOST_TOGETHER], rides=True)
+
+
+def _post(
+    registry: RRefRegistry, peer: WorkerInfo, kind: str, body: object, *, rides: bool = False
+) -> bool:
+    """Posts a message; returns False if its receiver is no member of the job."""
+    try:
+        registry.agent.messages.post(peer, kind, body, rides=rides)
+    except UnreachableWorkerError as error:  # it can never be reached
+        registry.lose(peer, error)
+    except WorkerLostError:
+        pass  # its loss is an event of its own
+    except UnknownWorkerError as error:  # of a reference whose sender has invented its owner
+        _logger.debug("%s: %s could not be sent: %s", registry.me.name, kind, error)
+        return False
+    return True
 
 
 def _write(message: ProtocolMessage) -> tuple[str, list[object]]:
