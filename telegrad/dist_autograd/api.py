@@ -21,7 +21,7 @@ from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.interceptor import AutogradInterceptor
 from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.pass_gradients import moved_to
-from telegrad.dist_autograd.roots import RemoteRoots, check_root, gradients_for, listed
+from telegrad.dist_autograd.roots import check_root, gradients_for, listed, serve_roots
 from telegrad.dist_autograd.starting import refuse_on_loop, run_pass
 from telegrad.errors import AutogradError, ContextError
 from telegrad.rpc import RRef
@@ -52,7 +52,7 @@ def attach_to(agent: AgentCore) -> Container:
     agent.codec.add(AutogradInterceptor(container))
     agent.inbox.on_loss(container.on_lost)
     Handlers(container).register()
-    RemoteRoots(container).register()
+    serve_roots(container)
     return container
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from telegrad.rpc import Future, RRef, collect_all
 from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall, reference_of
 from telegrad.types import WorkerInfo
 
-__all__ = ["RemoteRoots", "check_root", "find_roots", "gradients_for", "listed"]
+__all__ = ["check_root", "find_roots", "gradients_for", "listed", "serve_roots"]
 
 
 def listed(roots: object) -> list[Tensor | RRef[Any]]:
@@ -142,17 +142,11 @@ def find_roots(
         OwnerLostError: An owner is lost.
         CallTimeoutError: An owner has not answered in time.
     """
-    elsewhere = False
     for i, root in enumerate(roots):
         if isinstance(root, Tensor):  # before any request is sent
             check_root(root, f"roots[{i}]", given=gradients[i] is not None)
-        else:
-            elsewhere = True
-    asked: dict[int, Future[Any]] = {}
-    if elsewhere:
-        asked = _ask_all(
-            container, context, roots, gradients, max(ends - time.monotonic(), LEAST_SECONDS)
-        )
+    limit = max(ends - time.monotonic(), LEAST_SECONDS)
+    asked = _ask_all(container, context, roots, gradients, limit)
     found = []
     for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):
         if isinstance(root, RRef):
@@ -173,27 +167,26 @@ def _ask_all(
     limit: float,
 ) -> dict[int, Future[Any]]:
     """Returns the futures of the owners' answers, by the index of each root."""
-    me, calls = container.agent.info, container.agent.attachments[RRefCalls]
+    calls = container.agent.attachments[RRefCalls]
     asked: dict[int, Future[Any]] = {}
     try:
         for i, root in enumerate(roots):
-            if isinstance(root, RRef):
-                asked[i] = _ask(calls, root, context.id, gradients[i] is not None, me, limit)
-        collect_all(asked.values()).wait(math.inf)  # each has a timeout of its own
+            if not isinstance(root, RRef):
+                continue
+            reference = reference_of(root)
+            if reference.fork is None:  # its own; the value may still be in creation
+                asked[i] = calls.fetch(reference, limit)
+            else:
+                given = gradients[i] is not None
+                payload = {"rref": list(reference.rref), "context": context.id, "given": given}
+                asked[i] = calls.send(reference, ROOT, payload, LABEL, limit)
+        if asked:
+            collect_all(asked.values()).wait(math.inf)  # each has a timeout of its own
     except BaseException:  # Ctrl-C, a cancelled call, an RRef that was released
         for each in asked.values():
             each.cancel()
         raise
     return asked
-
-
-def _ask(
-    calls: RRefCalls, root: RRef[Any], context: ContextId, given: bool, me: WorkerInfo, limit: float
-) -> Future[Any]:
-    if root.owner() == me:
-        return calls.fetch(reference_of(root), limit)  # the value may still be in creation
-    payload = {"rref": list(reference_of(root).rref), "context": int(context), "given": given}
-    return calls.send(reference_of(root), ROOT, payload, LABEL, limit)
 
 
 def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -> Tensor:
@@ -208,39 +201,29 @@ def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -
     return root
 
 
-@final
-class RemoteRoots:
-    """The owner's end of the requests for remote roots.
+def serve_roots(container: Container) -> None:
+    """Makes an agent serve the requests for roots that live on its worker."""
+    agent = container.agent
+    serving = agent.attachments[RRefServing]
 
-    Args:
-        container: The contexts of this worker.
-    """
+    def record(value: object, context_id: ContextId, given: bool, caller: WorkerInfo) -> Any:
+        root = check_root(value, f"the value of this RRef at {agent.info.name!r}", given=given)
+        if not given:
+            graph_root(root)  # raises if the value cannot be a root for another reason
+        context = container.find(context_id)
+        context.touch(caller)
+        message, _ = context.record_send(caller, (root,))
+        return message, root.shape, root.dtype
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
-        self._serving = container.agent.attachments[RRefServing]
-
-    def register(self) -> None:
-        """Makes the agent serve these requests."""
-        self._container.agent.serving.serve(ROOT, self._prepare)
-
-    def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
+    def prepare(caller: WorkerInfo, payload: object) -> UserCall:
         fields = payload if isinstance(payload, dict) else {}
         context_id, given = fields.get("context"), fields.get("given")
         if not (type(context_id) is int and isinstance(given, bool)):
             raise DecodeError(f"the body of {ROOT} is not {{rref, context, given}}")
 
-        def record(value: object) -> UserCall:
-            return UserCall(self._record, (value, context_id, given, caller), name=LABEL)
+        def record_call(value: object) -> UserCall:
+            return UserCall(record, (value, context_id, given, caller), name=LABEL)
 
-        return self._serving.on_value(payload, "backward", record)
+        return serving.on_value(caller, payload, "backward", record_call)
 
-    def _record(self, value: object, context_id: ContextId, given: bool, caller: WorkerInfo) -> Any:
-        what = f"the value of this RRef at {self._container.agent.info.name!r}"
-        root = check_root(value, what, given=given)
-        if not given:
-            graph_root(root)  # raises if the value cannot be a root for another reason
-        context = self._container.find(context_id)
-        context.touch(caller)
-        message, _ = context.record_send(caller, (root,))
-        return message, root.shape, root.dtype
+    agent.serving.serve(ROOT, prepare)

@@ -88,65 +88,45 @@ class Method:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Asked:
     """Waits for the reply to one creation request; is called when it has come.
 
     It does not keep the reference to the value; the reference keeps it. So if the creation failed
     and nobody was told, the log is told once both are garbage.
 
-    Args:
+    Attributes:
         calls: The calls of the agent that asked.
         reference: The reference to the value that is created.
+        owner: The worker that creates it.
+        creation: The ids of the value, and of this worker's fork.
         function: The name of the function that creates it.
         origin: The place where the program asked; None where telegrad itself did.
         used: The use of another value, which is kept until then; None for none.
-
-    Attributes:
-        future: The future of the reply.
+        future: The future of the reply, until it has come.
     """
 
-    __slots__ = (
-        "_calls",
-        "_fork",
-        "_function",
-        "_heard",
-        "_origin",
-        "_owner",
-        "_reference",
-        "_rref",
-        "_untold",
-        "_used",
-        "future",
-    )
-
-    def __init__(
-        self,
-        calls: RRefCalls,
-        reference: Reference,
-        function: str,
-        origin: Origin | None,
-        used: Used | None,
-    ) -> None:
-        self._calls = calls
-        self._reference = weakref.ref(reference)
-        self._owner, self._rref, self._fork = reference.owner, reference.rref, reference.fork
-        self._function = function
-        self._origin = origin
-        self._used = used
-        self._heard = False
-        self._untold: Future[Any] | None = None  # what tells the log, once it is garbage
-        self.future: Future[Any] | None = None
+    calls: RRefCalls
+    reference: weakref.ref[Reference]
+    owner: WorkerInfo
+    creation: Creation
+    function: str
+    origin: Origin | None
+    used: Used | None
+    future: Future[Any] | None = None
+    _heard: bool = False
+    _untold: Future[Any] | None = None  # what tells the log, once it is garbage
 
     def __call__(self) -> None:
         """Hears that the reply has come; decodes nothing: it may be on a loop."""
         future, self.future = self.future, None
         assert future is not None
-        self._calls.unuse(self._used)
+        self.calls.unuse(self.used)
         if future._failed:
             future._when_done(self._fails)
-        elif self._fork is not None:
-            registry = self._calls.registry
-            registry.event(registry.users.created, self._fork)
+        elif self.creation.fork is not None:
+            registry = self.calls.registry
+            registry.event(registry.users.created, self.creation.fork)
 
     def hear(self) -> None:
         """Hears that the reference is used: its user is told if the creation failed."""
@@ -162,20 +142,20 @@ class Asked:
             error: The reason.
             delivered: False only if the request is known not to have been handed over.
         """
-        calls = self._calls
-        agent, label = calls.registry.agent, f"rpc.remote of {self._function} on "
-        untold = new_future(agent.pool.submit, f"{label}{self._owner.name!r}")
+        calls, fork = self.calls, self.creation.fork
+        agent, label = calls.registry.agent, f"rpc.remote of {self.function} on "
+        untold = new_future(agent.pool.submit, f"{label}{self.owner.name!r}")
         # Its frames would keep the reference, and so it would never be told.
         untold.try_set_exception(without_frames(fresh_copy(error)))
-        self._untold = watch_from(agent, untold, self._origin)
+        self._untold = watch_from(agent, untold, self.origin)
         if self._heard:
             self.hear()
-        told, kept = calls.of_owner(self._owner, error), self._reference()
+        told, kept = calls.of_owner(self.owner, error), self.reference()
         if kept is not None:
             kept.creation = None
-            if self._fork is not None:  # its frames, and their callers', would keep the reference
+            if fork is not None:  # its frames, and their callers', would keep the reference
                 kept.failure = told.with_traceback(None)
-        calls.creation_failed(self._rref, self._fork, told, delivered=delivered)
+        calls.creation_failed(self.creation, told, delivered=delivered)
 
     def _fails(self, done: Future[Any]) -> None:
         error = done.exception()
@@ -333,15 +313,15 @@ class RRefCalls:
         reference = registry.create(to)
         origin = origin_here()
         reference.whence = origin or reference.whence
-        rref, fork = reference.rref, reference.fork
-        asked = Asked(self, reference, name, origin, used)
+        creation = Creation(reference.rref, reference.fork)
+        asked = Asked(self, weakref.ref(reference), to, creation, name, origin, used)
         reference.asked = asked.hear
         if failure is not None:
             self.unuse(used)
             asked.fail(failure, delivered=False)
             return reference
         try:
-            record = CallRecord(name, {NAME: Creation(rref, fork)})
+            record = CallRecord(name, {NAME: creation})
             future = self._agent.calling.send(
                 to, REMOTE, payload, function=name, timeout=timeout, record=record
             )
@@ -349,21 +329,21 @@ class RRefCalls:
             self.unuse(used)
             # Nobody sees this reference; keeping the error would keep the caller's frames alive.
             unsent = RuntimeError(f"the creation by {name} could not be sent")
-            self.creation_failed(rref, fork, unsent, delivered=False)
+            self.creation_failed(creation, unsent, delivered=False)
             raise
         asked.future = reference.creation = future
         future._call_when_done(asked)
         return reference
 
     def creation_failed(
-        self, rref: RRefId, fork: ForkId | None, error: BaseException, *, delivered: bool = True
+        self, creation: Creation, error: BaseException, *, delivered: bool = True
     ) -> None:
         """Hears that a creation failed that was asked for here."""
         registry = self.registry
-        if fork is None:
-            registry.settle(rref, None, error)
+        if creation.fork is None:
+            registry.settle(creation.rref, None, error)
         else:
-            registry.event(registry.users.creation_failed, fork, delivered=delivered)
+            registry.event(registry.users.creation_failed, creation.fork, delivered=delivered)
 
     def send(
         self,

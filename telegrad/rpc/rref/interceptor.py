@@ -536,12 +536,10 @@ def _fork_id(value: object) -> ForkId:
 
 
 def _worker(value: object) -> WorkerInfo:
-    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], str):
-        raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
-    rank, incarnation = value[1:]
-    if type(rank) is not int or type(incarnation) is not int:
-        raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
-    return WorkerInfo(value[0], rank, incarnation)
+    match value:
+        case [str(name), int(rank), int(incarnation)]:
+            return WorkerInfo(name, rank, incarnation)
+    raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
 
 
 def _checked(place: object, externals: list[object]) -> int:

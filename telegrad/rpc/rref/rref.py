@@ -72,7 +72,7 @@ class RRef(Generic[T]):
             Exception: What the creation of the value raised, of its own type.
         """
         if on_own_loop():
-            self._check_may_block("to_here", "`await rref`")
+            self._check_may_block("to_here")
         try:
             return self._fetch(timeout).wait()
         except BaseException as error:
@@ -95,7 +95,8 @@ class RRef(Generic[T]):
                 f"RRef is {reference.owner.name!r}; use to_here() for a copy or rpc_sync() to run "
                 "a method there"
             )
-        self._check_may_block("local_value", "`await rref`")
+        if on_own_loop():
+            self._check_may_block("local_value")
         try:
             return self._fetch(None).wait()
         except BaseException as error:
@@ -306,16 +307,15 @@ class RRef(Generic[T]):
     def _fetch(self, timeout: float | None) -> Future[T]:
         return self._calls().fetch(self._reference, timeout)
 
-    def _check_may_block(self, verb: str, instead: str) -> None:
+    def _check_may_block(self, verb: str) -> None:
         reference = self._reference
-        if not on_own_loop():
-            return
         if reference.fork is None:
             value = reference.registry.value(reference.rref)
             if value is None or value.done():
                 return
         raise BlockingCallError(
-            f"{verb}() would block a loop of telegrad's; write {instead} in an async def function"
+            f"{verb}() would block a loop of telegrad's; write `await rref` in an async def "
+            "function"
         )
 
 

@@ -45,11 +45,9 @@ from telegrad.wire import read_head
 
 __all__ = [
     "AdmittedMethod",
-    "CheckFound",
+    "Produce",
     "RRefServing",
-    "admit_method",
     "check_public",
-    "find_method",
     "read_rref",
 ]
 
@@ -76,7 +74,7 @@ class AdmittedMethod:
 
     rref: RRefId
     name: str
-    judged: bool
+    judged: bool = False
     value: object = None
 
     def arguments(self, payload: object) -> tuple[list[Any], dict[str, Any]]:
@@ -91,33 +89,6 @@ class AdmittedMethod:
         if not (same and isinstance(args, list) and isinstance(kwargs, dict)):
             raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
         return args, kwargs
-
-
-def admit_method(
-    registry: RRefRegistry, caller: WorkerInfo, head: Mapping[str, object]
-) -> AdmittedMethod:
-    """Returns the method that a request names before its arguments.
-
-    Args:
-        registry: The RRefs of this worker.
-        caller: Who asks.
-        head: What stands before the arguments.
-
-    Raises:
-        DecodeError: It names none.
-        CallRefusedError: The caller may not have it.
-    """
-    name, rref = head.get("method"), read_rref(registry, head.get("rref"))
-    if not isinstance(name, str):
-        raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
-    if name[:1] == "_" and name != "__call__":
-        check_public(registry, caller, name)
-    value = registry.value(rref)
-    if value is None or not value.done() or value._failed:
-        return AdmittedMethod(rref, name, judged=False)
-    found = value.value()
-    registry.agent.permissions.check_method(found, name, caller)
-    return AdmittedMethod(rref, name, judged=True, value=found)
 
 
 def check_public(registry: RRefRegistry, caller: WorkerInfo, name: str) -> None:
@@ -240,57 +211,26 @@ def _keep_while_wanted(kept: list[Reference]) -> None:
         served.on_cancel(kept.clear)
 
 
-# -- the method of the value itself: how the owner finds and calls it ------------------------------
+# -- the calls to values --------------------------------------------------------------------------
 
-# Checks that what a value gave under a name may be called: (value, found).
-CheckFound: TypeAlias = Callable[[object, object], None]
-# (value, method, args, kwargs, check)
-RunMethod: TypeAlias = Callable[[object, str, list[Any], dict[str, Any], CheckFound], UserCall]
+# Makes a stream of a generator that was called: (caller, payload, call).
+Produce: TypeAlias = Callable[[WorkerInfo, object, UserCall], UserCall]
 
 
-def call_method(
-    value: object, method: str, args: list[Any], kwargs: dict[str, Any], check: CheckFound
-) -> UserCall:
-    """Returns what calls a method of a value; an attribute is read, where no arguments came.
-
-    Raises:
-        AttributeError: The value has none of this name.
-        CallRefusedError: `check` refuses it.
-        TypeError: It is an attribute, and there are arguments.
-    """
-    name, found = find_method(value, method)
-    if callable(found):
-        check(value, found)
-        return UserCall(found, args, kwargs, mode_of(found), name)
-    if method == "__call__":
-        cls = type(value).__qualname__
-        article = "an" if cls[:1].lower() in "aeiou" else "a"
-        raise TypeError(f"{article} {cls} cannot be called; name a method: rref.rpc_sync().m(...)")
-    if args or kwargs:
-        raise TypeError(
-            f"{name} is no method but {type(found).__name__}; an attribute is read without "
-            "arguments"
-        )
-    return UserCall(lambda: found, name=name)
-
-
-def find_method(value: object, method: str) -> tuple[str, object]:
-    """Returns what a method is called in messages, and what the value gives under its name.
-
-    Raises:
-        AttributeError: The value has none of this name.
-    """
-    name = f"{name_of_class(type(value))}.{method}"
-    return name, value if method == "__call__" else getattr(value, method)
-
-
-def read_attribute(value: object, name: str) -> list[object]:
+def _read_attribute(value: object, name: str) -> list[object]:
     """Returns the answer to `rref.read`."""
     found = getattr(value, name)
     return [True, None] if callable(found) else [False, found]
 
 
-# ------------------------------------------------------------------------------------------------
+def _fetched(value: object) -> UserCall:
+    return UserCall(lambda: value, name="RRef.to_here")
+
+
+def _not_callable(value: object) -> TypeError:
+    cls = type(value).__qualname__
+    article = "an" if cls[:1].lower() in "aeiou" else "a"
+    return TypeError(f"{article} {cls} cannot be called; name a method: rref.rpc_sync().m(...)")
 
 
 @final
@@ -309,50 +249,81 @@ class RRefServing:
         self._agent.serving.serve_named(CALL, self._admit_call)
         self._agent.serving.serve(READ, self._prepare_read)
 
-    def admit(self, caller: WorkerInfo, document: bytes) -> AdmittedMethod:
-        """Returns the method that a request names, before its arguments are decoded.
+    def admit(
+        self, caller: WorkerInfo, head: Mapping[str, object], produce: Produce | None = None
+    ) -> Prepare:
+        """Returns what prepares the method that a request names, before its arguments are decoded.
+
+        Args:
+            caller: Who asks; what it may call is checked, here where the value is there already.
+            head: What stands before the arguments.
+            produce: Makes a stream of the method, a generator; None for a call of it, or to read
+                an attribute.
 
         Raises:
             DecodeError: It names none.
             CallRefusedError: The caller may not have it.
         """
-        return admit_method(self._registry, caller, read_head(document, ARGUMENTS))
+        name, rref = head.get("method"), read_rref(self._registry, head.get("rref"))
+        if not isinstance(name, str):
+            raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
+        if name[:1] == "_" and name != "__call__":
+            check_public(self._registry, caller, name)
+        method = AdmittedMethod(rref, name)
+        value = self._registry.value(rref)
+        if value is not None and value.done() and not value._failed:
+            method.judged, method.value = True, value.value()
+            self._agent.permissions.check_method(method.value, name, caller)
+        return partial(self._prepare_method, method, produce)
 
-    def on_method(
-        self, caller: WorkerInfo, payload: object, method: AdmittedMethod, run: RunMethod
+    def _prepare_method(
+        self,
+        method: AdmittedMethod,
+        produce: Produce | None,
+        caller: WorkerInfo,
+        payload: object,
     ) -> UserCall:
-        """Returns what calls `run` once the value that a request names is there.
-
-        Args:
-            caller: Who asks; what it may call is checked.
-            payload: What `Method.payload` made.
-            method: What `admit` returned for it.
-            run: `run(value, method, args, kwargs, check)`; calls `check(value, found)` with what
-                it has found under that name, before that is called.
-
-        Raises:
-            DecodeError: It is something else.
-        """
         args, kwargs = method.arguments(payload)
 
-        def check(value: object, found: object) -> None:
-            self._agent.permissions.check_found(value, method.name, found, caller)
+        def method_call(value: object) -> UserCall:
+            permissions = self._agent.permissions
+            if not method.judged:
+                permissions.check_method(value, method.name, caller)
+            name = f"{name_of_class(type(value))}.{method.name}"
+            found = value if method.name == "__call__" else getattr(value, method.name)
+            if callable(found):
+                permissions.check_found(value, method.name, found, caller)
+                call = UserCall(found, args, kwargs, mode_of(found), name)
+                return call if produce is None else produce(caller, payload, call)
+            if method.name == "__call__":
+                raise _not_callable(value)
+            if produce is not None:
+                raise TypeError(
+                    f"{name} is no method but {type(found).__name__}; rpc_stream() takes generator "
+                    "methods, an attribute is read through rpc_sync()"
+                )
+            if args or kwargs:
+                raise TypeError(
+                    f"{name} is no method but {type(found).__name__}; an attribute is read without "
+                    "arguments"
+                )
+            return UserCall(lambda: found, name=name)
 
         if method.judged:
-            return run(method.value, method.name, args, kwargs, check)
-
-        def method_call(found: object) -> UserCall:
-            self._agent.permissions.check_method(found, method.name, caller)
-            return run(found, method.name, args, kwargs, check)
-
-        return self._on_value(method.rref, method.name, method_call)
+            return method_call(method.value)
+        return self._on_value(caller, method.rref, method.name, method_call)
 
     def on_value(
-        self, payload: object, name: str, user_call: Callable[[object], UserCall]
+        self,
+        caller: WorkerInfo,
+        payload: object,
+        name: str,
+        user_call: Callable[[object], UserCall],
     ) -> UserCall:
         """Returns what runs `user_call(value)` once the value that a request names is there.
 
         Args:
+            caller: Who asks.
             payload: Has the value's id as `rref`.
             name: What is asked for, for messages.
             user_call: Is called in a thread of the pool, inside the call that is served.
@@ -361,10 +332,15 @@ class RRefServing:
             DecodeError: It names no value of this worker's.
             ValueNotFoundError: The value is gone.
         """
-        return self._on_value(self._read(payload), name, user_call)
+        rref = read_rref(self._registry, payload.get("rref") if isinstance(payload, dict) else None)
+        return self._on_value(caller, rref, name, user_call)
 
     def _on_value(
-        self, rref: RRefId, name: str, user_call: Callable[[object], UserCall]
+        self,
+        caller: WorkerInfo,
+        rref: RRefId,
+        name: str,
+        user_call: Callable[[object], UserCall],
     ) -> UserCall:
         value, kept = self._named(rref)
         agent = self._agent
@@ -377,6 +353,7 @@ class RRefServing:
 
         def _in_pool(done: Future[Any], kept: list[Reference]) -> Future[Any]:
             if (error := done.exception()) is not None:
+                self._registry.event(self._registry.owners.tell, rref, caller)
                 return failed(error)
             # Not in the thread that made the value: its reply need not wait for this call.
             started: Future[Any] = new_future(agent.pool.submit, f"RRef.{name}")
@@ -392,27 +369,10 @@ class RRefServing:
         return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
 
     def _prepare_fetch(self, caller: WorkerInfo, payload: object) -> UserCall:
-        rref = self._read(payload)
-        value, kept = self._named(rref)
-        if not kept:
-            return UserCall(value.value, name="RRef.to_here")
-
-        def fetched() -> Future[Any]:
-            _keep_while_wanted(kept)
-            return value.then(partial(answer, kept))
-
-        def answer(kept: list[Reference], done: Future[Any]) -> Any:
-            del kept  # it keeps until now what was only expected
-            if (error := done.exception()) is not None:
-                self._registry.event(self._registry.owners.tell, rref, caller)
-                return failed(error)
-            return done.value()
-
-        return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
+        return self.on_value(caller, payload, "to_here", _fetched)
 
     def _admit_call(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        method = admit_method(self._registry, caller, read_head(document, ARGUMENTS))
-        return partial(self.on_method, method=method, run=call_method)
+        return self.admit(caller, read_head(document, ARGUMENTS))
 
     def _prepare_read(self, caller: WorkerInfo, payload: object) -> UserCall:
         name = payload.get("name") if isinstance(payload, dict) else None
@@ -423,9 +383,9 @@ class RRefServing:
         def read_call(found: object) -> UserCall:
             self._agent.permissions.check_method(found, name, caller)
             label = f"{name_of_type(found)}.{name}"
-            return UserCall(read_attribute, (found, name), name=label)
+            return UserCall(_read_attribute, (found, name), name=label)
 
-        return self.on_value(payload, name, read_call)
+        return self.on_value(caller, payload, name, read_call)
 
     def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
         if (ref := called_by(document)) is not None:
@@ -434,9 +394,7 @@ class RRefServing:
                 return UserCall(_Creation(self._registry, func).make, (), {}, name=ref.name)
         head = read_head(document, ARGUMENTS)
         if "method" in head:
-            admitted = admit_method(self._registry, caller, head)
-            prepare: Prepare = partial(self.on_method, method=admitted, run=call_method)
-            return partial(self._prepare_creation, prepare)
+            return partial(self._prepare_creation, self.admit(caller, head))
         name, func = admit_function(self._agent.permissions.resolve, caller, head)
 
         def prepare_function(_: WorkerInfo, payload: object) -> UserCall:
@@ -461,9 +419,6 @@ class RRefServing:
             mode=CallMode.FUTURE,
             name=user_call.name,
         )
-
-    def _read(self, payload: object) -> RRefId:
-        return read_rref(self._registry, payload.get("rref") if isinstance(payload, dict) else None)
 
     def _named(self, rref: RRefId) -> tuple[Future[Any], list[Reference]]:
         """Returns a value that a request names, which may arrive before its creation.

@@ -10,19 +10,19 @@ any stream.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from telegrad.rpc.call.user_call import Prepare, UserCall
+from telegrad.rpc.call.user_call import ARGUMENTS, Prepare, UserCall
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.rref.calls import Method, RRefCalls
-from telegrad.rpc.rref.serving import AdmittedMethod, CheckFound, RRefServing, find_method
+from telegrad.rpc.rref.serving import RRefServing
 from telegrad.rpc.stream.messages import read_number
 from telegrad.rpc.stream.reading import StreamReader, StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.rpc.stream.stream import Stream
 from telegrad.rpc.stream.stream import attach_to as attach_streams
 from telegrad.types import WorkerInfo
+from telegrad.wire import read_head
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
@@ -76,29 +76,12 @@ class RRefStreams:
     # The owner's end.
 
     def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        admitted = self._serving.admit(caller, document)
-        return partial(self._prepare, admitted)
+        return self._serving.admit(caller, read_head(document, ARGUMENTS), self._produce)
 
-    def _prepare(self, admitted: AdmittedMethod, caller: WorkerInfo, payload: object) -> UserCall:
+    def _produce(self, caller: WorkerInfo, payload: object, call: UserCall) -> UserCall:
         number = read_number(payload)
-
-        def produce(
-            value: object,
-            method: str,
-            args: list[Any],
-            kwargs: dict[str, Any],
-            check: CheckFound,
-        ) -> UserCall:
-            name, found = find_method(value, method)
-            if not callable(found):
-                raise TypeError(
-                    f"{name} is no method but {type(found).__name__}; rpc_stream() takes generator "
-                    "methods, an attribute is read through rpc_sync()"
-                )
-            check(value, found)
-            return self._producers.produce(caller, number, UserCall(found, args, kwargs, name=name))
-
-        return self._serving.on_method(caller, payload, admitted, produce)
+        generator = UserCall(call.func, call.args, call.kwargs, name=call.name)
+        return self._producers.produce(caller, number, generator)
 
 
 def attach_to(agent: AgentCore) -> None:
