@@ -19,6 +19,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 from telegrad.errors import BlockingCallError
@@ -118,42 +119,6 @@ _METHODS = (
 LEAST_SECONDS = 1e-3
 
 
-class Target:
-    """The common part of the stand-ins: the reference, the calls, and the timeout."""
-
-    __slots__ = ("calls", "reference", "timeout")
-
-    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
-        if timeout is not None:
-            seconds(timeout, 0.0)  # refuses 0, negatives and bools before any call
-        self.calls = calls
-        self.reference = reference
-        self.timeout = timeout
-
-    def knows_method(self, name: str) -> bool:
-        """Tells whether a public name is known to be a method, without a message."""
-        reference = self.reference
-        if name not in reference.methods:
-            if not _has_method(reference.type_name, name):
-                return False
-            reference.methods |= {name}
-        return True
-
-    def read(self, name: str) -> tuple[bool, Any, float]:
-        """Asks the owner for an attribute: (it is a method, its value if it is none, seconds)."""
-        began = time.monotonic()
-        is_method, value = self.calls.read(self.reference, name, self.timeout).wait()
-        if is_method:
-            self.reference.methods |= {name}
-        return is_method, value, time.monotonic() - began
-
-    def left(self, spent: float) -> float | None:
-        """Returns the timeout of a call for whose method the owner was asked first."""
-        if not spent:
-            return self.timeout
-        return max(self.calls.limit(self.timeout) - spent, LEAST_SECONDS)
-
-
 Run = Callable[[str, tuple[Any, ...], dict[str, Any], float], R]
 
 
@@ -162,16 +127,16 @@ class UncalledMethod(Generic[R]):
     """`proxy.m`, before it is called: nothing of it was sent.
 
     Args:
-        target: Whose method.
+        reference: The reference to the value.
         name: Its name, which `public` has let pass.
         run: Calls it.
         spent: Seconds that it took to learn that it is one; the first call has as much less.
     """
 
-    __slots__ = ("_name", "_run", "_spent", "_target")
+    __slots__ = ("_name", "_reference", "_run", "_spent")
 
-    def __init__(self, target: Target, name: str, run: Run[R], spent: float = 0.0) -> None:
-        self._target = target
+    def __init__(self, reference: Reference, name: str, run: Run[R], spent: float = 0.0) -> None:
+        self._reference = reference
         self._name = name
         self._run = run
         self._spent = spent
@@ -186,62 +151,13 @@ class UncalledMethod(Generic[R]):
             raise
 
     def __repr__(self) -> str:
-        reference = self._target.reference
+        reference = self._reference
         return (
             f"<method {reference.type_name or 'RRef'}.{self._name} at {reference.owner.name!r}, "
             "not called; write (...) behind it, and () behind an attribute>"
         )
 
 
-@final
-class SyncProxy(NoSpecialMethods):
-    """`proxy.m(x)` returns what `value.m(x)` returns on the owner; `proxy.a` the attribute."""
-
-    __slots__ = ("_target",)
-
-    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
-        object.__setattr__(self, "_target", Target(calls, reference, timeout))  # past our own
-
-    def __getattr__(self, name: str) -> Any:
-        target = self._target
-        if name in target.reference.methods or target.knows_method(public(name)):
-            return UncalledMethod(target, name, self._run)
-        self._check_may_block(name)
-        try:
-            is_method, value, spent = target.read(name)
-        except BaseException as error:
-            cut_own_frames(error)
-            raise
-        return UncalledMethod(target, name, self._run, spent) if is_method else value
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the value itself."""
-        try:
-            return self._run("__call__", args, kwargs)
-        except BaseException as error:
-            cut_own_frames(error)
-            raise
-
-    def _run(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
-    ) -> Any:
-        if on_own_loop():
-            self._check_may_block(name)
-        target = self._target
-        timeout = target.left(spent) if spent else target.timeout
-        return target.calls.call(Method(target.reference, name, args, kwargs), timeout).wait()
-
-    @staticmethod
-    def _check_may_block(name: str) -> None:
-        if on_own_loop():
-            raise BlockingCallError(
-                f"rpc_sync().{name} would block a loop of telegrad's; "
-                f"write `await rref.rpc_async().{name}(...)` in an async def function, with () "
-                "for an attribute too"
-            )
-
-
-@final
 class MethodProxy(NoSpecialMethods, Generic[R]):
     """`proxy.m(x)` begins to run `value.m(x)` on the owner, and returns at once.
 
@@ -252,7 +168,12 @@ class MethodProxy(NoSpecialMethods, Generic[R]):
         begin: Begins to run a method, with that timeout; returns a Future, an RRef or a Stream.
     """
 
-    __slots__ = ("_begin", "_target")
+    __slots__ = ("_begin", "_calls", "_reference", "_timeout")
+
+    _begin: Callable[[Method, float | None], R]
+    _calls: RRefCalls
+    _reference: Reference
+    _timeout: float | None
 
     def __init__(
         self,
@@ -261,21 +182,73 @@ class MethodProxy(NoSpecialMethods, Generic[R]):
         timeout: float | None,
         begin: Callable[[Method, float | None], R],
     ) -> None:
-        self._target = Target(calls, reference, timeout)
-        self._begin = begin
+        if timeout is not None:
+            seconds(timeout, 0.0)  # refuses 0, negatives and bools before any call
+        put = object.__setattr__  # past our own
+        put(self, "_calls", calls)
+        put(self, "_reference", reference)
+        put(self, "_timeout", timeout)
+        put(self, "_begin", begin)
 
     def __getattr__(self, name: str) -> Callable[..., R]:
-        return UncalledMethod(self._target, public(name), self._run)
+        return UncalledMethod(self._reference, public(name), self._run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls the value itself."""
-        return self._run("__call__", args, kwargs)
+        try:
+            return self._run("__call__", args, kwargs)
+        except BaseException as error:
+            cut_own_frames(error)
+            raise
 
     def _run(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
     ) -> R:
-        target = self._target
-        return self._begin(Method(target.reference, name, args, kwargs), target.left(spent))
+        timeout = self._timeout
+        if spent:  # the owner was asked for the method first
+            timeout = max(self._calls.limit(timeout) - spent, LEAST_SECONDS)
+        return self._begin(Method(self._reference, name, args, kwargs), timeout)
+
+
+@final
+class SyncProxy(MethodProxy[Any]):
+    """`proxy.m(x)` returns what `value.m(x)` returns on the owner; `proxy.a` the attribute."""
+
+    __slots__ = ()
+
+    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
+        super().__init__(calls, reference, timeout, partial(_call_and_wait, calls))
+
+    def __getattr__(self, name: str) -> Any:
+        reference, spent = self._reference, 0.0
+        if name not in reference.methods:
+            if not _has_method(reference.type_name, public(name)):
+                _check_may_block(name)
+                began = time.monotonic()
+                try:
+                    is_method, value = self._calls.read(reference, name, self._timeout).wait()
+                except BaseException as error:
+                    cut_own_frames(error)
+                    raise
+                if not is_method:
+                    return value
+                spent = time.monotonic() - began
+            reference.methods |= {name}
+        return UncalledMethod(reference, name, self._run, spent)
+
+
+def _call_and_wait(calls: RRefCalls, method: Method, timeout: float | None) -> Any:
+    _check_may_block(method.name)
+    return calls.call(method, timeout).wait()
+
+
+def _check_may_block(name: str) -> None:
+    if on_own_loop():
+        raise BlockingCallError(
+            f"rpc_sync().{name} would block a loop of telegrad's; "
+            f"write `await rref.rpc_async().{name}(...)` in an async def function, with () "
+            "for an attribute too"
+        )
 
 
 def public(name: str) -> str:
