@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias, final
@@ -38,7 +38,6 @@ from telegrad.dist_autograd.messages import (
     ABORT,
     PASS,
     RELEASE,
-    AbortMessage,
     PassId,
     PassMessage,
     ReleaseMessage,
@@ -49,6 +48,7 @@ from telegrad.errors import (
     ContextError,
     DecodeError,
     PoolExhaustedError,
+    RemoteError,
     TelegradError,
     UnknownWorkerError,
     WorkerLostError,
@@ -269,9 +269,12 @@ class Container:
 
     def work_off(self) -> None:
         """Handles the queued releases of peers."""
-        with suppress(IndexError):  # another thread was faster
-            while self._told:
-                self._told.popleft()()
+        while self._told:
+            try:
+                release = self._told.popleft()
+            except IndexError:  # another thread was faster
+                return
+            release()
 
     def _look(self) -> None:
         self.agent.pool.submit(self.work_off)
@@ -302,7 +305,7 @@ class Container:
                 living = self.agent.members.living()
                 if context.introducer != told_by and context.introducer in living:
                     return
-            dropped = [self._drop(context_id)]
+            over = [context_id]
             if own:
                 lowest = self._lowest()
                 to_all = number_of(context_id) <= self._for_all
@@ -310,11 +313,10 @@ class Container:
                 self._released.rise(creator, lowest)
                 self._released.add(context_id)
                 # Contexts that `lowest` releases, whose own release did not come here.
-                over = [each for each in self._contexts if each in self._released]
-                dropped += [self._drop(known) for known in over]
+                over += [each for each in self._contexts if each in self._released]
+            dropped = self._drop(over)
         for each in dropped:
-            if each is not None:
-                self._close(each, lowest, told_by, to_all=to_all)
+            self._close(each, lowest, told_by, to_all=to_all)
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Handles the loss of a worker: drops its contexts and aborts its passes."""
@@ -322,14 +324,11 @@ class Container:
             self._released.lose(worker)
             over = [each for each in self._contexts if creator_of(each) == worker.incarnation]
             self._for_all, lowest = self._created, self._lowest()
-            runners = list(self._passes.values())
+            runners, dropped = list(self._passes.values()), self._drop(over)
         for runner in runners:
             runner.lose(worker, error)
-        for context_id in over:
-            with self._lock:
-                dropped = self._drop(context_id)
-            if dropped is not None:
-                self._close(dropped, None, worker, error)  # all workers see the loss themselves
+        for each in dropped:
+            self._close(each, None, worker, error)  # all workers see the loss themselves
         if lowest > 1:
             released = make_context_id(self.agent.info.incarnation, lowest - 1)
             living = self.agent.members.living()
@@ -344,26 +343,29 @@ class Container:
             if runner.waiting:
                 self.agent.pool.submit(partial(runner.abort, error, at_once=True))
 
-    def _drop(self, context_id: ContextId) -> _Dropped | None:
-        """Removes a context; its passes stay known until they have got all awaited messages.
+    def _drop(self, context_ids: Iterable[ContextId]) -> list[_Dropped]:
+        """Removes contexts; their passes stay known until they have got all awaited messages.
 
         The caller holds the lock: a pass added meanwhile is one of these, or is refused.
         """
-        context = self._contexts.pop(context_id, None)
-        if context is None:
-            return None
-        self._opened.subtract(context.opened)
-        for opener in context.opened:
-            if not self._opened[opener]:
-                del self._opened[opener]
-        touched, recorded = context.release()
-        passes = self.passes(context)
-        over = self._ending + passes
-        self._ending = [each for each in over if each.waiting]
-        for each in over:
-            if each not in self._ending:
-                del self._passes[each.id]
-        return _Dropped(context_id, touched, passes, (recorded, over))
+        dropped = []
+        for context_id in context_ids:
+            context = self._contexts.pop(context_id, None)
+            if context is None:
+                continue
+            self._opened.subtract(context.opened)
+            for opener in context.opened:
+                if not self._opened[opener]:
+                    del self._opened[opener]
+            touched, recorded = context.release()
+            passes = self.passes(context)
+            over = self._ending + passes
+            self._ending = [each for each in over if each.waiting]
+            for each in over:
+                if each not in self._ending:
+                    del self._passes[each.id]
+            dropped.append(_Dropped(context_id, touched, passes, (recorded, over)))
+        return dropped
 
     def _lowest(self) -> int:
         first = make_context_id(self.agent.info.incarnation, 0)
@@ -482,17 +484,18 @@ class Handlers:
         """Makes a pass fail at the peer that began it here."""
         message = PassMessage(context_id, pass_id, begun=True, cause=cause)
         with suppress(WorkerLostError, UnknownWorkerError):
-            self._agent.messages.post(peer, PASS, message.to_wire())
+            self._agent.messages.post(peer, PASS, message.to_wire(self._agent.info.name))
 
     def _abort(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
-        message = AbortMessage.from_wire(self._agent.messages.read(envelope))
+        message = PassMessage.from_wire(self._agent.messages.read(envelope))
         runner: PassRunner | None = None
         with suppress(PoolExhaustedError):  # a pass that is not even remembered needs no abort
             runner = self._container.runner(message.context_id, message.pass_id, peer)
         if runner is None:
             self._agent.messages.reply(peer, envelope)
         else:
-            runner.abort(message.cause, (peer, envelope))
+            cause = message.cause or RemoteError("the backward pass was aborted without a cause")
+            runner.abort(cause, (peer, envelope))
         return runner
 
     def _release(self, peer: WorkerInfo, envelope: Envelope) -> None:

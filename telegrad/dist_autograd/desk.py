@@ -42,15 +42,12 @@ class EventQueue(Generic[A]):
         self._events: deque[Event[A]] = deque()
         self._handling = threading.Lock()
 
-    def append(self, event: Event[A]) -> None:
-        """Queues an event; called while an event is handled, which the new one then follows."""
-        self._events.append(event)
-
     def handle(self, event: Event[A]) -> bool:
         """Queues an event and handles the queue.
 
         Returns:
-            False if another thread handles the queue; that thread then handles this event, too.
+            False if another thread handles the queue, or this one: an event that an action brings
+            follows later, from there.
         """
         events, handling = self._events, self._handling
         events.append(event)

@@ -134,10 +134,7 @@ class ReleasedContexts:
 
     def rise(self, creator: int, lowest: int) -> None:
         """Adds all contexts of a creator below the number `lowest`."""
-        if lowest > self._lowest.get(creator, 0):
-            self._lowest[creator] = lowest
-            if self._single:
-                self._forget_singles(make_context_id(creator, 0), make_context_id(creator, lowest))
+        self._lowest[creator] = max(lowest, self._lowest.get(creator, 0))
 
     def lose(self, worker: WorkerInfo) -> None:
         """Adds all contexts of a creator, which is lost."""
@@ -146,8 +143,3 @@ class ReleasedContexts:
         self._lost[creator] = None
         keep_newest(self._lost)
         self._lowest.pop(creator, None)
-        self._forget_singles(make_context_id(creator, 0), make_context_id(creator + 1, 0))
-
-    def _forget_singles(self, first: ContextId, end: ContextId) -> None:
-        for known in [each for each in self._single if first <= each < end]:
-            del self._single[known]

@@ -2,13 +2,12 @@
 
 autograd.pass       one-way     pass, and any of: begin, answers, gradients, nones, begun
                     of a recorded pass  sent, too
-autograd.abort      request, reply when passed on   pass, cause
+autograd.abort      request, reply when passed on   pass, begun
 autograd.release    one-way                         context, lowest
 """
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,24 +15,19 @@ from typing import Any, NamedTuple, final
 
 from telegrad.autograd import Gradient, Gradients
 from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context_id
-from telegrad.errors import DecodeError, RemoteError
-from telegrad.rpc.seams import decode_error
+from telegrad.errors import DecodeError
+from telegrad.rpc.seams import describe_failure, rebuild_failure
 from telegrad.types import WorkerInfo
-from telegrad.wire import encode_exception, escaped
 from telegrad.wire import read_head as read_fields_before
 
 __all__ = [
     "ABORT",
     "PASS",
     "RELEASE",
-    "AbortMessage",
     "PassId",
     "PassMessage",
     "PassMode",
     "ReleaseMessage",
-    "describe_cause",
-    "note_origin",
-    "read_cause",
     "read_head",
     "read_head_alone",
 ]
@@ -101,7 +95,7 @@ class PassMessage:
         gradients: Pairs of the answered message id and its gradients; under `create` Tensors.
         nones: Message ids that are answered with none.
         begun: True if the message replies to the receiver's begin.
-        cause: The error in that reply if the sender has aborted; else None.
+        cause: The error in that reply if the sender has aborted, and in each abort; else None.
         sent: What `Context.record_send` returned for `flat()`, for a recorded pass; else empty.
     """
 
@@ -119,8 +113,12 @@ class PassMessage:
         """Returns the slots of all gradients in a row."""
         return [gradient for _, slots in self.gradients for gradient in slots]
 
-    def to_wire(self) -> dict[str, object]:
-        """Returns the message as plain values and arrays, without empty fields."""
+    def to_wire(self, worker: str) -> dict[str, object]:
+        """Returns the message as plain values and arrays, without empty fields.
+
+        Args:
+            worker: The name of the sender, for the cause.
+        """
         body: dict[str, object] = {"pass": [*write_context_id(self.context_id), *self.pass_id]}
         if self.mode is not None:
             body["begin"] = [self.mode.retain, self.mode.create, self.mode.keep, *self.claims]
@@ -134,7 +132,7 @@ class PassMessage:
         if self.nones:
             body["nones"] = self.nones
         if self.begun:
-            body["begun"] = None if self.cause is None else describe_cause(self.cause)
+            body["begun"] = None if self.cause is None else describe_failure(self.cause, worker)
         if self.sent:
             body["sent"] = list(self.sent)
         return body
@@ -161,31 +159,10 @@ class PassMessage:
             message.nones = _numbers(fields["nones"])
         if "begun" in fields:
             message.begun, cause = True, fields["begun"]
-            message.cause = None if cause is None else read_cause(cause)
+            message.cause = None if cause is None else rebuild_failure(cause)
         if "sent" in fields:
             message.sent = _numbers(fields["sent"])
         return message
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class AbortMessage:
-    """The message that a pass is over, with this cause."""
-
-    context_id: ContextId
-    pass_id: PassId
-    cause: BaseException
-
-    def to_wire(self) -> dict[str, object]:
-        """Returns it as plain values."""
-        head = [*write_context_id(self.context_id), *self.pass_id]
-        return {"pass": head, "cause": describe_cause(self.cause)}
-
-    @staticmethod
-    def from_wire(body: object) -> AbortMessage:
-        """Returns it from plain values; raises DecodeError."""
-        context_id, pass_id, fields = read_head(body)
-        return AbortMessage(context_id, pass_id, read_cause(fields.get("cause")))
 
 
 @final
@@ -207,56 +184,6 @@ class ReleaseMessage:
             case {"context": context_id, "lowest": int(lowest)}:
                 return ReleaseMessage(read_context_id(context_id), lowest)
         raise DecodeError("a release names no context")
-
-
-def note_origin(cause: BaseException, worker: str, context_id: ContextId) -> None:
-    """Adds a note to an exception: the worker and the pass in which it was raised."""
-    text = "".join(traceback.format_exception(cause)).rstrip()
-    cause.add_note(f"raised on worker {worker!r}, in backward of context {context_id}:\n{text}")
-
-
-def describe_cause(cause: BaseException) -> dict[str, object]:
-    """Returns the cause of an abort as plain values.
-
-    It never fails, whatever the exception's class does, because other workers wait for the cause.
-    """
-    described: object = None
-    if isinstance(cause, Exception):
-        try:
-            described = encode_exception(cause)
-        except Exception:
-            described = None  # a part of it cannot be encoded: its words are sent
-    name = f"{type(cause).__module__}:{type(cause).__qualname__}"
-    notes = getattr(cause, "__notes__", None)
-    words = [_words(note) for note in notes] if isinstance(notes, list) else []
-    return {"error": described, "type": name, "message": _words(cause), "notes": words}
-
-
-def _words(value: object) -> str:
-    try:
-        return str(value)
-    except Exception:  # the user's __str__
-        return type(value).__qualname__
-
-
-def read_cause(body: object) -> BaseException:
-    """Returns the exception that `describe_cause` described; a RemoteError if unknown here."""
-    if not isinstance(body, dict):
-        return RemoteError("the backward pass was aborted, and nothing readable says why")
-    if body.get("error") is not None:
-        try:
-            return decode_error(body["error"])
-        except DecodeError:
-            pass  # its class is not imported here
-    type_name = str(body.get("type", ""))
-    error = RemoteError(
-        escaped(f"{type_name.rpartition(':')[2]}: {body.get('message')}", lines=True),
-        type_name=type_name,
-    )
-    notes = body.get("notes")
-    for note in notes if isinstance(notes, list) else ():
-        error.add_note(escaped(str(note), lines=True, most=len(str(note))))
-    return error
 
 
 def read_head(body: object) -> tuple[ContextId, PassId, Mapping[str, Any]]:

@@ -46,11 +46,9 @@ from telegrad.dist_autograd.desk import Desk, Event, EventQueue
 from telegrad.dist_autograd.messages import (
     ABORT,
     PASS,
-    AbortMessage,
     PassId,
     PassMessage,
     PassMode,
-    note_origin,
 )
 from telegrad.dist_autograd.pass_gradients import PassGradients
 from telegrad.dist_autograd.pass_graph import PassGraph
@@ -238,7 +236,8 @@ class PassRunner:
         return worker.incarnation
 
     def _failed(self, error: BaseException) -> list[Action[Gradients]]:
-        note_origin(error, self._agent.info.name, self._context.id)
+        where = f"worker {self._agent.info.name!r}, in backward of context {self._context.id}"
+        error.add_note(f"raised on {where}")
         return self._protocol.abort(error)
 
     def _hear(
@@ -389,9 +388,9 @@ class PassRunner:
             if self._mode.create and message.gradients:
                 message.sent = self._context.record_send(to, message.flat())
             with self.gradients.in_order():  # another thread may have computed them
-                self._agent.messages.post(to, PASS, message.to_wire())
+                self._agent.messages.post(to, PASS, message.to_wire(self._agent.info.name))
         except (WorkerLostError, UnknownWorkerError) as error:
-            self._events.append(partial(self._protocol.lost, peer, error))
+            self._events.handle(partial(self._protocol.lost, peer, error))
         except BaseException as error:
             if not message.gradients:
                 raise
@@ -412,6 +411,7 @@ class PassRunner:
                 self._events.handle(partial(self._protocol.confirmed, peer.incarnation))
             return self.work
 
-        abort = AbortMessage(self._context.id, self.id, cause)
-        future = self._agent.messages.request(peer, ABORT, abort.to_wire())
+        abort = PassMessage(self._context.id, self.id, begun=True, cause=cause)
+        body = abort.to_wire(self._agent.info.name)
+        future = self._agent.messages.request(peer, ABORT, body)
         future._call_when_done(partial(self._desk.put, read))

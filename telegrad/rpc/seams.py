@@ -28,7 +28,12 @@ from telegrad.rpc.call.admission_callee import CalleeAdmission
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.device_maps import Devices
-from telegrad.rpc.call.failure import decode_error, fresh_copy
+from telegrad.rpc.call.failure import (
+    decode_error,
+    describe_failure,
+    fresh_copy,
+    rebuild_failure,
+)
 from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.call.runner import Runner
 from telegrad.rpc.call.served_call import ServedCall, current_served_call
@@ -99,6 +104,7 @@ __all__ = [
     "current_agent",
     "current_served_call",
     "decode_error",
+    "describe_failure",
     "enter_agent",
     "find_agent",
     "fresh_copy",
@@ -109,6 +115,7 @@ __all__ = [
     "on_own_loop",
     "process_agent",
     "project_function",
+    "rebuild_failure",
     "record_refusal",
     "reference_of",
     "refuse_second",

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from telegrad import collectives, pb, rpc
 from telegrad.collectives.messages import OperationId, OperationMessage, Signature, pack_call
-from telegrad.dist_autograd.messages import read_cause
 from telegrad.errors import AuthenticationError, TelegradError, WorkerLostError
 from telegrad.launch.log_relay import LogRelay, Screen
 from telegrad.launch.nodes import Event
@@ -87,9 +86,6 @@ TOLD: dict[str, Callable[[], BaseException]] = {
     "an answer of the coordinator": lambda: decode_error({"type": "ValueError", "message": EVIL}),
     "the error of a call": lambda: rebuild_failure(
         {"type": f"no.such:{EVIL}", "message": EVIL, "traceback": EVIL, "worker": EVIL, "pid": 1}
-    ),
-    "the cause of an abort": lambda: read_cause(
-        {"type": f"no.such:{EVIL}", "message": EVIL, "notes": [EVIL]}
     ),
 }
 

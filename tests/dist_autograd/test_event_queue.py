@@ -26,7 +26,7 @@ class Performed:
         self, action: object, count: int = 1, raises: bool = False, appends: bool = False
     ) -> list[object]:
         if appends:
-            self.queue.append(lambda: [f"after {action}"])
+            self.queue.handle(lambda: [f"after {action}"])
         if raises:
             raise ValueError(f"event {action}")
         return [action] * count

@@ -40,8 +40,8 @@ def test_what_is_released_stays_released(events: list[tuple[int, int, int]]) -> 
 def test_little_is_remembered_one_by_one() -> None:
     released = ReleasedContexts()
     for number in range(1, 1001):
+        released.rise(5, number + 1)  # as a release tells both
         released.add(make_context_id(5, number))
-        released.rise(5, number + 1)
     assert len(released) == 0
     released.lose(WorkerInfo("creator", 0, 5))
     assert make_context_id(5, 10**6) in released
