@@ -391,7 +391,10 @@ def test_a_fetch_that_is_given_up_leaves_nothing(cluster: Cluster) -> None:
 
     def fetch() -> None:
         agent, (_, server, me) = current_agent(), infos()
-        for kind, more in (("rref.fetch", {}), ("rref.read", {"name": "real"})):
+        for kind, more in (
+            ("rref.fetch", {}),
+            ("rref.read", {"method": "real", "args": [], "kwargs": {}}),
+        ):
             payload = {"rref": [server.incarnation, me.incarnation, 77], **more}
             asked = agent.calling.send(server, kind, payload, function="a guess", timeout=0.05)
             with pytest.raises(CallTimeoutError):

@@ -182,7 +182,7 @@ def test_a_call_does_not_name_two_functions() -> None:
 
 def test_the_method_that_was_admitted_is_the_one_that_runs() -> None:
     rref = RRefId(1, 2, 3)
-    admitted = AdmittedMethod(rref, "add", judged=True)
+    admitted = AdmittedMethod(rref, "add")
     payload = {"rref": list(rref), "method": "add", "args": [1], "kwargs": {"b": 2}}
     assert admitted.arguments(payload) == ([1], {"b": 2})
     other: list[dict[str, object]] = [{"method": "reset"}, {"rref": [1, 2, 4]}, {"args": None}]

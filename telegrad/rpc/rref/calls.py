@@ -4,7 +4,8 @@
                                     with its class; with [itself] if it is small and constant
     rref.fetch   {rref}                                           answered with the value
     rref.call    {rref, method, args, kwargs}                     answered with what it returns
-    rref.read    {rref, name}        answered with [False, the attribute] or [True, None]: a method
+    rref.read    {rref, method, args, kwargs}
+                                    answered with [False, the attribute] or [True, None]: a method
 
 What the owner does with them is in `serving`. A small value that never changes (a number, a short
 str) comes with the news that it is there, and its creator fetches it without a message.
@@ -277,9 +278,8 @@ class RRefCalls:
 
     def read(self, reference: Reference, name: str, timeout: float | None) -> Future[Any]:
         """Returns a future of [True, None] for a method, else of [False, the attribute]."""
-        payload = {"rref": list(reference.rref), "name": name}
-        label = f"{reference.type_name or 'RRef'}.{name}"
-        return self.send(reference, READ, payload, label, timeout)
+        method = Method(reference, name, (), {})
+        return self.send(reference, READ, method.payload(), method.label, timeout)
 
     def limit(self, timeout: float | None) -> float:
         """Returns the seconds that a timeout of a proxy means."""

@@ -39,7 +39,7 @@ from telegrad.rpc.rref.calls import (
 )
 from telegrad.rpc.rref.protocol import RRefId, rref_id
 from telegrad.rpc.rref.table import Reference, RRefRegistry
-from telegrad.rpc.rref.value import name_of_class, name_of_type, word_of
+from telegrad.rpc.rref.value import name_of_class, word_of
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_head
 
@@ -47,8 +47,6 @@ __all__ = [
     "AdmittedMethod",
     "Produce",
     "RRefServing",
-    "check_public",
-    "read_rref",
 ]
 
 
@@ -68,12 +66,14 @@ class AdmittedMethod:
     Attributes:
         rref: Of which value.
         name: Its name.
+        reads: True if it is not called: whoever asks wants to know if it is one.
         judged: Whether this caller may call it on this value; False where that is not known yet.
         value: The value itself, where that is known.
     """
 
     rref: RRefId
     name: str
+    reads: bool = False
     judged: bool = False
     value: object = None
 
@@ -91,22 +91,7 @@ class AdmittedMethod:
         return args, kwargs
 
 
-def check_public(registry: RRefRegistry, caller: WorkerInfo, name: str) -> None:
-    """Checks that a name may be had of a value at all.
-
-    Raises:
-        CallRefusedError: It is private.
-    """
-    if name.startswith("_"):
-        refused = CallRefusedError(
-            f"{name[:500]!r} begins with an underscore and is not had of an RRef's value "
-            f"at {registry.me.name!r}"
-        )
-        registry.agent.permissions.record(caller, name, "PRIVATE_NAME", refused, None)
-        raise refused
-
-
-def read_rref(registry: RRefRegistry, ids: object) -> RRefId:
+def _read_rref(registry: RRefRegistry, ids: object) -> RRefId:
     """Returns which value a request names, by what it has under `rref`.
 
     Raises:
@@ -217,12 +202,6 @@ def _keep_while_wanted(kept: list[Reference]) -> None:
 Produce: TypeAlias = Callable[[WorkerInfo, object, UserCall], UserCall]
 
 
-def _read_attribute(value: object, name: str) -> list[object]:
-    """Returns the answer to `rref.read`."""
-    found = getattr(value, name)
-    return [True, None] if callable(found) else [False, found]
-
-
 def _fetched(value: object) -> UserCall:
     return UserCall(lambda: value, name="RRef.to_here")
 
@@ -247,10 +226,15 @@ class RRefServing:
         self._agent.serving.serve_named(REMOTE, self._admit_creation)
         self._agent.serving.serve(FETCH, self._prepare_fetch)
         self._agent.serving.serve_named(CALL, self._admit_call)
-        self._agent.serving.serve(READ, self._prepare_read)
+        self._agent.serving.serve_named(READ, self._admit_read)
 
     def admit(
-        self, caller: WorkerInfo, head: Mapping[str, object], produce: Produce | None = None
+        self,
+        caller: WorkerInfo,
+        head: Mapping[str, object],
+        produce: Produce | None = None,
+        *,
+        reads: bool = False,
     ) -> Prepare:
         """Returns what prepares the method that a request names, before its arguments are decoded.
 
@@ -259,17 +243,23 @@ class RRefServing:
             head: What stands before the arguments.
             produce: Makes a stream of the method, a generator; None for a call of it, or to read
                 an attribute.
+            reads: True to answer [True, None] for a method, and else [False, the attribute].
 
         Raises:
             DecodeError: It names none.
             CallRefusedError: The caller may not have it.
         """
-        name, rref = head.get("method"), read_rref(self._registry, head.get("rref"))
+        name, rref = head.get("method"), _read_rref(self._registry, head.get("rref"))
         if not isinstance(name, str):
             raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
         if name[:1] == "_" and name != "__call__":
-            check_public(self._registry, caller, name)
-        method = AdmittedMethod(rref, name)
+            refused = CallRefusedError(
+                f"{name[:500]!r} begins with an underscore and is not had of an RRef's value "
+                f"at {self._registry.me.name!r}"
+            )
+            self._agent.permissions.record(caller, name, "PRIVATE_NAME", refused, None)
+            raise refused
+        method = AdmittedMethod(rref, name, reads)
         value = self._registry.value(rref)
         if value is not None and value.done() and not value._failed:
             method.judged, method.value = True, value.value()
@@ -291,6 +281,9 @@ class RRefServing:
                 permissions.check_method(value, method.name, caller)
             name = f"{name_of_class(type(value))}.{method.name}"
             found = value if method.name == "__call__" else getattr(value, method.name)
+            if method.reads:
+                answer = [True, None] if callable(found) else [False, found]
+                return UserCall(lambda: answer, name=name)
             if callable(found):
                 permissions.check_found(value, method.name, found, caller)
                 call = UserCall(found, args, kwargs, mode_of(found), name)
@@ -332,7 +325,9 @@ class RRefServing:
             DecodeError: It names no value of this worker's.
             ValueNotFoundError: The value is gone.
         """
-        rref = read_rref(self._registry, payload.get("rref") if isinstance(payload, dict) else None)
+        rref = _read_rref(
+            self._registry, payload.get("rref") if isinstance(payload, dict) else None
+        )
         return self._on_value(caller, rref, name, user_call)
 
     def _on_value(
@@ -374,18 +369,8 @@ class RRefServing:
     def _admit_call(self, caller: WorkerInfo, document: bytes) -> Prepare:
         return self.admit(caller, read_head(document, ARGUMENTS))
 
-    def _prepare_read(self, caller: WorkerInfo, payload: object) -> UserCall:
-        name = payload.get("name") if isinstance(payload, dict) else None
-        if not isinstance(name, str):
-            raise DecodeError("the body of a read is not {rref, name}")
-        check_public(self._registry, caller, name)
-
-        def read_call(found: object) -> UserCall:
-            self._agent.permissions.check_method(found, name, caller)
-            label = f"{name_of_type(found)}.{name}"
-            return UserCall(_read_attribute, (found, name), name=label)
-
-        return self.on_value(caller, payload, name, read_call)
+    def _admit_read(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        return self.admit(caller, read_head(document, ARGUMENTS), reads=True)
 
     def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
         if (ref := called_by(document)) is not None:

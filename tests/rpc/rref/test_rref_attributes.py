@@ -480,7 +480,7 @@ def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
     def body() -> None:
         rref = rpc.remote("worker1", Box, ("x",))
         agent, reference = current_agent(), reference_of(rref)
-        payload = {"rref": list(reference.rref), "name": "_hidden"}
+        payload = {"rref": list(reference.rref), "method": "_hidden", "args": [], "kwargs": {}}
         with pytest.raises(CallRefusedError, match="underscore"):
             agent.calling.send(reference.owner, "rref.read", payload, function="x").wait()
 
