@@ -107,7 +107,6 @@ class Reply:
     """To a peer: the reply to its begin; it carries a cause if the pass was aborted here."""
 
     peer: Peer
-    request: object
     cause: BaseException | None
 
 
@@ -197,7 +196,7 @@ class PassProtocol(Generic[G]):
         self.phase = Phase.IDLE
         self.cause: BaseException | None = None
         self._cut = _NOTHING
-        self._parent: tuple[Peer, object] | None = None
+        self._parent: Peer | None = None  # its begin was the first one here
         self._ended = False  # the first begin was replied to; at the starter: End was returned
         self._finished = False  # the local graph has nothing left to do
         self._early: list[tuple[Peer, tuple[tuple[int, G], ...], tuple[int, ...]]] = []
@@ -271,18 +270,18 @@ class PassProtocol(Generic[G]):
             self._settle(out)
         return out
 
-    def begin(self, peer: Peer, claims: Iterable[int], request: object) -> list[Action[G]]:
-        """Handles a peer's begin; the reply must name `request`."""
+    def begin(self, peer: Peer, claims: Iterable[int]) -> list[Action[G]]:
+        """Handles a peer's begin."""
         out: list[Action[G]] = []
         assert self.phase is not Phase.IDLE, "the cut is fixed before a begin is handled"
         self._engaged.add(peer)
         if self.phase is Phase.ABORTED:
-            out.append(Reply(peer, request, self.cause))
+            out.append(Reply(peer, self.cause))
             return out
         if self._parent is None and self.me != self.starter:
-            self._parent = (peer, request)
+            self._parent = peer
         else:
-            out.append(Reply(peer, request, None))
+            out.append(Reply(peer, None))
         nones: list[int] = []
         for number in claims:
             key = (peer, number)
@@ -443,7 +442,7 @@ class PassProtocol(Generic[G]):
         out.append(Drop(cause))
         audience = self._engaged | {self.starter}
         if self._parent is not None:
-            audience.add(self._parent[0])
+            audience.add(self._parent)
         for peer in sorted(audience - {source}):
             self._tell(peer, cause, out)
 
@@ -472,7 +471,7 @@ class PassProtocol(Generic[G]):
             if self.me == self.starter:
                 out.append(End(self.cause))
             elif self._parent is not None:
-                out.append(Reply(*self._parent, self.cause))
+                out.append(Reply(self._parent, self.cause))
             else:
                 return
             self._ended = True

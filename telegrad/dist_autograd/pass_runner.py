@@ -254,7 +254,7 @@ class PassRunner:
                     actions = self._protocol.enter(cut, peer, frozenset(dict(gradients)))
                 except BaseException as error:  # the begin must be replied to
                     actions = self._failed(error)
-            actions += self._protocol.begin(peer, message.claims, None)
+            actions += self._protocol.begin(peer, message.claims)
         try:
             streams = None if self._graph is None else self._graph.task.streams
             if home is not None and streams is not None:

@@ -201,7 +201,7 @@ class SimWorker:
         if message.claims is not None:
             if self.machine.phase is Phase.IDLE:
                 self.enter([], peer, frozenset(dict(message.gradients)))
-            self.perform(self.machine.begin(peer, message.claims, "begin"))
+            self.perform(self.machine.begin(peer, message.claims))
         if message.function is not None:
             self._received(message.function)
         if message.gradients or message.nones:
@@ -264,7 +264,7 @@ class SimWorker:
             case protocol.Begin(peer, claims):
                 self.begins += 1
                 self.say(peer).claims = claims
-            case protocol.Reply(peer, _, cause):
+            case protocol.Reply(peer, cause):
                 self.replies += 1
                 message = self.say(peer)
                 message.begun, message.cause = True, cause

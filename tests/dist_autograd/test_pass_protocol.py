@@ -115,7 +115,7 @@ def test_a_peer_that_began_and_has_answered_gets_no_begin() -> None:
     callee, key = machine(B), (A, 5)
     cut = Cut({A: (1, 2), C: (3,)}, frozenset({key}), frozenset({key}))
     assert callee.enter(cut, A, frozenset({1, 2})) == [protocol.Begin(C, (3,))]
-    callee.begin(A, (5,), "r")
+    callee.begin(A, (5,))
     fed = [protocol.Feed((A, 1), (7,)), protocol.Feed((A, 2), (8,))]
     assert callee.answer(A, [(1, (7,)), (2, (8,))], []) == fed
     assert callee.lost(A, LOST)[0] == protocol.Drop(LOST)  # though it waits for nothing of A
@@ -133,10 +133,10 @@ def test_a_begin_claims_what_is_not_answered_or_tells_of_the_pass(
 def test_a_claim_outside_the_cut_is_answered_with_none_at_once() -> None:
     callee = machine(B)
     callee.enter(Cut({}, frozenset({(A, 1), (A, 2)}), frozenset({(A, 2)})))
-    assert callee.begin(A, (1, 2, 3), "r") == [protocol.Answer(A, (), (1, 3))]
+    assert callee.begin(A, (1, 2, 3)) == [protocol.Answer(A, (), (1, 3))]
     assert callee.resolve((A, 2), None) == [protocol.Answer(A, (), (2,))]
     assert callee.begun(A) == []
-    assert callee.finished() == [protocol.Reply(A, "r", None)]
+    assert callee.finished() == [protocol.Reply(A, None)]
 
 
 def test_a_none_that_is_known_waits_for_its_claim() -> None:
@@ -144,8 +144,8 @@ def test_a_none_that_is_known_waits_for_its_claim() -> None:
     key = (B, 1)
     starter.enter(Cut({}, frozenset({key}), frozenset({key})))
     assert starter.resolve(key, None) == []
-    assert starter.begin(B, (1,), "r") == [
-        protocol.Reply(B, "r", None),
+    assert starter.begin(B, (1,)) == [
+        protocol.Reply(B, None),
         protocol.Answer(B, (), (1,)),
     ]
 
@@ -153,11 +153,11 @@ def test_a_none_that_is_known_waits_for_its_claim() -> None:
 def test_only_the_first_begin_waits() -> None:
     callee = machine(B)
     callee.enter(Cut({A: (1,)}, frozenset(), frozenset()))
-    assert callee.begin(A, (), "first") == []
-    assert callee.begin(C, (), "second") == [protocol.Reply(C, "second", None)]
+    assert callee.begin(A, ()) == []
+    assert callee.begin(C, ()) == [protocol.Reply(C, None)]
     assert callee.begun(A) == []
     assert callee.answer(A, [], [1]) == [protocol.Feed((A, 1), None)]
-    assert callee.finished() == [protocol.Reply(A, "first", None)]
+    assert callee.finished() == [protocol.Reply(A, None)]
 
 
 def test_a_peer_lost_before_the_cut_answers_none() -> None:
@@ -190,10 +190,10 @@ def test_a_loss_in_the_middle_aborts_everywhere_with_the_first_cause() -> None:
 def test_who_has_ended_reports_a_loss_and_the_starter_decides() -> None:
     callee = machine(C)
     callee.enter(Cut({B: (1,)}, frozenset(), frozenset()))
-    callee.begin(B, (), "r")
+    callee.begin(B, ())
     callee.begun(B)
     callee.answer(B, [], [1])
-    assert callee.finished() == [protocol.Reply(B, "r", None)]
+    assert callee.finished() == [protocol.Reply(B, None)]
     assert callee.lost(B, LOST) == [protocol.Abort(A, LOST)]
     assert callee.phase is Phase.DONE
     assert callee.abort(LOST, (A, "abort")) == [protocol.Drop(LOST)]
@@ -203,7 +203,7 @@ def test_who_has_ended_reports_a_loss_and_the_starter_decides() -> None:
 def test_an_abort_that_overtakes_the_begin_is_remembered() -> None:
     callee = machine(B)
     callee.abort(LOST, (A, "abort"))
-    assert callee.begin(A, (1,), "r") == [protocol.Reply(A, "r", LOST)]
+    assert callee.begin(A, (1,)) == [protocol.Reply(A, LOST)]
 
 
 def test_a_gradient_that_nobody_claimed_is_an_error() -> None:
