@@ -35,7 +35,6 @@ from telegrad.rpc.rref.protocol import (
     ForkId,
     ForkRequest,
     ForkState,
-    Freed,
     Orphaned,
     OwnerTable,
     ProtocolMessage,
@@ -75,6 +74,10 @@ __all__ = [
 def _new_value(agent: AgentCore, rref: RRefId) -> Future[Any]:
     about = rref.creator, rref.number, agent.info.name
     return new_future(agent.pool.submit, "the value of RRef %d.%d at %r", *about)
+
+
+def _is_constant(value: Future[Any]) -> bool:
+    return value.done() and not value._failed and type(value.value()) in CONSTANTS
 
 
 # Garbage is counted by the next event; where there is none, by a tick this many seconds later.
@@ -490,20 +493,22 @@ class RRefRegistry:
     def _take(self, effects: Sequence[Effect]) -> list[Callable[[], object]]:
         """Returns the steps that follow from these effects, for when the lock is released."""
         steps: list[Callable[[], object]] = []
-        sends = [effect for effect in effects if isinstance(effect, Send)]
-        if sends:
-            steps.append(partial(_post_each, self, sends))
+        sends: list[Send] = []
         freed: list[Future[Any]] = []
         for effect in effects:
-            if isinstance(effect, Orphaned):
+            if isinstance(effect, Send):
+                sends.append(effect)
+            elif isinstance(effect, Orphaned):
                 new = _new_value(self.agent, effect.rref)
                 orphan = self._values.setdefault(effect.rref, new)
                 gone = "the worker that was to create this value gave up or was lost"
                 steps.append(partial(orphan.try_set_exception, ValueNotFoundError(gone)))
             elif isinstance(effect, Settled):
                 steps += self._waiting.pop(effect.fork, ())
-            elif isinstance(effect, Freed) and effect.rref in self._values:
+            elif effect.rref in self._values:
                 freed.append(self._values.pop(effect.rref))
+        if sends:  # first: those who wait here hear no earlier than others
+            steps.insert(0, partial(_post_each, self, sends))
         if freed:
             steps.append(partial(self._forget, freed))
         if self._leaving:
@@ -512,7 +517,7 @@ class RRefRegistry:
 
     def _forget(self, freed: list[Future[Any]]) -> None:
         """Drops values, whose finalisers may be the user's and take their time."""
-        if hands_over():
+        if hands_over() and not all(map(_is_constant, freed)):
             self.agent.pool.submit(self._forget, freed)
             return
         freed.clear()
