@@ -20,7 +20,7 @@ from telegrad.arrays import SharedMemory
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.channels.ledger import Bounds
-from telegrad.wire import FIRST_BUFFER, Envelope, Frame, Lent
+from telegrad.wire import FIRST_BUFFER, Buffer, Envelope, Frame, Lent
 
 __all__ = ["FIRST_HANDLE", "RETURN_BYTES", "Loans", "Watch"]
 
@@ -37,31 +37,29 @@ MOST_SLABS = 256  # of one peer; a worker of this version makes 64
 
 
 @final
-class Watch(weakref.ref[np.ndarray[Any, Any]]):
-    """A weak reference that knows the purpose of its exporter, and goes into a queue with it.
+class Watch(weakref.ref[Any]):
+    """A weak reference that knows the purpose of its object, and goes into a queue with it.
 
     Args:
-        exporter: An array over some memory.
-        freed: Gets this when nothing refers to the exporter any more, from any thread.
-        what: The object for which the exporter stands.
+        watched: The object: an array that exports some memory, or the memory itself.
+        freed: Gets this when nothing refers to the object any more, from any thread.
+        what: The thing for which the object stands.
     """
 
     __slots__ = ("given", "key", "what")
     given: bool  # True if it goes back to the lender together with its bytes
-    key: int  # the exporter's id
+    key: int  # the object's id
     what: Any
 
-    def __new__(
-        cls, exporter: np.ndarray[Any, Any], freed: queue.SimpleQueue[Watch], what: object
-    ) -> Self:
+    def __new__(cls, watched: object, freed: queue.SimpleQueue[Watch], what: object) -> Self:
         """Makes a watch."""
-        self = super().__new__(cls, exporter, freed.put)
-        self.key = id(exporter)
+        self = super().__new__(cls, watched, freed.put)
+        self.key = id(watched)
         self.what = what
         self.given = False
         return self
 
-    def __init__(self, exporter: object, freed: object, what: object) -> None:
+    def __init__(self, watched: object, freed: object, what: object) -> None:
         """Does nothing more."""
 
 
@@ -89,11 +87,10 @@ class Loans:
         self._descriptor = descriptor
         self._bounds = bounds
         self._own = own
-        self._lock = threading.Lock()  # guards the next seven
+        self._lock = threading.Lock()  # guards the next six
         self._mapped: dict[int, SharedMemory] = {}
         self._out: dict[int, Watch] = {}  # by loan
         self._exporters: dict[int, Watch] = {}  # the same, by the exporter's id
-        self._given: set[int] = set()  # loans that went back together with their bytes
         self._out_bytes = 0
         self._returned: list[int] = []
         self.untold = 0
@@ -140,11 +137,6 @@ class Loans:
         return total
 
     @property
-    def any(self) -> bool:
-        """True if the peer has lent something that is not known to be free."""
-        return bool(self._out)
-
-    @property
     def due(self) -> bool:
         """True if there is so much to tell that it should not wait."""
         if not self.freed.empty():
@@ -162,7 +154,7 @@ class Loans:
 
     def whole(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         """Returns the exporter of a part that the peer has lent, if an array takes all of it."""
-        below: object = array
+        below: object = array if self._out else None
         while isinstance(below, (np.ndarray, memoryview)):
             watch = self._exporters.get(id(below))
             if watch is not None and watch() is below:
@@ -171,6 +163,12 @@ class Loans:
                 return watch() if fits else None
             below = below.base if isinstance(below, np.ndarray) else below.obj
         return None
+
+    def holders(self, buffer: Buffer) -> list[np.ndarray[Any, Any]]:
+        """Returns the exporter of which a buffer has all bytes, in a list for `take_over`."""
+        octets: object = buffer.obj if type(buffer) is memoryview else None
+        exporter = self.whole(octets) if isinstance(octets, np.ndarray) else None
+        return [] if exporter is None else [exporter]
 
     def take_over(self, holders: list[np.ndarray[Any, Any]]) -> memoryview | None:
         """Lets go of an exporter; takes its bytes over, if nothing else refers to it by then.
@@ -211,7 +209,7 @@ class Loans:
             if watch is None or watch() is not exporter or not watch.given:
                 return None
             lent: Lent = watch.what
-            self._given.add(lent.loan)
+            self._forget(watch)
             return Lent(lent.loan, OWN, 0, lent.size)
 
     def close(self) -> None:
@@ -254,16 +252,17 @@ class Loans:
         self._out_bytes += lent.size
         return exporter.data
 
+    def _forget(self, watch: Watch) -> None:
+        """Forgets a loan: nothing here refers to it any more, or it goes back with its bytes."""
+        lent: Lent = watch.what
+        del self._out[lent.loan]
+        if self._exporters.get(watch.key) is watch:  # not of a later one in the same place
+            del self._exporters[watch.key]
+        self._out_bytes -= lent.size
+
     def _drain(self) -> None:
         while not self.freed.empty():
             watch = self.freed.get()
-            lent: Lent = watch.what
-            del self._out[lent.loan]
-            if self._exporters.get(watch.key) is watch:  # not of a later one in the same place
-                del self._exporters[watch.key]
-            self._out_bytes -= lent.size
-            if lent.loan in self._given:
-                self._given.discard(lent.loan)
-                continue
-            self._returned.append(lent.loan)
-            self.untold += lent.size
+            self._forget(watch)
+            self._returned.append(watch.what.loan)
+            self.untold += watch.what.size

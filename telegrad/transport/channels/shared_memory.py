@@ -16,12 +16,10 @@ from __future__ import annotations
 import os
 import queue
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
-from typing import Any, Self, final
+from typing import Any, final
 
 import numpy as np
 
@@ -51,26 +49,9 @@ MOST_HANDLES = 64  # of one stream; each takes one descriptor of the peer
 
 
 @final
-class _BlockWatch(weakref.ref[SharedMemory]):
-    """A weak reference that goes into a queue when its memory is gone."""
-
-    __slots__ = ("key",)
-    key: int
-
-    def __new__(cls, memory: SharedMemory, gone: queue.SimpleQueue[_BlockWatch]) -> Self:
-        self = super().__new__(cls, memory, gone.put)
-        self.key = id(memory)
-        return self
-
-    def __init__(self, memory: SharedMemory, gone: object) -> None:
-        """Does nothing more."""
-
-
-@final
 @dataclass(slots=True)
 class _Handle:
     number: int
-    watch: _BlockWatch
     loans: int = 0
     gone: bool = False
 
@@ -79,34 +60,30 @@ class _Handle:
 class Handles:
     """The memory of arrays that the peer of one stream knows; under the pool's lock.
 
-    Attributes:
-        known: The handles by the id of the memory.
-
     Args:
         account: Numbers the loans, and tells the peer of memory that is dropped.
+        new: Gets the number, the size and a descriptor of memory that the peer does not know.
     """
 
-    def __init__(self, account: Account[SharedMemory]) -> None:
+    def __init__(self, account: Account[SharedMemory], new: list[tuple[int, int, int]]) -> None:
         self._account = account
-        self.known: dict[int, _Handle] = {}
+        self._new = new
+        self._known: dict[int, Watch] = {}  # of memory, by its id
         self._loans: dict[int, _Handle] = {}
         self._last = FIRST_HANDLE
-        self._gone: queue.SimpleQueue[_BlockWatch] = queue.SimpleQueue()
+        self._gone: queue.SimpleQueue[Watch] = queue.SimpleQueue()
 
     @property
     def due(self) -> bool:
         """True if there is something to drain."""
         return not self._gone.empty()
 
-    def lend(
-        self, memory: SharedMemory, buffer: memoryview, new: list[tuple[int, int, int]]
-    ) -> Lent | None:
+    def lend(self, memory: SharedMemory, buffer: memoryview) -> Lent | None:
         """Lends a stretch of memory.
 
         Args:
             memory: The memory.
             buffer: The stretch.
-            new: Gets the number, the size and a descriptor of memory that the peer does not know.
 
         Returns:
             The place of the stretch; None if the peer knows too many handles.
@@ -114,17 +91,18 @@ class Handles:
         self.drain()
         if not self._account.open:
             return None
-        handle = self.known.get(id(memory))
-        if handle is None:
-            if len(self.known) >= MOST_HANDLES:
+        watch = self._known.get(id(memory))
+        if watch is None:
+            if len(self._known) >= MOST_HANDLES:
                 return None
             try:
                 descriptor = os.dup(memory.descriptor)
             except OSError:  # too many descriptors are open
                 return None
             self._last += 1
-            handle = self.known[id(memory)] = _Handle(self._last, _BlockWatch(memory, self._gone))
-            new.append((handle.number, len(memory), descriptor))
+            watch = self._known[id(memory)] = Watch(memory, self._gone, _Handle(self._last))
+            self._new.append((self._last, len(memory), descriptor))
+        handle: _Handle = watch.what
         self._account.loan += 1
         self._loans[self._account.loan] = handle
         handle.loans += 1
@@ -144,11 +122,10 @@ class Handles:
         """Tells the peer of memory that is gone here, once it has given all of it back."""
         while not self._gone.empty():
             watch = self._gone.get()
-            handle = self.known.get(watch.key)
-            if handle is not None and handle.watch is watch:
-                del self.known[watch.key]
-                handle.gone = True
-                self._drop_unused(handle)
+            if self._known.get(watch.key) is watch:
+                del self._known[watch.key]
+                watch.what.gone = True
+                self._drop_unused(watch.what)
 
     def _drop_unused(self, handle: _Handle) -> None:
         if handle.gone and not handle.loans:
@@ -168,7 +145,10 @@ class SlabPool:
     """The slabs of one worker; any thread.
 
     Attributes:
+        bounds: The bounds of the slabs.
         devices: The memory of its GPUs.
+        lock: Guards the ledger, and what streams say that it guards.
+        ledger: The slabs, and the blocks in them.
 
     Args:
         clock: The clock, in seconds.
@@ -178,10 +158,10 @@ class SlabPool:
     def __init__(self, clock: Callable[[], float], bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.bounds = bounds
         self.devices = DeviceSlabs(clock)
-        self._clock = clock
-        self._lock = threading.Lock()  # guards the next two
-        self._ledger: Ledger[SharedMemory] = Ledger(SharedMemory.make, bounds)
+        self.lock = threading.Lock()  # guards the next two
+        self.ledger: Ledger[SharedMemory] = Ledger(SharedMemory.make, bounds)
         self._held: dict[int, Watch] = {}  # by the id of the exporter
+        self._clock = clock
         self._freed: queue.SimpleQueue[Watch] = queue.SimpleQueue()
 
     def open(self, carrier: Carrier, capabilities: Sequence[str]) -> SlabStream | None:
@@ -200,9 +180,9 @@ class SlabPool:
 
     def tick(self) -> None:
         """Releases memory that was unused for a while."""
-        with self._lock:
-            self._drain()
-            for slab in self._ledger.trim(self._clock()):
+        with self.lock:
+            self.drain()
+            for slab in self.ledger.trim(self._clock()):
                 slab.memory.close_descriptor()
         self.devices.tick()
 
@@ -210,130 +190,39 @@ class SlabPool:
         """Releases the memory of GPUs; may wait for one."""
         self.devices.end()
 
-    def take(
-        self, account: Account[SharedMemory], size: int, beside: Hold | None = None
-    ) -> memoryview | None:
-        """Returns memory of so many bytes that can be lent once; None where there is none.
+    def now(self) -> float:
+        """Returns the time."""
+        return self._clock()
 
-        Args:
-            account: The account of the peer.
-            size: Bytes.
-            beside: The companion that lives as long as this memory.
-        """
-        with self._lock:
-            self._drain()
-            try:
-                block = self._ledger.take(account, size)
-            except (OSError, ValueError):  # no memory, or no descriptor: the part goes without
-                return None
-            if block is None:
-                return None
-            if beside is not None:
-                block.beside = beside
-                beside.lies(np.frombuffer(block.slab.memory, np.uint8, size, block.offset))
-            return self._export(block)
-
-    def lend(
-        self,
-        account: Account[SharedMemory],
-        handles: Handles,
-        buffer: memoryview,
-        new: list[tuple[int, int, int]],
-    ) -> Lent | None:
-        """Lends all of a memory that `take` returned, or a part of an array's shared memory.
-
-        Args:
-            account: The account of the peer.
-            handles: The handles of the peer.
-            buffer: The memory to lend.
-            new: Gets the number, the size and the descriptor of a slab that the peer does not know.
-
-        Returns:
-            Its place; None if it is other memory, or was lent before.
-        """
-        with self._lock:
-            exporter: object = buffer.obj
-            watch = self._held.get(id(exporter))
-            if watch is None or exporter is not watch():
-                memory = shared_below(buffer)
-                return None if memory is None else handles.lend(memory, buffer, new)
-            block: Block[SharedMemory] = watch.what
-            slab = block.slab
-            mine = slab.account is account and block.size == buffer.nbytes
-            if not mine or not self._ledger.lend(block):
-                return None
-            if not slab.told:
-                slab.told = True
-                new.append((slab.number, len(slab.memory), slab.memory.take_descriptor()))
-            return Lent(block.loan, slab.number, block.offset, block.size)
-
-    def dropped(self, account: Account[SharedMemory], handles: Handles) -> list[int]:
-        """Returns the slabs that are gone and of which the peer was not told."""
-        with self._lock:
-            handles.drain()
-            dropped, account.dropped = account.dropped, []
-            return dropped
-
-    def returned(self, account: Account[SharedMemory], handles: Handles, loans: list[int]) -> None:
-        """Records the loans that the peer has given back.
-
-        Raises:
-            DecodeError: The peer did not have one of them.
-        """
-        now = self._clock()
-        with self._lock:
-            handles.drain()
-            for loan in loans:
-                if handles.returned(loan):
-                    continue
-                try:
-                    self._ledger.returned(account, loan, now)
-                except KeyError as error:
-                    raise DecodeError(f"loan {loan} is given back, and was not made") from error
-
-    def lies(self, buffer: memoryview) -> bool:
-        """Returns True if `take` returned a buffer, or it lies in an array's own shared memory."""
+    def block(self, buffer: memoryview) -> Block[SharedMemory] | None:
+        """Returns the block of which `export` made a buffer; None if it is another buffer."""
         exporter: object = buffer.obj
         watch = self._held.get(id(exporter))
-        return (watch is not None and watch() is exporter) or shared_below(buffer) is not None
+        if watch is None or watch() is not exporter:
+            return None
+        block: Block[SharedMemory] = watch.what
+        return block
 
-    def given_back(self, account: Account[SharedMemory], lent: Lent) -> memoryview:
-        """Records that a peer gives a loan back together with its bytes; returns these.
+    def export(self, block: Block[SharedMemory]) -> memoryview:
+        """Returns the bytes of a held block, which is released with them. Holds the lock."""
+        exporter = block.holder() if isinstance(block.holder, Watch) else None
+        if exporter is None:
+            exporter = np.frombuffer(block.slab.memory, np.uint8, block.size, block.offset)
+            block.holder = self._held[id(exporter)] = Watch(exporter, self._freed, block)
+        data: memoryview = exporter.data
+        return data
 
-        They are read-only where much is held or lent already: a receiver that wants to keep them
-        has to copy them.
+    def forget(self, account: Account[SharedMemory]) -> None:
+        """Lets go of an account; memory that is still in use here lives on. Holds the lock."""
+        for slab in self.ledger.close(account):
+            slab.memory.close_descriptor()
+        for key, each in list(self._held.items()):
+            if each.what.slab.account is account:
+                each.what.holder = None  # nobody hears of its end any more
+                del self._held[key]
 
-        Raises:
-            DecodeError: The peer did not have the loan, or the sizes differ.
-        """
-        with self._lock:
-            self._drain()
-            block = account.loans.get(lent.loan)
-            if block is None or block.size != lent.size:
-                raise DecodeError(f"{lent.size} bytes of loan {lent.loan}, which was not made so")
-            self._ledger.given_back(account, lent.loan)
-            holder = block.holder
-            exporter = holder() if isinstance(holder, Watch) else None
-            view = self._export(block) if exporter is None else exporter.data
-            return view if account.out <= self.bounds.lent // 2 else view.toreadonly()
-
-    def close_account(self, account: Account[SharedMemory]) -> None:
-        """Lets go of all that is shared with a peer; memory that is still in use here lives on."""
-        with self._lock:
-            self._drain()
-            for slab in self._ledger.close(account):
-                slab.memory.close_descriptor()
-            for key, each in list(self._held.items()):
-                if each.what.slab.account is account:
-                    each.what.holder = None  # nobody hears of its end any more
-                    del self._held[key]
-
-    def _export(self, block: Block[SharedMemory]) -> memoryview:
-        exporter = np.frombuffer(block.slab.memory, np.uint8, block.size, block.offset)
-        block.holder = self._held[id(exporter)] = Watch(exporter, self._freed, block)
-        return exporter.data
-
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Releases the blocks whose bytes nothing refers to any more. Holds the lock."""
         while not self._freed.empty():
             watch = self._freed.get()
             block: Block[SharedMemory] = watch.what
@@ -341,7 +230,7 @@ class SlabPool:
                 del self._held[watch.key]
             if block.holder is watch:  # not of an earlier exporter of the same block
                 block.holder = None
-                self._ledger.released(block, self._clock())
+                self.ledger.released(block, self._clock())
 
 
 @final
@@ -357,11 +246,11 @@ class SlabStream(Memory):
         self.bytes_sent = self.bytes_received = 0
         self._pool = pool
         self._direct = direct
-        self._account: Account[SharedMemory] = Account()
-        self._handles = Handles(self._account)
+        self._account: Account[SharedMemory] = Account()  # this and the next are under its lock
         self._new: list[tuple[int, int, int]] = []  # the next frame tells the peer of these
-        own = partial(pool.given_back, self._account)
-        self._loans = Loans(direct.descriptor, own, pool.bounds)
+        self._handles = Handles(self._account, self._new)
+        self._loans = Loans(direct.descriptor, self._given_back, pool.bounds)
+        self._replies = Answering(self, self._loans)
         self._gpus: DeviceStream | None = None
 
     def share_gpus(self, told: Sequence[str], capabilities: Sequence[str]) -> None:
@@ -371,21 +260,37 @@ class SlabStream(Memory):
             told: The capabilities in this end's hello.
             capabilities: The capabilities in the peer's hello.
         """
-        self._gpus = self._pool.devices.open(
-            told, capabilities, partial(self._pool.take, self._account)
-        )
+        self._gpus = self._pool.devices.open(told, capabilities, self.take)
 
     def lends(self, memory: SharedMemory) -> bool:
         """Returns True if arrays in some memory travel as they are."""
         return self._account.open
 
-    def take(self, size: int) -> memoryview | None:
+    def take(self, size: int, beside: Hold | None = None) -> memoryview | None:
         """Returns memory for a whole part that is posted to the peer next; None if it is small.
 
         Only this peer can get the part in this way, and once; for others its bytes go like any
         other's. Returns None, too, where so much is lent that no more is allowed.
+
+        Args:
+            size: Bytes.
+            beside: The companion that lives as long as this memory.
         """
-        return self._pool.take(self._account, size) if size > LENT_BYTES else None
+        if size <= LENT_BYTES:
+            return None
+        pool = self._pool
+        with pool.lock:
+            pool.drain()
+            try:
+                block = pool.ledger.take(self._account, size)
+            except (OSError, ValueError):  # no memory, or no descriptor: the part goes without
+                return None
+            if block is None:
+                return None
+            if beside is not None:
+                block.beside = beside
+                beside.lies(np.frombuffer(block.slab.memory, np.uint8, size, block.offset))
+            return pool.export(block)
 
     def shadow(self, array: Any) -> memoryview | None:
         """Copies an array to GPU memory that the peer shares; returns its shadow.
@@ -397,7 +302,7 @@ class SlabStream(Memory):
 
     def answering(self) -> Memory:
         """Returns memory for a reply that is settled; see `Answering`."""
-        return Answering(self, self._loans) if self._loans.any else self
+        return self._replies
 
     def stage(self, envelope: Envelope) -> Envelope:
         """Copies big parts of an envelope that lie elsewhere to memory of the peer's.
@@ -414,13 +319,18 @@ class SlabStream(Memory):
             size = data.nbytes if type(data) is memoryview else len(data)
             if size <= LENT_BYTES:
                 continue
-            if type(data) is memoryview and (self._loans.is_given(data) or self._pool.lies(data)):
+            if type(data) is memoryview and self._lies(data):
                 continue
             if len(staged) == MOST_LENT or (room := self.take(size)) is None:
                 break
             np.copyto(np.frombuffer(room, np.uint8), np.frombuffer(data, np.uint8))
             staged[part] = room
         return replace(envelope, number=0, staged=staged) if staged else envelope
+
+    def _lies(self, buffer: memoryview) -> bool:
+        """Returns True if a buffer can be lent from where it lies."""
+        known = self._loans.is_given(buffer) or self._pool.block(buffer) is not None
+        return known or shared_below(buffer) is not None
 
     def lend(self, envelope: Envelope) -> dict[int, Lent]:
         """Lends the peer the buffers of an envelope that lie in its memory; returns the places."""
@@ -430,14 +340,34 @@ class SlabStream(Memory):
             if type(buffer) is memoryview and buffer.nbytes > LENT_BYTES and part not in lent:
                 each = None
                 if len(lent) < MOST_LENT:
-                    each = self._loans.gives(buffer)
-                    if each is None:
-                        each = self._pool.lend(self._account, self._handles, buffer, self._new)
+                    each = self._loans.gives(buffer) or self._lend(buffer)
                 if each is not None:
                     lent[part] = each
                 elif self._gpus is not None:
                     self._gpus.settle(buffer)
         return lent
+
+    def _lend(self, buffer: memoryview) -> Lent | None:
+        """Lends all of a memory that `take` returned, or a part of an array's shared memory.
+
+        Returns:
+            Its place; None if it is other memory, or was lent before.
+        """
+        pool = self._pool
+        with pool.lock:
+            block = pool.block(buffer)
+            if block is None:
+                memory = shared_below(buffer)
+                return None if memory is None else self._handles.lend(memory, buffer)
+            slab = block.slab
+            mine = slab.account is self._account and block.size == buffer.nbytes
+            if not mine or not pool.ledger.lend(block):
+                return None
+            if not slab.told:
+                slab.told = True
+                told = slab.number, len(slab.memory), slab.memory.take_descriptor()
+                self._new.append(told)
+            return Lent(block.loan, slab.number, block.offset, block.size)
 
     @property
     def due(self) -> bool:
@@ -448,12 +378,14 @@ class SlabStream(Memory):
         """Adds the news to a frame, in the thread with the writer's turn, which sends it next."""
         loans, account, lending = self._loans, self._account, frame.lending
         if lending is None:
-            gone = account.dropped or (self._handles.known and self._handles.due)
+            gone = account.dropped or self._handles.due
             if not loans.untold and not gone and loans.freed.empty():
                 return
             lending = frame.lending = Lending()
         lending.returned = loans.returned()
-        lending.dropped = self._pool.dropped(account, self._handles)
+        with self._pool.lock:
+            self._handles.drain()
+            lending.dropped, account.dropped = account.dropped, []
         for number, size, descriptor in self._new:
             lending.slabs.append((number, size))
             self._direct.attach(descriptor)
@@ -470,12 +402,42 @@ class SlabStream(Memory):
             CarrierClosedError: This process has no room for the parts.
         """
         assert frame.lending is not None
-        self._pool.returned(self._account, self._handles, frame.lending.returned)
+        now = self._pool.now()
+        with self._pool.lock:
+            self._handles.drain()
+            for loan in frame.lending.returned:
+                if self._handles.returned(loan):
+                    continue
+                try:
+                    self._pool.ledger.returned(self._account, loan, now)
+                except KeyError as error:
+                    raise DecodeError(f"loan {loan} is given back, and was not made") from error
         self.bytes_received += self._loans.take(frame)
+
+    def _given_back(self, lent: Lent) -> memoryview:
+        """Records that a peer gives a loan back together with its bytes; returns these.
+
+        They are read-only where much is held or lent already: a receiver that wants to keep them
+        has to copy them.
+
+        Raises:
+            DecodeError: The peer did not have the loan, or the sizes differ.
+        """
+        pool, account = self._pool, self._account
+        with pool.lock:
+            pool.drain()
+            block = account.loans.get(lent.loan)
+            if block is None or block.size != lent.size:
+                raise DecodeError(f"{lent.size} bytes of loan {lent.loan}, which was not made so")
+            pool.ledger.given_back(account, lent.loan)
+            view = pool.export(block)
+            return view if account.out <= pool.bounds.lent // 2 else view.toreadonly()
 
     def close(self) -> None:
         """Lets go of everything, once the stream has ended for both: nothing is sent any more."""
         if self._gpus is not None:
             self._gpus.close()
-        self._pool.close_account(self._account)
+        with self._pool.lock:
+            self._pool.drain()
+            self._pool.forget(self._account)
         self._loans.close()

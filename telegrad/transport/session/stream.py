@@ -8,7 +8,6 @@ from typing import Final, final
 
 from telegrad.errors import DecodeError, UnreachableWorkerError, WorkerLostError
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.channels.answers import OWN_MEMORY
 from telegrad.transport.channels.lanes import Lanes
 from telegrad.transport.channels.shared_memory import SlabStream
 from telegrad.transport.io.pump import Pump
@@ -16,7 +15,7 @@ from telegrad.transport.security.audit import PEER_CUT_OFF, Audit
 from telegrad.transport.security.tags import BadTagError, Frames
 from telegrad.transport.session.terms import ExchangeStatistics
 from telegrad.types import WorkerInfo
-from telegrad.wire import Frame, Memory
+from telegrad.wire import NO_MEMORY, Frame, Memory
 
 __all__ = [
     "Loss",
@@ -66,7 +65,7 @@ class Stream:
         self.frames = frames
         self.lanes = lanes
         self.slabs = slabs
-        self.memory: Memory = OWN_MEMORY if slabs is None else slabs
+        self.memory: Memory = NO_MEMORY if slabs is None else slabs
         self.messages_taken = self.bytes_taken = self.frames_taken = 0
         self.messages_sent = self.bytes_sent = 0
         self.news_due = False
