@@ -56,9 +56,9 @@ from telegrad.transport.session.accept import Entrance
 from telegrad.transport.session.exchange import Exchange
 from telegrad.transport.session.guest_list import GuestList
 from telegrad.transport.session.link import Dial, dial_peers, kind_of_failure, own_endpoints
-from telegrad.transport.session.session import Session, SessionStatistics
+from telegrad.transport.session.session import Session
 from telegrad.transport.session.shared_port import SharedPort
-from telegrad.transport.session.terms import Credentials, ExchangeStatistics
+from telegrad.transport.session.terms import Credentials
 from telegrad.transport.sockets.message_socket import can_read_directly
 from telegrad.transport.sockets.tcp import TcpTransport
 from telegrad.transport.sockets.unix import LocalTransport, find_local, is_unix
@@ -77,7 +77,6 @@ __all__ = [
     "Dial",
     "Entrance",
     "Exchange",
-    "ExchangeStatistics",
     "GrpcTransport",
     "GuestList",
     "Identity",
@@ -90,7 +89,6 @@ __all__ = [
     "LoopThread",
     "Receiver",
     "Session",
-    "SessionStatistics",
     "SharedPort",
     "Shield",
     "SocketReader",

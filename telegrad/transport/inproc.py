@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import final
@@ -20,23 +21,15 @@ class InprocNetwork:
     """The place in which in-process listeners find each other; pass one to each transport.
 
     All transports of one network must be used on one loop.
+
+    Attributes:
+        listeners: The open listeners by their endpoints.
+        numbers: The numbers of the next ones.
     """
 
     def __init__(self) -> None:
-        self._listeners: dict[str, _InprocListener] = {}
-        self._next = 0
-
-    def _register(self, accept: Callable[[Carrier], Awaitable[None]]) -> _InprocListener:
-        self._next += 1
-        listener = _InprocListener(self, f"inproc://{self._next}", accept)
-        self._listeners[listener.endpoint] = listener
-        return listener
-
-    def _unregister(self, endpoint: str) -> None:
-        self._listeners.pop(endpoint, None)
-
-    def _find(self, endpoint: str) -> _InprocListener | None:
-        return self._listeners.get(endpoint)
+        self.listeners: dict[str, _InprocListener] = {}
+        self.numbers = itertools.count(1)
 
 
 @final
@@ -55,11 +48,11 @@ class InprocTransport(Transport):
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens a listener under the next free number of the network."""
-        return self._network._register(accept)
+        return _InprocListener(self._network, accept)
 
     async def dial(self, endpoint: str) -> Carrier:
         """Connects to a listener of the network; refused if it is closed or was never there."""
-        listener = self._network._find(endpoint)
+        listener = self._network.listeners.get(endpoint)
         if listener is None:
             raise ConnectionRefusedError(f"nobody listens at {endpoint}")
         there, here = _Pipe(), _Pipe()
@@ -70,27 +63,22 @@ class InprocTransport(Transport):
 @final
 class _InprocListener(Listener):
     def __init__(
-        self,
-        network: InprocNetwork,
-        endpoint: str,
-        accept: Callable[[Carrier], Awaitable[None]],
+        self, network: InprocNetwork, accept: Callable[[Carrier], Awaitable[None]]
     ) -> None:
+        self.endpoint = f"inproc://{next(network.numbers)}"
+        network.listeners[self.endpoint] = self
         self._network = network
-        self.endpoint = endpoint
         self._accept = accept
-        self._accepting: set[asyncio.Task[None]] = set()
+        self._accepting: set[asyncio.Future[None]] = set()
 
     def take(self, carrier: Carrier) -> None:
         """Awaits `accept` in a task of its own."""
-        task = asyncio.get_running_loop().create_task(self._run(carrier))
+        task = asyncio.ensure_future(self._accept(carrier))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
 
     async def close(self) -> None:
-        self._network._unregister(self.endpoint)
-
-    async def _run(self, carrier: Carrier) -> None:
-        await self._accept(carrier)
+        self._network.listeners.pop(self.endpoint, None)
 
 
 @final

@@ -452,7 +452,14 @@ def test_a_slow_thread_of_a_lane_takes_no_piece_of_the_next_stream() -> None:
 
     cargo = Cargo(session, lock, ignore, ignore)  # type: ignore[arg-type]
     carrier: Any = None  # which is for its owner
-    lane = Lane(carrier, chunks, cargo, Counters(), pace=Pace(0.0), on_broken=ignore)
+    lane = Lane(
+        carrier,
+        chunks,  # type: ignore[arg-type]
+        cargo,
+        Counters(),
+        pace=Pace(0.0, 10.0),
+        on_broken=ignore,
+    )
     with lock.inner:
         lane.start(threads)
         assert lock.asked.wait(SECONDS)

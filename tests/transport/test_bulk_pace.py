@@ -1,4 +1,4 @@
-"""How big chunks are, by how fast they are taken."""
+"""How big chunks are, by how fast they are taken, and when none is taken for too long."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def flow(
 
 
 def test_the_first_chunks_are_small_whatever_the_system_takes_at_once() -> None:
-    pace = Pace(0.0)
+    pace = Pace(0.0, 10.0)
     sizes: list[int] = []
     while sum(sizes) < 64 * MIB:
         sizes.append(pace.stride)
@@ -52,13 +52,13 @@ def test_the_first_chunks_are_small_whatever_the_system_takes_at_once() -> None:
     [(100 * MIB, PIECE_BYTES), (16 * MIB, MIB // 2), (2 * MIB, 64 * 1024), (1000, BLOCK_BYTES)],
 )
 def test_a_second_has_about_thirty_chunks(rate: int, stride: int) -> None:
-    pace = Pace(0.0)
+    pace = Pace(0.0, 10.0)
     flow(pace, rate, 60.0)
     assert stride / 1.5 <= pace.stride <= stride
 
 
 def test_a_link_that_becomes_slow_has_small_chunks_after_a_few_beats() -> None:
-    pace = Pace(0.0)
+    pace = Pace(0.0, 10.0)
     flow(pace, 100 * MIB, 10.0)
     assert pace.stride == PIECE_BYTES
     for beat in range(1, 5):
@@ -68,7 +68,7 @@ def test_a_link_that_becomes_slow_has_small_chunks_after_a_few_beats() -> None:
 
 
 def test_what_arrives_whole_between_two_beats_makes_the_next_bigger() -> None:
-    pace = Pace(0.0)
+    pace = Pace(0.0, 10.0)
     sent, _ = flow(pace, 1000.0, 10.0)
     assert pace.stride == BLOCK_BYTES
     pace.heard(sent, 20.0)
@@ -79,7 +79,7 @@ def test_what_arrives_whole_between_two_beats_makes_the_next_bigger() -> None:
 
 
 def test_beats_that_come_in_pairs_are_measured_as_one() -> None:
-    pace = Pace(0.0)
+    pace = Pace(0.0, 10.0)
     _, taken = flow(pace, 100 * MIB, 10.0)
     pace.heard(taken, 10.001)
     assert pace.stride == PIECE_BYTES
@@ -87,7 +87,7 @@ def test_beats_that_come_in_pairs_are_measured_as_one() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 100), st.floats(0.0, 10.0)), max_size=50))
 def test_a_stride_is_always_on_the_grid(events: list[tuple[bool, int, float]]) -> None:
-    pace, now = Pace(0.0), 0.0
+    pace, now = Pace(0.0, 10.0), 0.0
     for sends, n, seconds in events:
         now += seconds
         if sends:
@@ -96,3 +96,57 @@ def test_a_stride_is_always_on_the_grid(events: list[tuple[bool, int, float]]) -
             pace.heard(n, now)
         assert pace.stride % BLOCK_BYTES == 0
         assert BLOCK_BYTES <= pace.stride <= PIECE_BYTES
+
+
+def stalls(
+    pace: Pace, seconds: int, *, sent: int = 0, waiting: bool = False, start: int = 0
+) -> int:
+    """Sends so many chunks, and ticks every second; returns when the lanes were stalled, or 0."""
+    for _ in range(sent):
+        pace.sent(pace.stride)
+    for second in range(start + 1, start + seconds + 1):
+        if pace.is_stalled(float(second), waiting=waiting):
+            return second
+    return 0
+
+
+def test_a_sender_that_owes_nothing_never_stalls() -> None:
+    pace = Pace(0.0, 10.0)
+    assert stalls(pace, 100) == 0
+    for _ in range(5):
+        pace.sent(pace.stride)
+    pace.heard(5, 100.0)
+    assert stalls(pace, 100, start=100) == 0
+
+
+def test_chunks_that_nobody_takes_stall() -> None:
+    assert stalls(Pace(0.0, 10.0), 100, sent=1) == 11
+
+
+def test_pieces_that_no_lane_takes_stall() -> None:
+    assert stalls(Pace(0.0, 10.0), 100, waiting=True) == 11
+
+
+def test_progress_counts_and_repetition_does_not() -> None:
+    pace = Pace(0.0, 10.0)
+    for taken in range(1, 10):
+        pace.heard(taken, 9.0 * taken)
+        assert stalls(pace, 9, sent=2, waiting=True, start=9 * taken) == 0
+    for second in range(91, 101):
+        pace.heard(9, float(second))
+        if pace.is_stalled(float(second), waiting=True):
+            return
+    raise AssertionError("it heard nothing new, and called it progress")
+
+
+def test_the_time_counts_from_the_first_chunk_that_is_owed() -> None:
+    pace = Pace(0.0, 10.0)
+    assert stalls(pace, 50) == 0
+    assert stalls(pace, 50, sent=1, start=50) == 61
+
+
+def test_a_sender_that_slept_itself_reads_first() -> None:
+    pace = Pace(0.0, 10.0)
+    pace.sent(pace.stride)
+    assert not pace.is_stalled(1000.0, waiting=False)
+    assert not pace.is_stalled(1001.0, waiting=False)

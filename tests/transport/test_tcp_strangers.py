@@ -587,7 +587,7 @@ class Unloading:
             SocketChunks(carrier.direct),
             cargo,
             Counters(),
-            pace=Pace(0.0),
+            pace=Pace(0.0, 10.0),
             on_broken=self._end,
         )
         self._lane.start(self._threads)

@@ -49,14 +49,10 @@ def byte_pair(*, tls: bool) -> tuple[ByteSocket, ByteSocket]:
     return pair
 
 
-def direct(end: ByteSocket) -> DirectSocket:
-    return DirectSocket(end, held=end.held if isinstance(end, TlsSocket) else None)
-
-
 @contextlib.contextmanager
 def direct_pair(*, tls: bool) -> Iterator[tuple[DirectSocket, DirectSocket]]:
     with leaks.no_leaked_descriptors():
-        pair = tuple(map(direct, byte_pair(tls=tls)))
+        pair = tuple(map(DirectSocket, byte_pair(tls=tls)))
         yield pair[0], pair[1]
         for end in pair:
             end.end()
@@ -270,7 +266,7 @@ def test_a_message_in_the_last_record_of_a_big_one_is_not_forgotten(big: int) ->
     shaking = Meanwhile(client.shake_hands)
     shake_alone(below)
     shaking.result()
-    there = direct(below)
+    there = DirectSocket(below)
     first, second = pattern(big), b"the next one"
     stream = header_of(first) + first + header_of(second) + second
     sending = Meanwhile(lambda: wire.sendall(client.encrypted(stream)))

@@ -19,7 +19,6 @@ from telegrad.transport import GrpcTransport, LocalTransport, find_local
 from telegrad.transport.sockets.unix import (
     LONGEST_PATH,
     check_directory,
-    connect,
     make_path,
     parent_of,
 )
@@ -87,8 +86,6 @@ def test_a_link_to_a_directory_is_not_trusted(short: Path, tmp_path: Path) -> No
     link.symlink_to(path.parent)
     with pytest.raises(PermissionError, match="is no directory of this user's"):
         check_directory(str(link / "s"))
-    with pytest.raises(ConnectionRefusedError):
-        connect(str(path))
 
 
 def test_a_path_that_is_too_long_is_told_in_words(tmp_path: Path) -> None:

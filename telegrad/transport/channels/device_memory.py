@@ -25,7 +25,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
@@ -67,11 +67,8 @@ def _gpus(told: Sequence[str]) -> list[str]:
     return [each.removeprefix(GPU) for each in told if each.startswith(GPU)]
 
 
-class Take(Protocol):
-    """Takes memory that both ends map; the life of its companion follows the memory's."""
-
-    def __call__(self, size: int, beside: Hold) -> memoryview | None:
-        """Returns so many bytes; None where there are none."""
+# Takes so many bytes that both ends map, and that live as long as a companion; None for none.
+Take: TypeAlias = Callable[[int, "Hold"], memoryview | None]
 
 
 @final

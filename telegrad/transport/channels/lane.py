@@ -15,7 +15,7 @@ import functools
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -33,25 +33,11 @@ __all__ = ["CarrierChunks", "Lane", "SocketChunks"]
 T = TypeVar("T")
 
 
-class Chunks(Protocol):
-    """The messages of one lane. One thread sends and one receives; both block.
-
-    Each method raises CarrierClosedError once the carrier is broken.
-    """
-
-    def send(self, header: bytes, data: Buffer) -> None:
-        """Sends one message, in two parts."""
-
-    def receive(self) -> tuple[Buffer, int]:
-        """Returns the header of the next chunk, and the size of the chunk with it."""
-
-    def fill(self, place: memoryview) -> None:
-        """Fills a place with the data of the chunk whose header was received last."""
-
-
 @final
 class SocketChunks:
-    """Chunks on a socket; each stands behind its size.
+    """Chunks on a socket; each stands behind its size. One thread sends and one receives.
+
+    Each method blocks, and raises CarrierClosedError once the socket is closed.
 
     Args:
         below: Moves the bytes.
@@ -79,7 +65,7 @@ class SocketChunks:
 
 @final
 class CarrierChunks:
-    """Chunks that are messages of a carrier, which the loop sends and receives.
+    """Chunks that are messages of a carrier, which the loop moves; with the same methods.
 
     Args:
         carrier: Moves the messages.
@@ -136,7 +122,7 @@ class Lane:
     def __init__(
         self,
         carrier: Carrier,
-        chunks: Chunks,
+        chunks: SocketChunks | CarrierChunks,
         cargo: Cargo,
         counters: Counters,
         *,

@@ -9,16 +9,15 @@ encrypted; without it they carry no tags of their own, and can be altered by som
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import TypeAlias, final
 
 from telegrad.transport.base import Carrier
 from telegrad.transport.channels.base import Means
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.channels.lane import CarrierChunks, Lane, SocketChunks
 from telegrad.transport.channels.pace import Pace
-from telegrad.transport.channels.standstill import Standstill
 from telegrad.wire import Frame
 
 __all__ = ["LANES", "DialLane", "Lanes", "Way"]
@@ -50,15 +49,8 @@ class Way:
         return Way(stream_id, self.direct)
 
 
-class DialLane(Protocol):
-    """Dials a lane and proves that it belongs to a stream."""
-
-    async def __call__(self, way: Way) -> Carrier:
-        """Returns the lane's carrier.
-
-        Raises:
-            ConnectionError: The lane cannot be had.
-        """
+# Dials a lane, and proves that it belongs to a stream; raises a ConnectionError if none can be had.
+DialLane: TypeAlias = Callable[[Way], Awaitable[Carrier]]
 
 
 @final
@@ -101,8 +93,7 @@ class Lanes:
         self._cargo = cargo
         self._dial_lane = dial
         self._on_broken = on_broken
-        self._standstill = Standstill(means.clock(), patience=patience)
-        self._pace = Pace(means.clock())
+        self._pace = Pace(means.clock(), patience)
         self._lanes: list[Lane] = []
         self.held = held
         self._wanted = self._dialling = False
@@ -114,11 +105,6 @@ class Lanes:
         return bool(self.way.endpoint)
 
     @property
-    def sent(self) -> int:
-        """The number of chunks that were given to these lanes."""
-        return sum(lane.sent for lane in self._lanes)
-
-    @property
     def taken(self) -> int:
         """The number of chunks that came on these lanes; heartbeats tell the peer."""
         return sum(lane.taken for lane in self._lanes)
@@ -126,7 +112,7 @@ class Lanes:
     @property
     def known_taken(self) -> int:
         """The number of chunks that the peer has said it took."""
-        return self._standstill.taken
+        return self._pace.taken
 
     @property
     def moved(self) -> bool:
@@ -150,17 +136,13 @@ class Lanes:
             for lane in self._lanes:
                 lane.announced()
         if frame.heartbeat is not None:
-            self._means.loop.call(self._heard_chunks, frame.heartbeat.chunks)
+            self._pace.heard(frame.heartbeat.chunks, self._means.clock())
 
     # On the loop.
 
-    def _heard_chunks(self, chunks: int) -> None:
-        self._standstill.heard(chunks)
-        self._pace.heard(chunks, self._means.clock())
-
     def stand_still(self, now: float) -> bool:
         """Returns True if chunks are owed and none has been taken for too long."""
-        return self._standstill.tick(now, sent=self.sent, waiting=self._cargo.waiting)
+        return self._pace.is_stalled(now, waiting=self._cargo.waiting)
 
     def accepts(self, stream_id: bytes) -> bool:
         """Returns True if a lane of that stream may be taken from the peer."""

@@ -7,8 +7,8 @@ import contextlib
 import functools
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar, final
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple, final
 
 import grpc
 import grpc.aio
@@ -31,8 +31,6 @@ from telegrad.transport.security.tls_probe import NoTlsError, Shown, TlsProbe
 __all__ = ["Dialler", "connect"]
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 # A host that answers at all answers a connect within a few round trips. A host that is down does
 # not, and the session has other endpoints and other times to try.
@@ -98,17 +96,14 @@ class Dialler:
         channel = self._channel(join_address(address, port), shown)
         stream: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with _within_bounds(endpoint):
                 await stream.wait_for_connection()
-        except TimeoutError as error:
-            await channel.close()
-            raise ConnectionError(f"{endpoint} does not answer ({CONNECT_SECONDS:g} s)") from error
         except STREAM_ERRORS as error:
             await channel.close()
             # The listener may have gone since it first answered.
             await self._reach(endpoint, address, port, plain=shown is None)
             raise unreachable(endpoint, error) from error
-        except asyncio.CancelledError:
+        except (ConnectionError, asyncio.CancelledError):
             await channel.close()
             raise
         return _DialledCarrier(endpoint, channel, stream, shown)
@@ -127,19 +122,17 @@ class Dialler:
 
     async def _fetch(self, endpoint: str, host: str, port: int) -> _Found:
         """Returns the certificate that a listener shows, and the listener's address."""
+        reached: list[str] = []
 
-        async def fetch(addresses: list[Any]) -> _Found:
-            reached: list[str] = []
+        async def connect() -> socket.socket:
+            connected = await _connected(addresses)
+            reached.append(connected.getpeername()[0])
+            return connected
 
-            async def connect() -> socket.socket:
-                connected = await _connected(addresses)
-                reached.append(connected.getpeername()[0])
-                return connected
-
+        async with _within_bounds(endpoint):
+            addresses = await _addresses(host, port)
             shown = await self._probe.fetch(endpoint, connect)
-            return _Found(shown, reached[-1])
-
-        return await _within_bounds(endpoint, host, port, fetch)
+        return _Found(shown, reached[-1])
 
     async def _reach(self, endpoint: str, host: str, port: int, *, plain: bool) -> str:
         """Connects, and hangs up; checks that nothing plain leaves this machine.
@@ -147,8 +140,8 @@ class Dialler:
         Returns:
             The address that answered, as a number.
         """
-
-        async def reach(addresses: list[Any]) -> str:
+        async with _within_bounds(endpoint):
+            addresses = await _addresses(host, port)
             here = all(is_loopback(where[0]) for *_, where in addresses)
             if plain and not here and not self._insecure:
                 raise RefusedError(
@@ -158,9 +151,8 @@ class Dialler:
                     "one with it",
                 )
             with await _connected(addresses) as connected:
-                return str(connected.getpeername()[0])
-
-        return await _within_bounds(endpoint, host, port, reach)
+                address = str(connected.getpeername()[0])
+        return address
 
     async def _upgrade(self, endpoint: str, host: str, port: int) -> _Found | None:
         """Finds out if a listener refused a plain stream because it encrypts.
@@ -194,16 +186,17 @@ async def connect(endpoint: str, host: str, port: int) -> socket.socket:
         ConnectionRefusedError: Nobody listens there.
         ConnectionError: The address cannot be reached now.
     """
-    return await _within_bounds(endpoint, host, port, _connected)
+    async with _within_bounds(endpoint):
+        connected = await _connected(await _addresses(host, port))
+    return connected  # noqa: RET504 -- mypy takes it that the block may swallow an error
 
 
-async def _within_bounds(
-    endpoint: str, host: str, port: int, use: Callable[[list[Any]], Awaitable[T]]
-) -> T:
-    """Looks an address up and uses it, within the time that a host needs to answer at all."""
+@contextlib.asynccontextmanager
+async def _within_bounds(endpoint: str) -> AsyncIterator[None]:
+    """Gives the block the time that a host needs to answer at all, and translates its errors."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            return await use(await _addresses(asyncio.get_running_loop(), host, port))
+            yield
     except RefusedError:
         raise
     except TimeoutError as error:
@@ -224,7 +217,7 @@ class _Found(NamedTuple):
     address: str
 
 
-async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
+async def _addresses(host: str, port: int) -> list[Any]:
     """Looks a name up; an address that is a number already needs none of the loop's threads.
 
     A name that means loopback, as `localhost` does of two families, is one address, and the same
@@ -234,7 +227,7 @@ async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> l
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await loop.run_in_executor(None, look_up)
+    found = await asyncio.get_running_loop().run_in_executor(None, look_up)
     if all(is_loopback(str(where[0])) for *_, where in found):
         return [each for each in found if each[0] == socket.AF_INET][:1] or found[:1]
     return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import resource
 from typing import Final
 
+from telegrad.transport.addresses import is_loopback_address, is_number
 from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS, MAX_MESSAGE_BYTES
 
 __all__ = [
@@ -124,12 +124,7 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, False)
     """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or (is_number(host) and is_loopback_address(host))
 
 
 def join_address(host: str, port: int) -> str:

@@ -21,12 +21,12 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, final
+from typing import TypeAlias, final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.limits import MAX_MESSAGE_BYTES
+from telegrad.transport.sockets.tls_socket import TlsSocket
 from telegrad.wire import Buffer
 
 __all__ = [
@@ -157,31 +157,8 @@ TOGETHER = 16 * 2**10  # bytes of a message that is copied behind its header, as
 CLOSE_ON_EXEC, CUT_SHORT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
-class ByteSocket(Protocol):
-    """The methods of a connected socket that does not block; `socket.socket` has them."""
-
-    def fileno(self) -> int:
-        """Returns the descriptor."""
-
-    def send(self, data: Buffer, /) -> int:
-        """Sends bytes; returns how many."""
-
-    def sendmsg(self, parts: Sequence[Buffer], beside: Sequence[Any] = (), /) -> int:
-        """Sends bytes of several parts; returns how many."""
-
-    def recv_into(self, place: memoryview, /) -> int:
-        """Receives bytes; returns how many."""
-
-    def recvmsg_into(
-        self, places: Sequence[memoryview], beside: int = 0, flags: int = 0, /
-    ) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
-        """Receives bytes, and what came beside them."""
-
-    def shutdown(self, how: int, /) -> None:
-        """Ends the connection at both ends."""
-
-    def close(self) -> None:
-        """Closes the descriptor."""
+# A connected socket that does not block.
+ByteSocket: TypeAlias = socket.socket | TlsSocket
 
 
 @final
@@ -191,22 +168,14 @@ class DirectSocket:
     Args:
         connected: The socket, which does not block; this object closes it.
         largest: The most bytes of a message, until `accept_all`.
-        held: Returns the number of bytes that the socket has decrypted and that no poll tells of;
-            None if it never holds any.
 
     Attributes:
         holds_more: True if there may be a message that was read and not taken.
     """
 
-    def __init__(
-        self,
-        connected: ByteSocket,
-        *,
-        largest: int = LARGEST,
-        held: Callable[[], int] | None = None,
-    ) -> None:
+    def __init__(self, connected: ByteSocket, *, largest: int = LARGEST) -> None:
         self._socket = connected
-        self._held = held
+        self._tls = connected if isinstance(connected, TlsSocket) else None
         self._reader = threading.Lock()  # these two locks are the roles
         self._writer = threading.Lock()
         self._incoming = MessageBuffer(largest)
@@ -319,8 +288,8 @@ class DirectSocket:
                 raise CarrierClosedError("the other end closed the socket")
             message = incoming.take(size)
         self.holds_more = incoming.start != incoming.end
-        if self._held is not None and not self.holds_more:
-            self.holds_more = self._held() > 0
+        if self._tls is not None and not self.holds_more:
+            self.holds_more = self._tls.held() > 0
         return message
 
     def accept_all(self) -> None:

@@ -44,11 +44,7 @@ class SocketCarrier(Carrier):
         self.description = description
         self.told = told
         self.takes_over = takes_over
-        self.direct = DirectSocket(
-            connected,
-            largest=LARGEST if trusted else MAX_HANDSHAKE_BYTES,
-            held=None if self._tls is None else self._tls.held,
-        )
+        self.direct = DirectSocket(connected, largest=LARGEST if trusted else MAX_HANDSHAKE_BYTES)
 
     async def secure(self) -> None:
         """Does the handshake of TLS, if there is any."""

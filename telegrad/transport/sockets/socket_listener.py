@@ -44,7 +44,7 @@ class SocketListener(Listener):
         self._accept = accept
         self._carry = carry
         self._closed = closed
-        self._accepting: set[asyncio.Task[None]] = set()
+        self._accepting: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         opened.setblocking(False)
         self._watch()
@@ -75,9 +75,6 @@ class SocketListener(Listener):
         except OSError:
             connected.close()
             return
-        task = self._loop.create_task(self._run(carrier))
+        task = asyncio.ensure_future(self._accept(carrier))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
-
-    async def _run(self, carrier: Carrier) -> None:
-        await self._accept(carrier)

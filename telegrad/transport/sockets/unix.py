@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -37,7 +38,6 @@ __all__ = [
     "LOCAL_SCHEME",
     "LocalTransport",
     "check_directory",
-    "connect",
     "find_local",
     "is_unix",
     "make_path",
@@ -150,9 +150,11 @@ def _stale(parent: str) -> Iterator[str]:
             with contextlib.suppress(OSError):
                 if path in known or not stat.S_ISSOCK(os.lstat(path).st_mode):
                     continue
-                try:
-                    connect(path)
-                except ConnectionRefusedError:
+                check_directory(path)
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    probe.settimeout(CONNECT_SECONDS)
+                    refused = probe.connect_ex(path) == errno.ECONNREFUSED
+                if refused:
                     yield entry.path
 
 
@@ -182,23 +184,6 @@ def check_directory(path: str) -> None:
             return
         raise PermissionError(f"others may use {directory} (mode {status.st_mode & 0o777:04o})")
     raise PermissionError(f"{directory} is no directory of this user's; start all workers as one")
-
-
-def connect(path: str) -> None:
-    """Connects, and hangs up.
-
-    Raises:
-        ConnectionRefusedError: Nobody listens there: the socket is gone, or left by a process that
-            is.
-        OSError: The socket cannot be reached now.
-    """
-    check_directory(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(CONNECT_SECONDS)
-        try:
-            probe.connect(path)
-        except FileNotFoundError as error:
-            raise ConnectionRefusedError(f"{path} is gone") from error
 
 
 def _own_directory() -> str:
