@@ -131,7 +131,7 @@ class SharedPort(Transport):
         if door is None:
             await carrier.close()
         else:
-            await door.accept(_ArrivedCarrier(self, door, carrier))
+            await door.accept(_LedCarrier(self, door, carrier))
 
 
 @final
@@ -166,46 +166,32 @@ class _Door(Listener):
 
 
 @final
-class _ArrivedCarrier(WrappedCarrier):
+class _LedCarrier(WrappedCarrier):
     """A stream whose first message decides to which exchange it belongs.
 
     The exchange that asks for that message counts and times it, as it does every stream that has
-    not proved itself. If the stream is another exchange's, LedOnError tells it so, and closing does
-    nothing more.
+    not proved itself. If the stream is another exchange's, that one gets it with the message, and
+    LedOnError tells the first one so.
     """
 
     def __init__(self, port: SharedPort, door: _Door, inner: Carrier) -> None:
         super().__init__(inner)
         self._port = port
         self._door = door
-        self._known = False
-        self._led_on = False
-
-    async def receive(self) -> bytes:
-        message = await self._inner.receive()
-        if self._known:
-            return message
-        self._known = True
-        door = self._port.door_for(message)
-        if door is None or door is self._door:
-            return message
-        self._led_on = True
-        await door.accept(_ReadCarrier(self._inner, message))
-        raise LedOnError(f"the stream with {self.description} is for {door.name}")
-
-    async def close(self) -> None:
-        if not self._led_on:
-            await self._inner.close()
-
-
-@final
-class _ReadCarrier(WrappedCarrier):
-    """A stream of which the first message was read already."""
-
-    def __init__(self, inner: Carrier, first: bytes) -> None:
-        super().__init__(inner)
-        self._first: bytes | None = first
+        self._came = False
+        self._first: bytes | None = None  # for the exchange to which the stream was led
 
     async def receive(self) -> bytes:
         first, self._first = self._first, None
-        return await self._inner.receive() if first is None else first
+        if first is not None:
+            return first
+        message = await self._inner.receive()
+        if self._came:
+            return message
+        self._came = True
+        door = self._port.door_for(message)
+        if door is None or door is self._door:
+            return message
+        self._first = message
+        await door.accept(self)
+        raise LedOnError(f"the stream with {self.description} is for {door.name}")
