@@ -20,6 +20,12 @@ class Frame(_message.Message):
     lending: Lending
     def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., receipt: _Optional[int] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., lending: _Optional[_Union[Lending, _Mapping]] = ...) -> None: ...
 
+class FrameOutline(_message.Message):
+    __slots__ = ("envelopes",)
+    ENVELOPES_FIELD_NUMBER: _ClassVar[int]
+    envelopes: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, envelopes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class Lending(_message.Message):
     __slots__ = ("slabs", "slab_sizes", "envelopes", "parts", "loans", "lenders", "offsets", "returned", "dropped")
     SLABS_FIELD_NUMBER: _ClassVar[int]

@@ -42,8 +42,6 @@ _PART_OVERHEAD = 16  # bytes that announcing a part takes at most
 # are bigger than those of one envelope whose parts all travel in-line.
 MAX_ENVELOPES = 34 * 2**10
 _COUNTED_SIZE = 2 * MAX_ENVELOPES
-_LENGTH_DELIMITED = 2  # a protobuf wire type
-_FIXED_SIZES = {1: 8, 5: 4}  # the sizes of two other wire types
 
 _SHORTEST_TIME = 1e-9  # seconds; written for a deadline that has passed, because 0 means none
 
@@ -240,9 +238,10 @@ def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:
     Raises:
         DecodeError: The bytes are not a frame, or the frame breaks the protocol.
     """
-    if len(data) > _COUNTED_SIZE:
-        _check_count(data)
     try:
+        outline = pb.FrameOutline.FromString(data) if len(data) > _COUNTED_SIZE else None
+        if outline is not None and len(outline.envelopes) > MAX_ENVELOPES:
+            raise DecodeError(f"a frame of more than {MAX_ENVELOPES} envelopes")
         packed = pb.Frame.FromString(data)
     except (ProtobufError, UnicodeDecodeError, TypeError) as error:
         raise DecodeError(f"not a frame ({len(data)} bytes): {error}") from error
@@ -264,44 +263,6 @@ def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:
     if packed.HasField("goodbye"):
         frame.goodbye = Goodbye(packed.goodbye.reason)
     return frame
-
-
-def _check_count(data: bytes) -> None:
-    """Counts the envelopes of a big write by walking over its fields, without building them.
-
-    Raises:
-        DecodeError: There are too many envelopes, or the bytes are not a frame.
-    """
-    at, fields = 0, 0
-    try:
-        while at < len(data):
-            fields += 1
-            if fields > MAX_ENVELOPES:
-                raise DecodeError(f"a frame of more than {MAX_ENVELOPES} envelopes")
-            key, at = data[at], at + 1
-            if key > 0x7F:
-                key, at = _varint(data, at - 1)
-            kind = key & 7
-            if kind == _LENGTH_DELIMITED:
-                size, at = _varint(data, at)
-                at += size
-            elif kind == 0:
-                while data[at] > 0x7F:
-                    at += 1
-                at += 1
-            else:
-                at += _FIXED_SIZES[kind]
-    except (IndexError, KeyError) as error:
-        raise DecodeError(f"not a frame ({len(data)} bytes)") from error
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while (octet := data[at]) > 0x7F and shift < 70:  # ten bytes are the longest
-        value |= (octet & 0x7F) << shift
-        shift += 7
-        at += 1
-    return value | octet << shift, at + 1
 
 
 def _unpack_envelope(
