@@ -162,11 +162,13 @@ class Door:
         except LedOnError:
             pass  # the stream belongs to another exchange of this process, which has it now
         except RefusedError as error:
-            self._record_refusal(carrier, handshake, error.reason.name, error.words)
+            told = {"reason": error.reason.name, "words": error.words}
+            self._record(CONNECTION_REFUSED, carrier, handshake, **told)
             await self._refuse(carrier, error)
         except (CarrierClosedError, DecodeError) as error:
             words = self._unproved.why_cut(carrier) or str(error)
-            self._record_refusal(carrier, handshake, UNFINISHED, words)
+            told = {"reason": UNFINISHED, "words": words}
+            self._record(CONNECTION_REFUSED, carrier, handshake, **told)
             await carrier.close()
         else:
             self._record(CONNECTION_ADMITTED, carrier, handshake)
@@ -226,11 +228,6 @@ class Door:
             if handshake.moves:
                 carriers.reach()
             raise
-
-    def _record_refusal(
-        self, carrier: Carrier, handshake: AcceptHandshake, reason: str, words: str
-    ) -> None:
-        self._record(CONNECTION_REFUSED, carrier, handshake, reason=reason, words=words)
 
     def _record(
         self, event: str, carrier: Carrier, handshake: AcceptHandshake, **fields: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -176,9 +176,13 @@ def _dial_of(
 async def _dial(
     exchange: Exchange, peer: WorkerInfo, found: dict[WorkerInfo, tuple[str, str]]
 ) -> None:
+    carriers = exchange._peers.find(peer, False)
+    if carriers is None:
+        found[peer] = NOT_TRIED, "it is not known here"
+        return
     try:
-        reached = await _reached(exchange, peer)
-        await _moved(exchange, peer)
+        reached = await _reached(exchange, carriers)
+        await _until(lambda: not carriers.dialling, MOVE_LOOKS)  # it may move to a socket
         found[peer] = reached
     except RefusedError as error:
         found[peer] = TURNED_AWAY, error.words
@@ -186,24 +190,20 @@ async def _dial(
         found[peer] = kind_of_failure(error), str(error)
 
 
-async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
-    carriers = exchange._peers.find(peer, False)
-    if carriers is None:
-        return NOT_TRIED, "it is not known here"
+async def _reached(exchange: Exchange, carriers: Carriers) -> tuple[str, str]:
     if not carriers.endpoints:
-        return await _awaited(carriers)
+        # A peer that only dials does so by itself.
+        return NOT_TRIED, "it does not listen" if await _up(carriers) else NOT_COME
     if (loss := carriers.connection.loss) is not None:
         return BROKE, loss.reason or str(loss)
-    for _ in range(LOOKS):  # it may be dialled already, and a second dial would cross that one
-        if not carriers.dialling or carriers.stream is not None:
-            break
-        await asyncio.sleep(LOOK_SECONDS)
+    # It may be dialled already, and a second dial would cross that one.
+    await _until(lambda: not carriers.dialling or carriers.stream is not None)
     if carriers.stream is not None and carriers.stream.dialled:
         return REACHED, ""
     failure: ConnectionError | None = None
     for endpoint in carriers.endpoints:
         try:
-            await exchange._introduce(endpoint, peer)
+            await exchange._introduce(endpoint, carriers.peer)
         except ConnectionError as error:
             failure = failure or error
         else:
@@ -213,24 +213,15 @@ async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
     raise failure
 
 
-async def _awaited(carriers: Carriers) -> tuple[str, str]:
-    """Waits for a peer that only dials, which it does by itself, to come through."""
-    return NOT_TRIED, "it does not listen" if await _up(carriers) else NOT_COME
-
-
 async def _up(carriers: Carriers) -> bool:
     """Waits for a carrier: where two dials crossed, one of them may have taken both down."""
-    for _ in range(LOOKS):
-        if carriers.stream is not None or carriers.connection.loss is not None:
+    return await _until(lambda: carriers.stream is not None or carriers.connection.loss is not None)
+
+
+async def _until(condition: Callable[[], bool], looks: int = LOOKS) -> bool:
+    """Waits until a condition holds; returns False if it never did."""
+    for _ in range(looks):
+        if condition():
             return True
         await asyncio.sleep(LOOK_SECONDS)
     return False
-
-
-async def _moved(exchange: Exchange, peer: WorkerInfo) -> None:
-    """Waits a moment for a stream that is on its way from gRPC to a socket."""
-    carriers = exchange._peers.find(peer, False)
-    for _ in range(MOVE_LOOKS):
-        if carriers is None or not carriers.dialling:
-            return
-        await asyncio.sleep(LOOK_SECONDS)

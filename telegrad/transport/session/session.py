@@ -58,6 +58,9 @@ WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 env
 # For all messages under way from one peer, at 200 bytes a part: twenty with 100,000 arrays each.
 MOST_PARTS_AWAITED = 2**21
 
+# An envelope with more buffers is measured exactly: what stands beside them adds up.
+FEW_BUFFERS = 1000
+
 # A receipt rides on the next write. If nothing is written back, it goes alone after this many
 # envelopes, and at once for one with big parts: its sender holds their memory until then.
 ENVELOPES_PER_RECEIPT = 64
@@ -196,13 +199,15 @@ class Session:
         for buffer in envelope.buffers:
             behind += buffer.nbytes if type(buffer) is memoryview else len(buffer)
         size, small = texts + behind + ENVELOPE_BYTES * (1 + len(envelope.buffers)), self._small
-        if envelope.headers or texts > small or behind > small:  # as few are
+        if texts > small or behind > small or len(envelope.buffers) > FEW_BUFFERS:
             size, whole = measure(envelope, self._limits)
-            if size > MAX_INLINE_BYTES:
-                raise EncodeError(
-                    f"the headers of an envelope of kind {envelope.kind!r} are too big (bytes: "
-                    f"{size}, at most {MAX_INLINE_BYTES}); send fewer references in one call"
-                )
+        elif headers := envelope.headers:
+            size += sum(map(len, headers)) + sum(map(len, headers.values()))
+        if size > MAX_INLINE_BYTES:
+            raise EncodeError(
+                f"the headers of an envelope of kind {envelope.kind!r} are too big (bytes: "
+                f"{size}, at most {MAX_INLINE_BYTES}); send fewer references in one call"
+            )
         if envelope.number:
             envelope = replace(envelope)
         envelope.number = self._last_posted = number = self._last_posted + 1

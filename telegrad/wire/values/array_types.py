@@ -184,10 +184,6 @@ def check_dtype(value: object) -> None:
         encode_dtype(value.dtype)
 
 
-def _lift_array(conversion: Conversion, value: np.ndarray[Any, Any]) -> object:
-    return conversion.lift(value)
-
-
 def describe_array(
     array: np.ndarray[Any, Any], memory: Memory = NO_MEMORY
 ) -> tuple[object, Sequence[Buffer]]:
@@ -333,8 +329,8 @@ def _octets(reading: Reading, items: list[Any]) -> np.ndarray[Any, Any]:
 LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
     bytes: encode_bytes,
     bytearray: encode_bytes,
-    np.ndarray: _lift_array,
-    np.memmap: _lift_array,
+    np.ndarray: lambda conversion, value: conversion.lift(value),
+    np.memmap: lambda conversion, value: conversion.lift(value),
     **dict.fromkeys(
         (np.bool_, np.int32, np.int64, np.float32, np.float64, np.complex64, np.complex128),
         encode_scalar,
