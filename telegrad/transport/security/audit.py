@@ -1,7 +1,7 @@
 """The audit log: a record of each admission, refusal and refused call, off every hot path.
 
-    any thread     record() ──▶ limit on floods of refusals ──▶ queue
-    audit thread                                          queue ──▶ logger "telegrad.audit"
+    any thread     record() ──▶ limit on floods of refusals ──▶ waiting records
+    audit thread                            waiting records ──▶ logger "telegrad.audit"
 
 Only the audit thread runs the program's log handlers, which may be as slow as they like.
 """
@@ -13,9 +13,9 @@ import json
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias, final
 
 from telegrad.wire import escaped
@@ -48,7 +48,7 @@ MOST_WAITING = 10_000
 MOST_TEXT = 500  # characters of a field: strangers choose their names
 IDLE_SECONDS = 1.0  # without a record, after which the thread ends; the next one starts another
 SHOWN = ("peer", "caller", "function", "address", "suppressed")  # fields of the plain-text form
-FLUSH_SECONDS = 0.5  # for which a shutdown waits until the queue is handed over
+FLUSH_SECONDS = 0.5  # for which a shutdown waits until the records are handed over
 
 # Reasons that honest workers meet: two dialled each other at once, or one came back.
 ORDINARY: Final = frozenset(
@@ -154,13 +154,12 @@ class Audit:
     def __init__(self, worker: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._worker = worker
         self._clock = clock
-        self._queue: SimpleQueue[tuple[int, _Record] | None] = SimpleQueue()  # None: look again
-        self._given_up = threading.Event()
-        self._lock = threading.Lock()  # guards all attributes below
+        self._changed = threading.Condition()  # guards all attributes below
+        self._waiting: deque[tuple[int, _Record]] = deque()
         self._meter = _Meter()
         self._lost = 0
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed = self._given_up = False
 
     def record(self, event: str, **fields: object) -> None:
         """Records an event; from any thread. It never blocks, and costs nothing if nobody listens.
@@ -173,31 +172,31 @@ class Audit:
         if not _LOGGER.isEnabledFor(level):
             return
         now = self._clock()
-        with self._lock:
+        with self._changed:
             if self._closed:
                 return
             told_later = self._meter.due is not None
-            if event != CONNECTION_ADMITTED and not self._meter.takes(_key(event, fields), now):
-                if told_later:
+            if event == CONNECTION_ADMITTED or self._meter.takes(_key(event, fields), now):
+                if len(self._waiting) >= MOST_WAITING:
+                    self._lost += 1
                     return
-                self._queue.put(None)  # makes the thread look at the clock
-            elif self._queue.qsize() >= MOST_WAITING:
-                self._lost += 1
+                self._waiting.append((level, self._written(event, fields)))
+            elif told_later:
                 return
-            else:
-                self._queue.put((level, self._written(event, fields)))
+            self._changed.notify()
             self._start_thread()
 
     def close(self, timeout: float = FLUSH_SECONDS) -> None:
-        """Hands over the queue for at most `timeout` seconds, then drops the rest. Idempotent."""
-        with self._lock:
+        """Hands over what waits for at most `timeout` seconds, then drops the rest. Idempotent."""
+        with self._changed:
             self._closed = True
+            self._changed.notify()
             thread = self._thread
         if thread is None or thread is threading.current_thread():
             return
-        self._queue.put(None)
         thread.join(timeout)
-        self._given_up.set()
+        with self._changed:
+            self._given_up = True
 
     def _written(self, event: str, fields: Mapping[str, object]) -> _Record:
         written = {name: _short(each) for name, each in fields.items() if each is not None}
@@ -215,51 +214,45 @@ class Audit:
     # In the audit thread.
 
     def _run(self) -> None:
-        while not self._given_up.is_set():
-            item = self._next()
-            if item is not None:
-                self._hand_over(*item)
-            for level, record in self._summaries():
+        while (ready := self._next()) is not None:
+            for level, record in ready:
                 self._hand_over(level, record)
-            if item is None and self._ends():
-                return
 
-    def _next(self) -> tuple[int, _Record] | None:
-        """Waits for a record; returns None if a summary may be due or the log may be closed."""
-        with self._lock:
-            due, closed = self._meter.due, self._closed
-        left = IDLE_SECONDS if due is None else max(0.0, due - self._clock())
-        with contextlib.suppress(Empty):
-            return self._queue.get(timeout=0.0 if closed else left)
-        return None
+    def _next(self) -> list[tuple[int, _Record]] | None:
+        """Waits for a record, or for the time to count those that were held back.
 
-    def _ends(self) -> bool:
-        """Returns True if nothing is left to do; the next record then starts another thread."""
-        with self._lock:
-            idle = self._queue.empty() and self._meter.due is None
-            if idle:
+        Returns:
+            The records to hand over now; None if nothing is left to do: then the next one starts
+            another thread.
+        """
+        with self._changed:
+            if not self._waiting and not self._closed:
+                due = self._meter.due
+                left = IDLE_SECONDS if due is None else max(0.0, due - self._clock())
+                self._changed.wait(left)
+            ready = [self._waiting.popleft()] if self._waiting else []
+            ready += self._summaries()
+            if self._given_up or (not ready and self._meter.due is None):
                 self._thread = None
-            return idle
+                return None
+            return ready
 
     def _summaries(self) -> list[tuple[int, _Record]]:
         """Returns the records that count what was held back or lost, if it is time for them."""
         records = []
-        with self._lock:
-            now = self._clock()
-            last = self._closed and self._queue.empty()
-            due = self._meter.due
-            if due is not None and (last or now >= due):
-                for (event, reason, caller), count, seconds in self._meter.summaries(now):
-                    told = {
-                        "caller": caller or None,
-                        "reason": reason or None,
-                        "suppressed": count,
-                        "seconds": round(seconds, 3),
-                    }
-                    records.append((_level(event, reason), self._written(event, told)))
-            if self._lost and self._queue.empty():
-                lost, self._lost = self._lost, 0
-                records.append((logging.WARNING, self._written(LOST, {"suppressed": lost})))
+        now, due, last = self._clock(), self._meter.due, self._closed and not self._waiting
+        if due is not None and (last or now >= due):
+            for (event, reason, caller), count, seconds in self._meter.summaries(now):
+                told = {
+                    "caller": caller or None,
+                    "reason": reason or None,
+                    "suppressed": count,
+                    "seconds": round(seconds, 3),
+                }
+                records.append((_level(event, reason), self._written(event, told)))
+        if self._lost and not self._waiting:
+            lost, self._lost = self._lost, 0
+            records.append((logging.WARNING, self._written(LOST, {"suppressed": lost})))
         return records
 
     def _hand_over(self, level: int, record: _Record) -> None:
