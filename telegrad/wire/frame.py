@@ -23,7 +23,6 @@ __all__ = [
     "INLINE_BYTES",
     "INLINE_TOTAL",
     "Frame",
-    "Goodbye",
     "Heartbeat",
     "inline_parts",
     "measure",
@@ -65,17 +64,6 @@ class Heartbeat:
     chunks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye:
-    """The writer closes the session; nothing follows.
-
-    Attributes:
-        reason: The reason, in words.
-    """
-
-    reason: str = ""
-
-
 @dataclass(slots=True)
 class Frame:
     """One write.
@@ -84,7 +72,7 @@ class Frame:
         envelopes: New envelopes, in the order of their numbers.
         receipt: A cumulative number: the writer holds every envelope up to it.
         heartbeat: A sign of life, if there is one in it.
-        goodbye: Set in the last frame of a session.
+        goodbye: The reason, in words, for which the writer closes the session; nothing follows.
         awaited: In a received frame: for each envelope number, the parts that come as pieces, with
             their sizes. Such a part is empty in the envelope until an `Assembly` has completed it.
             Ignored when packing.
@@ -95,7 +83,7 @@ class Frame:
     envelopes: list[Envelope] = field(default_factory=list)
     receipt: int = 0
     heartbeat: Heartbeat | None = None
-    goodbye: Goodbye | None = None
+    goodbye: str | None = None
     awaited: dict[int, dict[int, int]] = field(default_factory=dict)
     lending: Lending | None = None
 
@@ -173,7 +161,7 @@ def pack_frame(frame: Frame) -> bytes:
         packed.heartbeat.chunks = beat.chunks
     if frame.goodbye is not None:
         packed.goodbye.SetInParent()
-        packed.goodbye.reason = frame.goodbye.reason
+        packed.goodbye.reason = frame.goodbye
     if frame.lending is not None:
         pack_lending(packed.lending, frame.lending)
     return packed.SerializeToString()
@@ -261,7 +249,7 @@ def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:
     if packed.HasField("lending"):
         frame.lending = unpack_lending(packed.lending, awaited)
     if packed.HasField("goodbye"):
-        frame.goodbye = Goodbye(packed.goodbye.reason)
+        frame.goodbye = packed.goodbye.reason
     return frame
 
 

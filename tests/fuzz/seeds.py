@@ -28,7 +28,6 @@ from telegrad.wire import (
     PIECE_BYTES,
     Envelope,
     Frame,
-    Goodbye,
     Heartbeat,
     chunk_header,
     cut,
@@ -66,7 +65,7 @@ FRAMES = (
     Frame([Envelope("rpc.reply", 1, reply=True, headers={"rref": b"\x91\x01"}, number=2)]),
     Frame([Envelope("a", buffers=[b"ab", b""], externals=b"\x90", number=3)], receipt=2),
     Frame(heartbeat=Heartbeat(1.5, 2.5, lag=0.1, busy=3, chunks=4)),
-    Frame(goodbye=Goodbye("over"), receipt=2),
+    Frame(goodbye="over", receipt=2),
     Frame([BIG]),
     Frame([BIG, TWO]),
 )

@@ -106,7 +106,6 @@ def test_nobody_is_lost_before_somebody_wants_to_reach_them(events: list[tuple[s
             give(end, event)
         for _ in range(ticks):
             assert not end.tick()
-        assert not end.pulse.judges
         assert not end.written
         assert end.pulse.beat(end.now, lag=0.0, busy=0, chunks=0) is None
         assert end.pulse.silence(end.now) == 0.0
@@ -120,7 +119,7 @@ def test_signs_within_the_bound_keep_a_peer_alive_and_silence_loses_it(
     """The signs come in any order and at any distance below the bound."""
     end = End()
     life = end.pulse.begin(end.now)
-    assert end.pulse.judges
+    assert end.pulse.silence_words(end.now)
     answered = 0
     for sign, ticks in [("", 1), *signs]:
         # The second answer to a question is no sign.
@@ -212,7 +211,7 @@ def test_the_first_chunk_counts(opened: bool, ticks: int) -> None:
 def test_a_new_stream_begins_to_judge() -> None:
     end = End()
     end.pulse.opened(end.now)
-    assert end.pulse.judges
+    assert end.pulse.silence_words(end.now)
     assert end.lost_after() <= AT_MOST
 
 

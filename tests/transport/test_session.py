@@ -19,7 +19,6 @@ from telegrad.wire import (
     DecodeLimits,
     Envelope,
     Frame,
-    Goodbye,
     Lent,
     Piece,
     chunk_header,
@@ -337,7 +336,7 @@ def test_a_goodbye_follows_small_ones_at_once() -> None:
     a.leave("done")
     frame = a.next_write()
     assert [one.call for one in b.received(frame)] == [1]
-    assert frame.goodbye == Goodbye("done")
+    assert frame.goodbye == "done"
     assert not is_pending(a)
 
 
@@ -356,7 +355,7 @@ def test_a_goodbye_waits_for_the_receipt_of_big_ones() -> None:
     assert not is_pending(a)
     carry(b, a)
     assert is_pending(a)
-    assert a.next_write().goodbye == Goodbye("done")
+    assert a.next_write().goodbye == "done"
     assert not is_pending(a)
     assert a.goodbye_written
 
@@ -371,7 +370,7 @@ def test_a_goodbye_that_waits_no_longer_overtakes_what_is_missing() -> None:
     a.leave("left early", now=True)
     assert is_pending(a)
     frame = a.next_write()
-    assert frame.goodbye == Goodbye("left early")
+    assert frame.goodbye == "left early"
     assert b.received(frame) == []
     assert not is_pending(a)
     assert not a.cutting
@@ -390,7 +389,7 @@ def test_after_a_goodbye_that_overtook_the_next_carrier_brings_everything_first(
     b.connection_made(a.received_number)
     frame = a.next_write()
     assert [one.call for one in b.received(frame)] == [1]
-    assert frame.goodbye == Goodbye("left early")
+    assert frame.goodbye == "left early"
 
 
 def test_a_goodbye_that_lacks_nothing_keeps_its_reason() -> None:
@@ -400,7 +399,7 @@ def test_a_goodbye_that_lacks_nothing_keeps_its_reason() -> None:
     a.next_write()
     a.leave("done")
     a.leave("left early", now=True)
-    assert a.next_write().goodbye == Goodbye("done")
+    assert a.next_write().goodbye == "done"
     a.leave("left early", now=True)
     assert not is_pending(a)
     assert a.next_write().goodbye is None

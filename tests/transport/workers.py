@@ -358,7 +358,7 @@ def hears_beats(worker: Worker, peer: Worker, clock: ManualClock) -> bool:
     Before that their clock must not go on: the peers would fall silent for each other.
     """
     pulse = worker.connection(peer.info).connection.pulse
-    return pulse.judges and pulse.silence(clock()) <= 0.0
+    return bool(pulse.silence_words(clock())) and pulse.silence(clock()) <= 0.0
 
 
 def let_pass(clock: ManualClock, seconds: float, *workers: Worker) -> None:

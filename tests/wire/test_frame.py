@@ -17,7 +17,6 @@ from telegrad.wire import (
     Assembly,
     Envelope,
     Frame,
-    Goodbye,
     Heartbeat,
     Lending,
     Lent,
@@ -55,7 +54,7 @@ frames = st.builds(
     | st.builds(
         Heartbeat, times, times, times, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
     ),
-    goodbye=st.none() | st.builds(Goodbye, st.text()),
+    goodbye=st.none() | st.text(),
 )
 
 

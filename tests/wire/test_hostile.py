@@ -20,7 +20,6 @@ from telegrad.wire import (
     Assembly,
     Envelope,
     Frame,
-    Goodbye,
     Heartbeat,
     Piece,
     Span,
@@ -52,7 +51,7 @@ FRAME = pack_frame(
         [Envelope("rpc.call", 1, document=b"x" * 10, buffers=[b"ab", bytes(70_000)], number=1)],
         receipt=3,
         heartbeat=Heartbeat(1.0),
-        goodbye=Goodbye("over"),
+        goodbye="over",
     )
 )
 

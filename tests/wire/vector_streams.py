@@ -28,7 +28,6 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import (
     Envelope,
     Frame,
-    Goodbye,
     Heartbeat,
     Lending,
     Lent,
@@ -107,8 +106,8 @@ def frames() -> list[Json]:
         "several envelopes": Frame([Envelope("a.b", number=1), Envelope("a.c", number=2)]),
         "a question": Frame(heartbeat=Heartbeat(12.5, 0.0, 0.001, 3, 4)),
         "an answer": Frame(heartbeat=Heartbeat(0.0, 12.5), receipt=9),
-        "a goodbye": Frame(receipt=9, goodbye=Goodbye("shutdown")),
-        "a goodbye without a reason": Frame(goodbye=Goodbye()),
+        "a goodbye": Frame(receipt=9, goodbye="shutdown"),
+        "a goodbye without a reason": Frame(goodbye=""),
         "a big buffer lies in shared memory": Frame(
             [Envelope("a.b", buffers=[b"ab", big], number=1)],
             lending=Lending([(4, 2**24)], {1: {3: Lent(300, 4, 2**17, len(big))}}, [8, 9], [2]),
@@ -314,8 +313,8 @@ class Talk:
     def part(self, sender: str, reason: str) -> None:
         """Says goodbye, which the other end answers."""
         other = next(name for name in self._ends if name != sender)
-        self.say(sender, "goodbye", goodbye=Goodbye(reason))
-        self.say(other, "the answer", goodbye=Goodbye("answer"))
+        self.say(sender, "goodbye", goodbye=reason)
+        self.say(other, "the answer", goodbye="answer")
 
 
 def conversation() -> list[Json]:

@@ -20,9 +20,8 @@ __all__ = [
     "ask",
     "cut_off",
     "dial_lane",
-    "handshaking",
+    "proving",
     "receive_small",
-    "refusals_recorded",
     "way_of",
 ]
 
@@ -114,6 +113,16 @@ def refusals_recorded(
 
 
 @contextmanager
+def proving(terms: Terms, answer: Answer, *, lane: bool = False) -> Iterator[None]:
+    """Stands around the second half of a handshake: records a refusal, and closes the carrier."""
+    with (
+        refusals_recorded(terms, answer.endpoint, answer.peer, lane=lane),
+        handshaking(terms, answer.carrier),
+    ):
+        yield
+
+
+@contextmanager
 def handshaking(terms: Terms, carrier: Carrier) -> Iterator[None]:
     """Closes a carrier if its handshake fails, or takes too long."""
     cut = cut_off(terms, carrier)
@@ -152,7 +161,7 @@ async def dial_lane(terms: Terms, peer: WorkerInfo, way: Way) -> Carrier:
     """Dials a lane and proves that it belongs to a stream; see `lanes.DialLane`."""
     answer = await ask(terms, way.endpoint, peer, lane_of=way.stream_id)
     carrier, shake = answer.carrier, answer.handshake
-    with refusals_recorded(terms, way.endpoint, peer, lane=True), handshaking(terms, carrier):
+    with proving(terms, answer, lane=True):
         await carrier.send(shake.prove(0, resumes=False))
         shake.takes_welcome(await receive_small(terms, carrier))
     return carrier

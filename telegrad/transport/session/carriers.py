@@ -27,7 +27,7 @@ from telegrad.transport.session.connection import Connection
 from telegrad.transport.session.stream import Stream, breakage, without_carrier
 from telegrad.transport.session.terms import Terms
 from telegrad.types import WorkerInfo
-from telegrad.wire import Frame, Goodbye, escaped, pack_frame
+from telegrad.wire import Frame, escaped, pack_frame
 
 __all__ = ["Carriers"]
 
@@ -352,7 +352,7 @@ class Carriers:
             self.connection.session.abandon()  # nobody will ask for these buffers again
         self.ended.set()
 
-    def peer_left(self, stream: Stream, goodbye: Goodbye) -> None:
+    def peer_left(self, stream: Stream, reason: str) -> None:
         """Answers a goodbye, so that the peer knows that all it sent was heard.
 
         If this side leaves, too, its own goodbye is the answer, behind what is still under way.
@@ -362,7 +362,7 @@ class Carriers:
         connection, left = self.connection, self.connection.left
         with connection.lock:
             answered = connection.session.goodbye_written
-            last = Frame(receipt=connection.session.received_number, goodbye=Goodbye("answer"))
+            last = Frame(receipt=connection.session.received_number, goodbye="answer")
         if left and not answered:
             stream.ending = True
             connection.flush()
@@ -371,7 +371,7 @@ class Carriers:
         if left:
             self.end()
         else:
-            connection.lose(escaped(goodbye.reason) or "it left", left=True)
+            connection.lose(escaped(reason) or "it left", left=True)
 
     def failed(self, stream: Stream, error: BaseException) -> None:
         """Hears that a stream can no longer be read or written."""

@@ -31,7 +31,6 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import (
     LENT_BYTES,
     Envelope,
-    Goodbye,
     Heartbeat,
     pack_frame,
     unpack_frame,
@@ -50,8 +49,8 @@ class Keeper(Protocol):
     def wake(self) -> None:
         """Hears that there is something to write, and no stream; from any thread."""
 
-    def peer_left(self, stream: Stream, goodbye: Goodbye) -> None:
-        """Hears that the peer leaves."""
+    def peer_left(self, stream: Stream, reason: str) -> None:
+        """Hears that the peer leaves, and why, in words."""
 
     def broke_protocol(self, error: DecodeError) -> None:
         """Hears that the peer broke the protocol."""

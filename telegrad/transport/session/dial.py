@@ -40,9 +40,8 @@ from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session.ask import (
     Answer,
     ask,
-    handshaking,
+    proving,
     receive_small,
-    refusals_recorded,
     way_of,
 )
 from telegrad.transport.session.carriers import Carriers
@@ -157,13 +156,9 @@ class Reach:
 
     @contextlib.contextmanager
     def _shaking_hands(self, answer: Answer) -> Iterator[None]:
-        terms = self._terms
         self._carriers.hellos += 1
         try:
-            with (
-                refusals_recorded(terms, answer.endpoint, answer.peer),
-                handshaking(terms, answer.carrier),
-            ):
+            with proving(self._terms, answer):
                 yield
         finally:
             self._carriers.hellos -= 1

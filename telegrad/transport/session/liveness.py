@@ -224,11 +224,6 @@ class Pulse:
         self._acknowledged = 0  # the number up to which the peer had receipts at the last tick
         self._chunks = 0, 0  # taken by both ends from the lanes of this stream, at the last tick
 
-    @property
-    def judges(self) -> bool:
-        """True once it judges the peer."""
-        return self._life is not None
-
     def begin(self, now: float) -> Liveness:
         """Starts to judge, at the first call."""
         if self._life is None:

@@ -42,7 +42,6 @@ from telegrad.wire import (
     DecodeLimits,
     Envelope,
     Frame,
-    Goodbye,
     Lending,
     Lent,
     Piece,
@@ -138,7 +137,7 @@ class Session:
         self._parts_awaited = 0  # in all assemblies together
         self._owed = 0  # envelopes that came since the last receipt was written
         self._connected = False
-        self._goodbye: Goodbye | None = None
+        self._goodbye: str | None = None
         self.goodbye_written = False
         self._dropped = self._carriers = 0
 
@@ -231,7 +230,7 @@ class Session:
             self._announced = self._last_posted
             self._big.clear()
             self.cutting.clear()
-        self._goodbye = Goodbye(reason)
+        self._goodbye = reason
         self._look()
 
     def connection_made(self, peer_received: int) -> None:
