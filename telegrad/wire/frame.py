@@ -93,18 +93,14 @@ def parts_of(envelope: Envelope) -> tuple[Buffer, ...]:
     return (envelope.document, envelope.externals, *envelope.buffers)
 
 
-def size_of(part: Buffer) -> int:
-    """Returns the size of a part in bytes, whatever the type of its items."""
-    return part.nbytes if isinstance(part, memoryview) else len(part)
-
-
 def inline_parts(envelope: Envelope) -> list[bool]:
     """Returns for each part True if it travels in the envelope; the others come as pieces."""
     return _inline(_sizes(envelope))
 
 
 def _sizes(envelope: Envelope) -> list[int]:
-    return [len(part) if type(part) is bytes else size_of(part) for part in parts_of(envelope)]
+    parts = parts_of(envelope)
+    return [part.nbytes if type(part) is memoryview else len(part) for part in parts]
 
 
 def _inline(sizes: Sequence[int]) -> list[bool]:

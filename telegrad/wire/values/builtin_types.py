@@ -152,7 +152,7 @@ def refuse_hashing(values: Sequence[object], what: str, instead: str) -> None:
 
 def _plan(kind: type) -> _Plan:
     if kind is tuple:
-        return _itself
+        return tuple.__iter__
     if kind is slice:
         return attrgetter("start", "stop", "step")
     if kind is types.MethodType:
@@ -171,21 +171,13 @@ def _plan(kind: type) -> _Plan:
     if issubclass(kind, tuple):
         return tuple.__iter__
     if not read:
-        return _nothing
+        return lambda value: ()
     getter = attrgetter(*read)
     return (lambda value: (getter(value),)) if len(read) == 1 else getter
 
 
 def _name(kind: type) -> str:
     return str(attribute(kind, "__qualname__"))
-
-
-def _itself(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    return value
-
-
-def _nothing(value: object) -> tuple[()]:
-    return ()
 
 
 def _is_known(raw: object) -> bool:
@@ -241,16 +233,19 @@ _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 # The types of factories that are sent by reference. An instance of a class with `__call__` is not
 # among them, as it has state at the sender.
 _FACTORIES = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+# The tags of dates with a time and of times, and the fields that travel before the zone.
+_CLOCK = ("hour", "minute", "second", "microsecond", "fold")
+_MOMENTS: dict[type, tuple[Tag, Callable[[Any], tuple[int, ...]]]] = {
+    dt.time: (Tag.TIME, attrgetter(*_CLOCK)),
+    dt.datetime: (Tag.DATETIME, attrgetter("year", "month", "day", *_CLOCK)),
+}
 _PATHS: dict[bytes, type[PurePath]] = {b"P": Path, b"p": PurePosixPath, b"w": PureWindowsPath}
-
-
-def _leaf(tag: Tag, payload: bytes) -> object:
-    return msgpack.ExtType(tag, payload)
 
 
 def big_int(value: int) -> object:
     """Encodes an integer of any size as its two's complement, little-endian."""
-    return _leaf(Tag.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+    octets = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return msgpack.ExtType(Tag.BIG_INT, octets)
 
 
 def integers(items: list[Any], count: int) -> list[int]:
@@ -269,7 +264,7 @@ def integers(items: list[Any], count: int) -> list[int]:
 
 def _encode_path(conversion: Conversion, value: PurePath) -> object:
     kind = b"P" if isinstance(value, Path) else b"p" if isinstance(value, PurePosixPath) else b"w"
-    return _leaf(Tag.PATH, kind + str(value).encode("utf-8", "surrogatepass"))
+    return msgpack.ExtType(Tag.PATH, kind + str(value).encode("utf-8", "surrogatepass"))
 
 
 def _decode_path(reading: Reading, payload: bytes) -> object:
@@ -279,7 +274,7 @@ def _decode_path(reading: Reading, payload: bytes) -> object:
 def _encode_zone(conversion: Conversion, value: zoneinfo.ZoneInfo) -> object:
     if value.key is None:
         raise Refused("a time zone without a key; use one of zoneinfo.ZoneInfo(name)")
-    return _leaf(Tag.ZONE, value.key.encode())
+    return msgpack.ExtType(Tag.ZONE, value.key.encode())
 
 
 def _decode_zone(reading: Reading, payload: bytes) -> object:
@@ -307,10 +302,10 @@ def _decode_external(reading: Reading, payload: bytes) -> object:
 
 
 LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
-    complex: lambda _, v: _leaf(Tag.COMPLEX, _COMPLEX.pack(v.real, v.imag)),
-    type(...): lambda _, v: _leaf(Tag.ELLIPSIS, b""),
-    Decimal: lambda _, v: _leaf(Tag.DECIMAL, str(v).encode("ascii")),
-    UUID: lambda _, v: _leaf(Tag.UUID, v.bytes),
+    complex: lambda _, v: msgpack.ExtType(Tag.COMPLEX, _COMPLEX.pack(v.real, v.imag)),
+    type(...): lambda _, v: msgpack.ExtType(Tag.ELLIPSIS, b""),
+    Decimal: lambda _, v: msgpack.ExtType(Tag.DECIMAL, str(v).encode("ascii")),
+    UUID: lambda _, v: msgpack.ExtType(Tag.UUID, v.bytes),
     zoneinfo.ZoneInfo: _encode_zone,
     **dict.fromkeys((PurePosixPath, PureWindowsPath, PosixPath, WindowsPath), _encode_path),
 }
@@ -376,15 +371,14 @@ def _decode_set(reading: Reading, items: list[Any]) -> set[Any]:
     return values
 
 
-def _encode_datetime(conversion: Conversion, value: dt.datetime) -> object:
-    fields = [value.year, value.month, value.day, value.hour, value.minute, value.second]
-    fields += [value.microsecond, value.fold]
-    return [MARKERS[Tag.DATETIME], *fields, *conversion.items([value.tzinfo], lambda i: ".tzinfo")]
+def _encode_moment(conversion: Conversion, value: dt.datetime | dt.time) -> object:
+    tag, fields_of = _MOMENTS[type(value)]
+    return [MARKERS[tag], *fields_of(value), *conversion.items([value.tzinfo], lambda i: ".tzinfo")]
 
 
-def _encode_time(conversion: Conversion, value: dt.time) -> object:
-    fields = [value.hour, value.minute, value.second, value.microsecond, value.fold]
-    return [MARKERS[Tag.TIME], *fields, *conversion.items([value.tzinfo], lambda i: ".tzinfo")]
+def _decode_moment(kind: Callable[..., object], count: int, items: list[Any]) -> object:
+    *fields, fold = integers(items[:-1], count)
+    return kind(*fields, tzinfo=_zone(items), fold=fold)
 
 
 def _zone(items: list[Any]) -> dt.tzinfo | None:
@@ -392,16 +386,6 @@ def _zone(items: list[Any]) -> dt.tzinfo | None:
     if zone is None or is_exactly(zone, dt.timezone, zoneinfo.ZoneInfo):
         return zone  # type: ignore[no-any-return]  # narrowed by exact type
     raise DecodeError("a value that is not a time zone in place of one")
-
-
-def _decode_datetime(reading: Reading, items: list[Any]) -> object:
-    *fields, fold = integers(items[:-1], 8)
-    return dt.datetime(*fields, tzinfo=_zone(items), fold=fold)  # type: ignore[arg-type,misc]
-
-
-def _decode_time(reading: Reading, items: list[Any]) -> object:
-    *fields, fold = integers(items[:-1], 5)
-    return dt.time(*fields, tzinfo=_zone(items), fold=fold)  # type: ignore[arg-type,misc]
 
 
 def _encode_timezone(conversion: Conversion, value: dt.timezone) -> object:
@@ -453,8 +437,8 @@ COMPOUND_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
     ],
     range: lambda _, v: [MARKERS[Tag.RANGE], v.start, v.stop, v.step],
     dt.date: lambda _, v: [MARKERS[Tag.DATE], v.year, v.month, v.day],
-    dt.time: _encode_time,
-    dt.datetime: _encode_datetime,
+    dt.time: _encode_moment,
+    dt.datetime: _encode_moment,
     dt.timedelta: lambda _, v: [MARKERS[Tag.TIMEDELTA], v.days, v.seconds, v.microseconds],
     dt.timezone: _encode_timezone,
     OrderedDict: lambda c, v: encode_mapping(c, v, Tag.ORDERED_DICT),
@@ -475,8 +459,8 @@ COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     Tag.SLICE: lambda _, items: slice(*items),
     Tag.RANGE: lambda _, items: range(*integers(items, 3)),
     Tag.DATE: lambda _, items: dt.date(*integers(items, 3)),
-    Tag.TIME: _decode_time,
-    Tag.DATETIME: _decode_datetime,
+    Tag.TIME: lambda _, items: _decode_moment(dt.time, 5, items),
+    Tag.DATETIME: lambda _, items: _decode_moment(dt.datetime, 8, items),
     Tag.TIMEDELTA: lambda _, items: dt.timedelta(*integers(items, 3)),
     Tag.TIMEZONE: _decode_timezone,
 }
