@@ -102,9 +102,7 @@ def make_agent(
     guests, limits = GuestList(), connection_limits(options.limits)
 
     def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
-        credentials = Credentials(
-            identity=Identity(address.job, info), token=token, seconds=limits.handshake_seconds
-        )
+        credentials = Credentials(identity=Identity(address.job, info), token=token)
         open_exchange = partial(
             Exchange,
             credentials,

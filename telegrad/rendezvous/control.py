@@ -277,11 +277,8 @@ class ControlLine(Receiver):
             self._guests = GuestList()
             incarnation = secrets.randbits(62)
             info = WorkerInfo(line_name(rank, incarnation, owner), rank, incarnation)
-            credentials = Credentials(
-                identity=Identity(job, info), token=token, seconds=limits.handshake_seconds
-            )
             return Exchange(
-                credentials,
+                Credentials(identity=Identity(job, info), token=token),
                 transports=transports,
                 receiver=self,
                 entrance=Entrance(guests=self._guests),

@@ -146,7 +146,6 @@ class Coordinator(Receiver):
             identity=Identity(check_job(job), info),
             token=token,
             certified=messages.line_owner,
-            seconds=limits.handshake_seconds,
         )
         self._exchange = Exchange(
             credentials,

@@ -9,6 +9,7 @@ from telegrad.wire import DEFAULT_LIMITS, DecodeLimits
 
 __all__ = [
     "CONNECTIONS",
+    "HANDSHAKE_BYTES",
     "HANDSHAKE_SECONDS",
     "MAX_INLINE_BYTES",
     "MAX_MESSAGE_BYTES",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -288,12 +289,10 @@ class Floor:
         if sockets is True:
             own_sockets = self.sockets()
         info = WorkerInfo(name, len(self._workers), incarnation)
-        limits = options.get("limits", ConnectionLimits())
-        credentials = Credentials(
-            identity=Identity(job, info),
-            token=token,
-            seconds=options.pop("prove_within", limits.handshake_seconds),
-        )
+        credentials = Credentials(identity=Identity(job, info), token=token)
+        if (seconds := options.pop("prove_within", None)) is not None:
+            limits = options.get("limits", ConnectionLimits())
+            options["limits"] = replace(limits, handshake_seconds=seconds)
         entrance = {
             each: options.pop(each)
             for each in ("listens", "guests", "on_refused")

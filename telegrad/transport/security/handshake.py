@@ -46,7 +46,6 @@ from telegrad.wire import escaped
 
 __all__ = [
     "GONE",
-    "MAX_HANDSHAKE_BYTES",
     "AcceptHandshake",
     "DialHandshake",
     "Handshake",
@@ -60,7 +59,6 @@ __all__ = [
 
 OLDEST_VERSION = NEWEST_VERSION = 1
 CONTROL, BULK, MOVED = "control", "bulk", "moved"
-MAX_HANDSHAKE_BYTES = 16 * 1024  # the most that a stream may send before it has proved itself
 
 
 class Reason(enum.IntEnum):

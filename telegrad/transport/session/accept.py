@@ -276,7 +276,8 @@ class Door:
             reason = Reason.FENCED if self._peers.is_forgotten(peer) else Reason.UNKNOWN_SESSION
             raise RefusedError(reason, self._no_session())
         if self._guests is not None and not self._is_gone(peer):
-            await self._guests.admits(peer, ANNOUNCED_SHARE * self._terms.credentials.seconds)
+            seconds = ANNOUNCED_SHARE * self._terms.limits.handshake_seconds
+            await self._guests.admits(peer, seconds)
         return self._session_with(peer)
 
     def _is_gone(self, peer: WorkerInfo) -> bool:

@@ -142,7 +142,7 @@ def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
     cancelled.
     """
     loop = asyncio.get_running_loop()
-    return loop.call_later(terms.credentials.seconds, lambda: terms.spawn(carrier.close()))
+    return loop.call_later(terms.limits.handshake_seconds, lambda: terms.spawn(carrier.close()))
 
 
 # -- lanes: proved as their stream is, at the same endpoint ---------------------------------------

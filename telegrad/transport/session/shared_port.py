@@ -23,7 +23,7 @@ from telegrad.transport.base import (
     Transport,
     WrappedCarrier,
 )
-from telegrad.transport.security.handshake import MAX_HANDSHAKE_BYTES
+from telegrad.transport.limits import HANDSHAKE_BYTES
 from telegrad.types import WorkerInfo
 
 __all__ = ["LedOnError", "SharedPort"]
@@ -98,7 +98,7 @@ class SharedPort(Transport):
 
     def door_for(self, hello: bytes) -> _Door | None:
         """Returns the door for a first message; None where it names no worker that listens here."""
-        if hello[:1] != b"H" or len(hello) > MAX_HANDSHAKE_BYTES:
+        if hello[:1] != b"H" or len(hello) > HANDSHAKE_BYTES:
             return None
         told = pb.Hello()
         try:

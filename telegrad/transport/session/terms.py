@@ -10,7 +10,7 @@ from telegrad.transport.base import Receiver, Transport
 from telegrad.transport.channels.base import Counters, Means
 from telegrad.transport.channels.shared_memory import SlabPool
 from telegrad.transport.io.socket_reader import SocketReader
-from telegrad.transport.limits import HANDSHAKE_SECONDS, ConnectionLimits
+from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.audit import Audit
 from telegrad.transport.security.handshake import Identity, itself
@@ -31,13 +31,11 @@ class Credentials:
         token: The job's token; None in an insecure job.
         certified: Returns the name that a peer's certificate has to hold, from the name that it
             claims.
-        seconds: The time limit of a handshake.
     """
 
     identity: Identity
     token: bytes | None
     certified: Callable[[str], str] = itself
-    seconds: float = HANDSHAKE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import final
 
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.security.handshake import MAX_HANDSHAKE_BYTES
+from telegrad.transport.limits import HANDSHAKE_BYTES
 from telegrad.transport.sockets.message_socket import LARGEST, ByteSocket, DirectSocket
 from telegrad.transport.sockets.tls_socket import TlsSocket
 
@@ -44,7 +44,7 @@ class SocketCarrier(Carrier):
         self.description = description
         self.told = told
         self.takes_over = takes_over
-        self.direct = DirectSocket(connected, largest=LARGEST if trusted else MAX_HANDSHAKE_BYTES)
+        self.direct = DirectSocket(connected, largest=LARGEST if trusted else HANDSHAKE_BYTES)
 
     async def secure(self) -> None:
         """Does the handshake of TLS, if there is any."""
