@@ -26,7 +26,6 @@ from telegrad.wire.registry import (
 )
 from telegrad.wire.values.array_types import (
     describe_array,
-    describe_own_array,
     encode_dtype,
     rebuild_array,
 )
@@ -66,7 +65,7 @@ def describe_gpu_array(array: Any, memory: Memory) -> tuple[Gpu, object, Sequenc
     room = memory.take(array.nbytes)
     if room is None:
         host = np.asarray(to_host(array), order="C")
-        return (Gpu.of(array), *describe_own_array(host))
+        return Gpu.of(array), meta, [host.reshape(-1).view(np.uint8).data]
     octets_from_gpu(np.frombuffer(room, np.uint8), array)
     return Gpu.of(array), meta, [room]
 
@@ -172,9 +171,6 @@ def describe_held(array: Any, memory: Memory = NO_MEMORY) -> tuple[list[object],
     Raises:
         Refused: The array cannot travel.
     """
-    if type(array) is np.ndarray:
-        meta, buffers = describe_array(array, memory)
-        return ["array", meta], buffers
     tag, meta, buffers = _describe(array, memory)
     return [tag, meta], buffers
 

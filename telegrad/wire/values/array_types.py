@@ -29,7 +29,6 @@ __all__ = [
     "check_dtype",
     "decode_dtype",
     "describe_array",
-    "describe_own_array",
     "encode_dtype",
     "encode_dtype_value",
     "encode_scalar",
@@ -200,12 +199,6 @@ def describe_array(
     order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
     dtype = _NAMES.get(array.dtype) or encode_dtype(array.dtype)
     return [dtype, order, *array.shape], [bytes_of(array, order, memory)]
-
-
-def describe_own_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Buffer]]:
-    """Describes a C-contiguous array that nobody else writes into; does not copy its bytes."""
-    view = array.reshape(-1).view(np.uint8)
-    return [encode_dtype(array.dtype), "C", *array.shape], [view.data]
 
 
 def rebuild_array(
