@@ -162,6 +162,8 @@ class Door:
         except LedOnError:
             pass  # the stream belongs to another exchange of this process, which has it now
         except RefusedError as error:
+            if error.reason is Reason.AUTHENTICATION and handshake.claimed is not None:
+                self._on_refused(handshake.claimed, error.words)
             told = {"reason": error.reason.name, "words": error.words}
             self._record(CONNECTION_REFUSED, carrier, handshake, **told)
             await self._refuse(carrier, error)
@@ -191,25 +193,14 @@ class Door:
             await carrier.close()
 
     async def _welcome(self, carrier: Carrier, handshake: AcceptHandshake) -> None:
-        hello = await receive_small(self._terms, carrier)
-        try:
-            claimed = handshake.takes_hello(hello)
-        except RefusedError as error:
-            if error.reason is Reason.AUTHENTICATION and handshake.claimed is not None:
-                self._on_refused(handshake.claimed, error.words)
-            raise
+        claimed = handshake.takes_hello(await receive_small(self._terms, carrier))
         if carrier.takes_over and not handshake.lane_of:
             raise RefusedError(Reason.MALFORMED, "streams begin over gRPC, and move to this port")
         known = self._peers.find(claimed, False)
         came_up = 0 if known is None else known.came_up
         await carrier.send(handshake.answer())
-        try:
-            peer_received, knows_session = handshake.takes_proof(
-                await receive_small(self._terms, carrier)
-            )
-        except RefusedError as error:
-            self._on_refused(claimed, error.words)
-            raise
+        proof = await receive_small(self._terms, carrier)
+        peer_received, knows_session = handshake.takes_proof(proof)
         self._unproved.proved(carrier)  # it may have to wait to be announced, as may others
         if handshake.lane_of:
             carriers, stream = self._named(carrier, claimed, handshake)

@@ -31,7 +31,6 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import (
     LENT_BYTES,
     Envelope,
-    Heartbeat,
     pack_frame,
     unpack_frame,
 )
@@ -269,22 +268,14 @@ class Connection:
             stream.news_due = False
             waiting = bool(session.cutting)
             if pulse.beat_due:
-                frame.heartbeat = self._beat(stream, now)
+                lag, busy = self._terms.counters.lag, self._terms.receiver.load()
+                frame.heartbeat = pulse.beat(now, lag=lag, busy=busy, chunks=stream.lanes.taken)
         if waiting:
             stream.lanes.wake()
         message = stream.frames.seal(pack_frame(frame))
         stream.messages_sent += 1
         stream.bytes_sent += len(message)
         return message
-
-    def _beat(self, stream: Stream, now: float) -> Heartbeat | None:
-        """Returns the beat that is due. Holds the lock."""
-        lag, busy, chunks = (
-            self._terms.counters.lag,
-            self._terms.receiver.load(),
-            stream.lanes.taken,
-        )
-        return self.pulse.beat(now, lag=lag, busy=busy, chunks=chunks)
 
     def _hand_over(self, complete: Sequence[Envelope]) -> None:
         """Hands envelopes over: here those that any thread may take, all others on the loop."""
