@@ -345,7 +345,7 @@ def test_a_dialler_believes_its_own_authority_alone(encrypted: Floor, authority:
 @pytest.mark.parametrize("kind", ["self-signed tcp", "mutual tcp"])
 def test_a_dialler_talks_no_older_tls(kind: str, authority: Authority) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     options = authority.options("host")
     context.load_cert_chain(options.certificate, options.key)
     dialler = TcpTransport((), lambda: None, tls=authority.tls("alice") if "m" in kind[0] else None)
@@ -371,7 +371,7 @@ def test_a_dialler_talks_no_older_tls(kind: str, authority: Authority) -> None:
 def test_older_tls_is_refused(encrypted: Floor) -> None:
     host = encrypted.worker("host")
     context = trusting_context()
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError, match="(?i)protocol.version"):
         connect_tls(host, context)
     serves_on(encrypted, host)

@@ -102,10 +102,9 @@ class Tls:
         binding: The fingerprint of that certificate.
         certificate: The facts in that certificate; None for a self-signed one.
         authorities: The trusted authorities in PEM form; empty if no certificate is demanded.
-        dialling: The context that fetches and checks the listener's certificate.
-        direct: The context that dials past gRPC, and checks the listener's certificate: TLS 1.3
-            alone.
-        listening: The context that shows this certificate, past gRPC: TLS 1.3 alone.
+        dialling: The context that fetches and checks the listener's certificate, before gRPC does
+            and past it.
+        listening: The context that shows this certificate, past gRPC.
     """
 
     pair: KeyPair
@@ -113,7 +112,6 @@ class Tls:
     certificate: Certificate | None
     authorities: bytes
     dialling: ssl.SSLContext
-    direct: ssl.SSLContext
     listening: ssl.SSLContext
 
     @property
@@ -205,7 +203,6 @@ def self_signed_tls() -> Tls:
         certificate=None,
         authorities=b"",
         dialling=trusting_context(),
-        direct=trusting_context(direct=True),
         listening=_showing_context(pair),
     )
 
@@ -234,7 +231,7 @@ def load_tls(options: TlsOptions, name: str) -> Tls:
             f"make one by: {issue_command(name)}"
         ) from error
     dialling = _context(ssl.PROTOCOL_TLS_CLIENT, paths, certificate)
-    listening = _direct(_context(ssl.PROTOCOL_TLS_SERVER, paths, certificate))
+    listening = _context(ssl.PROTOCOL_TLS_SERVER, paths, certificate)
     _try_out(dialling, listening, paths, certificate)
     tls = Tls(
         pair=pair,
@@ -242,7 +239,6 @@ def load_tls(options: TlsOptions, name: str) -> Tls:
         certificate=certificate,
         authorities=authorities,
         dialling=dialling,
-        direct=_direct(_context(ssl.PROTOCOL_TLS_CLIENT, paths, certificate)),
         listening=listening,
     )
     if name:
@@ -250,18 +246,11 @@ def load_tls(options: TlsOptions, name: str) -> Tls:
     return tls
 
 
-def trusting_context(*, direct: bool = False) -> ssl.SSLContext:
-    """Returns a context that fetches a certificate without checking it.
-
-    Args:
-        direct: True for a connection past gRPC: TLS 1.3 alone.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
+def trusting_context() -> ssl.SSLContext:
+    """Returns a context that fetches a certificate without checking it."""
+    context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(ALPN)
-    return _direct(context) if direct else context
+    return context
 
 
 def _showing_context(pair: KeyPair) -> ssl.SSLContext:
@@ -270,7 +259,7 @@ def _showing_context(pair: KeyPair) -> ssl.SSLContext:
     OpenSSL reads certificates and keys from files alone. This one has no name, or where the system
     has no such files, a name for that moment; only this user may read it.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _new_context(ssl.PROTOCOL_TLS_SERVER)
     if hasattr(os, "memfd_create"):
         with open(os.memfd_create("telegrad"), "wb", buffering=0) as file:
             file.write(pair.certificate + pair.key)
@@ -280,16 +269,19 @@ def _showing_context(pair: KeyPair) -> ssl.SSLContext:
             named.write(pair.certificate + pair.key)
             named.flush()
             context.load_cert_chain(named.name)
-    return _direct(context)
+    return context
 
 
-def _direct(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Sets what both ends past gRPC ask for: TLS 1.3, which knows no renegotiation, and no tickets.
+def _new_context(protocol: int) -> ssl.SSLContext:
+    """Returns a context of TLS 1.3 alone, which knows no renegotiation, and without tickets.
 
     Nobody resumes a session of TLS, and a ticket would be data that comes in a handshake's midst.
     """
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False  # names are those of workers, and telegrad compares them
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if context.protocol is ssl.PROTOCOL_TLS_SERVER:
+    context.set_alpn_protocols(ALPN)
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
     return context
 
@@ -328,11 +320,8 @@ def handshake_in_memory(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
 
 
 def _context(protocol: int, paths: TlsOptions, certificate: Certificate) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.check_hostname = False  # names are those of workers, and telegrad compares them
+    context = _new_context(protocol)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(ALPN)
     try:
         context.load_verify_locations(cafile=paths.ca)
         context.load_cert_chain(paths.certificate, paths.key, password=_refuse_password)

@@ -107,7 +107,7 @@ class TcpTransport(Transport):
         self._ports = ports
         self._at = at
         self._mutual = tls is not None and tls.mutual
-        self._context = trusting_context(direct=True) if tls is None else tls.direct
+        self._context = trusting_context() if tls is None else tls.dialling
         self._insecure = insecure
 
     async def listen(self, accept: Accept) -> Listener:
