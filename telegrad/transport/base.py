@@ -224,14 +224,6 @@ class Transport(ABC):
         """Returns True if an endpoint of one of its schemes could be reached from this machine."""
         return True
 
-    def named(self, info: WorkerInfo) -> Transport:
-        """Returns the transport with which this worker listens; itself, unless it is shared.
-
-        Args:
-            info: The worker that diallers of this listener want to reach.
-        """
-        return self
-
     @abstractmethod
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens a listener; `accept` is awaited in a task of its own for each carrier.
@@ -239,6 +231,17 @@ class Transport(ABC):
         Raises:
             OSError: The address or port cannot be had; the message names both and the remedy.
         """
+
+    async def listen_as(
+        self, info: WorkerInfo, accept: Callable[[Carrier], Awaitable[None]]
+    ) -> Listener:
+        """Opens a listener for one worker, where several share a transport; see `listen`.
+
+        Args:
+            info: The worker that diallers of this listener want to reach.
+            accept: As for `listen`.
+        """
+        return await self.listen(accept)
 
     @abstractmethod
     async def dial(self, endpoint: str) -> Carrier:

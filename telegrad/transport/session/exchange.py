@@ -518,8 +518,8 @@ class Exchange:
         try:
             for transport in dict.fromkeys(known.values()):
                 if known[transport.scheme] is transport:  # else the first of this scheme listens
-                    door = transport.named(self.info)
-                    self._listeners.append(await door.listen(self._door.take))
+                    listener = await transport.listen_as(self.info, self._door.take)
+                    self._listeners.append(listener)
         except BaseException:
             await self._close_listeners()
             raise

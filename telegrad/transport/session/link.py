@@ -79,23 +79,6 @@ class Dial:
         """True if a dial was tried and failed."""
         return self.ended not in (REACHED, NOT_TRIED)
 
-    def on(self, carriers: Carriers) -> Dial:
-        """Returns the same result with the carrier of a connection, if any; on the loop."""
-        stream = carriers.stream
-        if stream is None:
-            return self
-        carrier = stream.carrier
-        scheme = carrier.description.partition(" ")[0].partition(":")[0]
-        stays = stream.dialled and not stream.lanes.way.direct and carrier.direct is None
-        return replace(
-            self,
-            transport=scheme.removesuffix("s") + "s" if carrier.binding else scheme,
-            opened=stream.dialled,
-            endpoint=carrier.description,
-            certificate=None if carrier.peer_names is None else tuple(sorted(carrier.peer_names)),
-            kept=carriers.direct.kept or (NO_PORT if stays else ""),
-        )
-
 
 def kind_of_failure(error: Exception) -> str:
     """Returns how a connection failed: `refused`, `silent`, `no route` or `broke`.
@@ -170,7 +153,20 @@ def _dial_of(
         return Dial(ended, words)
     loss = carriers.connection.loss
     told = "" if loss is None else loss.reason or str(loss)
-    return Dial(ended, words, carriers.endpoints, loss=told).on(carriers)
+    dial = Dial(ended, words, carriers.endpoints, loss=told)
+    if (stream := carriers.stream) is None:
+        return dial
+    carrier = stream.carrier
+    scheme = carrier.description.partition(" ")[0].partition(":")[0]
+    stays = stream.dialled and not stream.lanes.way.direct and carrier.direct is None
+    return replace(
+        dial,
+        transport=scheme.removesuffix("s") + "s" if carrier.binding else scheme,
+        opened=stream.dialled,
+        endpoint=carrier.description,
+        certificate=None if carrier.peer_names is None else tuple(sorted(carrier.peer_names)),
+        kept=carriers.direct.kept or (NO_PORT if stays else ""),
+    )
 
 
 async def _dial(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias, final
+from typing import Final, TypeAlias, final
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
@@ -29,6 +29,7 @@ from telegrad.types import WorkerInfo
 __all__ = ["LedOnError", "SharedPort"]
 
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
+NOBODY: Final = WorkerInfo("", 0, 0)  # named by no dialler
 
 
 class LedOnError(CarrierClosedError):
@@ -63,20 +64,16 @@ class SharedPort(Transport):
         """Returns the answer of the transport that dials the endpoint; see `Transport.reaches`."""
         return self._dialler(endpoint).reaches(endpoint)
 
-    def named(self, info: WorkerInfo) -> Transport:
-        """Returns the transport with which the exchange of this name listens on the port."""
-        return _NamedPort(self, info)
-
     async def listen(self, accept: Accept) -> Listener:
         """Listens for diallers that name no worker that listens here; see `Transport.listen`."""
-        return await self.open("", 0, accept)
+        return await self.listen_as(NOBODY, accept)
 
     async def dial(self, endpoint: str) -> Carrier:
         """Connects to an endpoint; see `Transport.dial`."""
         return await self._dialler(endpoint).dial(endpoint)
 
-    async def open(self, name: str, incarnation: int, accept: Accept) -> Listener:
-        """Opens the port, if it is not open yet, and adds a door to it.
+    async def listen_as(self, info: WorkerInfo, accept: Accept) -> Listener:
+        """Opens the port, if it is not open yet, and adds a worker's door to it.
 
         Raises:
             OSError: No port can be had; the message says which were tried.
@@ -84,7 +81,7 @@ class SharedPort(Transport):
         async with self._opening:
             if self._listener is None:
                 self._listener = await self._open_first()
-            door = _Door(self, self._listener.endpoint, name, incarnation, accept)
+            door = _Door(self, self._listener.endpoint, info, accept)
             self._doors[door] = None
         return door
 
@@ -105,8 +102,8 @@ class SharedPort(Transport):
             told.ParseFromString(hello[1:])
         except (ProtobufDecodeError, UnicodeDecodeError):
             return None
-        doors = [door for door in self._doors if door.name == told.expected_name]
-        exact = [door for door in doors if door.incarnation == told.expected_incarnation]
+        doors = [door for door in self._doors if door.info.name == told.expected_name]
+        exact = [door for door in doors if door.info.incarnation == told.expected_incarnation]
         return next(iter(exact or doors), None)
 
     def _dialler(self, endpoint: str) -> Transport:
@@ -135,30 +132,11 @@ class SharedPort(Transport):
 
 
 @final
-class _NamedPort(Transport):
-    """The port as one exchange listens on it."""
-
-    def __init__(self, port: SharedPort, info: WorkerInfo) -> None:
-        self.scheme, self.schemes = port.scheme, port.schemes
-        self._port = port
-        self._info = info
-
-    async def listen(self, accept: Accept) -> Listener:
-        return await self._port.open(self._info.name, self._info.incarnation, accept)
-
-    async def dial(self, endpoint: str) -> Carrier:
-        return await self._port.dial(endpoint)
-
-
-@final
 class _Door(Listener):
-    def __init__(
-        self, port: SharedPort, endpoint: str, name: str, incarnation: int, accept: Accept
-    ) -> None:
+    def __init__(self, port: SharedPort, endpoint: str, info: WorkerInfo, accept: Accept) -> None:
         self._port = port
         self.endpoint = endpoint
-        self.name = name
-        self.incarnation = incarnation
+        self.info = info
         self.accept = accept
 
     async def close(self) -> None:
@@ -194,4 +172,4 @@ class _LedCarrier(WrappedCarrier):
             return message
         self._first = message
         await door.accept(self)
-        raise LedOnError(f"the stream with {self.description} is for {door.name}")
+        raise LedOnError(f"the stream with {self.description} is for {door.info.name}")
