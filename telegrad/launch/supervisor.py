@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import final
 
 from telegrad.launch import worker_process
@@ -36,7 +35,7 @@ LEFTOVER_POLL = 0.02
 SAY_AFTER = 2.0  # most nodes end together
 NODE_LOST = 1  # the exit code for a lost launcher, which had no code
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-BOOTSTRAP = (sys.executable, "-I", "-S", str(Path(worker_process.__file__)))
+WATCH = (sys.executable, "-I", "-S", worker_process.__file__)
 
 
 @final
@@ -49,7 +48,7 @@ class Watcher:
 
     def __init__(self, directory: str) -> None:
         self._process = subprocess.Popen(
-            [*BOOTSTRAP, "watch", directory],
+            [*WATCH, directory],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -129,7 +128,7 @@ class Supervisor:
     def _start(self) -> None:
         for rank in self._environment.ranks:
             worker = subprocess.Popen(
-                [*BOOTSTRAP, "exec", str(os.getpid()), *self._command],
+                self._command,
                 env=self._environment.of(rank),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -1,48 +1,22 @@
-"""The code that the launcher's children run before the user's program, or beside it.
+"""The sessions of the launcher's workers, and the process that ends them with the launcher.
 
 This file is run by its path with `python -I -S` and imports the standard library alone, so that
 it starts in some 10 ms:
 
-    worker_process.py exec LAUNCHER COMMAND...   asks the kernel to kill this process when the
-                                                 launcher dies, then becomes COMMAND
-    worker_process.py watch DIRECTORY            reads `+pid` lines from stdin; when the launcher
-                                                 dies, ends the sessions of these processes and
-                                                 removes DIRECTORY; a last line `done` means that
-                                                 nothing is left to do
-
-The kernel's death signal reaches a worker directly and at once; the watcher also ends the worker's
-own children. The kernel sends the signal when the *thread* that made the process ends, so the
-launcher's main thread starts the workers.
+    worker_process.py DIRECTORY   reads `+pid` lines from stdin; when the launcher dies, ends the
+                                  sessions of these processes and removes DIRECTORY; a last line
+                                  `done` means that nothing is left to do
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterable
 
-__all__ = ["become_worker", "exit_code", "kill_sessions", "session_members", "watch"]
-
-PR_SET_PDEATHSIG = 1
-CANNOT_EXECUTE = 127  # the code that a shell uses
-
-
-def become_worker(launcher: int, command: list[str]) -> None:
-    """Replaces this process by `command`, which ends when the process `launcher` does.
-
-    Returns only if the command cannot be executed; the reason is then on stderr.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != launcher:  # it died before the kernel was asked
-        os._exit(128 + signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in a shell's background ignores it
-    try:
-        os.execvp(command[0], command)
-    except OSError as error:
-        sys.stderr.write(f"telegrad run: cannot execute {command[0]!r}: {error.strerror}\n")
+__all__ = ["exit_code", "kill_sessions", "session_members", "watch"]
 
 
 def watch(directory: str) -> None:
@@ -103,14 +77,5 @@ def _session_of(pid: int) -> int:
     return -1 if state in (b"Z", b"X") else session
 
 
-def main(arguments: list[str]) -> int:
-    """Runs one of the two commands."""
-    if arguments[0] == "exec":
-        become_worker(int(arguments[1]), arguments[2:])
-        return CANNOT_EXECUTE
-    watch(arguments[1])
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    watch(sys.argv[1])
