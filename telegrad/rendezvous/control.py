@@ -137,6 +137,14 @@ def decode_error(body: object) -> Exception:
     return error_type(escaped(str(body.get("message", "")), lines=True, most=MOST_WORDS))
 
 
+def read_loss(body: object) -> tuple[WorkerInfo, str, bool]:
+    """Reads a worker that is lost, the reason, and whether it left; DecodeError for no loss."""
+    match body:
+        case [str(name), int(rank), int(incarnation), str(reason), *left]:
+            return WorkerInfo(name, rank, incarnation), escaped(reason), left == [True]
+    raise DecodeError(f"a loss that cannot be read (got {body!r:.120})")
+
+
 def is_ours(error: Exception) -> bool:
     """Returns True if an error is an answer to bad input rather than a bug in the coordinator."""
     return isinstance(error, TelegradError | TypeError | ValueError)

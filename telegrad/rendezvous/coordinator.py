@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import TypeVar, final
 
 from telegrad.errors import (
     AuthenticationError,
@@ -54,6 +54,9 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped, read_body, write_body
 
 __all__ = ["Coordinator", "CoordinatorStatistics"]
+
+T = TypeVar("T", int, str)
+_KINDS = {int: "an int", str: "a str"}
 
 logger = logging.getLogger(__name__)
 
@@ -134,10 +137,13 @@ class Coordinator(Receiver):
         self._store = MemoryStore(limits.received.document_bytes)
         self._most_bytes = limits.received.document_bytes
         self._membership = Membership(world_size, host)
-        self._lock = threading.Lock()  # guards the membership and the tables of calls
-        self._joins: dict[WorkerInfo, int] = {}
-        self._shutdowns: dict[WorkerInfo, int] = {}
-        self._standings: dict[WorkerInfo, int] = {}
+        self._lock = threading.RLock()  # guards the membership and the tables of calls
+        # The calls that the membership has still to answer, by kind and session.
+        self._calls: dict[str, dict[WorkerInfo, int]] = {
+            messages.JOIN: {},  # or RESERVE, which comes before it
+            messages.SHUTDOWN: {},
+            messages.STANDING: {},
+        }
         self._said_abandoned = False
         info = WorkerInfo(
             messages.COORDINATOR_NAME, messages.COORDINATOR_RANK, secrets.randbits(62)
@@ -156,16 +162,22 @@ class Coordinator(Receiver):
             loop=loop,
             limits=limits,
         )
-        self._handlers: Mapping[str, Callable[[WorkerInfo, Envelope, object], None]] = {
+        # Each returns what the membership says to a request about members. Called with the lock.
+        self._changes: Mapping[str, Callable[[WorkerInfo, object], Sequence[Message]]] = {
             messages.RESERVE: self._on_reserve,
             messages.JOIN: self._on_join,
-            messages.SHUTDOWN: self._on_shutdown,
+            messages.SHUTDOWN: lambda peer, _: self._membership.shut_down(peer),
             messages.LEAVE: self._on_leave,
             messages.STANDING: self._on_standing,
             messages.GAVE_UP: self._on_gave_up,
-            messages.KNOWS: self._on_knows,
-            messages.STORE_FORGET: self._on_store_forget,
+            messages.KNOWS: lambda peer, body: self._membership.knows(
+                peer, _field(body, "incarnation", int)
+            ),
+        }
+        self._handlers: Mapping[str, Callable[[WorkerInfo, Envelope, object], None]] = {
+            **dict.fromkeys(self._changes, self._on_change),
             **{f"store.{verb}": self._on_store for verb in FIELDS},
+            messages.STORE_FORGET: self._on_store_forget,
         }
 
     def start(self) -> tuple[str, ...]:
@@ -192,8 +204,8 @@ class Coordinator(Receiver):
         with self._lock:
             return CoordinatorStatistics(
                 members=len(self._membership.members),
-                joining=len(self._joins),
-                leaving=len(self._shutdowns),
+                joining=len(self._calls[messages.JOIN]),
+                leaving=len(self._calls[messages.SHUTDOWN]),
                 splits=self._membership.splits,
                 abandoned_by=len(self._membership.abandoned_by),
                 keys=self._store.num_keys(),
@@ -236,8 +248,7 @@ class Coordinator(Receiver):
         Called on the loop by the Exchange.
         """
         with self._lock:
-            self._joins.pop(peer, None)
-            self._shutdowns.pop(peer, None)
+            self._forget_calls(peer)
             reason = error.reason or str(error)
             if error.fenced:
                 self._send(self._membership.abandoned(peer, reason))
@@ -253,70 +264,53 @@ class Coordinator(Receiver):
         with self._lock:
             self._send(self._membership.note(claimed.rank, f"refused by the coordinator: {words}"))
 
-    def _on_reserve(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
-        name = _fields(body).get("name")
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str (got {type(name).__name__})")
-        _check_owner(peer, name)
+    def _on_change(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        kind, call = envelope.kind, envelope.call
         with self._lock:
-            self._joins[peer] = envelope.call
-            self._send(self._membership.reserve(peer, name))
+            outgoing = self._changes[kind](peer, body)
+            waiting = self._calls.get(messages.JOIN if kind == messages.RESERVE else kind)
+            if waiting is not None:
+                waiting[peer] = call
+            self._send(outgoing)
+            self._say_if_abandoned()
+        if kind == messages.LEAVE:
+            self._answer(peer, call)
 
-    def _on_join(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+    def _on_reserve(self, peer: WorkerInfo, body: object) -> Sequence[Message]:
+        name = _field(body, "name", str)
+        _check_owner(peer, name)
+        return self._membership.reserve(peer, name)
+
+    def _on_join(self, peer: WorkerInfo, body: object) -> Sequence[Message]:
         request, control = _read_join(body)
         _check_owner(peer, request.name)
         self._exchange.connect(peer, control)
         self._exchange.spare(peer, _seconds(_fields(body), "lost_after"))
-        with self._lock:
-            self._joins[peer] = envelope.call
-            self._send(self._membership.join(peer, request))
+        return self._membership.join(peer, request)
 
-    def _on_shutdown(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
-        with self._lock:
-            self._shutdowns[peer] = envelope.call
-            self._send(self._membership.shut_down(peer))
-
-    def _on_leave(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+    def _on_leave(self, peer: WorkerInfo, body: object) -> Sequence[Message]:
         reason = body.get("reason") if isinstance(body, dict) else None
-        with self._lock:
-            self._joins.pop(peer, None)
-            self._shutdowns.pop(peer, None)
-            self._send(
-                self._membership.lost(
-                    peer, escaped(str(reason or "left"), most=MOST_REASON), left=True
-                )
-            )
-        self._answer(peer, envelope.call)
+        self._forget_calls(peer)
+        words = escaped(str(reason or "left"), most=MOST_REASON)
+        return self._membership.lost(peer, words, left=True)
 
-    def _on_standing(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+    def _on_standing(self, peer: WorkerInfo, body: object) -> Sequence[Message]:
         """Answers if an incarnation is a member; a worker asks this after it was cut off."""
-        incarnation = _integer(_fields(body), "incarnation")
-        with self._lock:
-            for name in self._membership.names_of(incarnation):
-                _check_owner(peer, name)
-            self._standings[peer] = envelope.call
-            self._send(self._membership.asks(peer, incarnation))
-            self._say_if_abandoned()
+        incarnation = _field(body, "incarnation", int)
+        for name in self._membership.names_of(incarnation):
+            _check_owner(peer, name)
+        return self._membership.asks(peer, incarnation)
 
-    def _on_gave_up(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
-        match body:
-            case [str(name), int(rank), int(incarnation), str(reason)]:
-                info, reason = (
-                    WorkerInfo(name, rank, incarnation),
-                    escaped(reason, most=MOST_REASON),
-                )
-            case _:
-                raise TypeError(f"a loss that cannot be read (got {body!r:.60})")
-        with self._lock:
-            told = self._membership.gave_up(peer, info, reason)
-            self._send(told)
+    def _on_gave_up(self, peer: WorkerInfo, body: object) -> Sequence[Message]:
+        info, reason, _ = messages.read_loss(body)
+        told = self._membership.gave_up(peer, info, reason)
         if told:
-            logger.info("%s has given up %s, a member still: %s", peer.name, name, reason)
+            logger.info("%s has given up %s, a member still: %s", peer.name, info.name, reason)
+        return told
 
-    def _on_knows(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
-        incarnation = _integer(_fields(body), "incarnation")
-        with self._lock:
-            self._send(self._membership.knows(peer, incarnation))
+    def _forget_calls(self, peer: WorkerInfo) -> None:
+        for waiting in self._calls.values():
+            waiting.pop(peer, None)
 
     def _on_store(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         verb, call = envelope.kind.removeprefix("store."), envelope.call
@@ -369,22 +363,26 @@ class Coordinator(Receiver):
             match message:
                 case Welcome(session, members, known):
                     welcome = {"members": [_row(member) for member in members], "known": known}
-                    self._answer(session, self._joins.pop(session, 0), welcome)
+                    self._answer(session, self._calls[messages.JOIN].pop(session, 0), welcome)
                 case Known(session):
                     self._post(session, messages.KNOWN, None)
                 case Reserved(session, name, rank, world_size):
                     place = {"name": name, "rank": rank, "world_size": world_size}
-                    self._answer(session, self._joins.pop(session, 0), place)
+                    self._answer(session, self._calls[messages.JOIN].pop(session, 0), place)
                 case Refused(session, error, text):
                     logger.info("%s was refused: %s", session.name, text)
                     refusal = {"type": error, "message": text}
-                    self._post(session, messages.ERROR, refusal, self._joins.pop(session, 0))
+                    self._post(
+                        session, messages.ERROR, refusal, self._calls[messages.JOIN].pop(session, 0)
+                    )
                 case Stands(session, member):
-                    self._answer(session, self._standings.pop(session, 0), {"member": member})
+                    self._answer(
+                        session, self._calls[messages.STANDING].pop(session, 0), {"member": member}
+                    )
                 case Ended(session):
                     self._exchange.fence(session, "it has given up this coordinator")
                 case Released(session):
-                    self._answer(session, self._shutdowns.pop(session, 0))
+                    self._answer(session, self._calls[messages.SHUTDOWN].pop(session, 0))
                 case Progress(session, version, joined, world_size, errors, names, gave_up):
                     progress = {
                         "version": version,
@@ -438,14 +436,11 @@ def _fields(body: object) -> Mapping[str, object]:
 def _read_join(body: object) -> tuple[JoinRequest, tuple[str, ...]]:
     """Reads a join: the request, and the endpoints of the worker's control line."""
     fields = _fields(body)
-    name = fields.get("name")
-    if not isinstance(name, str):
-        raise TypeError(f"name must be a str (got {type(name).__name__})")
     request = JoinRequest(
-        name,
-        _integer(fields, "rank"),
-        _integer(fields, "world_size"),
-        _integer(fields, "incarnation"),
+        _field(body, "name", str),
+        _field(body, "rank", int),
+        _field(body, "world_size", int),
+        _field(body, "incarnation", int),
         _endpoints(fields.get("endpoints")),
         _start_when(fields.get("start_when")),
     )
@@ -461,10 +456,10 @@ def _check_owner(line: WorkerInfo, name: str) -> None:
         )
 
 
-def _integer(fields: Mapping[str, object], key: str) -> int:
-    value = fields.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{key} must be an int (got {value!r:.60})")
+def _field(body: object, key: str, kind: type[T]) -> T:
+    value = _fields(body).get(key)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{key} must be {_KINDS[kind]} (got {value!r:.60})")
     return value
 
 

@@ -29,7 +29,6 @@ from telegrad.rendezvous.store import Store, check_timeout
 from telegrad.rendezvous.tcp import TCPStore
 from telegrad.transport import GuestList
 from telegrad.types import WorkerInfo
-from telegrad.wire import escaped
 
 __all__ = [
     "JobListener",
@@ -445,7 +444,7 @@ class MemberEvents:
             self._line.tell(messages.KNOWS, {"incarnation": member.info.incarnation})
 
     def _on_lost(self, body: object) -> None:
-        info, reason, left = _as_loss(body)
+        info, reason, left = messages.read_loss(body)
         with self._lock:
             news = self._roster.lost(info) and self._welcomed
         self._guests.remove(info)
@@ -453,7 +452,7 @@ class MemberEvents:
             self._listener.on_member_lost(info, reason, left)
 
     def _on_given_up(self, body: object) -> None:
-        by, words, _ = _as_loss(body)
+        by, words, _ = messages.read_loss(body)
         reason = f"it has given up this worker: {words}"
         with self._lock:
             if not self._welcomed:
@@ -657,10 +656,3 @@ def eviction(info: WorkerInfo | None, error: WorkerLostError) -> EvictedError:
         last_seen=error.last_seen,
         reason=error.reason,
     )
-
-
-def _as_loss(body: object) -> tuple[WorkerInfo, str, bool]:
-    match body:
-        case [str(name), int(rank), int(incarnation), str(reason), *left]:
-            return WorkerInfo(name, rank, incarnation), escaped(reason), left == [True]
-    raise DecodeError(f"the coordinator sent no loss (got {body!r:.120})")
