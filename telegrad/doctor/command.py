@@ -27,7 +27,7 @@ from telegrad.errors import (
     RendezvousTimeoutError,
     TelegradError,
 )
-from telegrad.launch.seams import LogRelay, RunOptions, available_cores, refusals, run
+from telegrad.launch.seams import LogRelay, Refusals, RunOptions, available_cores, run
 from telegrad.rpc import RpcOptions
 from telegrad.transport import (
     address_of,
@@ -415,14 +415,14 @@ def _examined(
 
     def failed(relay: LogRelay, error: OSError | TelegradError) -> None:
         relay.clear()
-        failures.append(explained(settings, error, refused.found()))
+        failures.append(explained(settings, error, refused.found))
 
     with tempfile.TemporaryDirectory(prefix="telegrad-doctor-") as directory:
         file = Path(directory) / "report.json"
         arguments = [str(file), json.dumps(options.timeout), json.dumps(options.port)]
         command = [sys.executable, "-u", "-m", WORKER, *arguments]
         settings = dataclasses.replace(run_options, command=command, gather=options.timeout)
-        with refusals() as refused:
+        with Refusals() as refused:
             code = run(settings, failed)
         with contextlib.suppress(OSError, ValueError):
             return code, json.loads(file.read_bytes()), failures

@@ -73,7 +73,6 @@ __all__ = [
     "environment_of",
     "limits_of",
     "parse_limit",
-    "refusals",
     "run",
     "serving",
 ]
@@ -88,49 +87,41 @@ MOST_REFUSALS = 16  # distinct ones: strangers choose their words
 
 @final
 class Refusals(logging.Handler):
-    """Collects refused connections from the audit log; made by `refusals`."""
+    """Collects the connections that this process refuses inside a `with` block, by the audit log.
 
-    def __init__(self, say: Callable[[str], object]) -> None:
+    Args:
+        say: Gets each distinct refusal at once; called in the audit log's thread.
+
+    Attributes:
+        found: The refusals, each once.
+    """
+
+    def __init__(self, say: Callable[[str], object] | None = None) -> None:
         super().__init__(logging.WARNING)
         self._say = say
-        self._words: dict[str, None] = {}
+        self.found: list[str] = []
+
+    def __enter__(self) -> Refusals:
+        logging.getLogger(AUDIT).addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger(AUDIT).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Takes a record."""
         told = getattr(record, "telegrad", {})
-        if told.get("event") == REFUSED and len(self._words) < MOST_REFUSALS:
+        if told.get("event") == REFUSED and len(self.found) < MOST_REFUSALS:
             who = str(told.get("peer", "a stranger")).rpartition(".")[2]
             address = str(told.get("address", "?")).rpartition(" ")[2]
             family, _, place = address.partition(":")
             if family in ("ipv4", "ipv6"):  # without the port, which differs for each dial
                 address = place.rpartition(":")[0]
             words = f"{who} from {address} ({told.get('words', '')})"
-            if words not in self._words:
-                self._words[words] = None
-                self._say(words)
-
-    def found(self) -> list[str]:
-        """Returns the refusals, each once."""
-        return list(self._words)
-
-
-def _keep_quiet(words: str) -> None:
-    return None
-
-
-@contextlib.contextmanager
-def refusals(say: Callable[[str], object] = _keep_quiet) -> Iterator[Refusals]:
-    """Collects the connections that this process refuses inside the block.
-
-    Args:
-        say: Gets each distinct refusal at once; called in the audit log's thread.
-    """
-    logger, handler = logging.getLogger(AUDIT), Refusals(say)
-    logger.addHandler(handler)
-    try:
-        yield handler
-    finally:
-        logger.removeHandler(handler)
+            if words not in self.found:
+                self.found.append(words)
+                if self._say is not None:
+                    self._say(words)
 
 
 # -- the run -------------------------------------------------------------------------------------
@@ -249,7 +240,7 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
             relay.say(f"node 0 of {options.nodes} is ready at {options.host}:{options.port}")
         else:
             store = stack.enter_context(_reaching(options, job, token, relay))
-        with refusals(lambda words: relay.say(f"turned away: {words}")):
+        with Refusals(lambda words: relay.say(f"turned away: {words}")):
             share = share_ranks(
                 store,
                 options.node,

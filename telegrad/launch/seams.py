@@ -5,18 +5,18 @@ from __future__ import annotations
 from telegrad.launch.env import JobEnvironment, available_cores
 from telegrad.launch.log_relay import LogRelay, Screen
 from telegrad.launch.policy import Policy
-from telegrad.launch.run import RunOptions, refusals, run
+from telegrad.launch.run import Refusals, RunOptions, run
 from telegrad.launch.supervisor import Supervisor, Watcher
 
 __all__ = [
     "JobEnvironment",
     "LogRelay",
     "Policy",
+    "Refusals",
     "RunOptions",
     "Screen",
     "Supervisor",
     "Watcher",
     "available_cores",
-    "refusals",
     "run",
 ]

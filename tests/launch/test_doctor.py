@@ -24,7 +24,7 @@ from telegrad.doctor.command import (
 )
 from telegrad.errors import AuthenticationError, RendezvousError, RendezvousTimeoutError
 from telegrad.launch import cli
-from telegrad.launch.run import RunOptions, refusals
+from telegrad.launch.run import Refusals, RunOptions
 from telegrad.rpc import RpcOptions
 from telegrad.transport import Audit, set_grpc_environment
 from tests.conftest import TOKEN, unused_port
@@ -169,7 +169,7 @@ def test_host_0_says_who_knocked_and_was_turned_away() -> None:
 
 def test_the_audit_log_tells_host_0_who_knocked() -> None:
     said: list[str] = []
-    with refusals(said.append) as found:
+    with Refusals(said.append) as refused:
         audit = Audit("coordinator")
         for port in (47290, 47291):
             audit.record(
@@ -181,8 +181,8 @@ def test_the_audit_log_tells_host_0_who_knocked() -> None:
             )
         audit.record("dial.refused", peer="worker1", reason="JOB", words="another job")
         audit.close()
-    assert found.found() == ["node1 from 10.0.0.2 (another token)"]
-    assert said == found.found()
+    assert refused.found == ["node1 from 10.0.0.2 (another token)"]
+    assert said == refused.found
 
 
 # The command line ----------------------------------------------------------------------------
