@@ -12,9 +12,9 @@ import contextlib
 import importlib
 import json
 import math
+import multiprocessing.spawn
 import os
 import queue
-import runpy
 import select
 import selectors
 import signal
@@ -301,51 +301,43 @@ def own_path() -> list[str]:
 # -- the program's script, imported by local workers as multiprocessing's spawn does -------------
 
 LOADING = "TELEGRAD_LOADING_SCRIPT"  # in a worker's environment while it imports the script
-SPAWNED = "__mp_main__"  # multiprocessing's name for the script in a process that it spawned
 
 
-def own_script() -> tuple[str, str]:
-    """Returns the way in which another process can import this process' `__main__`.
+def own_script() -> dict[str, str]:
+    """Returns the way in which `multiprocessing` makes another process import our `__main__`.
 
-    Returns:
-        ("path", its file), ("module", its name after `python -m`), or ("", "") if there is none: in
-        a notebook, at a prompt, and if another program runs the user's code, as pytest does.
+    That is `init_main_from_path` with its file, or `init_main_from_name` with its name after
+    `python -m`. It is empty in a notebook, at a prompt, and if another program runs the user's
+    code, as pytest does.
     """
     main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", "")
     path = getattr(main, "__file__", None)
     if not isinstance(path, str) or not os.path.isfile(path) or _is_a_tool(path):
-        return "", ""
-    if name and name != "__main__" and not name.endswith(".__main__"):
-        return "module", name
-    return ("", "") if name else ("path", os.path.abspath(path))
+        return {}
+    if not name:
+        return {"init_main_from_path": os.path.abspath(path)}
+    is_run = name == "__main__" or name.endswith(".__main__")
+    return {} if is_run else {"init_main_from_name": name}
 
 
-def load_script(kind: str, what: str, arguments: list[str]) -> None:
+def load_script(script: dict[str, str], arguments: list[str]) -> None:
     """Runs the script as `__mp_main__`, so that it defines its functions but skips its main part.
 
     Args:
-        kind: The first value of `own_script`; "" leaves an empty `__main__`.
-        what: The second value of `own_script`.
+        script: What `own_script` returned; without a script `__main__` is empty.
         arguments: The script's `sys.argv`.
 
     Raises:
         BaseException: Any error that the script raises.
     """
-    module = types.ModuleType(SPAWNED if kind else "__main__")
     sys.argv = arguments
-    if kind:
-        os.environ[LOADING] = "1"
-        try:
-            if kind == "path":
-                names = runpy.run_path(what, run_name=SPAWNED)
-            else:
-                names = runpy.run_module(what, run_name=SPAWNED, alter_sys=True)
-        finally:
-            del os.environ[LOADING]
-        vars(module).update(names)
-        sys.modules[SPAWNED] = module
-    sys.modules["__main__"] = module
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ[LOADING] = "1"
+    try:
+        multiprocessing.spawn.prepare(script)
+    finally:
+        del os.environ[LOADING]
 
 
 def _is_a_tool(path: str) -> bool:
@@ -629,8 +621,7 @@ class _Worker:
         """Prepares, joins, and serves in a thread until the job or the program ends it."""
         try:
             start = self._orders.get()
-            kind, what = start["script"]
-            load_script(kind, what, start["arguments"])
+            load_script(start["script"], start["arguments"])
             join = self._orders.get()
             if join["verb"] == "leave":
                 return

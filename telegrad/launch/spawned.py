@@ -387,8 +387,7 @@ def main(descriptor: int, program: int) -> None:
     channel = LineChannel(socket.socket(fileno=descriptor))
     order = next(channel.messages())
     try:
-        kind, what = order["script"]
-        load_script(kind, what, order["arguments"])
+        load_script(order["script"], order["arguments"])
         fn, args = contextvars.Context().run(_read_call, order["call"])
         fn(order["rank"], *args)
     except SystemExit as leaving:

@@ -26,8 +26,8 @@ def main_module(path: str | None, name: str = "") -> types.ModuleType:
 @pytest.mark.parametrize(
     ("file", "name", "expected"),
     [
-        ("train.py", "", "path"),
-        ("train.py", "app.train", "module"),
+        ("train.py", "", "init_main_from_path"),
+        ("train.py", "app.train", "init_main_from_name"),
         ("train.py", "app.__main__", ""),
         ("gone.py", "", ""),
         (None, "", ""),
@@ -39,16 +39,16 @@ def test_what_the_script_is(
     (tmp_path / "train.py").touch()
     path = None if file is None else str(tmp_path / file)
     monkeypatch.setitem(sys.modules, "__main__", main_module(path, name))
-    what = {"path": path, "module": name, "": ""}[expected]
-    assert script.own_script() == (expected, what)
+    what = path if expected == "init_main_from_path" else name
+    assert script.own_script() == ({expected: what} if expected else {})
 
 
 def test_an_installed_program_is_no_script(monkeypatch: pytest.MonkeyPatch) -> None:
     tool = next(Path(sysconfig.get_path("scripts")).glob("pytest"))
     monkeypatch.setitem(sys.modules, "__main__", main_module(str(tool)))
-    assert script.own_script() == ("", "")
+    assert script.own_script() == {}
     monkeypatch.setitem(sys.modules, "__main__", main_module(pytest.__file__))
-    assert script.own_script() == ("", "")
+    assert script.own_script() == {}
 
 
 def test_a_channel_ends_when_either_end_closes() -> None:
