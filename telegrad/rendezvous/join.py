@@ -74,28 +74,24 @@ class CallOff:
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.over = threading.Event()
-        self._lock = threading.RLock()  # guards all attributes below; reentrant for signal handlers
-        self._called_off = False
-        self._settled = False
-        self._hook: Callable[[], object] | None = None
+        # "cancelled" is true or false once that is decided. No lock: a signal handler may decide.
+        self._decided: dict[str, bool] = {}
+        self._hook: Callable[[], object] = lambda: None
 
     def __call__(self) -> bool:
         """Cancels the join; returns False if the worker had joined before."""
-        with self._lock:
-            if self._settled:
-                return False
-            self._called_off = True
-            hook, self._hook = self._hook, None
-        if hook is not None:
-            hook()
-        return True
+        cancelled = self._decided.setdefault("cancelled", True)
+        if cancelled:
+            self._hook()
+        return cancelled
 
     def wakes(self, hook: Callable[[], object]) -> None:
-        """Calls `hook` when the join is cancelled, or now if it was; `hook` must not block."""
-        with self._lock:
-            self._hook = hook
-            called_off = self._called_off
-        if called_off:
+        """Calls `hook` when the join is cancelled, or now if it was; `hook` must not block.
+
+        It may be called twice.
+        """
+        self._hook = hook
+        if self._decided.get("cancelled"):
             hook()
 
     def check(self) -> None:
@@ -104,7 +100,7 @@ class CallOff:
         Raises:
             JoinCancelledError: The join was cancelled.
         """
-        if self._called_off:
+        if self._decided.get("cancelled"):
             raise JoinCancelledError(
                 "joining the job was given up, since rpc.shutdown() was called while this waited "
                 "for the job; call rpc.init_rpc() again to join it after all"
@@ -116,8 +112,7 @@ class CallOff:
         Raises:
             JoinCancelledError: The join was cancelled before.
         """
-        with self._lock:
-            self._settled = not self._called_off
+        self._decided.setdefault("cancelled", False)
         self.check()
 
 
