@@ -20,12 +20,10 @@ class Published:
 
     Attributes:
         endpoint: The endpoint at which the coordinator listens, or once did.
-        job: The name of its job.
         by: The writer, in words.
     """
 
     endpoint: str
-    job: str
     by: str
 
 
@@ -33,7 +31,7 @@ class EndpointSource(ABC):
     """A file, or a multicast group. Blocking; for one worker, which writes it or reads it."""
 
     @abstractmethod
-    def publish(self, endpoint: str, job: str) -> None:
+    def publish(self, endpoint: str) -> None:
         """Makes the coordinator's endpoint known, until `withdraw`.
 
         Raises:

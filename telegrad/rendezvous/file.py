@@ -410,16 +410,16 @@ LONGEST = 4096  # bytes; an address and some words
 
 def published_text(published: Published) -> str:
     """Returns the text of the endpoint file."""
-    return f"{JOB_MAGIC}\nendpoint {published.endpoint}\njob {published.job}\nby {published.by}\n"
+    return f"{JOB_MAGIC}\nendpoint {published.endpoint}\nby {published.by}\n"
 
 
 def read_published(text: str) -> Published | None:
     """Reads the text of an endpoint file; returns None if it is something else."""
     first, *lines = text.splitlines() or [""]
     fields = dict(line.split(" ", 1) for line in lines if " " in line)
-    if first != JOB_MAGIC or not {"endpoint", "job", "by"} <= set(fields):
+    if first != JOB_MAGIC or not {"endpoint", "by"} <= set(fields):
         return None
-    return Published(fields["endpoint"], fields["job"], fields["by"])
+    return Published(fields["endpoint"], fields["by"])
 
 
 @final
@@ -434,7 +434,7 @@ class EndpointFile(EndpointSource):
         self.path = path
         self._mine: Published | None = None
 
-    def publish(self, endpoint: str, job: str) -> None:
+    def publish(self, endpoint: str) -> None:
         """Writes the coordinator's endpoint, over the file of any earlier job.
 
         Raises:
@@ -443,7 +443,7 @@ class EndpointFile(EndpointSource):
         self.read()
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         by = f"process {os.getpid()} on {socket.gethostname()} at {now}"
-        self._mine = Published(endpoint, job, by)
+        self._mine = Published(endpoint, by)
         draft = f"{self.path}.{secrets.token_hex(4)}"
         try:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -224,7 +224,7 @@ def join_job(
             )
             endpoint = coordinator.start()[0]
             if source is not None:
-                source.publish(endpoint, address.job)
+                source.publish(endpoint)
         events = MemberEvents(listener, guests)
         line = ControlLine(
             job=address.job,

@@ -241,7 +241,7 @@ class MulticastSource(EndpointSource):
         self._stop, self._stopped = socket.socketpair()
         self._thread: threading.Thread | None = None
 
-    def publish(self, endpoint: str, job: str) -> None:
+    def publish(self, endpoint: str) -> None:
         """Answers every question for the job, in a thread of its own, until `withdraw`.
 
         Raises:
@@ -255,7 +255,7 @@ class MulticastSource(EndpointSource):
             )
         host = address_of(parts.hostname)
         host = f"[{host}]" if ":" in host else host
-        here = Datagram(job, self._nonce, f"{parts.scheme}://{host}:{parts.port}")
+        here = Datagram(self._job, self._nonce, f"{parts.scheme}://{host}:{parts.port}")
         opened = self._opened()
         self._send(opened, here)
         ends = time.monotonic() + ECHO_SECONDS
@@ -289,7 +289,7 @@ class MulticastSource(EndpointSource):
             return None
         endpoint = min(self._tries, key=lambda each: self._tries[each])
         self._tries[endpoint] += 1
-        return Published(endpoint, self._job, f"an answer from {self._sources[endpoint]}")
+        return Published(endpoint, f"an answer from {self._sources[endpoint]}")
 
     def withdraw(self) -> None:
         """Ends the answers; idempotent."""

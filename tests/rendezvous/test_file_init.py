@@ -84,8 +84,8 @@ def dead_endpoint() -> str:
         return f"grpc://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def leave_stale(path: Path, endpoint: str, job: str = "default") -> None:
-    path.write_text(published_text(Published(endpoint, job, "process 1 on h at noon")))
+def leave_stale(path: Path, endpoint: str) -> None:
+    path.write_text(published_text(Published(endpoint, "process 1 on h at noon")))
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_stale_file_misleads_nobody(path: Path, kind: str) -> None:
             coordinator.close()
         elif kind == "no telegrad":
             endpoint = f"grpc://127.0.0.1:{server.getsockname()[1]}"
-        leave_stale(path, endpoint, job)
+        leave_stale(path, endpoint)
         waiting = pool.submit(join, path, 1)
         if kind == "no telegrad":
             server.accept()[0].close()
@@ -200,7 +200,7 @@ def test_an_address_that_other_hosts_do_not_reach_is_told(
 ) -> None:
     """Rank 0, on another host, waits in vain as well, and takes the file away when it gives up."""
     endpoint = dead_endpoint()
-    found = [Published(endpoint, "default", "process 1 on h at noon")]
+    found = [Published(endpoint, "process 1 on h at noon")]
     monkeypatch.setattr(EndpointFile, "read", lambda _: found.pop() if found else None)
     with pytest.raises(RendezvousTimeoutError) as caught:
         join(path, 1, timeout=1.0)
@@ -251,7 +251,7 @@ def test_only_a_file_of_ones_own_is_believed(
 ) -> None:
     """Another user's file could lead the job to that user's coordinator."""
     file = EndpointFile(str(path))
-    file.publish("grpc://a:1", "default")
+    file.publish("grpc://a:1")
     assert file.read() is not None
     link = tmp_path / "link"
     link.symlink_to(path)
@@ -269,8 +269,8 @@ def test_only_a_file_of_ones_own_is_believed(
 
 def test_nobody_takes_away_the_file_of_a_newer_job(path: Path) -> None:
     old, new = EndpointFile(str(path)), EndpointFile(str(path))
-    old.publish("grpc://a:1", "default")
-    new.publish("grpc://b:2", "default")
+    old.publish("grpc://a:1")
+    new.publish("grpc://b:2")
     old.withdraw()
     found = new.read()
     assert found is not None

@@ -153,7 +153,7 @@ def test_a_forged_answer_leads_to_a_refusal_and_the_search_goes_on(
         elif kind == "no telegrad":
             endpoint = f"grpc://127.0.0.1:{server.getsockname()[1]}"
             server.close()
-        open_source().publish(endpoint, "default")
+        open_source().publish(endpoint)
         waiting = pool.submit(join, group, 1)
         first = join(group, 0)
         end(first, waiting.result(20), pool)
@@ -163,7 +163,7 @@ def test_a_forged_answer_leads_to_a_refusal_and_the_search_goes_on(
 def test_each_endpoint_has_its_turn(open_source: Callable[..., MulticastSource]) -> None:
     reader = open_source()
     for port in (1, 2):
-        open_source().publish(f"grpc://127.0.0.1:{port}", "default")
+        open_source().publish(f"grpc://127.0.0.1:{port}")
     found = [read(reader) for _ in range(6)]
     assert {endpoint: found.count(endpoint) for endpoint in found} == {
         "grpc://127.0.0.1:1": 3,
@@ -191,7 +191,7 @@ def test_what_was_withdrawn_is_announced_no_more(
 ) -> None:
     writer, reader = open_source(), open_source()
     assert reader.read() is None
-    writer.publish("grpc://127.0.0.1:1", "default")
+    writer.publish("grpc://127.0.0.1:1")
     assert read(reader) == "grpc://127.0.0.1:1"
     before = threading.active_count()
     writer.withdraw()
@@ -202,7 +202,7 @@ def test_what_was_withdrawn_is_announced_no_more(
 def test_a_flood_of_questions_gets_few_answers(
     open_source: Callable[..., MulticastSource], group: MulticastGroup
 ) -> None:
-    open_source().publish("grpc://127.0.0.1:1", "default")
+    open_source().publish("grpc://127.0.0.1:1")
     with group.open() as asking:
         began, answers = time.monotonic(), 0
         for i in range(500):
@@ -255,7 +255,7 @@ def test_an_interface_that_is_not_there(interface: str) -> None:
 
 def test_a_unix_socket_cannot_be_announced(open_source: Callable[..., MulticastSource]) -> None:
     with pytest.raises(RendezvousError, match="leave bind='unix' out, or write init_method='file"):
-        open_source().publish("local://0123456789abcdef/tmp/x/s", "default")
+        open_source().publish("local://0123456789abcdef/tmp/x/s")
     address = parse("multicast://239.77.0.1:1", rank=0, world_size=2)
     with pytest.raises(ValueError, match="the coordinator on a network; write init_method='file"):
         JobPort(address, lambda *_: GrpcTransport(), bind="unix")
