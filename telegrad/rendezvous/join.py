@@ -209,6 +209,7 @@ def join_job(
     call_off = CallOff() if call_off is None else call_off
     coordinator: Coordinator | None = None
     line: ControlLine | None = None
+    events = MemberEvents(listener, guests)
     try:
         endpoint = address.coordinator_endpoint
         if address.hosts_store:
@@ -225,7 +226,6 @@ def join_job(
             endpoint = coordinator.start()[0]
             if source is not None:
                 source.publish(endpoint)
-        events = MemberEvents(listener, guests)
         line = ControlLine(
             job=address.job,
             rank=address.rank,
@@ -256,6 +256,7 @@ def join_job(
     except BaseException as error:
         if source is not None:
             source.withdraw()
+        events.close(GOODBYE_TIMEOUT)
         _clean_up(line, coordinator, f"{name!r} (rank {address.rank})", _why(error, timeout))
         if isinstance(error, Exception):
             call_off.check()  # a cancelled join raises its own error, whatever this one is

@@ -347,7 +347,7 @@ class MemberEvents:
         self._welcomed = False
         self._given_up: list[tuple[WorkerInfo, str]] = []  # reported before the welcome
         self._loss: WorkerLostError | None = None
-        self._when_lost: Callable[[WorkerLostError], None] | None = None
+        self._standing: Standing | None = None
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -358,6 +358,13 @@ class MemberEvents:
     def begin(self, info: WorkerInfo, line: ControlLine) -> None:
         """Sets the identity of this worker, and the line on which it tells whom it knows."""
         self._self, self._line = info, line
+        longest = line.lost_after / QUESTIONS_PER_BOUND
+        self._standing = Standing(line, info, self._on_evicted, longest)
+
+    def close(self, timeout: float) -> None:
+        """Asks no more if this worker was given up."""
+        if self._standing is not None:
+            self._standing.close(timeout)
 
     def welcome(self, members: Sequence[Member]) -> tuple[Member, ...]:
         """Takes the first members; returns those that still live."""
@@ -370,7 +377,7 @@ class MemberEvents:
         for by, reason in given_up:
             self._listener.on_member_lost(by, reason, left=False, fenced=True)
         if loss is not None:
-            self._listener.on_coordinator_lost(loss)
+            self._tell_loss(loss)
         return living
 
     def on_message(self, kind: str, body: object) -> None:
@@ -391,18 +398,11 @@ class MemberEvents:
         else:
             logger.debug("the coordinator sent %s, which is not known here", kind)
 
-    def when_lost(self, function: Callable[[WorkerLostError], None]) -> None:
-        """Calls `function` once when the coordinator is lost, or at once if it is."""
-        with self._lock:
-            self._when_lost, loss = function, self._loss
-        if loss is not None:
-            function(loss)
-
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         """Handles the loss of the coordinator."""
         with self._lock:
             self._loss = error = self._evicted(error)
-            welcomed, when_lost = self._welcomed, self._when_lost
+            welcomed = self._welcomed
         self._guests.close(
             f"its coordinator is lost ({error.reason}), and nobody can join any more"
         )
@@ -410,13 +410,21 @@ class MemberEvents:
         if self._line is not None and isinstance(error, EvictedError):
             self._line.evicted(error)
         if welcomed:
-            self._listener.on_coordinator_lost(error)
-        if when_lost is not None:
-            when_lost(error)
+            self._tell_loss(error)
 
-    def on_evicted(self, error: EvictedError) -> None:
-        """Tells the listener that the coordinator, lost before, goes on without this worker."""
+    def _tell_loss(self, error: WorkerLostError) -> None:
+        """Tells the listener; then asks if a coordinator that fell silent gave up this worker."""
         self._listener.on_coordinator_lost(error)
+        if self._standing is not None and not isinstance(error, EvictedError) and not error.left:
+            self._standing.start()
+
+    def _on_evicted(self) -> None:
+        """Handles that the coordinator, lost before, goes on without this worker."""
+        assert self._loss is not None
+        assert self._line is not None
+        told = eviction(self._self, self._loss)
+        self._line.evicted(told)
+        self._listener.on_coordinator_lost(told)
 
     def _on_progress(self, progress: JoinProgress) -> None:
         with self._lock:
@@ -500,10 +508,6 @@ class JoinedJob:
         self._events = events
         self.coordinator = coordinator
         self._source = source
-        self._standing_lock = threading.Lock()  # guards the next two
-        self._standing: Standing | None = None
-        self._closed = False
-        events.when_lost(self._ask_standing)
 
     def living(self) -> tuple[Member, ...]:
         """Returns the members that are not known to be lost, by rank."""
@@ -589,32 +593,12 @@ class JoinedJob:
         Closing without `shutdown` or `leave` before counts as leaving.
         """
         ends = time.monotonic() + timeout
-        with self._standing_lock:
-            self._closed, standing = True, self._standing
         if self._source is not None:
             self._source.withdraw()
-        if standing is not None:
-            standing.close(timeout)
+        self._events.close(timeout)
         self._line.close(min(max(ends - time.monotonic(), LEAST_TIMEOUT), CLOSE_TIMEOUT))
         if self.coordinator is not None:
             self.coordinator.close(max(ends - time.monotonic(), LEAST_TIMEOUT))
-
-    def _ask_standing(self, error: WorkerLostError) -> None:
-        """Starts asking if a coordinator that fell silent has given up this worker."""
-        if isinstance(error, EvictedError) or error.left:
-            return
-
-        def evicted() -> None:
-            told = eviction(self.info, error)
-            self._line.evicted(told)
-            self._events.on_evicted(told)
-
-        with self._standing_lock:
-            if self._closed or self._standing is not None:
-                return
-            longest = self._line.lost_after / QUESTIONS_PER_BOUND
-            self._standing = Standing(self._line, self.info, evicted, longest)
-            self._standing.start()
 
 
 def as_member(body: object) -> Member:
