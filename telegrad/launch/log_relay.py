@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO, RawIOBase
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from telegrad.transport import escaped
 
@@ -165,14 +165,21 @@ class Screen:
                 view = view[written:]
 
 
+class _Line(NamedTuple):
+    """A line of a worker, with its number in the whole output and the time."""
+
+    number: int
+    at: float
+    text: bytes
+
+
 @final
 @dataclass(slots=True)
 class _Stream:
     """One stream of one worker."""
 
     splitter: LineSplitter = field(default_factory=LineSplitter)
-    tail: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
-    traceback_at: float | None = None  # the time at which its last one began
+    tail: deque[_Line] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
 
 @final
@@ -199,9 +206,7 @@ class LogRelay:
             self._clear_others(stream)
             if self._screens[stream].write(piece, b"[%d] " % rank):
                 self._lines += 1
-                source.tail.append((self._lines, piece.text))
-                if piece.text.startswith(TRACEBACK):
-                    source.traceback_at = time.monotonic()
+                source.tail.append(_Line(self._lines, time.monotonic(), piece.text))
 
     def say(self, text: str) -> None:
         """Writes words of the launcher's own to stderr, which are not counted.
@@ -213,18 +218,10 @@ class LogRelay:
         text = escaped(text, lines=True, most=len(text)).replace("\n", "\n    ")
         self._screens["stderr"].write(LogPiece(f"telegrad {self._verb}: {text}".encode()))
 
-    def traceback_began(self, rank: int) -> int | None:
-        """Returns the number of the line with which a worker's last traceback began."""
-        for number, line in reversed(self._stderr(rank)):
-            if line.startswith(TRACEBACK):
-                return number
-        return None
-
-    def traceback_age(self, rank: int) -> float:
-        """Returns the seconds since a worker's last traceback began; 0 if there is none."""
-        source = self._streams.get((rank, "stderr"))
-        began = None if source is None else source.traceback_at
-        return 0.0 if began is None else time.monotonic() - began
+    def last_traceback(self, rank: int) -> _Line | None:
+        """Returns the line with which a worker's last traceback began; None if there is none."""
+        lines = (line for line in reversed(self._stderr(rank)) if line.text.startswith(TRACEBACK))
+        return next(lines, None)
 
     @property
     def lines(self) -> int:
@@ -234,13 +231,13 @@ class LogRelay:
     def show_traceback_last(self, rank: int) -> None:
         """Repeats a worker's last traceback, or its last lines, unless they are the last output."""
         kept = self._end_of(rank)
-        if not kept or kept[0][0] == self._lines - len(kept) + 1:
+        if not kept or kept[0].number == self._lines - len(kept) + 1:
             return
-        self.show(rank, [line for _, line in kept])
+        self.show(rank, [line.text for line in kept])
 
     def end_of(self, rank: int) -> list[bytes]:
         """Returns the last traceback of a worker, or its last lines."""
-        return [line for _, line in self._end_of(rank)]
+        return [line.text for line in self._end_of(rank)]
 
     def show(self, rank: int, lines: Sequence[bytes]) -> None:
         """Writes lines of a worker, perhaps one of another host, to stderr."""
@@ -254,12 +251,12 @@ class LogRelay:
         for screen in self._screens.values():
             screen.clear()
 
-    def _end_of(self, rank: int) -> list[tuple[int, bytes]]:
+    def _end_of(self, rank: int) -> list[_Line]:
         tail = self._stderr(rank)
         began = _first_of_chain(tail)
         return tail[began:] if began is not None else tail[-LAST_LINES:]
 
-    def _stderr(self, rank: int) -> list[tuple[int, bytes]]:
+    def _stderr(self, rank: int) -> list[_Line]:
         source = self._streams.get((rank, "stderr"))
         return list(source.tail) if source is not None else []
 
@@ -269,15 +266,14 @@ class LogRelay:
                 screen.clear()
 
 
-def _first_of_chain(tail: list[tuple[int, bytes]]) -> int | None:
+def _first_of_chain(tail: list[_Line]) -> int | None:
     """Returns the start of the last traceback, including the causes and local part before it."""
     began = None
     for i in reversed(range(len(tail))):
-        line = tail[i][1]
-        if not line.startswith(TRACEBACK):
+        if not tail[i].text.startswith(TRACEBACK):
             continue
         began = i
-        before = b"\n".join(text for _, text in tail[max(0, i - 3) : i])
+        before = b"\n".join(line.text for line in tail[max(0, i - 3) : i])
         if not any(link in before for link in CHAIN_LINKS):
             break
     return began

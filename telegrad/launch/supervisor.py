@@ -103,7 +103,6 @@ class Supervisor:
         self._policy = Policy(set(environment.ranks))
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._signals = 0  # the number of signals that this launcher got itself
-        self._told: set[int] = set()  # ranks whose failure was reported to the other launchers
         self._unread = False  # True if the reader of our own stdout or stderr has closed it
         self._selector = selectors.DefaultSelector()
 
@@ -171,12 +170,11 @@ class Supervisor:
         node = self._nodes.node
         if kind != FAILED:
             self._nodes.tell(Event(kind, node, code=code))
-        elif rank not in self._told:
-            self._told.add(rank)
-            text = tuple(line.decode(errors="replace") for line in self._relay.end_of(rank))
-            self._nodes.tell(
-                Event(kind, node, rank, code, text, age=self._relay.traceback_age(rank))
-            )
+            return
+        text = tuple(line.decode(errors="replace") for line in self._relay.end_of(rank))
+        began = self._relay.last_traceback(rank)
+        age = 0.0 if began is None else time.monotonic() - began.at
+        self._nodes.tell(Event(kind, node, rank, code, text, age))
 
     def _wait_for_nodes(self) -> None:
         """Waits until the workers of all hosts have ended, or until a second signal."""
@@ -233,8 +231,8 @@ class Supervisor:
             if code is None:
                 continue
             self._drain(rank)
-            began = self._relay.traceback_began(rank)
-            place = self._relay.lines if began is None else began
+            began = self._relay.last_traceback(rank)
+            place = self._relay.lines if began is None else began.number
             first = self._policy.exited(rank, code, time.monotonic(), place)
             if code == 0 and not worker_process.session_members([pid]):
                 self._ended(rank)
