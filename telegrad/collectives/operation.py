@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.arrays import Moment
 from telegrad.collectives.backends import Sharing
@@ -67,9 +67,11 @@ from telegrad.wire import Blocks, Buffer
 __all__ = [
     "TELL_AFTER",
     "Call",
+    "CallsOf",
     "Clock",
     "CrossWaits",
     "Due",
+    "Join",
     "Operation",
     "WaitTimer",
     "time_limit",
@@ -174,6 +176,12 @@ _logger = logging.getLogger(__name__)
 COPIED_UP_TO_BYTES = 64 * 2**10
 
 
+# Returns the joined calls of a rank that was heard, in their order.
+CallsOf: TypeAlias = Callable[[int], Sequence[Signature]]
+# Runs joined calls of one verb, op, root and dtype by a backend; returns the value of each.
+Join: TypeAlias = "Callable[[Backend, Sequence[Call[Any]], CallsOf], Steps[Sequence[Any]]]"
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T]):
@@ -186,6 +194,9 @@ class Call(Generic[T]):
         channel: The channel that counts it; None for an operation of all members.
         names_all: True if the error of its deadline names all missing ranks, not one alone.
         staged: The arrays that `run` uses.
+        written: True if the first of them gets the result; False if the verb returns it.
+        join: Runs several such calls, which a block of `coalesced` has collected, as one; None for
+            a verb that cannot be joined.
         on_device: The way that leaves arrays on the GPU; None if there is none for this operation.
     """
 
@@ -195,6 +206,8 @@ class Call(Generic[T]):
     channel: Channel = None
     names_all: bool = True
     staged: Sequence[Staged] = ()
+    written: bool = False
+    join: Join | None = None
     on_device: OnDevice[T] | None = None
 
 

@@ -42,7 +42,6 @@ __all__ = [
     "finish",
     "from_bytes",
     "items_of",
-    "prepare",
     "rows_of",
 ]
 
@@ -213,18 +212,6 @@ def check_reducible(op: object, dtype: np.dtype[Any]) -> Reduction:
             "SUM and divide"
         )
     return op
-
-
-def prepare(op: Reduction, staged: Sequence[Staged]) -> ReduceOp:
-    """Has arrays multiplied by the factor of PREMUL_SUM; returns the operation that combines them.
-
-    Raises:
-        ValueError: The factor does not fit; see `PremulSum.exact`.
-    """
-    if isinstance(op, PremulSum):
-        for each in staged:
-            each.multiply(op)
-    return combining(op)
 
 
 def combining(op: Reduction) -> ReduceOp:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from telegrad.collectives.groups import Groups
+from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature, dtype_label
+from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
+from telegrad.collectives.operation import Call, CallsOf, Join
 from telegrad.collectives.process_group import ProcessGroup
-from telegrad.collectives.reduction import check_array
+from telegrad.collectives.reduction import FlatArrays, Staged, check_array
 from telegrad.rpc.seams import current_agent
 from telegrad.types import Array, Shape
 
 __all__ = [
+    "RunOn",
+    "array_call",
     "check_integer",
     "check_lengths",
     "check_parts",
@@ -23,6 +28,7 @@ __all__ = [
     "current_world",
     "cut_shapes",
     "group_of",
+    "join_in_place",
     "partner_of",
     "place_of",
     "signature_of",
@@ -176,6 +182,80 @@ def check_lengths(what: str, lengths: object, group: ProcessGroup) -> list[int]:
 def cut_shapes(array: Array, lengths: Sequence[int]) -> list[Shape]:
     """Returns the shapes of the parts into which `cut_rows` cuts an array."""
     return [(length, *array.shape[1:]) for length in lengths]
+
+
+# Runs a verb by a backend, on arrays that are on the host or that a GPU keeps.
+RunOn: TypeAlias = Callable[[Any, Sequence[Array], CallOf], Steps[Any]]
+
+
+def array_call(
+    group: ProcessGroup,
+    signature: Signature,
+    arrays: Sequence[Array],
+    run: RunOn,
+    *,
+    flat: bool = False,
+    written: bool = False,
+    join: Join | None = None,
+    by_gpu: RunOn | None = None,
+    by_nccl: bool = True,
+    heard: bool = False,
+) -> Call[Any]:
+    """Returns the call of a verb that a backend runs.
+
+    Args:
+        group: The group.
+        signature: The call, for the other ranks.
+        arrays: The user's arrays: one, or one for each rank, or with `scatter` both.
+        run: Runs the verb on contiguous copies of the arrays on the host, or on the arrays
+            themselves where these are contiguous. What it returns goes to their device.
+        flat: True if `run` takes them with one axis.
+        written: As for `Call`.
+        join: As for `Call`.
+        by_gpu: Runs the verb on the arrays where they are, if a GPU has all of them; None if no
+            backend of GPUs can do so.
+        by_nccl: As for `OnDevice`.
+        heard: As for `OnDevice`.
+    """
+    staged = [Staged(each) for each in arrays]
+
+    async def run_on_host(link: Link) -> Any:
+        backend = await link.backend()
+        hosted = [each.flat if flat else each.shaped for each in staged]
+        value = await run(backend, hosted, link.call_of)
+        if written:
+            staged[0].write_back()
+        if value is None:
+            return None
+        own = staged[link.rank % len(staged)]
+        return list(map(own.to_user, value)) if isinstance(value, list) else own.to_user(value)
+
+    on_device: OnDevice[Any] | None = None
+    if by_gpu is not None and group.nccl is not None:
+
+        async def run_on_device(backend: DeviceBackend, call_of: CallOf) -> Any:
+            value = await by_gpu(backend, arrays, call_of)
+            return [*value] if isinstance(value, list) else value
+
+        on_device = OnDevice(arrays=arrays, run=run_on_device, heard=heard, by_nccl=by_nccl)
+    return Call(
+        signature=signature,
+        run=run_on_host,
+        staged=staged,
+        written=written,
+        join=join,
+        on_device=on_device,
+    )
+
+
+async def join_in_place(
+    run: RunOn, backend: Backend, pieces: Sequence[Call[Any]], calls_of: CallsOf
+) -> list[None]:
+    """Runs calls that replace their arrays as one on the joined array."""
+    joined = FlatArrays([each.staged[0] for each in pieces])
+    await run(backend, [joined.flat], lambda r: calls_of(r)[0])
+    joined.write_back()
+    return [None] * len(pieces)
 
 
 def signature_of(

@@ -9,89 +9,42 @@ with coalesced():
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast, final
+from typing import Any, Final, TypeVar, cast, final
 
 import numpy as np
 
 from telegrad.arrays import is_cupy
 from telegrad.collectives.api.calls import group_of
 from telegrad.collectives.api.work import Work
-from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.link import Link
 from telegrad.collectives.messages import Signature
 from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
-from telegrad.collectives.reduction import Staged
 from telegrad.errors import InvalidUseError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future
 
-__all__ = ["CallsOf", "JoinableCall", "JoinedRun", "check_outside", "coalesced", "run_call"]
+__all__ = ["check_outside", "coalesced", "run_call"]
 
 T = TypeVar("T")
 
-# Returns the calls of a rank from which something was received, in the order of the joined ones.
-CallsOf: TypeAlias = Callable[[Link, int], Sequence[Signature]]
-
-
-# The algorithm of one or several joined calls; returns the value of each.
-JoinedRun: TypeAlias = Callable[[Link], Steps[Sequence[T]]]
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinableCall(Generic[T]):
-    """A call that may be joined with others of the same verb, op, root and dtype.
-
-    Attributes:
-        signature: The call.
-        staged: Its array.
-        in_place: True if the array gets the result; False if the verb returns it.
-        join: Returns the algorithm of several such calls.
-        on_device: As for `Call`.
-    """
-
-    signature: Signature
-    staged: Staged
-    in_place: bool
-    join: Callable[[ProcessGroup, Sequence[JoinableCall[T]], CallsOf], JoinedRun[T]]
-    on_device: OnDevice[T] | None
-
-    def alone(self, group: ProcessGroup) -> Call[T]:
-        """Returns the call as an operation of its own."""
-        joined = self.join(group, [self], lambda link, r: [link.call_of(r)])
-
-        async def run(link: Link) -> T:
-            (value,) = await joined(link)
-            return value
-
-        return Call(
-            signature=self.signature,
-            run=run,
-            staged=[self.staged],
-            on_device=self.on_device,
-        )
-
 
 def run_call(
-    group: ProcessGroup, called: Call[T] | JoinableCall[T], async_op: bool, timeout: float | None
+    group: ProcessGroup, call: Call[T], async_op: bool, timeout: float | None
 ) -> Work[T] | T:
     """Runs a call in this thread and returns its value, or returns the Work of a started one.
 
     Inside a block of `coalesced` for the group, it collects the call and returns None or a Work.
     """
-    if not isinstance(called, JoinableCall):
-        check_outside(group, called.signature.operation)
-        call = called
+    if call.join is None:
+        check_outside(group, call.signature.operation)
     elif (block := _block_of(group)) is not None:
-        return block.collect(called, async_op, timeout)
-    else:
-        call = called.alone(group)
+        return block.collect(call, async_op, timeout)
     return group.start(call, timeout) if async_op else group.call(call, timeout)
 
 
@@ -181,7 +134,7 @@ class Coalesced:
     def __init__(self, group: ProcessGroup) -> None:
         self.group: Final = group
         self.open = True
-        self._pieces: list[JoinableCall[Any]] = []
+        self._pieces: list[Call[Any]] = []
         self._futures: list[Future[Any]] = []
         self._values: dict[int, Any] = {}  # of the calls, by their place
         self._thread = threading.get_ident()
@@ -204,9 +157,7 @@ class Coalesced:
         """Returns True if calls on a group belong to this block: in its thread, until its end."""
         return self.open and self.group is group and self._thread == threading.get_ident()
 
-    def collect(
-        self, called: JoinableCall[T], async_op: bool, timeout: float | None
-    ) -> Work[T] | T:
+    def collect(self, called: Call[T], async_op: bool, timeout: float | None) -> Work[T] | T:
         """Adds a call; returns None, or with `async_op` a Work that is done with the operation.
 
         Raises:
@@ -218,7 +169,7 @@ class Coalesced:
                 f"{verb} has a timeout of its own in a block of coalesced(), whose calls end "
                 "together; write coalesced(timeout=)"
             )
-        if not (called.in_place or async_op):
+        if not (called.written or async_op):
             raise InvalidUseError(
                 f"{verb} returns an array, which does not exist before the block of coalesced() "
                 "ends; write async_op=True, and wait for the Work after the block"
@@ -263,24 +214,28 @@ class Coalesced:
             self._work.add_done_callback(self._settle)
 
     def _call(self) -> Call[None]:
-        _check_apart([each for each in self._pieces if not is_cupy(each.staged.array)])
+        _check_apart([each for each in self._pieces if not is_cupy(each.staged[0].array)])
         kinds: dict[tuple[object, ...], list[int]] = {}
         for i, piece in enumerate(self._pieces):
             called = piece.signature
             kind = called.operation, called.op, called.root, called.dtype
             kinds.setdefault(kind, []).append(i)
-        joined = [(places, self._joined(places)) for places in kinds.values()]
 
         async def run(link: Link) -> None:
-            for places, run_joined in joined:
-                self._values |= zip(places, await run_joined(link), strict=True)
+            backend = await link.backend()
+            for places in kinds.values():
+                pieces = [self._pieces[i] for i in places]
+                calls_of = partial(_calls_of, link, places)
+                assert pieces[0].join is not None
+                values = await pieces[0].join(backend, pieces, calls_of)
+                self._values |= zip(places, values, strict=True)
 
         return Call(
             signature=Signature(
                 operation="coalesced", calls=tuple(each.signature for each in self._pieces)
             ),
             run=run,
-            staged=[each.staged for each in self._pieces],
+            staged=[each.staged[0] for each in self._pieces],
             on_device=self._on_device(),
         )
 
@@ -299,15 +254,6 @@ class Coalesced:
             heard=any(way.heard for way in ways),
             by_nccl=all(way.by_nccl for way in ways),
         )
-
-    def _joined(self, places: Sequence[int]) -> JoinedRun[Any]:
-        pieces = [self._pieces[i] for i in places]
-
-        def calls_of(link: Link, r: int) -> Sequence[Signature]:
-            calls = link.call_of(r).calls
-            return [calls[i] for i in places]
-
-        return pieces[0].join(self.group, pieces, calls_of)
 
     def _check_ended(self) -> None:
         if self.open:
@@ -332,6 +278,12 @@ class Coalesced:
             future.try_set_exception(error)
 
 
+def _calls_of(link: Link, places: Sequence[int], r: int) -> list[Signature]:
+    """Returns the calls at some places in the block of a rank."""
+    calls = link.call_of(r).calls
+    return [calls[i] for i in places]
+
+
 def _call_of(call_of: CallOf, i: int, r: int) -> Signature:
     """Returns the i-th call in the block of a rank."""
     return call_of(r).calls[i]
@@ -353,17 +305,17 @@ def _block_of(group: ProcessGroup) -> Coalesced | None:
 OVERLAP_STEPS: Final = 10_000
 
 
-def _check_apart(pieces: Sequence[JoinableCall[Any]]) -> None:
+def _check_apart(pieces: Sequence[Call[Any]]) -> None:
     """Raises InvalidUseError if one call writes into an array of another: order would matter."""
-    bounds = [np.lib.array_utils.byte_bounds(each.staged.array) for each in pieces]
+    bounds = [np.lib.array_utils.byte_bounds(each.staged[0].array) for each in pieces]
     reached: list[int] = []  # arrays that end behind the start of the next one
     for i in sorted(range(len(pieces)), key=lambda i: bounds[i]):
         reached = [k for k in reached if bounds[k][1] > bounds[i][0]]
         for k in reached:
             a, b = pieces[k], pieces[i]
-            if (a.in_place or b.in_place) and np.may_share_memory(
-                a.staged.array,
-                b.staged.array,
+            if (a.written or b.written) and np.may_share_memory(
+                a.staged[0].array,
+                b.staged[0].array,
                 max_work=OVERLAP_STEPS,  # type: ignore[arg-type]  # any number is allowed
             ):
                 raise InvalidUseError(

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal, overload
 
 from telegrad.arrays import views_of
 from telegrad.collectives.api.calls import (
+    array_call,
     check_lengths,
     check_parts,
     check_splits,
     cut_shapes,
     group_of,
+    join_in_place,
     place_of,
     signature_of,
 )
-from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, JoinedRun, run_call
+from telegrad.collectives.api.coalescing import run_call
 from telegrad.collectives.api.work import Work
-from telegrad.collectives.link import Backend, Link
-from telegrad.collectives.nccl.device import CallOf, OnDevice
-from telegrad.collectives.operation import Call
+from telegrad.collectives.link import Backend, Steps
+from telegrad.collectives.nccl.device import CallOf
+from telegrad.collectives.operation import Call, CallsOf
 from telegrad.collectives.process_group import ProcessGroup
-from telegrad.collectives.reduction import FlatArrays, Staged, check_array, cut_rows, rows_of
+from telegrad.collectives.reduction import FlatArrays, check_array, cut_rows, items_of, rows_of
 from telegrad.types import Array, Rank, Shape
 
 __all__ = [
@@ -97,7 +98,7 @@ def broadcast(
         [[1.0, 1.0], [1.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _broadcast_piece(array, src, chosen, label), async_op, timeout)
+    return run_call(chosen, _broadcast_call(array, src, chosen, label), async_op, timeout)
 
 
 @overload
@@ -213,7 +214,7 @@ def all_gather_single(
         [[0, 1, 1], [0, 1, 1]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_gather_single_piece(array, label), async_op, timeout)
+    return run_call(chosen, _all_gather_single_call(array, chosen, label), async_op, timeout)
 
 
 @overload
@@ -492,112 +493,60 @@ def all_to_all_single(
 # -- the calls -----------------------------------------------------------------------------------
 
 
-def _broadcast_piece(
-    array: object, src: object, group: ProcessGroup, label: str
-) -> JoinableCall[None]:
-    """Returns the call of `broadcast`; raises the errors of `broadcast` for its arguments."""
+def _broadcast_call(array: object, src: object, group: ProcessGroup, label: str) -> Call[None]:
     checked = check_array("broadcast", array, written=True)
     root = place_of("src", src, group)
-    return JoinableCall(
-        signature=signature_of(
-            "broadcast", checked, label, root=group.ranks[root], shape=checked.shape
-        ),
-        staged=Staged(checked),
-        in_place=True,
-        join=partial(_broadcast, root),
-        on_device=OnDevice(
-            arrays=[checked], run=lambda backend, _: backend.broadcast(checked, root)
-        ),
+
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[None]:
+        return backend.broadcast(arrays[0], root)
+
+    return array_call(
+        group,
+        signature_of("broadcast", checked, label, root=group.ranks[root], shape=checked.shape),
+        [checked],
+        run,
+        flat=True,
+        written=True,
+        join=partial(join_in_place, run),
+        by_gpu=run,
     )
-
-
-def _broadcast(
-    root: int, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
-) -> JoinedRun[None]:
-    joined = FlatArrays([each.staged for each in pieces])
-
-    async def run(link: Link) -> Sequence[None]:
-        backend = await link.backend()
-        await backend.broadcast(joined.flat, root)
-        joined.write_back()
-        return [None] * len(pieces)
-
-    return run
 
 
 def _all_gather_call(array: object, group: ProcessGroup, label: str) -> Call[list[Array]]:
-    """Returns the call of `all_gather`; raises the errors of `all_gather` for its arguments."""
     checked = check_array("all_gather", array, written=False)
-    staged = Staged(checked)
 
-    async def run(link: Link) -> list[Array]:
-        backend = await link.backend()
-        gathered = await backend.all_gather(staged.shaped)
-        return [staged.to_user(each) for each in gathered]
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array]]:
+        return backend.all_gather(arrays[0])
 
-    return Call(
-        signature=signature_of("all_gather", checked, label, shape=checked.shape),
-        run=run,
-        staged=[staged],
-        on_device=OnDevice(
-            arrays=[checked], run=lambda backend, _: backend.all_gather(checked), heard=True
-        ),
-    )
+    signature = signature_of("all_gather", checked, label, shape=checked.shape)
+    return array_call(group, signature, [checked], run, by_gpu=run, heard=True)
 
 
-def _all_gather_single_piece(array: object, label: str) -> JoinableCall[Array]:
+def _all_gather_single_call(array: object, group: ProcessGroup, label: str) -> Call[Array]:
     checked = check_array("all_gather_single", array, written=False)
-    return JoinableCall(
-        signature=signature_of("all_gather_single", checked, label, shape=checked.shape),
-        staged=Staged(checked),
-        in_place=False,
-        join=_all_gather_single,
-        on_device=OnDevice(
-            arrays=[checked],
-            run=lambda backend, call_of: _gather_rows(backend, checked, call_of),
-            heard=True,
-        ),
-    )
+
+    async def run(backend: Backend, arrays: Sequence[Array], call_of: CallOf) -> Array:
+        return rows_of(await backend.all_gather(arrays[0], lambda r: call_of(r).shape or ()))
+
+    signature = signature_of("all_gather_single", checked, label, shape=checked.shape)
+    return array_call(group, signature, [checked], run, join=_gather_joined, by_gpu=run, heard=True)
 
 
-def _all_gather_single(
-    group: ProcessGroup, pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf
-) -> JoinedRun[Array]:
-    if len(pieces) > 1:
-        return _all_gather_joined(pieces, calls_of)
-    staged = pieces[0].staged
-
-    async def run(link: Link) -> Sequence[Array]:
-        backend = await link.backend()
-        joined = await _gather_rows(backend, staged.shaped, lambda r: calls_of(link, r)[0])
-        return [staged.to_user(joined)]
-
-    return run
-
-
-def _all_gather_joined(
-    pieces: Sequence[JoinableCall[Array]], calls_of: CallsOf
-) -> JoinedRun[Array]:
+async def _gather_joined(
+    backend: Backend, pieces: Sequence[Call[Array]], calls_of: CallsOf
+) -> list[Array]:
     """Hears from every rank, as the joined array does not tell the shapes of the arrays in it."""
-    whole = FlatArrays([each.staged for each in pieces])
 
-    async def run(link: Link) -> Sequence[Array]:
-        def shapes_of(r: int) -> list[Shape]:
-            return [call.shape or () for call in calls_of(link, r)]
+    def shapes_of(r: int) -> list[Shape]:
+        return [call.shape or () for call in calls_of(r)]
 
-        backend = await link.backend()
-        gathered = await backend.all_gather(
-            whole.flat, lambda r: (sum(math.prod(shape) for shape in shapes_of(r)),), heard=True
-        )
-        cut = [views_of(each, shapes_of(r)) for r, each in enumerate(gathered)]
-        joined = [rows_of(each) for each in zip(*cut, strict=True)]
-        return [each.staged.to_user(v) for each, v in zip(pieces, joined, strict=True)]
-
-    return run
-
-
-async def _gather_rows(backend: Backend, array: Array, call_of: CallOf) -> Array:
-    return rows_of(await backend.all_gather(array, lambda r: call_of(r).shape or ()))
+    staged = [each.staged[0] for each in pieces]
+    gathered = await backend.all_gather(
+        FlatArrays(staged).flat, lambda r: (items_of(shapes_of(r)),), heard=True
+    )
+    cut = [views_of(each, shapes_of(r)) for r, each in enumerate(gathered)]
+    joined = map(rows_of, zip(*cut, strict=True))
+    return [each.to_user(rows) for each, rows in zip(staged, joined, strict=True)]
 
 
 def _gather_call(
@@ -605,22 +554,12 @@ def _gather_call(
 ) -> Call[list[Array] | None]:
     checked = check_array("gather", array, written=False)
     root = place_of("dst", dst, group)
-    staged = Staged(checked)
 
-    async def run(link: Link) -> list[Array] | None:
-        backend = await link.backend()
-        gathered = await backend.gather(staged.shaped, root)
-        return None if gathered is None else [staged.to_user(each) for each in gathered]
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array] | None]:
+        return backend.gather(arrays[0], root)
 
     signature = signature_of("gather", checked, label, root=group.ranks[root], shape=checked.shape)
-    return Call(
-        signature=signature,
-        run=run,
-        staged=[staged],
-        on_device=OnDevice(
-            arrays=[checked], run=lambda backend, _: backend.gather(checked, root), heard=True
-        ),
-    )
+    return array_call(group, signature, [checked], run, by_gpu=run, heard=True)
 
 
 def _scatter_call(
@@ -636,30 +575,20 @@ def _scatter_call(
         raise ValueError(
             f"scatter_list is for rank {group.ranks[root]}, the source, alone; pass None here"
         )
-    staged = Staged(checked)
-    cut = [Staged(part) for part in parts]
 
-    async def run(link: Link) -> None:
-        backend = await link.backend()
-        await backend.scatter(staged.flat, [each.flat for each in cut], root)
-        staged.write_back()
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[None]:
+        return backend.scatter(arrays[0], arrays[1:], root)
 
-    return Call(
-        signature=signature_of(
-            "scatter",
-            checked,
-            label,
-            root=group.ranks[root],
-            shape=checked.shape,
-            parts=[part.shape for part in parts],
-        ),
-        run=run,
-        staged=[staged, *cut],
-        on_device=OnDevice(
-            arrays=[checked, *parts],
-            run=lambda backend, _: backend.scatter(checked, parts, root),
-            heard=True,
-        ),
+    signature = signature_of(
+        "scatter",
+        checked,
+        label,
+        root=group.ranks[root],
+        shape=checked.shape,
+        parts=[part.shape for part in parts],
+    )
+    return array_call(
+        group, signature, [checked, *parts], run, flat=True, written=True, by_gpu=run, heard=True
     )
 
 
@@ -673,21 +602,13 @@ def _check_own_part(array: Array, part: Array) -> None:
 
 def _all_to_all_call(arrays: object, group: ProcessGroup, label: str) -> Call[list[Array]]:
     parts = check_parts("all_to_all", arrays, group)
-    staged = [Staged(part) for part in parts]
 
-    async def run(link: Link) -> list[Array]:
-        own, backend = staged[link.rank], await link.backend()
-        found = await backend.all_to_all([each.shaped for each in staged])
-        return [own.to_user(each) for each in found]
+    def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Steps[list[Array]]:
+        return backend.all_to_all(arrays)
 
-    return Call(
-        signature=signature_of("all_to_all", parts[0], label, parts=[part.shape for part in parts]),
-        run=run,
-        staged=staged,
-        on_device=OnDevice(
-            arrays=parts, run=lambda backend, _: backend.all_to_all(parts), heard=True
-        ),
-    )
+    shapes = [part.shape for part in parts]
+    signature = signature_of("all_to_all", parts[0], label, parts=shapes)
+    return array_call(group, signature, parts, run, by_gpu=run, heard=True)
 
 
 def _all_to_all_single_call(
@@ -702,23 +623,17 @@ def _all_to_all_single_call(
     wanted: list[Shape] = []
     if output_split_sizes is not None:
         stated = check_lengths("output_split_sizes", output_split_sizes, group)
-        wanted = [(length, *checked.shape[1:]) for length in stated]
-    staged = Staged(checked)
-    shapes = cut_shapes(checked, lengths)
+        wanted = cut_shapes(checked, stated)
 
-    async def run(link: Link) -> Array:
-        backend = await link.backend()
-        parts = cut_rows(staged.shaped, lengths)
-        return staged.to_user(rows_of(await backend.all_to_all(parts, staged.flat)))
+    async def run(backend: Backend, arrays: Sequence[Array], _: CallOf) -> Array:
+        return rows_of(await backend.all_to_all(cut_rows(arrays[0], lengths), arrays[0]))
 
-    async def run_on_device(backend: Backend, _: CallOf) -> Array:
-        return rows_of(await backend.all_to_all(cut_rows(checked, lengths)))
-
-    return Call(
-        signature=signature_of(
-            "all_to_all_single", checked, label, shape=checked.shape, parts=shapes, wanted=wanted
-        ),
-        run=run,
-        staged=[staged],
-        on_device=OnDevice(arrays=[checked], run=run_on_device, heard=True),
+    signature = signature_of(
+        "all_to_all_single",
+        checked,
+        label,
+        shape=checked.shape,
+        parts=cut_shapes(checked, lengths),
+        wanted=wanted,
     )
+    return array_call(group, signature, [checked], run, by_gpu=run, heard=True)

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeAlias, overload
 
 from telegrad.arrays import can_reduce, joined_flat, views_of
 from telegrad.collectives.api.calls import (
+    RunOn,
+    array_call,
     check_parts,
     check_splits,
     cut_shapes,
     group_of,
+    join_in_place,
     place_of,
     signature_of,
 )
-from telegrad.collectives.api.coalescing import CallsOf, JoinableCall, JoinedRun, run_call
+from telegrad.collectives.api.coalescing import run_call
 from telegrad.collectives.api.work import Work
-from telegrad.collectives.link import Link, Steps
-from telegrad.collectives.nccl.device import DeviceBackend, OnDevice
-from telegrad.collectives.operation import Call
+from telegrad.collectives.link import Backend, Steps
+from telegrad.collectives.messages import Signature
+from telegrad.collectives.operation import Call, CallsOf, Join
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import (
-    FlatArrays,
     PremulSum,
     ReduceOp,
     Reduction,
-    Staged,
     check_array,
     check_reducible,
     combining,
     cut_rows,
-    prepare,
 )
 from telegrad.types import Array, Rank
 
 __all__ = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"]
-
-T = TypeVar("T")
 
 
 @overload
@@ -109,7 +107,7 @@ def all_reduce(
         [[2.0, 1.0], [2.0, 1.0]]
     """
     chosen = group_of(group)
-    return run_call(chosen, _all_reduce_piece(array, op, chosen, label), async_op, timeout)
+    return run_call(chosen, _all_reduce_call(array, op, chosen, label), async_op, timeout)
 
 
 @overload
@@ -312,45 +310,25 @@ def reduce_scatter_single(
         [[0.0], [2.0, 4.0]]
     """
     chosen = group_of(group)
-    piece = _reduce_scatter_single_piece(array, op, split_sizes, chosen, label)
-    return run_call(chosen, piece, async_op, timeout)
+    call = _reduce_scatter_single_call(array, op, split_sizes, chosen, label)
+    return run_call(chosen, call, async_op, timeout)
 
 
 # -- the calls -----------------------------------------------------------------------------------
 
 
-def _all_reduce_piece(
-    array: object, op: object, group: ProcessGroup, label: str
-) -> JoinableCall[None]:
+def _all_reduce_call(array: object, op: object, group: ProcessGroup, label: str) -> Call[None]:
     checked = check_array("all_reduce", array, written=True)
     reduction = check_reducible(op, checked.dtype)
-    staged = Staged(checked)
-    combining = prepare(reduction, [staged])
-    return JoinableCall(
-        signature=signature_of(
-            "all_reduce", checked, label, op=reduction.name, shape=checked.shape
-        ),
-        staged=staged,
-        in_place=True,
-        join=partial(_all_reduce, combining),
-        on_device=_on_device(
-            group, reduction, [checked], lambda backend, op: backend.all_reduce(checked, op)
-        ),
+
+    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[None]:
+        return backend.all_reduce(arrays[0], op)
+
+    signature = signature_of("all_reduce", checked, label, op=reduction.name, shape=checked.shape)
+    join = partial(join_in_place, _with_op(run, combining(reduction)))
+    return _reduction_call(
+        group, signature, [checked], reduction, run, flat=True, written=True, join=join
     )
-
-
-def _all_reduce(
-    op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[None]], _: CallsOf
-) -> JoinedRun[None]:
-    joined = FlatArrays([each.staged for each in pieces])
-
-    async def run(link: Link) -> Sequence[None]:
-        backend = await link.backend()
-        await backend.all_reduce(joined.flat, op)
-        joined.write_back()
-        return [None] * len(pieces)
-
-    return run
 
 
 def _reduce_call(
@@ -359,25 +337,15 @@ def _reduce_call(
     root = place_of("dst", dst, group)
     checked = check_array("reduce", array, written=group.rank == root)
     reduction = check_reducible(op, checked.dtype)
-    staged = Staged(checked)
-    combining = prepare(reduction, [staged])
 
-    async def run(link: Link) -> None:
-        backend = await link.backend()
-        await backend.reduce(staged.flat, combining, root)
-        if link.rank == root:
-            staged.write_back()
+    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[None]:
+        return backend.reduce(arrays[0], op, root)
 
     signature = signature_of(
         "reduce", checked, label, op=reduction.name, root=group.ranks[root], shape=checked.shape
     )
-    return Call(
-        signature=signature,
-        run=run,
-        staged=[staged],
-        on_device=_on_device(
-            group, reduction, [checked], lambda backend, op: backend.reduce(checked, op, root)
-        ),
+    return _reduction_call(
+        group, signature, [checked], reduction, run, flat=True, written=group.rank == root
     )
 
 
@@ -386,83 +354,87 @@ def _reduce_scatter_call(
 ) -> Call[Array]:
     parts = check_parts("reduce_scatter", arrays, group)
     reduction = check_reducible(op, parts[0].dtype)
-    staged = [Staged(part) for part in parts]
-    combining = prepare(reduction, staged)
+
+    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[Array]:
+        return backend.reduce_scatter(arrays, op)
+
     shapes = [part.shape for part in parts]
-
-    async def run(link: Link) -> Array:
-        backend = await link.backend()
-        scattered = await backend.reduce_scatter([each.shaped for each in staged], combining)
-        return staged[link.rank].to_user(scattered)
-
-    return Call(
-        signature=signature_of("reduce_scatter", parts[0], label, op=reduction.name, parts=shapes),
-        run=run,
-        staged=staged,
-        on_device=_on_device(
-            group, reduction, parts, lambda backend, op: backend.reduce_scatter(parts, op)
-        ),
-    )
+    signature = signature_of("reduce_scatter", parts[0], label, op=reduction.name, parts=shapes)
+    return _reduction_call(group, signature, parts, reduction, run)
 
 
-def _reduce_scatter_single_piece(
+def _reduce_scatter_single_call(
     array: object, op: object, split_sizes: object, group: ProcessGroup, label: str
-) -> JoinableCall[Array]:
+) -> Call[Array]:
     checked = check_array("reduce_scatter_single", array, written=False)
     reduction = check_reducible(op, checked.dtype)
     lengths = check_splits("split_sizes", split_sizes, checked, group)
-    staged = Staged(checked)
-    combining = prepare(reduction, [staged])
 
-    def run_on_device(backend: DeviceBackend, op: Reduction) -> Steps[Array]:
-        return backend.reduce_scatter(cut_rows(checked, lengths), op, checked)
+    def run(backend: Backend, arrays: Sequence[Array], op: Any) -> Steps[Array]:
+        return backend.reduce_scatter(cut_rows(arrays[0], lengths), op, arrays[0])
 
-    return JoinableCall(
-        signature=signature_of(
-            "reduce_scatter_single",
-            checked,
-            label,
-            op=reduction.name,
-            shape=checked.shape,
-            parts=cut_shapes(checked, lengths),
-        ),
-        staged=staged,
-        in_place=False,
-        join=partial(_reduce_scatter_single, combining),
-        on_device=_on_device(group, reduction, [checked], run_on_device),
+    signature = signature_of(
+        "reduce_scatter_single",
+        checked,
+        label,
+        op=reduction.name,
+        shape=checked.shape,
+        parts=cut_shapes(checked, lengths),
     )
+    join = partial(_scatter_joined, combining(reduction), group.rank)
+    return _reduction_call(group, signature, [checked], reduction, run, join=join)
 
 
-def _reduce_scatter_single(
-    op: ReduceOp, group: ProcessGroup, pieces: Sequence[JoinableCall[Array]], _: CallsOf
-) -> JoinedRun[Array]:
-    own = [each.signature.parts[group.rank] for each in pieces]
-
-    async def run(link: Link) -> Sequence[Array]:
-        cut = [views_of(each.staged.flat, each.signature.parts) for each in pieces]
-        parts = [joined_flat(each) for each in zip(*cut, strict=True)]  # of all pieces, by rank
-        whole = pieces[0].staged.flat if len(pieces) == 1 else None
-        backend = await link.backend()
-        values = views_of(await backend.reduce_scatter(parts, op, whole), own)
-        return [each.staged.to_user(v) for each, v in zip(pieces, values, strict=True)]
-
-    return run
+async def _scatter_joined(
+    op: ReduceOp, rank: int, backend: Backend, pieces: Sequence[Call[Array]], _: CallsOf
+) -> list[Array]:
+    cut = [views_of(each.staged[0].flat, each.signature.parts) for each in pieces]
+    parts = [joined_flat(each) for each in zip(*cut, strict=True)]  # of all pieces, by rank
+    whole = pieces[0].staged[0].flat if len(pieces) == 1 else None
+    own = [each.signature.parts[rank] for each in pieces]
+    values = views_of(await backend.reduce_scatter(parts, op, whole), own)
+    return [each.staged[0].to_user(v) for each, v in zip(pieces, values, strict=True)]
 
 
-def _on_device(
+# Runs a reduction by a backend, on arrays. Backends of GPUs multiply for PREMUL_SUM themselves; for
+# others the arrays were multiplied before.
+_Reduce: TypeAlias = Callable[[Any, Sequence[Array], Any], Steps[Any]]
+
+
+def _with_op(run: _Reduce, op: Reduction) -> RunOn:
+    return lambda backend, arrays, _: run(backend, arrays, op)
+
+
+def _reduction_call(
     group: ProcessGroup,
-    reduction: Reduction,
+    signature: Signature,
     arrays: Sequence[Array],
-    run: Callable[[DeviceBackend, Reduction], Steps[T]],
-) -> OnDevice[T] | None:
-    """Returns the way of a reduction that leaves arrays on the GPU, in a group that has one.
+    reduction: Reduction,
+    run: _Reduce,
+    *,
+    flat: bool = False,
+    written: bool = False,
+    join: Join | None = None,
+) -> Call[Any]:
+    """Returns the call of a reduction; for the arguments see `array_call`.
 
     Ranks of several hosts share no GPU. So they do not ask each other where the arrays are if NCCL
     cannot reduce them.
     """
-    if group.nccl is None:
-        return None
-    by_nccl = can_reduce(combining(reduction).value, arrays[0].dtype)
-    if not (by_nccl or group.sharing.on_one_host):
-        return None
-    return OnDevice(arrays=arrays, run=lambda backend, _: run(backend, reduction), by_nccl=by_nccl)
+    op = combining(reduction)
+    by_nccl = group.nccl is not None and can_reduce(op.value, arrays[0].dtype)
+    call = array_call(
+        group,
+        signature,
+        arrays,
+        _with_op(run, op),
+        flat=flat,
+        written=written,
+        join=join,
+        by_gpu=_with_op(run, reduction) if by_nccl or group.sharing.on_one_host else None,
+        by_nccl=by_nccl,
+    )
+    if isinstance(reduction, PremulSum):
+        for each in call.staged:
+            each.multiply(reduction)
+    return call
