@@ -18,10 +18,10 @@ functions that plain values take. Any message may overtake any other.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, final
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.types import Shape
@@ -56,6 +56,92 @@ __all__ = [
     "unpack_call",
 ]
 
+T = TypeVar("T")
+
+
+# -- plain values: each field of a message in its place ------------------------------------------
+
+
+def _plain(value: Any) -> object:
+    match value:
+        case BaseException():
+            return encode_exception(value)
+        case _Message():
+            return value.to_wire()
+        case tuple():  # GroupKey, too
+            return [_plain(each) for each in value]
+        case Mapping():
+            return [list(each) for each in value.items()]
+    return value
+
+
+class _Message:
+    """A message whose fields travel as plain values, each in its place."""
+
+    __slots__ = ()
+    _readers: ClassVar[tuple[Callable[[object], Any], ...]]  # of the fields, in their order
+
+    def to_wire(self) -> list[object]:
+        """Returns the message as plain values."""
+        return [_plain(getattr(self, each.name)) for each in fields(self)]  # type: ignore[arg-type]
+
+    @classmethod
+    def from_wire(cls, body: object) -> Self:
+        """Returns a message from plain values; raises DecodeError."""
+        if not isinstance(body, list) or len(body) != len(cls._readers):
+            raise DecodeError(f"not the values of {cls.__name__}")
+        values = [reader(value) for reader, value in zip(cls._readers, body, strict=True)]
+        return cls(*values)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise DecodeError("a text was expected")
+
+
+def _integer(value: object) -> int:
+    if type(value) is int:
+        return value
+    raise DecodeError("an integer was expected")
+
+
+def _list_of(reader: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+    def read(value: object) -> tuple[T, ...]:
+        if isinstance(value, list):
+            return tuple(map(reader, value))
+        raise DecodeError("a list was expected")
+
+    return read
+
+
+def _or_none(reader: Callable[[object], T]) -> Callable[[object], T | None]:
+    return lambda value: None if value is None else reader(value)
+
+
+_integers = _list_of(_integer)
+_shapes = _list_of(_integers)
+
+
+def _counts(value: object) -> dict[int, int]:
+    try:
+        return dict(_list_of(_integers)(value))  # type: ignore[arg-type]  # pairs, or an error
+    except ValueError:
+        raise DecodeError("tags and counts were expected") from None
+
+
+def _key(value: object) -> GroupKey:
+    if isinstance(value, list) and len(value) == 2:
+        return GroupKey(_text(value[0]), _integer(value[1]))
+    raise DecodeError("the key of a group was expected")
+
+
+def _cause(plain: object) -> BaseException:
+    try:
+        return decode_exception(plain)
+    except DecodeError:
+        return RemoteError("the group is over, and nothing readable says why")
+
 
 # -- signatures: the calls of two ranks, in a form that can be compared --------------------------
 
@@ -69,8 +155,8 @@ _TO_ROOT = frozenset({"gather", "gather_object", "reduce"})  # for them the root
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+@dataclass(frozen=True, slots=True)
+class Signature(_Message):
     """One call of a collective operation; every member must make the same one.
 
     Attributes:
@@ -136,51 +222,10 @@ class Signature:
         call = f"{call} for {self.label!r}" if self.label else call
         return f"{call} by {self.terms}" if self.terms else call
 
-    def to_wire(self) -> list[object]:
-        """Returns the signature as three plain values: texts, the shape, and all that is rare."""
-        rare: list[object] = [_lists(self.parts), _lists(self.wanted)]
-        rare += [[each.to_wire() for each in self.calls]] if self.calls else []
-        return [
-            [self.operation, self.op, self.root, self.dtype, self.label, self.terms],
-            None if self.shape is None else list(self.shape),
-            rare if self.parts or self.calls else None,
-        ]
-
-    @staticmethod
-    def from_wire(body: object) -> Signature:
-        """Returns a signature from plain values; raises DecodeError."""
-        match body:
-            case [list(texts), list(shape), None]:
-                try:
-                    return _call_of(tuple(texts), tuple(shape))
-                except TypeError:
-                    raise DecodeError("not a call of a collective operation") from None
-            case [list(texts), shape, rare]:
-                parts, wanted, *calls = _rare(rare)
-                return replace(
-                    _call_of(tuple(texts), None),
-                    shape=None if shape is None else _integers(shape),
-                    parts=tuple(map(_integers, parts)),
-                    wanted=tuple(map(_integers, wanted)),
-                    calls=tuple(Signature.from_wire(each) for of in calls for each in of),
-                )
-        raise DecodeError("not a call of a collective operation")
-
-
-@lru_cache(1024)  # of a program that does the same again and again
-def _call_of(texts: tuple[object, ...], shape: tuple[object, ...] | None) -> Signature:
-    match texts:
-        case (str(operation), str(op), int(root), str(dtype), str(label), str(terms)):
-            return Signature(
-                operation=operation,
-                op=op,
-                root=root,
-                dtype=dtype,
-                shape=None if shape is None else _integers([*shape]),
-                label=label,
-                terms=terms,
-            )
-    raise DecodeError("not a call of a collective operation")
+    _readers = (
+        *(_text, _text, _integer, _text, _or_none(_integers), _shapes, _shapes, _text),
+        *(_list_of(lambda body: Signature.from_wire(body)), _text),
+    )
 
 
 @cache
@@ -335,7 +380,7 @@ def calls_fit(one: bytes, other: bytes) -> bool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class AbortMessage:
+class AbortMessage(_Message):
     """The group is over.
 
     Attributes:
@@ -349,22 +394,12 @@ class AbortMessage:
     since: int
     cause: BaseException
 
-    def to_wire(self) -> list[object]:
-        """Returns the message as plain values."""
-        return [self.group.members, self.group.epoch, self.since, encode_exception(self.cause)]
-
-    @staticmethod
-    def from_wire(body: object) -> AbortMessage:
-        """Returns a message from plain values; raises DecodeError."""
-        match body:
-            case [str(members), int(epoch), int(since), cause]:
-                return AbortMessage(GroupKey(members, epoch), since, _cause(cause))
-        raise DecodeError("an abort names no group")
+    _readers = _key, _integer, _cause
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class LeftMessage:
+class LeftMessage(_Message):
     """The sender has left the group.
 
     Attributes:
@@ -379,24 +414,12 @@ class LeftMessage:
     sent: Mapping[int, int]
     taken: Mapping[int, int]
 
-    def to_wire(self) -> list[object]:
-        """Returns the message as plain values."""
-        sent, taken = ([list(each) for each in d.items()] for d in (self.sent, self.taken))
-        return [self.group.members, self.group.epoch, self.sequence, sent, taken]
-
-    @staticmethod
-    def from_wire(body: object) -> LeftMessage:
-        """Returns a message from plain values; raises DecodeError."""
-        match body:
-            case [str(members), int(epoch), int(sequence), list(sent), list(taken)]:
-                counts = [dict(_pair(each) for each in pairs) for pairs in (sent, taken)]
-                return LeftMessage(GroupKey(members, epoch), sequence, *counts)
-        raise DecodeError("a member left no group")
+    _readers = _key, _integer, _counts, _counts
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class FormMessage:
+class FormMessage(_Message):
     """The sender calls new_group or shrink_group.
 
     Attributes:
@@ -423,45 +446,15 @@ class FormMessage:
     backend: str = ""
     thresholds: tuple[int, ...] | None = None
 
-    def to_wire(self) -> list[object]:
-        """Returns the message as plain values."""
-        ranks, agreed = list(self.ranks), list(self.agreed)
-        lost, limits = (None if v is None else list(v) for v in (self.lost, self.thresholds))
-        said = [self.place, self.number, self.members, ranks, self.seen, agreed, lost]
-        return [*said, self.backend, limits]
-
-    @staticmethod
-    def from_wire(body: object) -> FormMessage:
-        """Returns a message from plain values; raises DecodeError."""
-        match body:
-            case [
-                int(place),
-                int(number),
-                str(members),
-                ranks,
-                int(seen),
-                agreed,
-                lost,
-                str(backend),
-                limits,
-            ]:
-                return FormMessage(
-                    place,
-                    number,
-                    members,
-                    _integers(ranks),
-                    seen,
-                    _integers(agreed),
-                    None if lost is None else _integers(lost),
-                    backend,
-                    None if limits is None else _integers(limits),
-                )
-        raise DecodeError("not a group that is formed")
+    _readers = (
+        *(_integer, _integer, _text, _integers, _integer, _integers),
+        *(_or_none(_integers), _text, _or_none(_integers)),
+    )
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class UnformedMessage:
+class UnformedMessage(_Message):
     """A call of new_group has failed at the sender, or the group from it has.
 
     Attributes:
@@ -474,46 +467,4 @@ class UnformedMessage:
     failure: str
     cause: BaseException
 
-    def to_wire(self) -> list[object]:
-        """Returns the message as plain values."""
-        return [self.place, self.failure, encode_exception(self.cause)]
-
-    @staticmethod
-    def from_wire(body: object) -> UnformedMessage:
-        """Returns a message from plain values; raises DecodeError."""
-        match body:
-            case [int(place), str(failure), cause]:
-                return UnformedMessage(place, failure, _cause(cause))
-        raise DecodeError("not a group that failed to form")
-
-
-def _cause(plain: object) -> BaseException:
-    try:
-        return decode_exception(plain)
-    except DecodeError:
-        return RemoteError("the group is over, and nothing readable says why")
-
-
-def _integers(value: object) -> tuple[int, ...]:
-    if isinstance(value, list) and all(type(item) is int for item in value):
-        return tuple(value)
-    raise DecodeError("a list of integers was expected")
-
-
-def _lists(shapes: tuple[Shape, ...]) -> list[list[int]]:
-    return [list(shape) for shape in shapes]
-
-
-def _rare(value: object) -> list[list[object]]:
-    if value is None:
-        return [[], []]
-    if isinstance(value, list) and 2 <= len(value) <= 3 and all(type(v) is list for v in value):
-        return value
-    raise DecodeError("two or three lists were expected")
-
-
-def _pair(value: object) -> tuple[int, int]:
-    match _integers(value):
-        case (tag, count):
-            return tag, count
-    raise DecodeError("a tag and a count were expected")
+    _readers = _integer, _text, _cause

@@ -156,9 +156,9 @@ def forgeries(
         case "rpc.withdraw" | "rpc.cancel" | "rpc.expire" | "rpc.where":
             yield from ((SERVER, n) for n in numbers)
         case "collectives.abort":
-            yield from ((victim, [*group, 0, lie]) for victim in (TRAINER, SERVER))
+            yield from ((victim, [group, 0, lie]) for victim in (TRAINER, SERVER))
         case "collectives.left":
-            yield from ((victim, [*group, 0, [], []]) for victim in (TRAINER, SERVER))
+            yield from ((victim, [group, 0, [], []]) for victim in (TRAINER, SERVER))
         case "collectives.push" | "collectives.entered" | "collectives.ready":
             yield from ((victim, operation_of(key, 1)) for victim in (TRAINER, SERVER))
         case "pipeline.carry":

@@ -277,11 +277,15 @@ def test_calls_travel(alone: Signature, calls: tuple[Signature, ...], channel: A
     assert not together.fits(Signature(operation="coalesced", calls=(*calls, alone)))
 
 
-@pytest.mark.parametrize("rare", [[[]], [[], [], [[]]], [[], [], [], []], 3, [[], 1]])
-def test_calls_that_are_none(rare: object) -> None:
-    texts = ["coalesced", "", -1, "", ""]
+@pytest.mark.parametrize("k", range(10))
+@pytest.mark.parametrize("wrong", [(3,), 1.5, [[[]]], {}, [None], b"x"])
+def test_calls_that_are_none(k: int, wrong: object) -> None:
+    body = Signature(operation="coalesced", calls=(Signature(operation="barrier"),)).to_wire()
+    body[k] = wrong
     with pytest.raises(DecodeError):
-        Signature.from_wire([texts, None, rare])
+        Signature.from_wire(body)
+    with pytest.raises(DecodeError):
+        Signature.from_wire(body[:k])
 
 
 def beside_another_thread() -> list[float]:

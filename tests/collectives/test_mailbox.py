@@ -165,7 +165,7 @@ def test_a_cause_arrives_as_it_was() -> None:
     unformed = UnformedMessage(2, "w0:1", cause)
     again = UnformedMessage.from_wire(decode(encode(unformed.to_wire()).document, []))
     assert (again.place, again.failure, str(again.cause)) == (2, "w0:1", "a and b")
-    garbled = AbortMessage.from_wire(["abc", 1, 0, {"type": 3}])
+    garbled = AbortMessage.from_wire([["abc", 1], 0, {"type": 3}])
     assert "nothing readable" in str(garbled.cause)
 
 
