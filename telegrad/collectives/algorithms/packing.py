@@ -33,7 +33,6 @@ __all__ = [
     "receive_packed",
     "send_packed",
     "unpack",
-    "unpack_error",
 ]
 
 Packed: TypeAlias = list[Buffer]
@@ -72,9 +71,17 @@ def unpack(packed: Packed) -> object:
 
     Raises:
         DecodeError: The bytes are something else, or name what may not be built here.
+        Exception: The error in place of the value, if there is one.
+
+    >>> unpack(pack_error(ValueError("too long")))
+    Traceback (most recent call last):
+        ...
+    ValueError: too long
     """
     head = bytes(packed[0])
     _, length = _read_head(head)
+    if failed(packed):
+        raise decode_error(decode(head[_HEAD.size :]))
     document, externals = head[_HEAD.size :][:length], head[_HEAD.size + length :]
     return decode(document, rebuild(externals, packed[1:]), functions=project_function)
 
@@ -88,16 +95,6 @@ def pack_error(error: Exception) -> Packed:
 def failed(packed: Packed) -> bool:
     """Returns True if this is an error in place of a value."""
     return _read_head(packed[0])[0] == _FAILED
-
-
-def unpack_error(packed: Packed) -> BaseException:
-    """Returns the error in place of a value; raises DecodeError.
-
-    >>> unpack_error(pack_error(ValueError("too long")))
-    ValueError('too long')
-    """
-    document = bytes(packed[0])[_HEAD.size :]
-    return decode_error(decode(document))
 
 
 def copy_packed(packed: Packed) -> Packed:

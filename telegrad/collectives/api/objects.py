@@ -7,8 +7,7 @@ is an error on every rank, and the group goes on: the error travels in the place
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar
 
 from telegrad.collectives.algorithms import objects as algorithms
 from telegrad.collectives.algorithms.packing import (
@@ -19,7 +18,6 @@ from telegrad.collectives.algorithms.packing import (
     receive_packed,
     send_packed,
     unpack,
-    unpack_error,
 )
 from telegrad.collectives.api.calls import check_tag, group_of, partner_of, place_of
 from telegrad.collectives.api.coalescing import check_outside
@@ -72,11 +70,9 @@ def all_gather_object(
     """
     chosen = _outside(group, "all_gather_object")
     own = _pack(chosen, obj, "obj")
-
-    async def run(link: Link) -> list[Any] | _Refused:
-        return _unpacked(await algorithms.all_gather(link, own))
-
-    return _call(chosen, run, timeout, Signature(operation="all_gather_object"))
+    signature = Signature(operation="all_gather_object")
+    gathered = _call(chosen, lambda link: algorithms.all_gather(link, own), timeout, signature)
+    return [unpack(each) for each in gathered]
 
 
 def gather_object(
@@ -114,15 +110,10 @@ def gather_object(
     """
     chosen = _outside(group, "gather_object")
     root = place_of("dst", dst, chosen)
-
     own = _pack(chosen, obj, "obj")
-
-    async def run(link: Link) -> list[Any] | _Refused | None:
-        gathered = await algorithms.gather(link, own, root)
-        return None if gathered is None else _unpacked(gathered)
-
     signature = Signature(operation="gather_object", root=chosen.ranks[root])
-    return _call(chosen, run, timeout, signature)
+    gathered = _call(chosen, lambda link: algorithms.gather(link, own, root), timeout, signature)
+    return None if gathered is None else [unpack(each) for each in gathered]
 
 
 def broadcast_object_list(
@@ -164,19 +155,14 @@ def broadcast_object_list(
     length = _length_of("broadcast_object_list", object_list)
 
     own = _pack(chosen, object_list, "object_list") if chosen.rank == root else None
-
-    async def run(link: Link) -> _Refused | None:
-        packed = await algorithms.broadcast(link, own, root) or own or []
-        if failed(packed):
-            return _Refused(unpack_error(packed))
-        if own is None:
-            object_list[:] = _as_list(unpack(packed))
-        return None
-
     signature = Signature(
         operation="broadcast_object_list", root=chosen.ranks[root], shape=(length,)
     )
-    _call(chosen, run, timeout, signature)
+    found = _call(chosen, lambda link: algorithms.broadcast(link, own, root), timeout, signature)
+    if found is not None:
+        object_list[:] = _as_list(unpack(found))
+    elif own is not None and failed(own):
+        unpack(own)  # raises the error
 
 
 def scatter_object_list(
@@ -226,12 +212,10 @@ def scatter_object_list(
     own = [_pack(chosen, each, f"object_list[{r}]") for r, each in enumerate(object_list or ())]
     own = [next(filter(failed, own), each) for each in own]  # one error goes to all
 
-    async def run(link: Link) -> list[Any] | _Refused:
-        return _unpacked([await algorithms.scatter(link, own, root)])
-
     signature = Signature(operation="scatter_object_list", root=chosen.ranks[root])
-    (found,) = _call(chosen, run, timeout, signature)
-    return found
+    return unpack(
+        _call(chosen, lambda link: algorithms.scatter(link, own, root), timeout, signature)
+    )
 
 
 def send_object_list(
@@ -277,12 +261,13 @@ def send_object_list(
 
     own = _pack(chosen, object_list, "object_list")
 
-    async def run(link: Link) -> _Refused | None:
+    async def run(link: Link) -> None:
         send_packed(link, to, own)
-        return _Refused(unpack_error(own)) if failed(own) else None
 
     signature = Signature(operation="send_object_list", shape=(length,))
     _call(chosen, run, timeout, signature, (chosen.rank, to, check_tag(tag)))
+    if failed(own):
+        unpack(own)  # raises the error
 
 
 def recv_object_list(
@@ -329,38 +314,26 @@ def recv_object_list(
     source = ANY if src is None else partner_of("recv_object_list", "src", src, chosen)
     length = _length_of("recv_object_list", object_list)
 
-    async def run(link: Link) -> Rank | _Refused:
+    async def run(link: Link) -> tuple[int, Packed]:
         sender = await link.sender() if source == ANY else source
-        packed = await receive_packed(link, sender)
-        if failed(packed):
-            return _Refused(unpack_error(packed))
-        object_list[:] = _as_list(unpack(packed))
-        return chosen.ranks[sender]
+        return sender, await receive_packed(link, sender)
 
     signature = Signature(operation="recv_object_list", shape=(length,))
-    return _call(chosen, run, timeout, signature, (source, chosen.rank, check_tag(tag)))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """The value of an operation that is over, with an error in the place of an object."""
-
-    error: BaseException
+    channel = source, chosen.rank, check_tag(tag)
+    sender, packed = _call(chosen, run, timeout, signature, channel)
+    object_list[:] = _as_list(unpack(packed))
+    return chosen.ranks[sender]
 
 
 def _call(
     group: ProcessGroup,
-    run: Callable[[Link], Steps[T | _Refused]],
+    run: Callable[[Link], Steps[T]],
     timeout: float | None,
     signature: Signature,
     channel: Channel = None,
 ) -> T:
-    """Runs an operation; raises the error that came in the place of an object."""
-    found = group.call(Call(signature=signature, run=run, in_turn=False, channel=channel), timeout)
-    if isinstance(found, _Refused):
-        raise found.error
-    return found
+    call = Call(signature=signature, run=run, in_turn=False, channel=channel)
+    return group.call(call, timeout)
 
 
 def _outside(group: ProcessGroup | None, verb: str) -> ProcessGroup:
@@ -376,13 +349,6 @@ def _pack(group: ProcessGroup, value: object, name: str) -> Packed:
         return pack(value, f"{group.describe(group.rank)}: {name}")
     except Exception as error:  # of an encoder of the user's
         return pack_error(error)
-
-
-def _unpacked(packed: Sequence[Packed]) -> list[Any] | _Refused:
-    """Returns the values, or the first error in the place of one."""
-    for each in filter(failed, packed):
-        return _Refused(unpack_error(each))
-    return [unpack(each) for each in packed]
 
 
 def _length_of(verb: str, object_list: object) -> int:
