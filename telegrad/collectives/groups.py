@@ -40,11 +40,10 @@ from telegrad.collectives.messages import (
     OperationMessage,
     UnformedMessage,
 )
-from telegrad.collectives.operation import Clock, CrossWaits, Due, time_limit
+from telegrad.collectives.operation import Clock, CrossWaits, Due, refuse_on_loop, time_limit
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.errors import (
     AlreadyInitializedError,
-    BlockingCallError,
     DecodeError,
     EvictedError,
     NotInitializedError,
@@ -52,7 +51,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import Future
-from telegrad.rpc.seams import AgentCore, new_future, on_own_loop, seconds
+from telegrad.rpc.seams import AgentCore, new_future, seconds
 from telegrad.types import WorkerInfo
 from telegrad.wire import Blocks, Envelope
 
@@ -145,7 +144,7 @@ class Formations:
             BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
             NotInitializedError: The agent was shut down.
         """
-        _refuse_on_loop(_verb(lost))
+        refuse_on_loop(_verb(lost))
         self._cross_waits.note_caller()
         clock = Clock(time_limit(None, limit), warn_after)
         with self._lock:
@@ -284,14 +283,6 @@ class Formations:
         for worker in missing:
             fail = partial(self._fail, formation)
             self._cross_waits.end_wait_for(worker, formation.attempt.called, fail)
-
-
-def _refuse_on_loop(verb: str) -> None:
-    if on_own_loop():
-        raise BlockingCallError(
-            f"{verb}() would block a loop of telegrad's; in an async def function write "
-            f"`await rpc.to_thread({verb}, ...)`"
-        )
 
 
 def _verb(lost: Sequence[int] | None) -> str:
@@ -506,7 +497,7 @@ class Groups:
         limit = seconds(timeout, group.timeout)
         until = time.monotonic() + limit
         lost: set[WorkerInfo] = set()
-        _refuse_on_loop("shrink_group")
+        refuse_on_loop("shrink_group")
         while True:
             for member in group.members:
                 loss = self._agent.members.lost(member)

@@ -50,6 +50,7 @@ from telegrad.collectives.nccl.device import OnDevice
 from telegrad.collectives.reduction import Staged
 from telegrad.collectives.shared_memory.room import Meeting
 from telegrad.errors import (
+    BlockingCallError,
     CallTimeoutError,
     CollectiveMismatchError,
     UnknownWorkerError,
@@ -59,6 +60,7 @@ from telegrad.rpc.seams import (
     AgentCore,
     Reads,
     current_served_call,
+    on_own_loop,
     seconds,
 )
 from telegrad.types import Rank, WorkerInfo
@@ -74,6 +76,7 @@ __all__ = [
     "Join",
     "Operation",
     "WaitTimer",
+    "refuse_on_loop",
     "time_limit",
 ]
 
@@ -153,6 +156,16 @@ class Clock:
             function=f"collectives.{verb}",
             phase="waiting",
             elapsed=self.elapsed,
+        )
+
+
+def refuse_on_loop(verb: str, *, or_async_op: bool = False) -> None:
+    """Raises BlockingCallError on an event loop of telegrad's, which a verb would block."""
+    if on_own_loop():
+        other = ", or async_op=True and await the Work" if or_async_op else ""
+        raise BlockingCallError(
+            f"{verb}() would block a loop of telegrad's; in an async def function write "
+            f"`await rpc.to_thread({verb}, ...)`{other}"
         )
 
 

@@ -43,12 +43,11 @@ from telegrad.collectives.messages import (
     OperationMessage,
 )
 from telegrad.collectives.nccl.side import NcclSide
-from telegrad.collectives.operation import Call, CrossWaits, Operation, time_limit
+from telegrad.collectives.operation import Call, CrossWaits, Operation, refuse_on_loop, time_limit
 from telegrad.collectives.select import DEFAULT
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
 from telegrad.errors import (
     AgentForkedError,
-    BlockingCallError,
     CollectiveMismatchError,
     NotInitializedError,
     UnknownWorkerError,
@@ -59,7 +58,6 @@ from telegrad.rpc.seams import (
     AgentCore,
     longest_spin,
     new_future,
-    on_own_loop,
     seconds,
 )
 from telegrad.types import Rank, WorkerInfo
@@ -77,24 +75,6 @@ T = TypeVar("T")
 
 REMEDY = "make a new group with new_group()"
 FOR_GOOD = "this incarnation of the worker takes part in no other group either"
-
-_WITH_ASYNC_OP = frozenset(
-    {
-        "all_gather",
-        "all_gather_single",
-        "all_reduce",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "broadcast",
-        "coalesced",
-        "gather",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_single",
-        "scatter",
-    }
-)
 
 
 @final
@@ -270,13 +250,8 @@ class ProcessGroup:
         Raises:
             BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
         """
-        if on_own_loop():
-            verb = call.signature.operation
-            other = ", or async_op=True and await the Work" if verb in _WITH_ASYNC_OP else ""
-            raise BlockingCallError(
-                f"{verb}() would block a loop of telegrad's; in an async def function write "
-                f"`await rpc.to_thread({verb}, ...)`{other}"
-            )
+        verb = call.signature.operation
+        refuse_on_loop(verb, or_async_op=call.in_turn and verb != "monitored_barrier")
         self._check_member(call)
         call = self._routed(call)
         reads, thread = self.cross_waits.reads, threading.get_ident()

@@ -287,27 +287,9 @@ def signature_of(
     if not isinstance(label, str):
         raise TypeError(f"label must be a str, not {label!r}")
     labelled = dtype_label(array.dtype)
-    return _signature(operation, op, root, labelled, shape, tuple(parts), tuple(wanted), label)
+    said = operation, op, root, labelled, shape, tuple(parts), tuple(wanted), label
+    return _known_signature(*said)
 
 
-@lru_cache(1024)  # of a program that does the same again and again
-def _signature(
-    operation: str,
-    op: str,
-    root: int,
-    dtype: str,
-    shape: Shape | None,
-    parts: tuple[Shape, ...],
-    wanted: tuple[Shape, ...],
-    label: str,
-) -> Signature:
-    return Signature(
-        operation=operation,
-        op=op,
-        root=root,
-        dtype=dtype,
-        shape=shape,
-        parts=parts,
-        wanted=wanted,
-        label=label,
-    )
+# A program does the same again and again.
+_known_signature = lru_cache(1024)(Signature)

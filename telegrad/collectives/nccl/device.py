@@ -52,20 +52,6 @@ class DeviceBackend(Backend):
         await dissemination.barrier(self._link)
 
     @abstractmethod
-    async def all_reduce(self, flat: Array, op: Reduction) -> None:
-        """Replaces `flat` by the reduction over all ranks."""
-
-    @abstractmethod
-    async def reduce(self, flat: Array, op: Reduction, root: int) -> None:
-        """Replaces `flat` at rank `root` by the reduction over all ranks."""
-
-    @abstractmethod
-    async def reduce_scatter(
-        self, parts: Sequence[Array], op: Reduction, whole: Array | None = None
-    ) -> Array:
-        """Returns the reduction of the parts that all ranks have for this one."""
-
-    @abstractmethod
     async def send(self, array: Array) -> None:
         """Sends an array to the receiver of a message."""
 
