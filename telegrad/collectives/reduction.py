@@ -19,14 +19,12 @@ from telegrad.arrays import (
     namespace,
     to_device,
     to_host,
-    views_of,
 )
 from telegrad.errors import DecodeError
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer, copy_of
 
 __all__ = [
-    "FlatArrays",
     "JoinedArrays",
     "PremulSum",
     "ReduceOp",
@@ -277,63 +275,46 @@ def check_array(verb: str, array: object, *, written: bool) -> Array:
     return array
 
 
+@final
 class Staged:
     """A user's array as algorithms need it: on the host, flat, contiguous.
 
-    It shares the array's own memory if that is possible; otherwise it is a copy. An array on a GPU
-    is copied by `stage`, or when `flat` is asked for first.
+    It shares the array's own memory if that is possible; otherwise it is a copy, which is made when
+    `flat` is asked for first.
 
     Args:
         array: An array of any strides, on any device.
+        factor: The factor by which the values are multiplied, but not those of the user's array.
 
     Attributes:
         array: The user's array.
+
+    Raises:
+        ValueError: The factor does not fit; see `PremulSum.exact`.
     """
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, factor: PremulSum | None = None) -> None:
         self.array = array
-        self._flat: Array | None = None
-        self._factor: PremulSum | None = None
-        if type(array) is np.ndarray or not is_cupy(array):
-            self.stage()
+        self._factor = factor
+        if factor is not None:
+            factor.exact(array.dtype, array.shape)
+
+    @cached_property
+    def flat(self) -> Array:
+        """The items, of shape (array.size,); of an array on a GPU copied in the current stream."""
+        host = self.array if type(self.array) is np.ndarray else to_host(self.array)
+        if self._factor is not None:
+            host = self._factor.times(host)
+        return np.ascontiguousarray(host).reshape(-1)
 
     def stage(self) -> None:
-        """Makes `flat`, unless it is there; of an array on a GPU in the current stream."""
-        if self._flat is None:
-            host = self.array if type(self.array) is np.ndarray else to_host(self.array)
-            self._shared = host is self.array and bool(host.flags.c_contiguous)
-            self._flat = np.ascontiguousarray(host).reshape(-1)
-            if self._factor is not None:
-                self._replace(self._factor.times(host))
-
-    def multiply(self, factor: PremulSum) -> None:
-        """Multiplies the values, not those of the user's array; those on a GPU when staged.
-
-        Raises:
-            ValueError: The factor does not fit.
-        """
-        if self._flat is None:
-            factor.exact(self.array.dtype, self.array.shape)
-            self._factor = factor
-        else:
-            self._replace(factor.times(self.shaped))
-
-    @property
-    def flat(self) -> Array:
-        """The items, of shape (array.size,)."""
-        if self._flat is None:
-            self.stage()
-        assert self._flat is not None
-        return self._flat
+        """Makes `flat`, unless it is there."""
+        _ = self.flat
 
     @property
     def shaped(self) -> Array:
         """`flat` in the shape of the user's array."""
         return self.flat.reshape(self.array.shape)
-
-    def _replace(self, array: Array) -> None:
-        self._shared = False
-        self._flat = np.ascontiguousarray(array).reshape(-1)
 
     def to_user(self, array: Array) -> Array:
         """Returns a host array on the device of the user's array."""
@@ -341,34 +322,9 @@ class Staged:
 
     def write_back(self) -> None:
         """Copies the values of `flat` into the user's array, unless they share memory."""
-        if not self._shared:
+        on_host = type(self.array) is np.ndarray or not is_cupy(self.array)
+        if not (on_host and np.may_share_memory(self.flat, self.array)):
             copy_into(self.array, self.shaped)
-
-
-@final
-class FlatArrays:
-    """Several staged arrays of one dtype as one flat array, for a single operation.
-
-    Args:
-        staged: At least one array. Of a single one the memory is used, of several it is copied.
-    """
-
-    def __init__(self, staged: Sequence[Staged]) -> None:
-        self._staged = staged
-
-    @cached_property
-    def flat(self) -> Array:
-        """The items of all arrays, one after the other."""
-        return joined_flat([each.flat for each in self._staged])
-
-    def write_back(self) -> None:
-        """Copies the values of `flat` into the users' arrays."""
-        if len(self._staged) > 1:
-            cut = views_of(self.flat, [each.flat.shape for each in self._staged])
-            for each, values in zip(self._staged, cut, strict=True):
-                each.flat[...] = values
-        for each in self._staged:
-            each.write_back()
 
 
 @final

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from telegrad.arrays import joined_flat, views_of
 from telegrad.collectives.groups import Groups
 from telegrad.collectives.link import Backend, Link, Steps
 from telegrad.collectives.messages import Signature, dtype_label
 from telegrad.collectives.nccl.device import CallOf, DeviceBackend, OnDevice
 from telegrad.collectives.operation import Call, CallsOf, Join
 from telegrad.collectives.process_group import ProcessGroup
-from telegrad.collectives.reduction import FlatArrays, Staged, check_array
+from telegrad.collectives.reduction import PremulSum, Staged, check_array
 from telegrad.rpc.seams import current_agent
 from telegrad.types import Array, Shape
 
@@ -200,6 +201,7 @@ def array_call(
     by_gpu: RunOn | None = None,
     by_nccl: bool = True,
     heard: bool = False,
+    factor: PremulSum | None = None,
 ) -> Call[Any]:
     """Returns the call of a verb that a backend runs.
 
@@ -216,8 +218,9 @@ def array_call(
             backend of GPUs can do so.
         by_nccl: As for `OnDevice`.
         heard: As for `OnDevice`.
+        factor: As for `Staged`.
     """
-    staged = [Staged(each) for each in arrays]
+    staged = [Staged(each, factor) for each in arrays]
 
     async def run_on_host(link: Link) -> Any:
         backend = await link.backend()
@@ -252,10 +255,16 @@ async def join_in_place(
     run: RunOn, backend: Backend, pieces: Sequence[Call[Any]], calls_of: CallsOf
 ) -> list[None]:
     """Runs calls that replace their arrays as one on the joined array."""
-    joined = FlatArrays([each.staged[0] for each in pieces])
-    await run(backend, [joined.flat], lambda r: calls_of(r)[0])
-    joined.write_back()
-    return [None] * len(pieces)
+    staged = [each.staged[0] for each in pieces]
+    flat = joined_flat([each.flat for each in staged])
+    await run(backend, [flat], lambda r: calls_of(r)[0])
+    for each, values in zip(
+        staged, views_of(flat, [each.flat.shape for each in staged]), strict=True
+    ):
+        if len(staged) > 1:
+            each.flat[...] = values
+        each.write_back()
+    return [None] * len(staged)
 
 
 def signature_of(

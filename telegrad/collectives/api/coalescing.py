@@ -185,7 +185,7 @@ class Coalesced:
     def drop(self, error: BaseException) -> None:
         """Ends the block without sending anything."""
         self.open = False
-        self._fail(
+        self._settle(
             InvalidUseError(
                 f"nothing was sent, since the block of coalesced() raised {type(error).__name__}"
             )
@@ -206,12 +206,12 @@ class Coalesced:
             else:
                 self.group.call(call, timeout)
         except BaseException as error:
-            self._fail(error)
+            self._settle(error)
             raise
         if self._work is None:
-            self._succeed()
+            self._settle(None)
         else:
-            self._work.add_done_callback(self._settle)
+            self._work.add_done_callback(lambda done: self._settle(done.exception()))
 
     def _call(self) -> Call[None]:
         _check_apart([each for each in self._pieces if not is_cupy(each.staged[0].array)])
@@ -262,20 +262,12 @@ class Coalesced:
                 "it after the block"
             )
 
-    def _settle(self, done: Future[None]) -> None:
-        error = done.exception()
-        if error is None:
-            self._succeed()
-        else:
-            self._fail(error)
-
-    def _succeed(self) -> None:
+    def _settle(self, error: BaseException | None) -> None:
         for i, future in enumerate(self._futures):
-            future.try_set_result(self._values[i])
-
-    def _fail(self, error: BaseException) -> None:
-        for future in self._futures:
-            future.try_set_exception(error)
+            if error is None:
+                future.try_set_result(self._values[i])
+            else:
+                future.try_set_exception(error)
 
 
 def _calls_of(link: Link, places: Sequence[int], r: int) -> list[Signature]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal, overload
 
-from telegrad.arrays import views_of
+from telegrad.arrays import joined_flat, views_of
 from telegrad.collectives.api.calls import (
     array_call,
     check_lengths,
@@ -24,7 +24,7 @@ from telegrad.collectives.link import Backend, Steps
 from telegrad.collectives.nccl.device import CallOf
 from telegrad.collectives.operation import Call, CallsOf
 from telegrad.collectives.process_group import ProcessGroup
-from telegrad.collectives.reduction import FlatArrays, check_array, cut_rows, items_of, rows_of
+from telegrad.collectives.reduction import check_array, cut_rows, items_of, rows_of
 from telegrad.types import Array, Rank, Shape
 
 __all__ = [
@@ -542,7 +542,9 @@ async def _gather_joined(
 
     staged = [each.staged[0] for each in pieces]
     gathered = await backend.all_gather(
-        FlatArrays(staged).flat, lambda r: (items_of(shapes_of(r)),), heard=True
+        joined_flat([each.flat for each in staged]),
+        lambda r: (items_of(shapes_of(r)),),
+        heard=True,
     )
     cut = [views_of(each, shapes_of(r)) for r, each in enumerate(gathered)]
     joined = map(rows_of, zip(*cut, strict=True))

@@ -423,7 +423,7 @@ def _reduction_call(
     """
     op = combining(reduction)
     by_nccl = group.nccl is not None and can_reduce(op.value, arrays[0].dtype)
-    call = array_call(
+    return array_call(
         group,
         signature,
         arrays,
@@ -433,8 +433,5 @@ def _reduction_call(
         join=join,
         by_gpu=_with_op(run, reduction) if by_nccl or group.sharing.on_one_host else None,
         by_nccl=by_nccl,
+        factor=reduction if isinstance(reduction, PremulSum) else None,
     )
-    if isinstance(reduction, PremulSum):
-        for each in call.staged:
-            each.multiply(reduction)
-    return call
