@@ -10,10 +10,11 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import entry_points
+from typing import Final
 
 from telegrad.collectives.api.calls import check_integer, current_world, group_of, place_of
-from telegrad.collectives.api.terms import terms_of
-from telegrad.collectives.backends import GroupTerms
+from telegrad.collectives.backends import NCCL, GroupTerms
 from telegrad.collectives.groups import TIMEOUT, Groups
 from telegrad.collectives.link import MakeBackend
 from telegrad.collectives.process_group import ProcessGroup
@@ -40,6 +41,11 @@ __all__ = [
     "split_group",
     "world_group",
 ]
+
+
+ENTRY_POINTS: Final = "telegrad.backends"
+VARIABLE: Final = "TELEGRAD_THRESHOLDS"
+HOST: Final = "host"  # the name of telegrad's own backend
 
 
 # These two import the composition root when they are called.
@@ -100,7 +106,7 @@ def init_process_group(
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
-    terms = terms_of(thresholds, backend, None, os.environ)
+    terms = _terms_of(thresholds, backend, None)
     return _distributed.init_process_group(
         name=name,
         rank=rank,
@@ -241,7 +247,7 @@ def _new_group(
 ) -> ProcessGroup:
     agent = current_agent()
     checked = _check_ranks(ranks, agent.members.world_size)
-    terms = terms_of(thresholds, backend, parent, os.environ)
+    terms = _terms_of(thresholds, backend, parent)
     if terms.thresholds is None and checked[0] == agent.info.rank:  # hands its own to all
         terms = replace(terms, thresholds=(parent and parent.thresholds) or DEFAULT)
     return agent.attachments[Groups].form(checked, timeout, terms)
@@ -588,3 +594,63 @@ def _check_apart(groups: Sequence[Sequence[int]]) -> None:
     twice = sorted(rank for rank, count in counts.items() if count > 1)
     if twice:
         raise ValueError(f"a rank may be in one group, but {twice} are in several")
+
+
+# -- the terms of a group --------------------------------------------------------------------------
+
+
+def _terms_of(thresholds: object, backend: object, inherited: GroupTerms | None) -> GroupTerms:
+    """Returns the terms of a new group; the environment may name a table of thresholds.
+
+    Args:
+        thresholds: Thresholds, or None for those of the group from which this one is made.
+        backend: A name, a function that makes a backend, or None for the same.
+        inherited: The terms of that group; None if there is none.
+
+    Raises:
+        TypeError: An argument is something else.
+        OSError: The table that the environment names cannot be read.
+        ValueError: It is no table of thresholds.
+        InvalidUseError: No package adds a backend of this name, or several do.
+    """
+    base = GroupTerms() if inherited is None else inherited
+    if thresholds is None and inherited is None and os.environ.get(VARIABLE):
+        thresholds = Thresholds.load(os.environ[VARIABLE])
+    if thresholds is not None and not isinstance(thresholds, Thresholds):
+        raise TypeError(
+            f"thresholds must be collectives.Thresholds, not {thresholds!r}; Thresholds.load(path) "
+            "reads a table"
+        )
+    name, maker = (base.backend, base.maker) if backend is None else _backend_of(backend)
+    return GroupTerms(thresholds, name, maker)
+
+
+def _backend_of(backend: object) -> tuple[str, MakeBackend | None]:
+    """Returns the name of a backend, and what makes it; raises as `_terms_of`."""
+    if backend == HOST:
+        return "", None
+    if backend == NCCL:
+        return NCCL, None
+    if callable(backend):
+        name = f"{backend.__module__}:{getattr(backend, '__qualname__', repr(backend))}"
+        return name, backend
+    if not isinstance(backend, str):
+        raise TypeError(
+            f"backend must be a name, or a function that makes a backend, not {backend!r}"
+        )
+    found = list({p.value: p for p in entry_points(group=ENTRY_POINTS, name=backend)}.values())
+    if len(found) != 1:
+        known = sorted({HOST, NCCL, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+        raise InvalidUseError(
+            f"{len(found) or 'no'} packages add a backend {backend!r} (known here: {known}); "
+            f"install one with an entry point in the group {ENTRY_POINTS!r}, or pass the function "
+            "itself"
+        )
+    try:
+        made: MakeBackend = found[0].load()
+    except Exception as error:
+        raise InvalidUseError(
+            f"the backend {backend!r} ({found[0].value}) cannot be imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return backend, made
