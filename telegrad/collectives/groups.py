@@ -81,11 +81,9 @@ class _Formation:
     """An attempt to form a group that waits, or has got its key."""
 
     attempt: Attempt
-    future: Future[GroupKey]
+    future: Future[tuple[GroupKey, tuple[int, ...] | None]]  # its key and thresholds
     clock: Clock
     cancel_timer: Callable[[], None] = _nothing
-    key: GroupKey | None = None
-    thresholds: tuple[int, ...] | None = None
 
 
 @final
@@ -151,8 +149,8 @@ class Formations:
             if self._closed:
                 raise NotInitializedError(f"the agent {self._agent.info.name!r} was shut down")
             attempt, actions = self._forming.begin(members, lost, terms.to_wire())
-            future: Future[GroupKey] = new_future(None, attempt.called)
-            formation = self._formations[attempt] = _Formation(attempt, future, clock)
+            formation = _Formation(attempt, new_future(None, attempt.called), clock)
+            self._formations[attempt] = formation
         self._perform(actions)
         for member in members:
             loss = self._agent.members.lost(member)
@@ -161,8 +159,8 @@ class Formations:
         self._watch(formation)
         try:
             with self._cross_waits.blocking(formation):
-                key = future.wait()
-            return key, terms.with_thresholds(formation.thresholds)
+                key, thresholds = formation.future.wait()
+            return key, terms.with_thresholds(thresholds)
         except BaseException as error:  # an interrupt, or the error of this attempt
             self._fail(formation, cause_for_others(error, attempt.called))
             raise
@@ -198,7 +196,7 @@ class Formations:
         error = NotInitializedError(f"worker {name!r} has left its process groups")
         with self._lock:
             self._closed = self._closed or for_good
-            waiting = [each for each in self._formations.values() if each.key is None]
+            waiting = [each for each in self._formations.values() if not each.future.done()]
         for formation in waiting:
             self._fail(formation, error)
 
@@ -214,8 +212,8 @@ class Formations:
                     self._post(peer, FORM, message.to_wire())
                 case SendMessage(peer, UnformedMessage() as message):
                     self._post(peer, UNFORMED, message.to_wire())
-                case Formed(attempt, key, thresholds):
-                    self._on_formed(attempt, key, thresholds)
+                case Formed():
+                    self._on_formed(action)
                 case Failed(attempt, cause):
                     self._on_failed(attempt, cause)
 
@@ -223,25 +221,19 @@ class Formations:
         with suppress(WorkerLostError, UnknownWorkerError):  # `on_lost` handles that
             self._agent.messages.post(peer, kind, body)
 
-    def _on_formed(
-        self, attempt: Attempt, key: GroupKey, thresholds: tuple[int, ...] | None
-    ) -> None:
+    def _on_formed(self, formed: Formed) -> None:
         with self._lock:
-            formation = self._formations.get(attempt)
-            if formation is None:
-                return  # the attempt failed at the same time
-            formation.key, formation.thresholds = key, thresholds
+            formation = self._formations.get(formed.attempt)
+        if formation is not None:  # else the attempt failed at the same time
             formation.cancel_timer()
-        formation.future.try_set_result(key)
+            formation.future.try_set_result((formed.key, formed.thresholds))
 
     def _on_failed(self, attempt: Attempt, cause: BaseException) -> None:
         with self._lock:
             formation = self._formations.pop(attempt)
-            formation.cancel_timer()
-            key = formation.key
-        formation.future.try_set_exception(cause)
-        if key is not None:
-            self._over(key, cause)
+        formation.cancel_timer()
+        if not formation.future.try_set_exception(cause):  # the group was made here
+            self._over(formation.future.value()[0], cause)
 
     # Timers, on the loop.
 
