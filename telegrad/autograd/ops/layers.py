@@ -7,7 +7,8 @@ PyTorch's choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +18,9 @@ from telegrad.arrays import array_beside, computing_dtype, namespace
 from telegrad.autograd.differentiate import grad
 from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.graph.grad_mode import enable_grad
-from telegrad.autograd.ops.elementwise import clip, exp, log, maximum, sigmoid, tanh, where
+from telegrad.autograd.ops.elementwise import clip, exp, log, maximum, sigmoid, sqrt, tanh, where
 from telegrad.autograd.ops.reduction import reduce_sum
-from telegrad.autograd.ops.shape import concatenate, reshape, scatter
+from telegrad.autograd.ops.shape import reshape, scatter
 from telegrad.autograd.tensor.row_sparse import RowSparse
 from telegrad.autograd.tensor.tensor import Tensor, array_of, steady
 from telegrad.types import Array, Shape
@@ -55,23 +56,15 @@ _SCALE: Final = math.sqrt(2 / math.pi)
 _CUBE: Final = 0.044715
 
 
-def _elu(a: Any, *, alpha: float = 1.0, scale: float = 1.0) -> Array:
+def _elu(a: Any, *, alpha: float = 1.0, scale: float = 1.0) -> Any:
     xp = namespace(a)
-    made: Any = xp.expm1(xp.minimum(a, 0))
-    made *= alpha
-    made += xp.maximum(a, 0)
-    if scale != 1.0:
-        made *= scale
-    return made  # type: ignore[no-any-return]
+    made = xp.expm1(xp.minimum(a, 0)) * alpha + xp.maximum(a, 0)
+    return made if scale == 1.0 else made * scale
 
 
-def _softplus(a: Any) -> Array:
-    # max(a, 0) + log(1 + exp(-|a|)) never overflows.
+def _softplus(a: Any) -> Any:
     xp = namespace(a)
-    made: Any = xp.asarray(xp.exp(-xp.abs(a)))
-    xp.log1p(made, out=made)
-    made += xp.maximum(a, 0)
-    return made  # type: ignore[no-any-return]
+    return xp.log1p(xp.exp(-xp.abs(a))) + xp.maximum(a, 0)  # never overflows
 
 
 def _silu(a: Any) -> Array:
@@ -102,19 +95,12 @@ def _bend(x: Any, approximate: str) -> Any:
 def _of_gated(g: Any, x: Any, dim: int, gate: str) -> Any:
     if not any(isinstance(each, Tensor) for each in (g, x)):
         return kernels.gated_gradient(g, x, dim=dim, gate=gate)
-    axis, half = dim % x.ndim, x.shape[dim] // 2
-    before = (slice(None),) * axis
-    first, second = x[(*before, slice(None, half))], x[(*before, slice(half, None))]
-    if gate in ("gelu", "gelu_tanh"):
-        form = "tanh" if gate == "gelu_tanh" else "none"
-        value = gelu(second, approximate=form)
-        of_second = gelu_slope(g * first, second, approximate=form)
-    else:
-        share = sigmoid(second)
-        value = share * second if gate == "silu" else share
-        slope = _silu_slope(share, second) if gate == "silu" else share * (1 - share)
-        of_second = g * first * slope
-    return concatenate(g * value, of_second, axis=axis)
+
+    def by_parts(x: Any) -> Any:
+        first, second = np.split(x, 2, axis=dim)
+        return (first * _GATES[gate](second),)
+
+    return recorded_gradients(by_parts, [x], [g], [True])[0]
 
 
 _FORM: Final = {"approximate": "none"}
@@ -141,6 +127,8 @@ gelu_slope: Operation = primitive(
 # The first half along an axis times a function of the second half.
 gated        = primitive("glu", kernels.gated, "x", options={"dim": -1, "gate": "sigmoid"},
                          x=lambda g, x, dim, gate: _of_gated(g, x, dim, gate))
+_GATES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "gelu": gelu, "gelu_tanh": partial(gelu, approximate="tanh"), "silu": silu, "sigmoid": sigmoid}
 dropout: Operation = primitive(
     "dropout", kernels.dropout, "x", options={"key": 0, "p": 0.5},
     x=lambda g, key, p: dropout(g, key=key, p=p))
@@ -283,41 +271,28 @@ def _beside(part: Any, ndim: int, over: kernels.Over) -> Any:
     return reshape(part, to=(-1, *[1] * (ndim - 2))) if over is None else part
 
 
-def _standard(x: Any, mean: Any, scale: Any, centred: Any) -> Any:
-    return (x - mean) * scale if centred else x * scale
+def _by_parts(over: kernels.Over, eps: float, centred: bool, x: Any, weight: Any = None) -> Any:
+    axes, wide = _axes(x.ndim, over), x.astype(computing_dtype(x.dtype))
+    centre = wide - wide.mean(axes, keepdims=True) if centred else wide
+    y = centre / sqrt((centre * centre).mean(axes, keepdims=True) + eps)
+    return (y if weight is None else y * _beside(weight, x.ndim, over),)
 
 
-def _input(g: Any, x: Any, scale: Any, mean: Any, weight: Any, over: Any, centred: Any) -> Any:
-    of_y, of_scale, of_mean = g[:3]
-    first = not any(isinstance(each, Tensor) for each in (of_y, x, weight))
-    if first and of_scale is None and of_mean is None:
-        how = {"over": over, "centred": centred, "parameters": weight is not None}
-        return kernels.normalize_gradients(of_y, x, mean, scale, weight, **how)
-    standard = _standard(x, mean, scale, centred)
-    axes = _axes(standard.ndim, over)
-    count = math.prod(standard.shape[axis] for axis in axes)
-    total: Any = None
-    if of_y is not None:
-        upstream = of_y if weight is None else of_y * _beside(weight, standard.ndim, over)
-        along = reduce_sum(upstream * standard, axis=axes, keepdims=True) / count
-        total = upstream - standard * along
-        if centred:
-            total = total - reduce_sum(upstream, axis=axes, keepdims=True) / count
-        total = total * scale
-    if of_scale is not None:
-        turned = -of_scale * scale * scale * standard / count
-        total = turned if total is None else total + turned
-    if of_mean is not None and centred:
-        total = of_mean / count + (standard * 0 if total is None else total)
-    return total
-
-
-def _weight(g: Any, x: Any, scale: Any, mean: Any, weight: Any, over: Any, centred: Any) -> Any:
+def _of_input(
+    g: Any, x: Any, scale: Any, mean: Any, weight: Any, over: Any, eps: float, centred: Any
+) -> Any:
+    """Returns the gradients of `x` and, if there is one, of the weight."""
     if g[0] is None:
         return None
-    if any(isinstance(each, Tensor) for each in (g[0], x, weight)):
-        return _bias(g[0] * _standard(x, mean, scale, centred), over)
-    return kernels.normalize_gradients(g[0], x, mean, scale, weight, over=over, centred=centred)[1:]
+    how = {"over": over, "centred": centred}
+    inputs = [x] if weight is None else [x, weight]
+    if not any(isinstance(each, Tensor) for each in (g[0], *inputs)):
+        parameters = weight is not None
+        return kernels.normalize_gradients(
+            g[0], x, mean, scale, weight, **how, parameters=parameters
+        )
+    needs = [isinstance(each, Tensor) and each.requires_grad for each in inputs]
+    return recorded_gradients(partial(_by_parts, over, eps, centred), inputs, g[:1], needs)
 
 
 def _bias(g: Any, over: Any) -> Any:
@@ -340,10 +315,8 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
 normalize = primitive(
     "normalize", kernels.normalize, "x", arrays="weight bias", outputs="y scale mean variance",
     options=_OPTIONS,
-    x=lambda g, x, scale, mean, weight, over, centred:
-        _input(g, x, scale, mean, weight, over, centred),
-    weight=lambda g, x, scale, mean, weight, over, centred:
-        _weight(g, x, scale, mean, weight, over, centred),
+    x=_of_input, weight=lambda g, x, scale, mean, weight, over, eps, centred:
+        (_of_input(g, x, scale, mean, weight, over, eps, centred) or [])[1:],
     bias=lambda g, over: _bias(g[0], over))
 # `x * weight + bias` with one number per channel, the second axis.
 affine    = primitive("affine", _affine, "x weight bias",
