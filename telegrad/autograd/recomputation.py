@@ -29,7 +29,7 @@ from telegrad.autograd.graph.grad_mode import (
     watchers,
 )
 from telegrad.autograd.graph.node import Edge, Node, Value
-from telegrad.autograd.tensor.tensor import Tensor, attach, edge_of
+from telegrad.autograd.tensor.tensor import Tensor, edge_of, made_of
 from telegrad.errors import AutogradError
 
 __all__ = ["recompute"]
@@ -170,12 +170,10 @@ class _Argument:
 def _restored(argument: Any) -> Any:
     if not isinstance(argument, _Argument):
         return argument
-    value, edge = argument.value, argument.edge
+    value = argument.value
     if value.version != argument.version:
         refuse_changed(value, argument.version, "recompute", "an argument")
-    if edge is None:
-        return attach(value.array, None, memory=value)
-    return attach(value.array, *edge, memory=value)
+    return made_of(Value(value.array, value), argument.edge)
 
 
 def _check_leaves(name: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:

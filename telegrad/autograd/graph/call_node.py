@@ -14,7 +14,7 @@ import numpy as np
 from telegrad.arrays import is_inexact
 from telegrad.autograd.graph.node import Edge, Node, Value
 from telegrad.autograd.graph.plan import Need, Plan, RuleOfInput, fit
-from telegrad.autograd.tensor.tensor import AccumulateGrad, Gradients, Tensor, attach
+from telegrad.autograd.tensor.tensor import AccumulateGrad, Gradients, Tensor, made_of
 from telegrad.errors import AutogradError
 from telegrad.types import Shape
 
@@ -113,9 +113,7 @@ class CallNode(Node):
     def _recorded(self, k: int, value: Any) -> Tensor:
         place = self._plan.saved[k]
         edge = self.edges[place] if place >= 0 else (self, -1 - place)
-        if edge is None or not is_inexact(value.array.dtype):
-            return attach(value.array, None, memory=value)
-        return attach(value.array, *edge, memory=value)
+        return made_of(Value(value.array, value), edge if is_inexact(value.array.dtype) else None)
 
     def _found(
         self, needs: tuple[Need, ...], i: int, shape: Shape, unpacked: list[Any]

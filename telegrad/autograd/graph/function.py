@@ -15,7 +15,7 @@ from telegrad.autograd.graph.call_node import CallNode
 from telegrad.autograd.graph.grad_mode import ENABLED, GradMode, Watched
 from telegrad.autograd.graph.node import Value
 from telegrad.autograd.graph.plan import Plan
-from telegrad.autograd.tensor.tensor import Gradients, Tensor, attach, edge_of
+from telegrad.autograd.tensor.tensor import Gradients, Tensor, edge_of, made_of
 from telegrad.errors import AutogradError
 
 __all__ = ["Function", "FunctionContext"]
@@ -129,11 +129,11 @@ class Function(ABC):
             mode.recorded(node, plain, [value.array for value in outputs])
         constant = {id(x) for x in ctx._constant}
         results = tuple(
-            attach(
-                value.array,
-                None if id(value.array) in constant or not is_inexact(value.array.dtype) else node,
-                output,
-                memory=value,
+            made_of(
+                Value(value.array, value),
+                (node, output)
+                if node and id(value.array) not in constant and is_inexact(value.array.dtype)
+                else None,
             )
             for output, value in enumerate(outputs)
         )

@@ -50,7 +50,7 @@ from telegrad.autograd.graph.grad_mode import ENABLED
 from telegrad.autograd.graph.node import Edge, Value
 from telegrad.autograd.graph.parameters import Parameters
 from telegrad.autograd.graph.plan import Plan, compile_rule, make_plan
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, made_of
 from telegrad.errors import AutogradError
 
 __all__ = ["Operation"]
@@ -318,10 +318,8 @@ class Operation:
                 mode.recorded(node, given, arrays)
         made = []
         for k, (value, is_view) in enumerate(held):
-            tensor = _new(Tensor)
             edge = (node, k) if node is not None and is_inexact(value.array.dtype) else None
-            tensor._set_up(value, edge, is_view=is_view)
-            made.append(tensor)
+            made.append(made_of(value, edge, is_view=is_view))
         if isinstance(results, tuple) and type(results) is not tuple:
             return type(results)(*made)  # a named tuple
         return type(results)(made) if isinstance(results, (list, tuple)) else made

@@ -61,15 +61,22 @@ def _of_irfft(g: Any, shape: Shape, axis: int, norm: Any) -> Any:
     return _fitted(put(spectrum * 2, getitem(spectrum, index=index), index=index), shape)
 
 
-def _of_several(transform: Any, g: Any, shape: Shape, s: Any, axes: Any, norm: Any) -> Any:
-    if axes is None:
-        axes = range(-len(shape if s is None else s), 0)
-    if s is not None and len({axis % len(shape) for axis in axes}) < len(axes):
-        raise AutogradError(
-            f"a transform to lengths {tuple(s)} that names an axis twice (axes: {tuple(axes)}) has "
-            "no gradient; transform the axis twice, each time by itself"
-        )
-    return _fitted(transform(g, axes=tuple(axes), norm=norm), shape)
+def _enter_several(function: Any, transform: Any, options: dict[str, Any]) -> None:
+    """Enters a transform of several axes, whose gradient is the transform `transform`."""
+
+    def of_several(g: Any, shape: Shape, s: Any, axes: Any, norm: Any) -> Any:
+        if axes is None:
+            axes = range(-len(shape if s is None else s), 0)
+        if s is not None and len({axis % len(shape) for axis in axes}) < len(axes):
+            raise AutogradError(
+                f"a transform to lengths {tuple(s)} that names an axis twice (axes: "
+                f"{tuple(axes)}) has no gradient; transform the axis twice, each time by itself"
+            )
+        return _fitted(transform(g, axes=tuple(axes), norm=norm), shape)
+
+    there = {"cupy": fourier_twin(function.__name__, options["axes"])}
+    how: Any = {"options": options, "complex_rule": _H, "kernels": there}
+    numpy_function(function, "a", **how, a=of_several)
 
 
 _ONE: Final = {"n": None, "axis": -1, "norm": None}
@@ -86,21 +93,10 @@ ifft      = numpy_function(
     a=lambda g, shape, axis, norm: _fitted(np.fft.ifft(g, axis=axis, norm=norm), shape))
 rfft      = numpy_function(np.fft.rfft,      "a", options=_ONE,  complex_rule="own", a=_of_rfft)
 irfft     = numpy_function(np.fft.irfft,     "a", options=_ONE,  complex_rule="own", a=_of_irfft)
-fft2      = numpy_function(
-    np.fft.fft2, "a", options=_TWO, complex_rule=_H,
-    kernels={"cupy": fourier_twin("fft2", (-2, -1))},
-    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
-ifft2     = numpy_function(
-    np.fft.ifft2, "a", options=_TWO, complex_rule=_H,
-    kernels={"cupy": fourier_twin("ifft2", (-2, -1))},
-    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
-fftn      = numpy_function(
-    np.fft.fftn, "a", options=_MANY, complex_rule=_H, kernels={"cupy": fourier_twin("fftn", None)},
-    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
-ifftn     = numpy_function(
-    np.fft.ifftn, "a", options=_MANY, complex_rule=_H,
-    kernels={"cupy": fourier_twin("ifftn", None)},
-    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
+_enter_several(np.fft.fft2, np.fft.fftn, _TWO)
+_enter_several(np.fft.ifft2, np.fft.ifftn, _TWO)
+_enter_several(np.fft.fftn, np.fft.fftn, _MANY)
+_enter_several(np.fft.ifftn, np.fft.ifftn, _MANY)
 fftshift  = numpy_function(np.fft.fftshift, "x", options={"axes": None}, complex_rule=_H,
                            x=lambda g, axes: np.fft.ifftshift(g, axes))
 ifftshift = numpy_function(np.fft.ifftshift, "x", options={"axes": None}, complex_rule=_H,

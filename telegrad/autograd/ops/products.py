@@ -16,17 +16,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from telegrad.arrays import array_beside, is_array, namespace
+from telegrad.arrays import array_beside, namespace
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.graph.user_warning import warn_user
 from telegrad.autograd.ops.joining import alike
 from telegrad.autograd.ops.reduction import matmul
 from telegrad.autograd.ops.shape import astype, broadcast_to, concatenate, reshape, scatter, stack
-from telegrad.autograd.tensor.tensor import Tensor, array_of
+from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import Shape
 
 __all__ = [
-    "arrays_of",
     "collapse",
     "contraction",
     "cross",
@@ -47,18 +46,6 @@ __all__ = [
 # us) to attention's bqhd,bkhd->bhqk (0.09 against 1.1 ms).
 
 _REMEMBERED_PLANS: Final = 1024  # a few hundred bytes each; a program has few subscripts
-
-
-def arrays_of(operands: Sequence[Any]) -> list[Any]:
-    """Returns the operands; numbers and lists become arrays on the device of the others."""
-    if all(map(_is_known, operands)):
-        return list(operands)
-    beside = next(array_of(x) for x in operands if _is_known(x))
-    return [x if _is_known(x) else array_beside(x, beside) for x in operands]
-
-
-def _is_known(x: Any) -> bool:
-    return isinstance(x, Tensor) or is_array(x)
 
 
 _Order: TypeAlias = "tuple[int, ...] | None"
@@ -369,7 +356,7 @@ cross: Operation = primitive("cross", np.cross, "a b", complex_rule=_H,
 
 @composed(np.vdot)
 def _vdot(a: Any, b: Any, /) -> Any:
-    a, b = arrays_of([a, b])
+    a, b = alike((a, b))
     return dot(_conjugate(np.ravel(a)), np.ravel(b))
 
 
@@ -441,7 +428,7 @@ class _Parsed(NamedTuple):
 @composed(np.einsum)
 def _einsum(*operands: Any, optimize: Any = False) -> Any:
     subscripts, given = _sorted(operands)
-    arrays = arrays_of(given)
+    arrays = alike(given)
     parsed = parse_subscripts(subscripts, tuple([x.ndim for x in arrays]))
     if len(arrays) == 1:
         return collapse(arrays[0], subscripts=parsed.subscripts)

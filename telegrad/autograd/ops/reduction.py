@@ -64,10 +64,12 @@ reduce_sum = numpy_function(np.sum, "a", arrays="where", kernels={"cupy": reduct
                             a=lambda g, shape, axis, where: masked(spread(g, shape, axis), where))
 mean       = numpy_function(np.mean, "a", arrays="where", kernels={"cupy": reduction_twin("mean")},
                             options=_TYPED, complex_rule=_H, a=_average)
-reduce_max = numpy_function(np.max, "a", arrays="where", kernels={"cupy": reduction_twin("max")},
-                            options=_BOUNDED, a=to_winners)
-reduce_min = numpy_function(np.min, "a", arrays="where", kernels={"cupy": reduction_twin("min")},
-                            options=_BOUNDED, a=to_winners)
+reduce_max, reduce_min, *_ = (
+    numpy_function(function, "a", arrays="where", kernels={"cupy": reduction_twin(name)},
+                   options=_BOUNDED, a=to_winners)
+    for function, name in {
+        np.max: "max", np.min: "min", np.amax: "max", np.amin: "min", np.nanmax: "nanmax",
+        np.nanmin: "nanmin"}.items())
 # fmt: on
 
 

@@ -39,7 +39,6 @@ from telegrad.autograd.ops.shape import (
     shared,
     spread,
     swapaxes,
-    to_winners,
     transpose,
 )
 from telegrad.autograd.tensor.creation import as_tensor
@@ -198,9 +197,7 @@ def _of_product(g: Any, y: Any, a: Any, axis: Any, where: Any, initial: Any) -> 
     return masked(kept(g, a.shape, axis) * back, where)
 
 
-_OVER: Final = {"axis": None, "keepdims": False}
-_TYPED: Final = {**_OVER, "dtype": None}
-_BOUNDED: Final = {**_OVER, "initial": None}
+_TYPED: Final = {"axis": None, "keepdims": False, "dtype": None}
 _SPREAD: Final = {**_TYPED, "ddof": 0, "correction": None}
 
 # fmt: off
@@ -210,10 +207,6 @@ var        = numpy_function(np.var, "a", arrays="where", kernels={"cupy": reduct
                             options=_SPREAD, complex_rule="own", a=_of_variance)
 std        = numpy_function(np.std, "a", arrays="where", kernels={"cupy": reduction_twin("std")},
                             options=_SPREAD, complex_rule="own", a=_of_deviation)
-amax       = numpy_function(np.amax, "a", arrays="where", kernels={"cupy": reduction_twin("max")},
-                            options=_BOUNDED, a=to_winners)
-amin       = numpy_function(np.amin, "a", arrays="where", kernels={"cupy": reduction_twin("min")},
-                            options=_BOUNDED, a=to_winners)
 # fmt: on
 
 
@@ -250,16 +243,6 @@ _with_neutral(np.nancumprod, np.cumprod, 1.0)
 _of_present(np.nanmean, np.mean)
 _of_present(np.nanvar, np.var)
 _of_present(np.nanstd, np.std)
-
-
-_NAN_OVER: Final = {"axis": None, "keepdims": False, "initial": None}
-
-# fmt: off
-nanmax = numpy_function(np.nanmax, "a", arrays="where", kernels={"cupy": reduction_twin("nanmax")},
-                        options=_NAN_OVER, a=to_winners)
-nanmin = numpy_function(np.nanmin, "a", arrays="where", kernels={"cupy": reduction_twin("nanmin")},
-                        options=_NAN_OVER, a=to_winners)
-# fmt: on
 
 
 # -- covariances and correlations ----------------------------------------------------------------

@@ -63,6 +63,7 @@ __all__ = [
     "edge_of",
     "graph_root",
     "holding",
+    "made_of",
     "place_under",
     "post_accumulate_hooks",
     "replace_all",
@@ -155,16 +156,6 @@ class Tensor(
         if requires_grad:
             self.requires_grad = True
 
-    def _set_up(self, value: Value, edge: Edge | None, *, is_view: bool) -> None:
-        self._value = value
-        self._edge = edge
-        self._requires_grad = False
-        self._is_view = is_view
-        self._leaf = None
-        self.grad = None
-
-    # The array.
-
     @property
     def data(self) -> Array:
         """The array; shared, not copied. Assigning replaces it and leaves recorded graphs alone.
@@ -186,9 +177,7 @@ class Tensor(
 
     def detach(self) -> Tensor:
         """Returns a Tensor that shares this memory and needs no gradient."""
-        detached = Tensor.__new__(Tensor)
-        detached._set_up(self._value, None, is_view=self._is_view)
-        return detached
+        return made_of(self._value, is_view=self._is_view)
 
     def requires_grad_(self, wanted: bool = True) -> Self:
         """Sets `requires_grad` and returns this.
@@ -647,29 +636,22 @@ def holding(array: Array) -> Tensor:
     return made
 
 
-def attach(
-    array: Array,
-    node: Node | None,
-    output: int = 0,
-    *,
-    memory: Value | None = None,
-    is_view: bool = False,
-) -> Tensor:
-    """Returns a Tensor that is one output of `node`.
-
-    Args:
-        array: The values, whose memory the Tensor shares.
-        node: The node that computed them, or None for a leaf that needs no gradient.
-        output: The number of the node's output.
-        memory: The Value of the array's memory, if another Tensor already has one.
-        is_view: True if the array is part of another Tensor's memory.
-    """
-    made = holding(array if type(array) is np.ndarray or is_array(array) else as_array(array))
-    if memory is not None:
-        made._value.counter = memory.counter or memory
-    made._edge = None if node is None else (node, output)
+def made_of(value: Value, edge: Edge | None = None, *, is_view: bool = False) -> Tensor:
+    """Returns a Tensor that holds `value`, below `edge`."""
+    made = _new(Tensor)
+    made._value = value
+    made._edge = edge
+    made._requires_grad = False
     made._is_view = is_view
+    made._leaf = None
+    made.grad = None
     return made
+
+
+def attach(array: Array, node: Node | None, output: int = 0) -> Tensor:
+    """Returns a Tensor for one output of `node`, or one without a graph if `node` is None."""
+    plain = array if type(array) is np.ndarray or is_array(array) else as_array(array)
+    return made_of(Value(plain), None if node is None else (node, output))
 
 
 def place_under(tensor: Tensor, node: Node, output: int) -> None:
