@@ -14,19 +14,6 @@ import numpy as np
 
 from telegrad.types import Array, DTypeLike
 
-__all__ = [
-    "as_array",
-    "computing_dtype",
-    "has_cupy",
-    "is_array",
-    "is_cupy",
-    "is_floating",
-    "is_inexact",
-    "namespace",
-    "owns_memory",
-    "takes_ufuncs",
-]
-
 UNREGISTERED: Final = 0
 """cudaMemoryTypeUnregistered: host memory that CUDA does not know."""
 

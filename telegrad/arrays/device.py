@@ -12,22 +12,6 @@ from telegrad.arrays.staging import fill_from_gpu, fill_gpu
 from telegrad.errors import InvalidUseError
 from telegrad.types import Array
 
-__all__ = [
-    "CPU",
-    "array_beside",
-    "array_from_dlpack",
-    "check_devices",
-    "copy_into",
-    "copy_to_device",
-    "device_name",
-    "device_of",
-    "host_copy",
-    "octets_from_gpu",
-    "to_device",
-    "to_host",
-]
-
-
 _GPU_KINDS: Final = (2, 13)
 """DLPack's device types for CUDA memory and for CUDA managed memory."""
 

@@ -21,8 +21,6 @@ import numpy as np
 from telegrad.arrays.device import octets_from_gpu
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = ["IDENTITY_CHARACTERS", "DeviceMemory", "Mappings", "SharedPlace", "gpu_identities"]
-
 HANDLE_BYTES = 64
 IDENTITY_CHARACTERS = 16
 

@@ -22,8 +22,6 @@ import numpy as np
 from telegrad.arrays.device import device_of
 from telegrad.types import Array
 
-__all__ = ["Check", "raise_reported", "report_ends", "report_place"]
-
 Check: TypeAlias = Callable[[tuple[int, int], int], None]
 """A function that raises the error of two reported numbers, given the number that was allowed."""
 

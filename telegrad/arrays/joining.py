@@ -11,8 +11,6 @@ import numpy as np
 from telegrad.arrays.backend import is_cupy, namespace
 from telegrad.types import Array, Shape
 
-__all__ = ["joined_flat", "joined_rows", "views_of"]
-
 
 def joined_flat(parts: Sequence[Array]) -> Array:
     """Returns contiguous host arrays of one dtype as one flat array; a single one is not copied.

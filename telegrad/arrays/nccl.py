@@ -21,16 +21,6 @@ import numpy as np
 from telegrad.errors import InvalidUseError
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = [
-    "UNIQUE_ID_BYTES",
-    "Communicator",
-    "Moment",
-    "can_reduce",
-    "empty_beside",
-    "has_nccl",
-    "new_unique_id",
-]
-
 UNIQUE_ID_BYTES: Final = 128
 # An operation that is enqueued in another thread takes microseconds, unless it waits for a rank.
 ENQUEUE_SECONDS: Final = 1.0

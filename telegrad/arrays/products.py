@@ -16,8 +16,6 @@ import numpy as np
 from telegrad.arrays.backend import namespace
 from telegrad.types import Array
 
-__all__ = ["Product", "batched_product"]
-
 # By dtype: cuBLAS's numbers of the type (CUDA_R_...), and of that in which it adds
 # (CUBLAS_COMPUTE_...).
 _TYPES: Final = {

@@ -26,8 +26,6 @@ except ImportError:  # not a Unix
 else:
     HAS_MEMFD = hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
 
-__all__ = ["SharedMemory", "can_share", "memory_below", "shared_below", "shared_empty"]
-
 NAME = "telegrad"  # shown in /proc/PID/maps, for people
 PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs
 ALREADY = "AlreadyRegistered"

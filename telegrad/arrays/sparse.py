@@ -10,8 +10,6 @@ import numpy as np
 from telegrad.arrays.backend import is_cupy
 from telegrad.types import Array
 
-__all__ = ["is_sparse", "sparse_product", "sparse_product_asks"]
-
 _MODULES: Final = ("scipy.sparse", "cupyx.scipy.sparse")
 
 

@@ -20,8 +20,6 @@ import numpy as np
 from telegrad.arrays.shared import memory_below
 from telegrad.types import Array
 
-__all__ = ["fill_from_gpu", "fill_gpu"]
-
 # Pieces of 0.5 to 16 MiB took the same time on an NVIDIA H200, within a tenth (64 MiB in 5.7 to 6.9
 # ms each way). A piece is big enough to hide the start of a transfer, some 10 us, and small enough
 # that the first and the last transfer, which overlap with nothing, cost little.

@@ -17,8 +17,6 @@ from typing import Any, TypeAlias, final
 
 from telegrad.arrays.backend import is_cupy
 
-__all__ = ["Place", "Streams", "current_place", "follow", "working_in"]
-
 Place: TypeAlias = tuple[int, Any]
 """The number of a GPU, and one of its streams."""
 

@@ -22,16 +22,6 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from telegrad.arrays.backend import computing_dtype, is_floating, is_inexact, namespace
 from telegrad.types import Array, DTypeLike
 
-__all__ = [
-    "add_at",
-    "check_supported",
-    "fourier_twin",
-    "reduction_twin",
-    "special_twin",
-    "stable_order",
-    "windows_twin",
-]
-
 
 def check_supported(function: Any, error: Exception, *values: object) -> None:
     """Explains an error of CuPy that says that it lacks a function or an option; for handlers.

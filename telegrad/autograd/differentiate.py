@@ -20,19 +20,6 @@ from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Gradient, Tensor, edge_of, graph_root, holding
 from telegrad.errors import AutogradError
 
-__all__ = [
-    "Rebuild",
-    "Wanted",
-    "flatten",
-    "grad",
-    "gradients_of_roots",
-    "is_branch",
-    "own_gradient",
-    "tensors_in",
-    "tree_map",
-]
-
-
 # -- trees ---------------------------------------------------------------------------------------
 
 Rebuild: TypeAlias = "Callable[[Iterable[Any]], Any]"

@@ -15,8 +15,6 @@ from typing import Any, Final, final
 
 import numpy as np
 
-__all__ = ["SeededGenerator", "current_generator", "manual_seed", "repeatable"]
-
 
 @final
 class SeededGenerator:

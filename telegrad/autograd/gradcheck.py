@@ -14,8 +14,6 @@ from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 
-__all__ = ["gradcheck", "gradgradcheck"]
-
 _STEP = 1e-6  # near the cube root of float64's precision, which balances both errors
 _ATOL = 1e-6
 _RTOL = 1e-4

@@ -32,8 +32,6 @@ from telegrad.autograd.graph.node import Edge, Node, Value
 from telegrad.autograd.tensor.tensor import Tensor, edge_of, made_of
 from telegrad.errors import AutogradError
 
-__all__ = ["recompute"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -30,8 +30,6 @@ from telegrad.autograd.graph.grad_mode import enable_grad
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 
-__all__ = ["hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]
-
 
 def value_and_grad(
     function: Callable[..., Any],

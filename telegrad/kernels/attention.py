@@ -28,8 +28,6 @@ from telegrad.kernels.cuda import Kernel, blocks_for, check_operands, contiguous
 from telegrad.kernels.philox import mask_of
 from telegrad.types import Array, Shape
 
-__all__ = ["attention_backward", "attention_forward", "causal_bias"]
-
 BLOCK: Final = 1 << 16
 """Number of weights in one block. With 2^16 weights of float32, the block and its gradient fit a
 cache of 1 MB; two or four times as many took up to 1.4 times as long (4 x 8 heads of 256 by 256,

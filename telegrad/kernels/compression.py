@@ -21,8 +21,6 @@ from telegrad.kernels.cuda import Kernel, blocks_for
 from telegrad.kernels.flatten import flatten
 from telegrad.types import Array
 
-__all__ = ["mean_largest", "mean_quantized", "pack_largest", "quantize"]
-
 _QUANTIZE: Final = Kernel("compression", "quantize")
 _MEAN_QUANTIZED: Final = Kernel("compression", "mean_quantized")
 _COUNT_DIGITS: Final = Kernel("compression", "count_digits")

@@ -27,8 +27,6 @@ from telegrad.kernels.cuda import check_operands
 from telegrad.kernels.windows import Windows, launch_windows, on_kernels
 from telegrad.types import Array, Shape
 
-__all__ = ["conv2d", "conv2d_input", "conv2d_weight"]
-
 # Bytes of columns at a time: the memory beside input and output. From 256 kB to 64 MB the time
 # differed by less than a fifth; with less, a small network makes more calls. A GPU needs few
 # launches.

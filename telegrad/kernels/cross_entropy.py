@@ -16,19 +16,6 @@ from telegrad.arrays import array_beside, check_devices, computing_dtype, is_cup
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = [
-    "check_classes",
-    "cross_entropy",
-    "cross_entropy_gradient",
-    "label_range",
-    "log_softmax",
-    "log_softmax_gradient",
-    "mean_cross_entropy",
-    "one_hot",
-    "softmax",
-    "softmax_gradient",
-]
-
 
 def log_softmax(logits: Array) -> Array:
     """Returns the logarithm of `softmax(logits)`; exact for logits of any size."""

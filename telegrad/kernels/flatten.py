@@ -15,8 +15,6 @@ from telegrad.arrays import check_devices, is_cupy, namespace, views_of
 from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for
 from telegrad.types import Array, Shape
 
-__all__ = ["flatten", "scaled", "unflatten"]
-
 _KERNEL: Final = Kernel("flatten", "flatten")
 _WORDS: Final = {
     1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long", 16: "Pair"

@@ -26,8 +26,6 @@ from telegrad.arrays import computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = ["GATES", "gated", "gated_gradient", "gelu", "gelu_slope"]
-
 GATES: Final = ("gelu", "gelu_tanh", "silu", "sigmoid")
 """The functions of gates; `cuda/gelu.cu` has them in this order."""
 

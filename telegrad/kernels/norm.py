@@ -12,8 +12,6 @@ from telegrad.arrays import check_devices, computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for
 from telegrad.types import Array
 
-__all__ = ["joint_norm"]
-
 _PARTS: Final = Kernel("norm", "norm_parts")
 _FINISH: Final = Kernel("norm", "norm_finish")
 

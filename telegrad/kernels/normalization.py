@@ -24,8 +24,6 @@ from telegrad.arrays import computing_dtype, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = ["Normalized", "Over", "normalize", "normalize_gradients"]
-
 Over = int | Literal["groups"] | None
 """Axes that are normalised together; `normalize` says which."""
 

@@ -16,8 +16,6 @@ from telegrad.arrays import computing_dtype, is_cupy, is_inexact, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = ["dropout", "mask_of"]
-
 _PIECE: Final = 1 << 13
 """Counters in one piece on the CPU: the arrays of a piece take some 300 kB."""
 _FACTORS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))

@@ -15,8 +15,6 @@ from telegrad.arrays import namespace
 from telegrad.kernels.windows import Windows, launch_windows, on_kernels
 from telegrad.types import Array, Shape
 
-__all__ = ["max_pool2d", "mean_pool2d", "pick_places", "spread_means", "spread_places"]
-
 
 def max_pool2d(x: Array, *, windows: Windows) -> tuple[Array, Array]:
     """Returns the largest item of each window, and its place; the first one if several are equal.

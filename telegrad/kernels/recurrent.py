@@ -39,8 +39,6 @@ from telegrad.arrays import Product, array_beside, is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, check_operands, contiguous
 from telegrad.types import Array
 
-__all__ = ["RECURRENCES", "Recurrence", "recurrence_backward", "recurrence_forward"]
-
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:

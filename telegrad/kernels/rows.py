@@ -14,8 +14,6 @@ from telegrad.arrays import add_at, check_devices, is_cupy, is_floating, namespa
 from telegrad.kernels.cuda import Kernel, contiguous
 from telegrad.types import Array, Shape
 
-__all__ = ["add_rows"]
-
 _KERNEL: Final = Kernel("rows", "add_rows")
 _BLOCKS: Final = 512
 _COLUMNS: Final = 1024  # of a block, in float32

@@ -19,8 +19,6 @@ from telegrad.arrays import is_array, namespace
 from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for, contiguous
 from telegrad.types import Array
 
-__all__ = ["StepRule", "plan_step", "step_rows", "steps_dtype"]
-
 _DTYPES: Final = ("float32", "float64", "float16", "bfloat16")
 
 

@@ -13,8 +13,6 @@ from telegrad.arrays import is_cupy, namespace
 from telegrad.kernels.cuda import Kernel, blocks_for, contiguous
 from telegrad.types import Array, Shape
 
-__all__ = ["Part", "Windows", "launch_windows", "on_kernels"]
-
 _DTYPES: Final = ("float32", "float64", "float16", "bfloat16")
 
 

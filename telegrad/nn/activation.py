@@ -12,43 +12,6 @@ from telegrad.kernels import GATES
 from telegrad.nn.module import OfFunction
 from telegrad.types import Array
 
-__all__ = [
-    "ELU",
-    "GELU",
-    "GLU",
-    "SELU",
-    "Hardtanh",
-    "LeakyReLU",
-    "LogSigmoid",
-    "LogSoftmax",
-    "Mish",
-    "ReLU",
-    "ReLU6",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "elu",
-    "gelu",
-    "glu",
-    "hardtanh",
-    "leaky_relu",
-    "log_softmax",
-    "logsigmoid",
-    "mish",
-    "relu",
-    "relu6",
-    "selu",
-    "sigmoid",
-    "silu",
-    "softmax",
-    "softplus",
-    "softsign",
-    "tanh",
-]
-
 # The fixed point of G. Klambauer et al.: numbers with mean 0 and variance 1 keep them.
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946

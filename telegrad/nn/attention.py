@@ -17,13 +17,6 @@ from telegrad.nn.layers import Linear, linear
 from telegrad.nn.module import Module, Parameter, drawn
 from telegrad.types import DTypeLike
 
-__all__ = [
-    "MultiheadAttention",
-    "attend",
-    "masked_bias",
-    "scaled_dot_product_attention",
-]
-
 
 def scaled_dot_product_attention(
     query: Any,

@@ -17,8 +17,6 @@ from telegrad import kernels
 from telegrad.arrays import CPU, computing_dtype, device_of, is_floating, namespace
 from telegrad.autograd import RowSparse, Tensor
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_"]
-
 
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],

@@ -7,8 +7,6 @@ from typing import Any, overload
 
 from telegrad.nn.module import Module, Parameter
 
-__all__ = ["ModuleDict", "ModuleList", "ParameterList"]
-
 
 class ModuleList(Module):
     """A list of modules; the parameters of the i-th are named `i.<name>`.

@@ -14,25 +14,6 @@ from telegrad.kernels import Windows
 from telegrad.nn.module import Module, OfFunction, Parameter, drawn
 from telegrad.types import Array, DTypeLike
 
-__all__ = [
-    "AdaptiveAvgPool2d",
-    "AvgPool2d",
-    "Conv1d",
-    "Conv2d",
-    "Flatten",
-    "MaxPool2d",
-    "Pair",
-    "adaptive_avg_pool2d",
-    "avg_pool2d",
-    "conv1d",
-    "conv2d",
-    "max_pool2d",
-    "of_convolution",
-    "of_pooling",
-    "pair",
-]
-
-
 # -- arguments that describe windows (numbers, pairs, "same"), as `kernels.Windows` --------------
 
 Pair: TypeAlias = int | Sequence[int]

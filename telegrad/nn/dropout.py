@@ -10,8 +10,6 @@ from telegrad.autograd import Tensor, as_tensor, current_generator, ops
 from telegrad.nn.module import Module
 from telegrad.types import Array
 
-__all__ = ["Dropout", "dropout"]
-
 
 def dropout(
     x: Tensor | Array,

@@ -11,8 +11,6 @@ from telegrad.autograd import Tensor, current_generator, ops
 from telegrad.nn.module import Module, Parameter, check_floating
 from telegrad.types import DTypeLike
 
-__all__ = ["Embedding", "embedding"]
-
 
 def embedding(
     indices: Any, weight: Any, *, padding_idx: int | None = None, sparse: bool = False

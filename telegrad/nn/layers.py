@@ -12,8 +12,6 @@ from telegrad.autograd import Tensor, as_tensor, ops
 from telegrad.nn.module import Module, Parameter, drawn
 from telegrad.types import DTypeLike
 
-__all__ = ["Identity", "Linear", "Sequential", "linear"]
-
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     """Returns `x @ weight.T + bias`.

@@ -21,28 +21,6 @@ from telegrad.autograd.seams import array_of, cast_as
 from telegrad.nn.module import OfFunction
 from telegrad.types import Array
 
-__all__ = [
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "CrossEntropyLoss",
-    "HuberLoss",
-    "KLDivLoss",
-    "L1Loss",
-    "MSELoss",
-    "NLLLoss",
-    "SmoothL1Loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cross_entropy",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "mse_loss",
-    "nll_loss",
-    "smooth_l1_loss",
-]
-
-
 # -- losses as functions -------------------------------------------------------------------------
 #
 # `reduction` is "mean" (over all items, unless the docstring says otherwise), "sum" or "none". The

@@ -21,16 +21,6 @@ from telegrad.autograd import (
 from telegrad.autograd.seams import steady
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = [
-    "Module",
-    "ModuleHooks",
-    "Parameter",
-    "check_floating",
-    "drawn",
-    "fit_state",
-]
-
-
 # -- hooks before and after a module's `forward`, and after its backward -------------------------
 
 
@@ -203,14 +193,14 @@ def check_floating(dtype: DTypeLike) -> None:
 if TYPE_CHECKING:
     F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
 
-    class HasForward(Protocol[F_co]):
+    class _HasForward(Protocol[F_co]):
         @property
         def forward(self) -> F_co: ...
 
     class CallOfForward:
         """The type of `Module.__call__`: that of the `forward` of the module."""
 
-        def __get__(self, module: HasForward[F_co], owner: object) -> F_co: ...
+        def __get__(self, module: _HasForward[F_co], owner: object) -> F_co: ...
 
 
 def _as_forward(call: Callable[..., Any]) -> CallOfForward:

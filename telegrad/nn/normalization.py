@@ -18,18 +18,6 @@ from telegrad.autograd.seams import array_of, replace_data
 from telegrad.nn.module import Module, OfFunction, Parameter, check_floating
 from telegrad.types import Array, DTypeLike
 
-__all__ = [
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "GroupNorm",
-    "LayerNorm",
-    "RMSNorm",
-    "batch_norm",
-    "group_norm",
-    "layer_norm",
-    "rms_norm",
-]
-
 
 def layer_norm(
     x: Tensor | Array,

@@ -13,8 +13,6 @@ from telegrad.nn.dropout import dropout
 from telegrad.nn.module import Module, drawn
 from telegrad.types import DTypeLike
 
-__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
-
 GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
 
 

@@ -16,8 +16,6 @@ from telegrad.nn.module import Module
 from telegrad.nn.normalization import LayerNorm
 from telegrad.types import DTypeLike
 
-__all__ = ["TransformerEncoderLayer"]
-
 
 class TransformerEncoderLayer(Module):
     """Self-attention, then two linear layers; each part is added to its input and normalised.

@@ -18,8 +18,6 @@ from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 
-__all__ = ["detect_anomaly"]
-
 _OURS: Final = str(Path(__file__).resolve().parents[2])
 _CALLERS: Final = 3  # callers shown above the named line: enough to tell one layer from another
 

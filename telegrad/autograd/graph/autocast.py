@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from telegrad.autograd.graph.node import Value
     from telegrad.types import DTypeLike
 
-__all__ = ["CASTING", "PRECISION", "autocast", "cast_as", "casting_dtype", "casting_in"]
-
 _SHORT: Final = """conv2d dot einsum inner linear matmul matvec tensordot vecmat
     attention recurrence"""
 _WIDE: Final = """affine arccos arcsin binary_cross_entropy binary_cross_entropy_with_logits cosh

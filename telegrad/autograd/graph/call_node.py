@@ -18,8 +18,6 @@ from telegrad.autograd.tensor.tensor import AccumulateGrad, Gradients, Tensor, m
 from telegrad.errors import AutogradError
 from telegrad.types import Shape
 
-__all__ = ["CallNode", "refuse_changed"]
-
 
 @final
 class CallNode(Node):

@@ -16,16 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-__all__ = [
-    "BACKWARD",
-    "PLAIN",
-    "TABLE",
-    "DispatchTable",
-    "Tier",
-    "dispatch",
-    "refuse_out",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 

@@ -12,15 +12,6 @@ from telegrad.autograd.graph.graph_task import GraphTask
 from telegrad.autograd.tensor.tensor import Gradient, Tensor, accumulate_grad, graph_root
 from telegrad.errors import AutogradError
 
-__all__ = [
-    "Completion",
-    "GradientTarget",
-    "LocalGradients",
-    "PassEnd",
-    "backward",
-]
-
-
 # -- targets for the gradients of leaves, and work at the end of a pass --------------------------
 #
 # task runs ──▶ target(leaf, gradient) ──▶ hook(leaf, target) ──▶ target.at_end(end)

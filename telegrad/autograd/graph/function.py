@@ -18,8 +18,6 @@ from telegrad.autograd.graph.plan import Plan
 from telegrad.autograd.tensor.tensor import Gradients, Tensor, edge_of, made_of
 from telegrad.errors import AutogradError
 
-__all__ = ["Function", "FunctionContext"]
-
 _NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 

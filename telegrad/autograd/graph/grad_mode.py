@@ -16,20 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 if TYPE_CHECKING:
     from telegrad.autograd.graph.node import Node
 
-__all__ = [
-    "ENABLED",
-    "GradMode",
-    "ModeBlock",
-    "Watched",
-    "Watcher",
-    "enable_grad",
-    "is_grad_enabled",
-    "no_grad",
-    "set_mode",
-    "setting",
-    "watchers",
-]
-
 Watcher: TypeAlias = "Callable[[Node, Sequence[Any], Sequence[Any]], None]"
 """Called with each node that was just made, the inputs as arrays, and the arrays of the outputs."""
 

@@ -44,8 +44,6 @@ from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Accumulate, AccumulateGrad, Gradient, Gradients, Tensor
 from telegrad.errors import AutogradError
 
-__all__ = ["GraphTask", "LeftOut", "add_to"]
-
 LeftOut: TypeAlias = "tuple[Any, Any, Sequence[int]]"
 """A node, its gradients and the inputs whose rules are left out; or an edge and its gradient."""
 

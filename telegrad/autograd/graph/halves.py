@@ -21,8 +21,6 @@ from telegrad.autograd.graph.graph_task import GraphTask, LeftOut
 from telegrad.autograd.graph.node import Edge
 from telegrad.autograd.tensor.tensor import Accumulate, Gradient, Tensor
 
-__all__ = ["HalvedBackward"]
-
 
 @final
 class HalvedBackward:

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from telegrad.arrays import Place
     from telegrad.types import Array
 
-__all__ = [
-    "Edge",
-    "HookList",
-    "Node",
-    "NodeHooks",
-    "RemovableHandle",
-    "Sink",
-    "Value",
-]
-
-
 # -- lists of hooks, and the handles that remove them --------------------------------------------
 
 H = TypeVar("H")

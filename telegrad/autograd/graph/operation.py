@@ -53,8 +53,6 @@ from telegrad.autograd.graph.plan import Plan, compile_rule, make_plan
 from telegrad.autograd.tensor.tensor import Tensor, made_of
 from telegrad.errors import AutogradError
 
-__all__ = ["Operation"]
-
 SEVERAL: Final = "*"
 _AS_THEY_ARE: Final = frozenset({float, int, np.ndarray, np.float32, np.float64, type(None)})
 """Argument types that the loop of a call skips: an isinstance test for Tensor is slower."""

@@ -16,8 +16,6 @@ from telegrad.autograd.graph.grad_mode import ENABLED
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 
-__all__ = ["Parameters", "positional_names", "signature_of"]
-
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
     """Returns the signature of `function`; None if neither `inspect` nor the ufunc gives one.

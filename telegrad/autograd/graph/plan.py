@@ -21,17 +21,6 @@ from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 from telegrad.types import Array, Shape
 
-__all__ = [
-    "Need",
-    "Plan",
-    "Rule",
-    "RuleOfInput",
-    "compile_rule",
-    "fit",
-    "make_plan",
-    "sum_over_broadcast",
-]
-
 
 class Rule(NamedTuple):
     """The gradient of one argument.

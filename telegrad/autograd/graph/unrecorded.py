@@ -22,8 +22,6 @@ from telegrad.autograd.graph.parameters import positional_names
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.errors import AutogradError
 
-__all__ = ["call_plain", "check_no_out", "constant", "has_tensor"]
-
 _WRITES: Final = {
     np.copyto: "dst",
     np.fill_diagonal: "a",

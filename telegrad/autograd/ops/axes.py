@@ -25,15 +25,6 @@ from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 from telegrad.types import Array, Shape
 
-__all__ = [
-    "diagonal",
-    "folded",
-    "moveaxis",
-    "on_diagonal",
-    "windows",
-]
-
-
 _BACKWARDS: Final = slice(None, None, -1)
 
 

@@ -12,38 +12,6 @@ from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array
 
-__all__ = [
-    "absolute",
-    "add",
-    "base_slope",
-    "clip",
-    "conjugate",
-    "copy",
-    "cos",
-    "divide",
-    "exp",
-    "expm1",
-    "exponent_slope",
-    "log",
-    "log1p",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negative",
-    "positive",
-    "power",
-    "real",
-    "relu",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sqrt",
-    "square",
-    "subtract",
-    "tanh",
-    "where",
-]
-
 
 def _sigmoid(a: Any) -> Array:
     # Takes exp of negative numbers only, so that it never overflows.

@@ -22,8 +22,6 @@ from telegrad.autograd.ops.shape import along, getitem, put, scatter
 from telegrad.errors import AutogradError
 from telegrad.types import Shape
 
-__all__: list[str] = []
-
 # For each norm of a transform, the norm with which the inverse transform is its transpose.
 _DUAL: Final[dict[Any, Any]] = {
     None: "forward",

@@ -28,10 +28,6 @@ from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = [
-    "alike",
-]
-
 
 def alike(arrays: Any) -> list[Tensor]:
     """Returns Tensors; values that are not arrays yet go to the device of the first Tensor."""

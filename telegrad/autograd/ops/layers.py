@@ -25,32 +25,6 @@ from telegrad.autograd.tensor.row_sparse import RowSparse
 from telegrad.autograd.tensor.tensor import Tensor, array_of, steady
 from telegrad.types import Array, Shape
 
-__all__ = [
-    "affine",
-    "binary_cross_entropy",
-    "conv2d",
-    "conv2d_input",
-    "conv2d_weight",
-    "cross_entropy_of_logits",
-    "dropout",
-    "elu",
-    "embedding",
-    "gated",
-    "gelu",
-    "hardtanh",
-    "huber",
-    "leaky_relu",
-    "linear",
-    "max_pool2d",
-    "mean_pool2d",
-    "normalize",
-    "picked",
-    "recorded_gradients",
-    "silu",
-    "softplus",
-]
-
-
 _PEAK: Final = 1 / math.sqrt(2 * math.pi)
 _SCALE: Final = math.sqrt(2 / math.pi)
 _CUBE: Final = 0.044715

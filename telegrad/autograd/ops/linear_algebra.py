@@ -37,13 +37,6 @@ from telegrad.autograd.ops.shape import axes_of, concatenate, kept, reshape, swa
 from telegrad.autograd.tensor.tensor import array_of
 from telegrad.errors import AutogradError
 
-__all__ = [
-    "adjoint",
-    "diagonal",
-    "total",
-]
-
-
 _OWN: Final = "own"
 
 

@@ -25,15 +25,6 @@ from telegrad.autograd.ops.shape import astype, broadcast_to, concatenate, resha
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import Shape
 
-__all__ = [
-    "collapse",
-    "contraction",
-    "cross",
-    "place",
-    "toward",
-]
-
-
 # -- contractions of one or two arrays by subscripts ---------------------------------------------
 #
 #     contraction("ij,jk->ik")(a, b)              each label at most once in an operand

@@ -26,19 +26,6 @@ from telegrad.autograd.ops.shape import (
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Shape
 
-__all__ = [
-    "cross_entropy",
-    "cross_entropy_gradient",
-    "log_softmax",
-    "matmul",
-    "mean",
-    "mean_cross_entropy",
-    "reduce_max",
-    "reduce_min",
-    "reduce_sum",
-    "softmax",
-]
-
 
 def _average(g: Any, shape: Shape, axis: Any, where: Any) -> Any:
     return masked(

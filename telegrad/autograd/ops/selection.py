@@ -23,8 +23,6 @@ from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array, Shape
 
-__all__ = ["chosen", "in_range", "plain", "take", "zeros_beside"]
-
 
 def plain(x: Any, beside: Any) -> Array:
     """Returns an array: that of a Tensor, or numbers as an array on the device of `beside`."""

@@ -23,11 +23,6 @@ from telegrad.autograd.ops.layers import dropout, recorded_gradients
 from telegrad.autograd.ops.shape import stack, swapaxes
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 
-__all__ = [
-    "attention",
-    "recurrence",
-]
-
 
 def attention(
     q: Any,

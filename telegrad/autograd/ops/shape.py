@@ -30,34 +30,6 @@ from telegrad.autograd.ops.elementwise import where as choose
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = [
-    "along",
-    "astype",
-    "axes_of",
-    "broadcast_to",
-    "concatenate",
-    "count",
-    "expand_dims",
-    "getitem",
-    "kept",
-    "masked",
-    "move",
-    "put",
-    "ravel",
-    "read",
-    "replaced",
-    "reshape",
-    "scatter",
-    "shared",
-    "spread",
-    "squeeze",
-    "stack",
-    "swapaxes",
-    "to_winners",
-    "transpose",
-]
-
-
 # -- reads and writes of parts of an array, by basic and advanced indices ------------------------
 
 _SIMPLE: Final = (int, np.integer, bool, np.bool_, slice, EllipsisType)

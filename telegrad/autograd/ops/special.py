@@ -23,8 +23,6 @@ from telegrad.autograd.ops.reduction import log_softmax as log_softmax_of_last
 from telegrad.autograd.ops.reduction import softmax as softmax_of_last
 from telegrad.autograd.ops.shape import kept
 
-__all__: list[str] = []
-
 _ROOT_PI: Final = math.sqrt(math.pi)
 _ROOT_2PI: Final = math.sqrt(2 * math.pi)
 _ROOT_2_PI: Final = math.sqrt(2 / math.pi)

@@ -46,15 +46,6 @@ from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.errors import AutogradError
 from telegrad.types import Array, Shape
 
-__all__ = [
-    "cumprod",
-    "cumsum",
-    "others",
-    "recurrence",
-    "weights_like",
-]
-
-
 # -- cumulative sums and products ----------------------------------------------------------------
 
 

@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 
     from telegrad.types import DTypeLike
 
-__all__ = [
-    "ArrayMethods",
-    "Reductions",
-    "Selections",
-    "without_none",
-]
-
-
 # -- reductions and cumulative sums --------------------------------------------------------------
 
 TensorT = TypeVar("TensorT")

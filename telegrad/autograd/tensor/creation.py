@@ -6,8 +6,6 @@ from telegrad.arrays import array_from_dlpack, as_array, namespace, to_device
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import DTypeLike
 
-__all__ = ["as_tensor", "from_dlpack", "tensor"]
-
 
 def tensor(
     data: object,

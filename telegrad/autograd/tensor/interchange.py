@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from telegrad.autograd.graph.node import Node, Value
     from telegrad.types import Shape
 
-__all__ = [
-    "ArrayHolder",
-    "Interchange",
-    "formatted",
-    "represented",
-]
-
-
 T = TypeVar("T")
 
 

@@ -22,11 +22,6 @@ from telegrad.errors import AutogradError
 if TYPE_CHECKING:
     from telegrad.autograd.graph.node import Edge
 
-__all__ = [
-    "InPlaceOperators",
-    "Operators",
-]
-
 ClassT = TypeVar("ClassT")
 TensorT = TypeVar("TensorT")
 InPlaceT = TypeVar("InPlaceT", bound="InPlaceOperators")

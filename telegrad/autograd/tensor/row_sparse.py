@@ -14,8 +14,6 @@ from telegrad.arrays import add_at, device_name, device_of, is_array, namespace,
 from telegrad.errors import AutogradError
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = ["RowSparse", "is_row_sparse"]
-
 
 @final
 class RowSparse:

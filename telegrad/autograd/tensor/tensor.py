@@ -50,27 +50,6 @@ if TYPE_CHECKING:
 
     from telegrad.types import Array
 
-__all__ = [
-    "Accumulate",
-    "AccumulateGrad",
-    "Gradient",
-    "Gradients",
-    "Tensor",
-    "accumulate_grad",
-    "array_of",
-    "attach",
-    "change_rows",
-    "edge_of",
-    "graph_root",
-    "holding",
-    "made_of",
-    "place_under",
-    "post_accumulate_hooks",
-    "replace_all",
-    "replace_data",
-    "steady",
-]
-
 Gradient: TypeAlias = "Array | Tensor"
 """An array; under `create_graph` a Tensor."""
 

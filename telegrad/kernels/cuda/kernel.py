@@ -19,8 +19,6 @@ from telegrad.arrays import is_cupy, namespace
 from telegrad.errors import KernelError
 from telegrad.kernels.cuda.table import Table
 
-__all__ = ["Kernel", "all_contiguous", "blocks_for", "check_operands", "code_of", "contiguous"]
-
 Parameters = tuple[tuple[str, bool], ...]  # their names, and whether they are pointers
 
 _FOLDER: Final = Path(__file__).parent

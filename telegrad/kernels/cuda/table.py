@@ -21,8 +21,6 @@ import numpy as np
 
 from telegrad.arrays import namespace
 
-__all__ = ["CHUNK", "Table"]
-
 CHUNK: Final = 1 << 14
 """Items of a chunk; `common.cuh` has the same number."""
 
