@@ -7,15 +7,13 @@ All computations use a view of three axes, (a, b, c), with one mean and one vari
     all but the first two (`over` "groups")      a counts channels of a group, b the groups of all
                                                  examples, c the rest
 
-The kernels go through the array in groups of b, to save memory. Variances are means of squared
-distances from the mean, never differences of squares. CuPy arrays are computed by
-`cuda/normalize.cu`, with a block of threads for each b.
+Variances are means of squared distances from the mean, never differences of squares. CuPy arrays
+are computed by `cuda/normalize.cu`, with a block of threads for each b.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -26,10 +24,6 @@ from telegrad.types import Array, DTypeLike, Shape
 
 Over = int | Literal["groups"] | None
 """Axes that are normalised together; `normalize` says which."""
-
-_GROUP_BYTES: Final = 4 << 20
-"""Bytes of one array that are processed at a time. From 64 kB to all at once, the time
-differed by less than the noise. The limit bounds the memory beside the results to one group."""
 
 
 class Normalized(NamedTuple):
@@ -83,15 +77,12 @@ def normalize(
     else:
         view, target = _view(x, over), _view(y, over)
         factor, shift = (_per_item(part, sizes, over) for part in (weight, bias))
-        for group in _groups(view):
-            items = view[:, group]
-            mean[0, group, 0] = _total(items, wide) / (a * c) if centred else 0.0
-            centre = items - mean[:, group]
-            squares = np.einsum("abc,abc->b", centre, centre)
-            variance[0, group, 0] = squares / (a * c)
-            scale[:, group] = 1.0 / np.sqrt(variance[:, group] + eps)
-            centre *= scale[:, group]
-            _affine(target[:, group], centre, _part(factor, group, over), _part(shift, group, over))
+        mean[0, :, 0] = _total(view, wide) / (a * c) if centred else 0.0
+        centre = view - mean
+        variance[0, :, 0] = np.einsum("abc,abc->b", centre, centre) / (a * c)
+        scale[...] = 1.0 / np.sqrt(variance + eps)
+        centre *= scale
+        _affine(target, centre, factor, shift)
     kept = _kept(x.shape, over)
     return Normalized(
         y,
@@ -163,34 +154,29 @@ def _backward(
 ) -> Any:
     mean, scale = given[2:]
     g, x, target = (_view(each, over) for each in (*given[:2], result))
-    a, b, c = x.shape
+    a, _, c = x.shape
     wide = scale.dtype
     factor = _per_item(weight, x.shape, over)
-    sums = np.zeros((2, c if _is_rows(over) else b, a if over == "groups" else 1), wide)
-    for group in _groups(x):
-        items: Any = x[:, group] - mean[:, group]
-        items *= scale[:, group]
-        upstream: Any = g[:, group].astype(wide, copy=False)
-        if parameters and over == "groups":
-            sums[0, group] = np.einsum("abc,abc->ba", upstream, items)
-            sums[1, group] = upstream.sum(-1).T
-        elif parameters and over is None:
-            sums[0, group, 0] = np.einsum("abc,abc->b", upstream, items)
-            sums[1, group, 0] = _total(upstream, wide)
-        elif parameters:
-            sums[0, :, 0] += np.einsum("abc,abc->c", upstream, items)
-            sums[1, :, 0] += upstream[0].sum(0)
-        if factor is not None:
-            upstream = upstream * _part(factor, group, over)
-        along = np.einsum("abc,abc->b", upstream, items)[None, :, None] / (a * c)
-        items *= along
-        made = np.subtract(upstream, items, out=items)
-        if centred:
-            made -= (_total(upstream, wide) / (a * c))[None, :, None]
-        np.multiply(made, scale[:, group], out=target[:, group], casting="same_kind")
-    if over == "groups":
-        sums = sums.reshape(2, *result.shape[:2], a).sum(1)
-    return sums if parameters else None
+    items: Any = x - mean
+    items *= scale
+    upstream: Any = g.astype(wide, copy=False)
+    sums = None
+    if parameters and over == "groups":
+        found = np.einsum("abc,abc->ba", upstream, items), upstream.sum(-1).T
+        sums = np.stack(found).reshape(2, *result.shape[:2], a).sum(1)
+    elif parameters and over is None:
+        sums = np.einsum("abc,abc->b", upstream, items), _total(upstream, wide)
+    elif parameters:
+        sums = np.einsum("abc,abc->c", upstream, items), upstream[0].sum(0)
+    if factor is not None:
+        upstream = upstream * factor
+    along = np.einsum("abc,abc->b", upstream, items)[None, :, None] / (a * c)
+    items *= along
+    made = np.subtract(upstream, items, out=items)
+    if centred:
+        made -= (_total(upstream, wide) / (a * c))[None, :, None]
+    np.multiply(made, scale, out=target, casting="same_kind")
+    return sums
 
 
 # -- on CuPy arrays ------------------------------------------------------------------------------
@@ -356,14 +342,3 @@ def _per_item(part: Any, sizes: Shape, over: Over) -> Any:
     if over == "groups":
         return np.tile(part.T, sizes[1] // len(part))[:, :, None]
     return part.reshape((1, -1, 1) if over is None else (1, 1, -1))
-
-
-def _part(part: Any, group: slice, over: Over) -> Any:
-    return part[:, group] if part is not None and not _is_rows(over) else part
-
-
-def _groups(view: Any) -> Iterator[slice]:
-    a, b, c = view.shape
-    step = _GROUP_BYTES // max(a * c * view.itemsize, 1)
-    for start in range(0, b, max(step, 1)):
-        yield slice(start, min(b, start + max(step, 1)))

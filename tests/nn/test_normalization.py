@@ -10,7 +10,6 @@ import pytest
 
 from telegrad import nn
 from telegrad.autograd import Tensor, grad, gradcheck
-from telegrad.kernels import normalization
 from tests.autograd.finite_differences import check_second_along_a_line
 from tests.nn.reference import normalized
 
@@ -186,24 +185,6 @@ def test_short_numbers_are_added_up_in_float32(dtype: Any) -> None:
 def test_the_default_eps_of_rms_norm_is_that_of_the_computation(dtype: Any) -> None:
     y = F.rms_norm(np.array([[0.01, 0.02]], dtype), (2,))  # the values are those of PyTorch 2.13
     np.testing.assert_allclose(y.data.astype(np.float64), [[0.6323, 1.2646]], rtol=2e-3)
-
-
-def test_rows_are_computed_in_groups_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
-    for size in (1, 100, 1 << 30):
-        monkeypatch.setattr(normalization, "_GROUP_BYTES", size)
-        x, weight, bias = leaf(5, 4, 3), leaf(3, seed=1), leaf(3, seed=2)
-        channels = leaf(4, seed=3)
-        y = F.layer_norm(x, (3,), weight, bias)
-        y = F.batch_norm(y, None, None, channels, channels, training=True)
-        y = F.group_norm(y, 2, channels, channels)
-        (y * y * y).sum().backward()
-        results.append([y, *(part.grad for part in (x, weight, bias, channels))])
-    for other in results[1:]:
-        for one, same in zip(results[0], other, strict=True):
-            assert one is not None
-            assert same is not None
-            np.testing.assert_allclose(one.data, same.data, rtol=1e-10, atol=1e-12)
 
 
 def test_a_result_changed_in_place_does_not_change_gradients() -> None:

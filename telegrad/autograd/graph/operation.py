@@ -209,12 +209,8 @@ class Operation:
                 # `**keywords` would create a dict even when it is empty
                 forward = self.forward
                 result = forward(*arrays, **keywords) if keywords else forward(*arrays)
-            except (TypeError, ValueError, AttributeError) as error:
-                check_devices(self.name, *arrays)  # CuPy's errors for a NumPy array
-                check_supported(self.forward, error, *arrays)
-                raise
-            except MemoryError as error:
-                self._note_memory(error, arrays)
+            except (TypeError, ValueError, AttributeError, MemoryError) as error:
+                self._explain(error, arrays)
                 raise
         if not tensors:
             return result
@@ -282,17 +278,17 @@ class Operation:
             leading = arrays[:first]
         try:
             return forward(*leading, **keywords)
-        except (TypeError, ValueError, AttributeError) as error:
-            check_devices(self.name, *arrays)
-            check_supported(self.forward, error, *arrays)
-            raise
-        except MemoryError as error:
-            self._note_memory(error, arrays)
+        except (TypeError, ValueError, AttributeError, MemoryError) as error:
+            self._explain(error, arrays)
             raise
 
-    def _note_memory(self, error: MemoryError, arrays: Any) -> None:
-        shapes = ", ".join([str(x.shape) for x in arrays if is_array(x)])
-        error.add_note(f"no memory was left in {self.name!r} of arrays of the shapes {shapes}")
+    def _explain(self, error: Exception, arrays: Any) -> None:
+        if isinstance(error, MemoryError):
+            shapes = ", ".join([str(x.shape) for x in arrays if is_array(x)])
+            error.add_note(f"no memory was left in {self.name!r} of arrays of the shapes {shapes}")
+        else:
+            check_devices(self.name, *arrays)  # CuPy's errors for a NumPy array
+            check_supported(self.forward, error, *arrays)
 
     def _attach_several(
         self,
