@@ -58,12 +58,12 @@ class detect_anomaly(ModeBlock):
         lines = _lines(sys._getframe(1))
         if self._forward and any(map(_has_nan, outputs)) and not any(map(_has_nan, inputs)):
             raise AutogradError(f"{node.name!r} made a NaN; it was called at\n{_shown(lines)}")
-        if node.hooks is None or node.hooks.origin is None:
-            node.make_hooks().origin = partial(_check_gradients, lines)
+        if node.hooks is None:  # else an outer block checks it
+            node.register_hook(partial(_check_gradients, lines, node.name))
 
 
 def _check_gradients(
-    lines: list[FrameSummary], name: str, given: Sequence[Any], results: Sequence[Any]
+    lines: list[FrameSummary], name: str, results: Sequence[Any], given: Sequence[Any]
 ) -> None:
     bad = [i for i, gradient in enumerate(results) if _has_nan(gradient)]
     if bad and not any(map(_has_nan, given)):

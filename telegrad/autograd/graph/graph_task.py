@@ -555,8 +555,6 @@ def _call_prehooks(node: Node, gradients: Gradients, *, retain: bool) -> Gradien
 def _call_hooks(node: Node, results: Gradients, gradients: Gradients) -> Gradients:
     results = _checked(results, len(node.edges), node)
     hooks = node.hooks
-    if hooks is not None and hooks.origin is not None:
-        hooks.origin(node.name, gradients, results)
     for hook in hooks.after if hooks is not None else ():
         replaced = hook(results, gradients)
         results = results if replaced is None else _in_place_of(results, replaced, node)

@@ -82,16 +82,13 @@ class NodeHooks:
         before: Hooks that get the gradients of all outputs and may replace them.
         after: Hooks that get the gradients of inputs and outputs and may replace those of the
             inputs.
-        origin: The check of `detect_anomaly`, which knows the lines that recorded the node. It
-            runs on the rule's results, before `after`.
     """
 
-    __slots__ = ("after", "before", "origin", "outputs", "retained")
+    __slots__ = ("after", "before", "outputs", "retained")
 
     def __init__(self) -> None:
         self.outputs: HookList[tuple[int, Callable[[Any], Any]]] = HookList()
         self.retained: HookList[tuple[int, Callable[[Any], None]]] = HookList()
-        self.origin: Callable[[str, Any, Any], None] | None = None
         self.before: HookList[Callable[[Any], Any]] = HookList()
         self.after: HookList[Callable[[Any, Any], Any]] = HookList()
 

@@ -409,7 +409,7 @@ def _of_sign_and_logarithm(g: Any, sign: Any, a: Any) -> Any:
 
 def _lower_half(a: Any) -> Any:
     """Returns the lower triangle of `a` with half its diagonal; this map is its own transpose."""
-    items = namespace(a).arange(a.shape[-1])
+    items = namespace(array_of(a)).arange(a.shape[-1])
     # The mask is 1 below the diagonal, 0.5 on it, 0 above.
     mask = np.heaviside(items[:, None] - items, 0.5).astype(a.real.dtype)
     return a * mask
@@ -418,7 +418,7 @@ def _lower_half(a: Any) -> Any:
 def _of_factor(g: Any, y: Any, upper: bool) -> Any:
     factor, g = (adjoint(y), adjoint(g)) if upper else (y, g)
     inverse = np.linalg.inv(factor)
-    half = adjoint(inverse) @ lower_half(adjoint(factor) @ g) @ inverse
+    half = adjoint(inverse) @ _lower_half(adjoint(factor) @ g) @ inverse
     return 0.5 * (half + adjoint(half))
 
 
@@ -440,8 +440,6 @@ slogdet    = numpy_function(np.linalg.slogdet, "a", complex_rule="own", outputs=
                             a=_of_sign_and_logarithm)
 cholesky   = numpy_function(np.linalg.cholesky, "a", kernels={"cupy": _cholesky_there},
                             complex_rule="own", options={"upper": False}, a=_of_factor)
-lower_half: Operation = primitive("lower_half", _lower_half, "a", complex_rule="own",
-                                  a=lambda g: lower_half(g))
 slope: Operation = primitive("cofactors_slope", _cofactors_slope, "g a", complex_rule=_H,
                              g=lambda g, a: slope(g, a))
 cofactors  = primitive("cofactors", _cofactors, "a",   complex_rule=_H, a=lambda g, a: slope(g, a))

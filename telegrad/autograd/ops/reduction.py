@@ -12,7 +12,7 @@ import numpy as np
 
 from telegrad import kernels
 from telegrad.arrays import array_beside, reduction_twin
-from telegrad.autograd.extend import Operation, numpy_function, primitive
+from telegrad.autograd.extend import numpy_function, primitive
 from telegrad.autograd.ops.shape import (
     count,
     kept,
@@ -143,6 +143,13 @@ def _counted(g: Any, a: Any, labels: Any, factor: Any, ignored: int | None) -> A
     return g * counted.astype(a.dtype)
 
 
+def _of_losses(g: Any, a: Any, labels: Any, factor: Any = None, ignored: int | None = None) -> Any:
+    """Returns the gradient of logits from that of their losses, times `factor`."""
+    if isinstance(g, Tensor) or isinstance(a, Tensor):
+        return _counted(g, a, labels, factor, ignored)[..., None] * _distance(a, labels)
+    return kernels.cross_entropy_gradient(g, a, labels, factor=factor, ignored=ignored)
+
+
 _LOSS: Final = {"mean": False, "checked": False, "ignored": None}
 
 # fmt: off
@@ -151,18 +158,10 @@ log_softmax   = primitive("log_softmax", kernels.log_softmax, "a", a=_turn_logar
 cross_entropy = primitive(
     "cross_entropy", _cross_entropy, "a labels", arrays="found", options=_LOSS,
     a=lambda g, a, labels, mean, ignored:
-        cross_entropy_gradient(g / math.prod(a.shape[:-1]) if mean else g, a, labels,
-            **({} if ignored is None else {"ignored": ignored})))
+        _of_losses(g / math.prod(a.shape[:-1]) if mean else g, a, labels, ignored=ignored))
 mean_cross_entropy = primitive(
     "mean_cross_entropy", kernels.mean_cross_entropy, "a labels", arrays="found",
     outputs="y factor", options={"ignored": None},
     a=lambda g, a, labels, factor, ignored:
-        cross_entropy_gradient(g[0], a, labels, factor=array_of(factor), ignored=ignored))
-cross_entropy_gradient: Operation = primitive(
-    "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels", arrays="factor",
-    options={"ignored": None},
-    b=lambda g, a, labels, factor, ignored:
-        _counted(reduce_sum(g * _distance(a, labels), axis=-1), a, labels, factor, ignored),
-    a=lambda g, b, a, labels, factor, ignored:
-        _turn(g * _counted(b, a, labels, factor, ignored)[..., None], softmax(a)))
+        _of_losses(g[0], a, labels, array_of(factor), ignored))
 # fmt: on
