@@ -21,7 +21,6 @@ from telegrad.arrays import is_inexact, sparse_product, to_device
 from telegrad.autograd import Tensor, extend, gradcheck, gradgradcheck
 from telegrad.autograd.extend import Operation, Tier
 from telegrad.autograd.graph.dispatch import TABLE
-from telegrad.autograd.graph.plan import sum_over_broadcast
 from tests.array_libraries import CUPY_PLACES, NUMPY_PLACES
 from tests.autograd.finite_differences import check_along_a_line, check_second_along_a_line
 from tests.autograd.samples.axis_order import AXIS_ORDER
@@ -42,7 +41,6 @@ OTHERS = {
     operator.getitem,
     operator.setitem,
     to_device,
-    sum_over_broadcast,
     sparse_product,
     *WITHOUT_PROTOCOL,
 }

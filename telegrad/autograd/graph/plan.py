@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from telegrad.arrays import as_array
-from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.autograd.graph.node import Edge
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
-from telegrad.types import Array, Shape
+from telegrad.types import Shape
 
 
 class Rule(NamedTuple):
@@ -146,32 +145,25 @@ def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = N
         if gradient.shape == shape and edge is not None and edge[0].is_end:
             return gradient.astype(dtype, copy=False)
         gradient = gradient.to_dense()
-    recorded = isinstance(gradient, Tensor)
-    if not recorded:
+    if not isinstance(gradient, Tensor):
         gradient = as_array(gradient)
     if gradient.shape != shape:
-        by = sum_over_broadcast
-        gradient = TABLE[by](gradient, to=shape) if recorded else by(gradient, to=shape)
+        gradient = _sum_over_broadcast(gradient, shape)
     if gradient.dtype != dtype:
         if gradient.dtype.kind == "c" and dtype.kind != "c":
-            gradient = TABLE[np.real](gradient) if recorded else gradient.real
+            gradient = gradient.real
         gradient = gradient.astype(dtype)
     return gradient
 
 
-def sum_over_broadcast(a: Array, *, to: Shape) -> Array:
-    """Returns `a` summed to shape `to`, over axes that broadcasting `to` has added or stretched.
-
-    Raises:
-        AutogradError: `to` does not broadcast to the shape of `a`.
-    """
+def _sum_over_broadcast(a: Any, to: Shape) -> Any:
     extra = a.ndim - len(to)
     kept = a.shape[extra:] if extra >= 0 else ()
     if kept == to and extra:  # no axis of length 1 was stretched: a bias
-        added: Array = a.sum(axis=tuple(range(extra)))
-        return as_array(added)
-    if extra < 0 or any(k not in (1, n) for k, n in zip(to, kept, strict=True)):
+        total = a.sum(axis=tuple(range(extra)))
+    elif extra < 0 or any(k not in (1, n) for k, n in zip(to, kept, strict=True)):
         raise AutogradError(f"a gradient of shape {a.shape} does not fit an input of shape {to}")
-    axes = [extra + k for k, n in enumerate(to) if n == 1]
-    total: Array = a.sum(axis=(*range(extra), *axes))
-    return as_array(total).reshape(to)
+    else:
+        axes = [extra + k for k, n in enumerate(to) if n == 1]
+        total = a.sum(axis=(*range(extra), *axes)).reshape(to)
+    return np.asarray(total) if isinstance(total, np.generic) else total

@@ -25,7 +25,6 @@ from telegrad.arrays import (
 )
 from telegrad.autograd.extend import Operation, composed, constant, primitive
 from telegrad.autograd.graph.dispatch import TABLE
-from telegrad.autograd.graph.plan import sum_over_broadcast
 from telegrad.autograd.ops.elementwise import where as choose
 from telegrad.autograd.tensor.tensor import Tensor, array_of
 from telegrad.types import Array, DTypeLike, Shape
@@ -147,9 +146,6 @@ def along(axis: int, index: Any) -> tuple[Any, ...]:
 
 
 # fmt: off
-sum_to = primitive(
-    "sum_to", sum_over_broadcast, "a", stands_for=(sum_over_broadcast,), options={"to": ()},
-    complex_rule="own", a=lambda g, shape: broadcast_to(g, to=shape))
 broadcast_to: Operation = primitive(
     "broadcast_to", lambda a, *, to: namespace(a).broadcast_to(a, to), "a", view=True,
     options={"to": ()}, complex_rule="own", a=lambda g: g)

@@ -41,6 +41,11 @@ class ArrayHolder:
     _value: Value
 
     @property
+    def requires_grad(self) -> bool:
+        """True if operations on this are recorded."""
+        raise NotImplementedError
+
+    @property
     def shape(self) -> Shape:
         """The lengths of the array's axes."""
         return self._value.array.shape
@@ -124,11 +129,6 @@ class Interchange(ArrayHolder):
     """
 
     __slots__ = ()
-
-    @property
-    def requires_grad(self) -> bool:
-        """True if operations on this are recorded."""
-        raise NotImplementedError
 
     def _exported(self) -> Any:
         """Returns the array, unless that would cut it off from a graph."""

@@ -159,11 +159,6 @@ class InPlaceOperators(ArrayHolder):
     _requires_grad: bool
     _is_view: bool
 
-    @property
-    def requires_grad(self) -> bool:
-        """True if operations on this are recorded."""
-        raise NotImplementedError
-
     def _move_to(self, result: InPlaceOperators) -> None:
         """Takes over the array and the place in the graph of `result`, cast to this dtype.
 
