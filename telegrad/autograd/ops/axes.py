@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -211,12 +212,16 @@ def _statistic(function: Callable[..., Any]) -> Callable[..., Any]:
     return pad
 
 
-def _reflected(a: Any, axis: int, places: Any, period: int, reflect_type: str) -> Any:
+def _reflected(
+    less: int, a: Any, axis: int, places: Any, side: int, reflect_type: str = "even"
+) -> Any:
     """Mirrors the array at both ends as often as needed; "odd" also reflects about the end's value.
 
-    Place j is in image number q = j // period; images with odd numbers run backwards.
+    Place j is in image number q = j // period; images with odd numbers run backwards. `less` is 1
+    if the item at an end is not repeated.
     """
     n = a.shape[axis]
+    period = max(n - less, 1)
     image, inside = np.divmod(places, period)
     backwards = image % 2 == 1
     items = getitem(a, index=along(axis, np.where(backwards, n - 1 - inside, inside)))
@@ -231,14 +236,6 @@ def _reflected(a: Any, axis: int, places: Any, period: int, reflect_type: str) -
     return sign * items + odd * (first + last) + image * (last - first)
 
 
-def _reflect(a: Any, axis: int, places: Any, side: int, reflect_type: str = "even") -> Any:
-    return _reflected(a, axis, places, max(a.shape[axis] - 1, 1), reflect_type)
-
-
-def _symmetric(a: Any, axis: int, places: Any, side: int, reflect_type: str = "even") -> Any:
-    return _reflected(a, axis, places, a.shape[axis], reflect_type)
-
-
 def _wrap(a: Any, axis: int, places: Any, side: int) -> Any:
     return getitem(a, index=along(axis, places % a.shape[axis]))
 
@@ -250,8 +247,8 @@ _MODES: Final[Mapping[str, Callable[..., Any]]] = {
     "mean": _statistic(np.mean),
     "median": _statistic(np.median),
     "minimum": _statistic(np.min),
-    "reflect": _reflect,
-    "symmetric": _symmetric,
+    "reflect": partial(_reflected, 1),
+    "symmetric": partial(_reflected, 0),
     "wrap": _wrap,
 }
 

@@ -10,7 +10,7 @@ import math
 import operator
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -114,15 +114,10 @@ def contraction(subscripts: str) -> Operation:
         subscripts: The labels, such as `ij,jk->ik`; each at most once in an operand.
     """
     # fmt: off
-    return primitive("einsum", _kernel(subscripts), "a b", complex_rule="holomorphic",
+    return primitive("einsum", partial(_contract, _plan(subscripts)), "a b", complex_rule=_H,
                      a=lambda g, b, shape: toward(g, b, shape, subscripts, 0),
                      b=lambda g, a, shape: toward(g, a, shape, subscripts, 1))
     # fmt: on
-
-
-@lru_cache(_REMEMBERED_PLANS)
-def _kernel(subscripts: str) -> Callable[[Any, Any], Any]:
-    return partial(_contract, _plan(subscripts))
 
 
 def _contract(plan: _Plan, a: Any, b: Any) -> Any:
@@ -177,8 +172,7 @@ def toward(g: Any, other: Any, shape: Shape, subscripts: str, i: int) -> Any:
         i: The number of the operand, 0 or 1.
     """
     plan = gradient_plan(subscripts, i, tuple([n == 1 for n in shape]))
-    recorded = isinstance(g, Tensor) or isinstance(other, Tensor)
-    part = (contraction if recorded else _kernel)(plan.subscripts)(g, other)
+    part = contraction(plan.subscripts)(g, other)
     if part.shape == shape:
         return part
     lengths = part.shape
@@ -282,16 +276,12 @@ def _of_vecmat(n: int, m: int) -> str:
     return f"{batch[len(batch) - n + 1 :]}a,{batch[len(batch) - m + 2 :]}ab->{batch}b"
 
 
-def _left(g: Any, b: Any, shape: Shape, of: Any, *how: Any) -> Any:
-    if isinstance(b, (int, float, complex)):
-        return g * b
-    return toward(g, b, shape, of(len(shape), b.ndim, *how), 0)
-
-
-def _right(g: Any, a: Any, shape: Shape, of: Any, *how: Any) -> Any:
-    if isinstance(a, (int, float, complex)):
-        return g * a
-    return toward(g, a, shape, of(a.ndim, len(shape), *how), 1)
+def _toward(i: int, g: Any, other: Any, shape: Shape, of: Any, *how: Any) -> Any:
+    """Returns the gradient of operand `i`, where `of` gives the subscripts of the product."""
+    if isinstance(other, (int, float, complex)):
+        return g * other
+    ndims = (len(shape), other.ndim) if i == 0 else (other.ndim, len(shape))
+    return toward(g, other, shape, of(*ndims, *how), i)
 
 
 def _conjugate(g: Any) -> Any:
@@ -313,32 +303,32 @@ _UFUNC: Final = {"dtype": None, "casting": "same_kind", "order": "K", "subok": T
 
 # fmt: off
 dot       = numpy_function(np.dot, "a b", complex_rule=_H,
-                           a=lambda g, b, shape: _left(g, b, shape, _of_dot),
-                           b=lambda g, a, shape: _right(g, a, shape, _of_dot))
+                           a=lambda g, b, shape: _toward(0, g, b, shape, _of_dot),
+                           b=lambda g, a, shape: _toward(1, g, a, shape, _of_dot))
 inner     = numpy_function(np.inner, "a b", complex_rule=_H,
-                           a=lambda g, b, shape: _left(g, b, shape, _of_inner),
-                           b=lambda g, a, shape: _right(g, a, shape, _of_inner))
+                           a=lambda g, b, shape: _toward(0, g, b, shape, _of_inner),
+                           b=lambda g, a, shape: _toward(1, g, a, shape, _of_inner))
 outer     = numpy_function(np.outer, "a b", complex_rule=_H,
                            a=lambda g, b, shape: (g @ np.ravel(b)).reshape(shape),
                            b=lambda g, a, shape: (np.ravel(a) @ g).reshape(shape))
 tensordot = numpy_function(
     np.tensordot, "a b", complex_rule=_H, options={"axes": 2},
     a=lambda g, b, shape, axes:
-        _left(g, b, shape, _of_tensordot, _axes_of_tensordot(len(shape), axes)),
+        _toward(0, g, b, shape, _of_tensordot, _axes_of_tensordot(len(shape), axes)),
     b=lambda g, a, shape, axes:
-        _right(g, a, shape, _of_tensordot, _axes_of_tensordot(a.ndim, axes)))
+        _toward(1, g, a, shape, _of_tensordot, _axes_of_tensordot(a.ndim, axes)))
 matvec    = numpy_function(np.matvec, "x1 x2", kernels=_there(_of_matvec), complex_rule=_H,
-                           x1=lambda g, x2, shape: _left(g, x2, shape, _of_matvec),
-                           x2=lambda g, x1, shape: _right(g, x1, shape, _of_matvec))
+                           x1=lambda g, x2, shape: _toward(0, g, x2, shape, _of_matvec),
+                           x2=lambda g, x1, shape: _toward(1, g, x1, shape, _of_matvec))
 vecmat    = numpy_function(np.vecmat, "x1 x2", kernels=_there(_of_vecmat, conjugate=True),
                            complex_rule="own",
-                           x1=lambda g, x2, shape: _left(_conjugate(g), x2, shape, _of_vecmat),
-                           x2=lambda g, x1, shape: _right(g, x1, shape, _of_vecmat))
+                           x1=lambda g, x2, shape: _toward(0, _conjugate(g), x2, shape, _of_vecmat),
+                           x2=lambda g, x1, shape: _toward(1, g, x1, shape, _of_vecmat))
 vecdot    = numpy_function(
     np.vecdot, "x1 x2", kernels=_there(_of_vectors, conjugate=True), complex_rule="own",
     options={**_UFUNC, "axis": -1},
-    x1=lambda g, x2, shape, axis: _left(_conjugate(g), x2, shape, _of_vectors, axis),
-    x2=lambda g, x1, shape, axis: _right(g, x1, shape, _of_vectors, axis))
+    x1=lambda g, x2, shape, axis: _toward(0, _conjugate(g), x2, shape, _of_vectors, axis),
+    x2=lambda g, x1, shape, axis: _toward(1, g, x1, shape, _of_vectors, axis))
 # The cross product of vectors of three items in the last axis.
 cross: Operation = primitive("cross", np.cross, "a b", complex_rule=_H,
                              a=lambda g, b: cross(b, g), b=lambda g, a: cross(g, a))
