@@ -8,7 +8,6 @@ import pytest
 from telegrad import rpc
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import leaks
-from telegrad.transport import Dial
 from telegrad.types import Array
 from tests.conftest import Programs
 from tests.faults.hostile_job import HostileJob
@@ -32,8 +31,10 @@ def echo(to: str, nbytes: int) -> bool:
 
 def transports() -> list[str]:
     """Returns the schemes of the streams that are up."""
-    links = [Dial().on(each) for each in traffic.connections().values()]
-    return sorted(link.transport for link in links if link.transport)
+    carriers = [each.stream.carrier for each in traffic.connections().values() if each.stream]
+    schemes = [each.description.partition(" ")[0].partition(":")[0] for each in carriers]
+    pairs = zip(schemes, carriers, strict=True)
+    return sorted(scheme.removesuffix("s") + "s" * bool(each.binding) for scheme, each in pairs)
 
 
 def wait_for_transport(scheme: str) -> int:
@@ -107,9 +108,9 @@ def test_a_firewall_before_them_delays_nothing(make_hosts: MakeHosts, programs: 
 
 def dialled() -> bool:
     """Returns whether this worker has dialled its one stream."""
-    [link] = map(Dial().on, traffic.connections().values())
-    assert link.transport
-    return link.opened
+    [carriers] = traffic.connections().values()
+    assert carriers.stream is not None
+    return carriers.stream.dialled
 
 
 def _dials(job: HostileJob, name: str) -> bool:
