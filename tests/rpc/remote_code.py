@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -302,10 +304,8 @@ def time_left_of_nested(to: str, timeout: float) -> tuple[float, int]:
 
 def time_left() -> tuple[float, int]:
     """Returns the seconds and the depth of a call that this one would make."""
-    served, call = rpc.current_call(), current_served_call()
-    assert served is not None
-    assert call is not None
-    return served.remaining, call.depth + 1
+    call = current_served_call()
+    return (math.inf, 0) if call is None else (call.deadline - time.monotonic(), call.depth + 1)
 
 
 def leaves_a_thread_behind(name: str) -> None:
