@@ -73,7 +73,9 @@ class CallerAdmission:
             WorkerLostError: The callee is lost; the call still has to `leave`.
         """
         envelope, peer = sealed.envelope, call.peer
-        size = len(envelope.document) + len(envelope.externals)  # headers are small by nature
+        size = len(envelope.document)  # headers are small by nature
+        if envelope.externals:
+            size += len(envelope.externals)
         if envelope.buffers:
             size += sum([memoryview(buffer).nbytes for buffer in envelope.buffers])
         with self._lock:

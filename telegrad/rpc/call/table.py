@@ -180,7 +180,7 @@ class CallTable:
         """Removes and returns the call that a reply from `peer` answers; None if there is none."""
         with self._lock:
             call = self._calls.get(number)
-            if call is None or (call.peer is not peer and call.peer != peer):
+            if call is None or call.peer.incarnation != peer.incarnation:
                 return None
             del self._calls[number]
             if call.parent is not None:

@@ -248,17 +248,14 @@ def call_payload(
 def call_message(
     func: Callable[..., Any], args: object, kwargs: object
 ) -> tuple[str, dict[str, Any] | Encoded]:
-    """Does what `call_payload` does; the payload may be encoded already.
+    """Does what `call_payload` does; for a plain function without arguments, encodes it once.
 
     Raises:
         TypeError: `func` or the arguments are invalid; see `call_payload`.
         EncodeError: The function has no name by which the callee could find it.
     """
-    if kwargs is None and (args is None or (type(args) is tuple and not args)) and callable(func):
-        if type(func) is not FunctionType:
-            if _is_of_value(func):
-                return call_payload(func, args, kwargs)
-            _refuse_object(func)
+    bare = kwargs is None and (args is None or (type(args) is tuple and not args))
+    if bare and type(func) is FunctionType:
         ref = FunctionRef.of(func)
         if ref.script:
             _refuse_what_stays_here(ref.name)
