@@ -199,22 +199,15 @@ def test_calls_that_stall_let_one_more_in_at_a_time() -> None:
     budget = Budget(10)
     for call in range(3):
         budget.ask(A, call, 10)
-    assert calls(budget.look({Grant(A, 0): None})) == []  # one is coming: that is no stall yet
+    assert calls(budget.look({}, budget.changes)) == []  # one is coming: that is no stall
     for call in range(2):
+        seen = budget.changes
         budget.arrive(A, call)
-        assert calls(budget.look({})) == []  # it has come since
-        assert calls(budget.look({})) == [call + 1]
+        assert calls(budget.look({}, seen)) == []  # it has come since
+        assert calls(budget.look({}, budget.changes)) == [call + 1]
     budget.arrive(A, 2)
-    assert calls(budget.look({})) == []
+    assert calls(budget.look({}, budget.changes)) == []
     assert budget.in_use == 30
-
-
-def test_a_stall_is_seen_at_the_first_look_after_a_call_has_to_wait() -> None:
-    budget = Budget(10)
-    budget.ask(A, 0, 10)
-    budget.arrive(A, 0)
-    assert calls(budget.ask(B, 1, 10)) == []
-    assert calls(budget.look({})) == [1]
 
 
 def test_a_stall_ends_even_where_a_worker_may_be_silent_for_ever() -> None:
@@ -245,41 +238,89 @@ def test_one_caller_may_hold_up_the_large_calls_of_others() -> None:
         budget.arrive(A, call)
     assert calls(budget.ask(B, 9, 5)) == []
     for call in (1, 2, 3):
+        seen = budget.changes
         assert calls(budget.release(A, call)) == []
-        assert calls(budget.look({})) == []
-    assert calls(budget.look({})) == [9]
+        assert calls(budget.look({}, seen)) == []
+    assert calls(budget.look({}, budget.changes)) == [9]
 
 
 # -- permits that are not used -------------------------------------------------------------------
 
 
-def test_a_permit_that_is_not_used_delays_others_for_so_many_looks() -> None:
+def lapse(budget: Budget, *lapsed: Grant) -> list[Grant]:
+    """Looks until these permits have lapsed, as pieces of all other calls come."""
+    grants: list[Grant] = []
+    for look in range(LOOKS + 1):
+        missing = {each: None if each in lapsed else look for each in budget.coming}
+        grants += budget.look(missing, budget.changes)
+    return grants
+
+
+def test_a_permit_that_lapses_lets_others_in() -> None:
     budget = Budget(10)
-    silent = {Grant(A, 1): None}
     assert calls(budget.ask(A, 1, 2**60)) == [1]
-    for peer, call in ((A, 2), (B, 3)):
-        budget.ask(peer, call, 10)
+    budget.ask(A, 2, 2**60)
+    budget.ask(B, 3, 10)
+    budget.ask(C, 4, 10)
     assert budget.coming == [Grant(A, 1)]
-    for call in (2, 3):
-        assert [calls(budget.look(silent)) for _ in range(LOOKS)] == [[]] * LOOKS
-        assert calls(budget.look(silent)) == [call]
-        peer = A if call == 2 else B
-        assert budget.arrive(peer, call)
-        assert calls(budget.release(peer, call)) == []
-    assert calls(budget.lose(A)) == []
-    assert budget.is_empty
+    assert calls(lapse(budget, Grant(A, 1))) == [3]  # not its own next one
+    assert budget.in_use == 10
+    assert calls(budget.release(B, 3)) == [4]
+    assert budget.asked_by(A) == 2  # a peer that asks on and on, and sends nothing, is bounded
+    assert calls(budget.release(C, 4)) == [2]  # no other peer waits
+    assert not budget.arrive(A, 9)
 
 
-def test_while_pieces_come_nothing_is_admitted_beyond_the_limit() -> None:
+def test_a_call_that_comes_late_counts_from_then_on() -> None:
+    budget = Budget(10)
+    budget.ask(A, 1, 8)
+    budget.ask(B, 2, 8)
+    assert calls(lapse(budget, Grant(A, 1))) == [2]
+    assert budget.arrive(A, 1)
+    assert budget.in_use == 16
+    assert calls(budget.ask(A, 3, 2)) == []
+    assert calls(budget.release(B, 2)) == [3]
+    assert calls(budget.release(A, 1)) == []
+    assert (budget.in_use, budget.arrive(A, 1)) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda budget: budget.withdraw(A, 1),
+        lambda budget: budget.lose(A),
+        lambda budget: budget.release(A, 1),
+    ],
+    ids=["withdrawn", "lost", "given back"],
+)
+def test_a_lapsed_permit_ends(end: Callable[[Budget], list[Grant]]) -> None:
+    budget = Budget(10)
+    budget.ask(A, 1, 8)
+    lapse(budget, Grant(A, 1))
+    assert (budget.is_empty, end(budget)) == (False, [])
+    assert (budget.is_empty, budget.in_use) == (True, 0)
+
+
+def test_permits_lapse_when_nothing_comes_for_so_many_looks() -> None:
     slow, silent, waits = Grant(A, 1), Grant(B, 2), Grant(C, 3)
     budget = Budget(10)
-    for each in (slow, silent, waits):
-        budget.ask(*each, 5)
-    for left in range(3 * LOOKS):
-        assert budget.look({slow: 100 - left, silent: None}) == []
-    assert budget.coming == [slow, silent]
-    budget.arrive(*slow)
-    assert calls(budget.release(*slow)) == [3]
+    for each, size in ((slow, 5), (silent, 5), (waits, 5)):
+        budget.ask(*each, size)
+
+    def look(left: int | None) -> list[Grant]:
+        return budget.look({slow: left, silent: None}, budget.changes)
+
+    for number in range(1, LOOKS + 1):
+        assert look(100 - number) == []
+    assert look(50) == [waits]  # in place of the silent one
+    assert budget.coming == [slow, waits]
+    budget.arrive(*waits)
+    assert look(None) == []  # on a new carrier, or whatever changes: counted anew
+    for _ in range(LOOKS - 1):
+        assert look(None) == []
+    assert budget.coming == [slow]
+    assert look(None) == []
+    assert (budget.coming, budget.in_use) == ([], 5)
 
 
 # -- any order of events ------------------------------------------------------------------------
@@ -312,6 +353,7 @@ class World:
         self.windows = {(a, b): Window(places, self.allowance) for a, b in ends}
         self.budgets = {each: Budget(self.limits.pending_bytes) for each in (A, B, C)}
         self.overdrawn = False
+        self.lapsed = 0
         # What budgets and windows should hold: calls that asked, to their sizes; calls with a place.
         self.admitted: dict[WorkerInfo, dict[int, int]] = {each: {} for each in (A, B, C)}
         self.placed: set[int] = set()
@@ -361,7 +403,8 @@ class World:
             if self.windows[b, a].admit(body):
                 self.send(self.calls[body])
         elif kind == "call":
-            self.budgets[b].arrive(a, body.number)
+            if self.budgets[b].arrive(a, body.number):  # one that lapsed counts from now on
+                self.admitted[b][body.number] = body.size
             body.state = "served"
         else:
             body.state = "ended"
@@ -483,7 +526,7 @@ class Random:
                 if not call.children and call.caller not in world.dead:
                     world.end(call)
             case "rare":
-                match rng.choice(("nest", "nest", "wait", "expire", "stall", "crash")):
+                match rng.choice(("nest", "nest", "wait", "expire", "stall", "lapse", "crash")):
                     case "nest" if running:
                         outer, to = rng.choice(running), rng.choice(living)
                         world.call(outer.callee, to, rng.randint(0, 50), inside=outer)
@@ -493,11 +536,18 @@ class Random:
                         world.withdraw(rng.choice(held))
                     case "stall":
                         at = rng.choice(living)
-                        moving = dict.fromkeys(world.budgets[at].coming, rng.choice((1, 2)))
-                        for _ in range(rng.choice((1, LOOKS + 1))):
-                            grants = world.budgets[at].look(moving)
-                            world.overdrawn |= bool(grants)
-                            world.grant(at, grants)
+                        seen = world.budgets[at].changes - rng.choice((0, 0, 2))
+                        moving = dict.fromkeys(world.budgets[at].coming, rng.getrandbits(30))
+                        grants = world.budgets[at].look(moving, seen)
+                        world.overdrawn |= bool(grants)
+                        world.grant(at, grants)
+                    case "lapse":
+                        at = rng.choice(living)
+                        if coming := world.budgets[at].coming:
+                            lapsed = rng.sample(coming, min(len(coming), rng.randint(1, 2)))
+                            world.overdrawn = True
+                            world.lapsed += len(lapsed)
+                            world.grant(at, lapse(world.budgets[at], *lapsed))
                     case "crash" if self.crashes and len(living) == N and rng.random() < 0.3:
                         world.crash(rng.choice(living))
 
@@ -532,7 +582,7 @@ def test_the_random_worlds_are_not_trivial() -> None:
     worlds = [Random(seed, crashes=True).run() for seed in range(40)]
     ends = Counter(each.state for world in worlds for each in world.calls.values())
     assert min(ends[state] for state in ("ended", "withdrawn", "lost")) > 15
-    assert sum(world.overdrawn for world in worlds) >= 5
+    assert sum(world.lapsed for world in worlds) > 5
     assert 5 < sum(len(world.dead) for world in worlds) < 40
 
 

@@ -9,6 +9,7 @@
                                                       │ yes
                  the call ◀──────────────────────── Admit: a permit
                     └──────────────────────────────▶ in use until it ends or waits
+                                                      nothing of it comes: the permit lapses
 
 Guarantees, under any order of messages:
 
@@ -20,6 +21,8 @@ Guarantees, under any order of messages:
   the callee takes peers in turn, and no call overtakes the head of the queue.
 - G4: bytes that are given back twice count once; a lost peer holds only the bytes of calls that
   still run.
+- G5: a permit that lapsed holds nothing. Its call may come all the same, and counts from then on;
+  until it does, or is withdrawn, its peer's turn comes after those of all others.
 
 A `Window` belongs to one peer, a `Budget` to all. Neither is thread-safe; their owner holds one
 lock around each event.
@@ -133,10 +136,10 @@ class Grant(NamedTuple):
 
 _Key: TypeAlias = tuple[WorkerInfo, int]
 
-# While a call with a permit is on its way, nothing may move for so many looks before one more is
-# admitted. They take `lost_after`, the time in which a silent worker is lost, and 100 s at most. A
-# worker that is alive announces an admitted call at once and sends its pieces in turn with all
-# other messages; on a loaded host it pauses for a second or two.
+# A permit lapses after so many looks at which nothing of its call had come. They take `lost_after`,
+# the time in which a silent worker is lost, and 100 s at most. A worker that is alive announces an
+# admitted call at once and sends its pieces in turn with all other messages. On a loaded host it
+# pauses for a second or two, and a permit that lapses too soon exceeds the budget.
 LOOKS: Final = 10
 
 
@@ -157,9 +160,9 @@ class Budget:
         self._queue: dict[WorkerInfo, dict[int, int]] = {}  # peers in turn, calls in order
         self._coming: dict[_Key, int] = {}  # calls with a permit that are not here yet
         self._here: dict[_Key, int] = {}
+        self._lapsed: dict[_Key, int] = {}  # calls that had a permit, and may still come
         self._withdrawn: set[_Key] = set()  # calls that were withdrawn before they asked
-        self._seen: tuple[int, object] = 0, {}  # what the last look has seen
-        self._still = 0  # looks after it that have seen the same
+        self._silent: dict[_Key, tuple[int | None, int]] = {}  # pieces missing, looks at those
         self.in_use = 0
         self.changes = 0
 
@@ -171,12 +174,13 @@ class Budget:
     @property
     def is_empty(self) -> bool:
         """True if it knows of no call."""
-        return not (self._queue or self._coming or self._here or self._withdrawn)
+        known = (self._queue, self._coming, self._here, self._lapsed, self._withdrawn)
+        return not any(known)
 
     @property
     def expects(self) -> bool:
         """True if a call that was admitted is not here yet."""
-        return bool(self._coming)
+        return bool(self._coming or self._lapsed)
 
     @property
     def coming(self) -> list[Grant]:
@@ -184,8 +188,9 @@ class Budget:
         return [Grant(peer, call) for peer, call in self._coming]
 
     def asked_by(self, peer: WorkerInfo) -> int:
-        """Returns the number of calls of a peer that wait for a permit."""
-        return len(self._queue.get(peer, ()))
+        """Returns the number of calls of a peer that wait for a permit, or let theirs lapse."""
+        lapsed = sum(other == peer for other, _ in self._lapsed)
+        return len(self._queue.get(peer, ())) + lapsed
 
     def ask(self, peer: WorkerInfo, call: int, size: int) -> list[Grant]:
         """Takes the request of a peer that wants to send a call of `size` bytes."""
@@ -193,9 +198,7 @@ class Budget:
         if key in self._withdrawn:
             self._withdrawn.remove(key)
             return []
-        if key not in self._coming and key not in self._here:
-            if not self._queue:
-                self._seen, self._still = (self.changes, {}), 0
+        if not any(key in known for known in (self._coming, self._here, self._lapsed)):
             self._queue.setdefault(peer, {}).setdefault(call, size)
         return self._admit()
 
@@ -203,7 +206,9 @@ class Budget:
         """Counts a call that came; returns True if it had asked."""
         key = (peer, call)
         if (size := self._coming.pop(key, None)) is None:
-            return False
+            if (size := self._lapsed.pop(key, None)) is None:
+                return False
+            self.in_use += size
         self._here[key] = size
         self.changes += 1
         return True
@@ -223,31 +228,46 @@ class Budget:
         """Forgets a lost peer, of which nothing will come; its calls that are here run on."""
         self._queue.pop(peer, None)
         self._withdrawn = {key for key in self._withdrawn if key[0] != peer}
-        for key in [key for key in self._coming if key[0] == peer]:
+        for key in [key for key in (*self._coming, *self._lapsed) if key[0] == peer]:
             self._give_back(key)
         return self._admit()
 
-    def look(self, missing: Mapping[Grant, int | None]) -> list[Grant]:
+    def look(self, missing: Mapping[Grant, int | None], seen: int) -> list[Grant]:
         """Checks for a stall, some time after the last look, while calls wait.
 
-        If nothing has moved since the last look, one more call is admitted beyond the limit: the
-        calls that are here may wait for it. While a call is on its way, that takes `LOOKS` looks.
+        A permit of whose call nothing has come for `LOOKS` looks lapses. If no call is coming and
+        no call has arrived or ended since the last look, one more is admitted beyond the limit: the
+        calls that are here may wait for it.
+
+            look   1     2     3    ...   LOOKS + 1
+                   seen  same  same       same: the permit lapses, and others come in its place
+                         a piece has come: counted anew
 
         Args:
             missing: For each call that is `coming`, the number of its pieces that have not come;
                 None if it is not announced yet.
+            seen: The value of `changes` at the last look.
         """
-        seen = self.changes, missing
-        self._still = self._still + 1 if seen == self._seen else 0
-        self._seen = seen
-        return self._admit(beyond=self._still >= (LOOKS if self._coming else 1))
+        silent, self._silent = self._silent, {}
+        stalled = self.changes == seen and not self._coming
+        for key, size in list(self._coming.items()):
+            left = missing.get(Grant(*key))
+            before, looks = silent.get(key, (left, 0))
+            looks = looks + 1 if before == left else 1
+            if looks <= LOOKS:
+                self._silent[key] = left, looks
+            else:
+                self._give_back(key)
+                self._lapsed[key] = size
+        return self._admit(beyond=stalled)
 
     def _admit(self, *, beyond: bool = False) -> list[Grant]:
         """Admits the calls for which there is room; with `beyond` the first one in any case."""
         grants: list[Grant] = []
         while self._queue:
-            peer, calls = next(iter(self._queue.items()))
-            call, size = next(iter(calls.items()))
+            late = {peer for peer, _ in self._lapsed}
+            peer = next((each for each in self._queue if each not in late), next(iter(self._queue)))
+            call, size = next(iter(self._queue[peer].items()))
             if self.in_use and self.in_use + size > self._limit and not beyond:
                 break
             beyond = False
@@ -267,6 +287,8 @@ class Budget:
         return size
 
     def _give_back(self, key: _Key) -> bool:
+        if self._lapsed.pop(key, None) is not None:
+            return True
         held = self._coming if key in self._coming else self._here
         size = held.pop(key, None)
         if size is None:

@@ -105,8 +105,9 @@ class CalleeAdmission:
             self.expects = self._budget.expects
             watch = self._budget.is_full and not self._watching
             self._watching |= watch
+            seen = self._budget.changes
         if watch:
-            self._deadlines.after(self._pause, self._look)
+            self._deadlines.after(self._pause, lambda: self._look(seen))
         while grants:
             grant = grants.popleft()
             try:
@@ -116,14 +117,14 @@ class CalleeAdmission:
                     grants.extend(self._budget.release(grant.peer, grant.call))
                     self.expects = self._budget.expects
 
-    def _look(self) -> None:
+    def _look(self, seen: int) -> None:
         """Looks for a stall, a while after calls began to wait; on the loop."""
         with self._lock:
             self._watching = False
             coming = self._budget.coming
         awaited = {peer: self._awaited(peer) for peer in {grant.peer for grant in coming}}
         missing = {each: awaited[each.peer].get(each.call) for each in coming}
-        self._event(lambda: self._budget.look(missing))
+        self._event(lambda: self._budget.look(missing, seen))
 
 
 def _natural(value: object) -> int:
