@@ -209,3 +209,30 @@ def test_between_processes() -> None:
     with Cluster(3, processes=True) as cluster:
         cluster.run(exchange_arrays)
         cluster.run(exchange, [1, ("a", None), [b"c"]], 1)
+
+
+class Fragile:
+    """Rank 1 cannot build it."""
+
+
+def _build(_: dict[str, Any]) -> Fragile:
+    if dist.get_rank() == 1:
+        raise LookupError("broken")
+    return Fragile()
+
+
+rpc.register_type(Fragile, encode=lambda _: {}, decode=_build)
+
+
+def cannot_be_built() -> tuple[str, list[int]]:
+    r = remote_code.begin(timeout=20.0)
+    said = refusal(lambda: dist.all_gather_object(Fragile() if r == 0 else r))
+    return said, dist.all_gather_object(r)
+
+
+def test_an_object_that_one_rank_cannot_build_is_an_error_there_alone() -> None:
+    with Cluster(3) as cluster:
+        found = cluster.run(cannot_be_built)
+    assert [said == "nothing" for said, _ in found] == [True, False, True]
+    assert found[1][0].startswith("DecodeError"), found[1][0]
+    assert [gathered for _, gathered in found] == [[0, 1, 2]] * 3
