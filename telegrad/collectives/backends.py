@@ -35,6 +35,7 @@ from telegrad.collectives.select import (
     select_reduce,
 )
 from telegrad.collectives.shared_memory.boards import Boards
+from telegrad.collectives.shared_memory.queues import Queues
 from telegrad.collectives.shared_memory.residents import Residents
 from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, share_boards
 from telegrad.rpc.seams import Spin
@@ -232,6 +233,7 @@ class Sharing:
     Attributes:
         possible: False once it is known that the ranks share no memory.
         on_one_host: True if all ranks are on one host where they may share memory.
+        queues: The short messages of two ranks, once the ranks share memory.
     """
 
     def __init__(
@@ -247,6 +249,7 @@ class Sharing:
         self._hosts = hosts
         self.on_one_host = len(hosts) == 1
         self._spin = Spin(spin)
+        self.queues = Queues(spin)
         self._shared: tuple[Boards, Residents] | None = None
         self._queue: deque[Meeting] = deque()
 
@@ -297,6 +300,7 @@ class Sharing:
                 self.possible, self._takes_turns = False, self._ordered
                 return MessageBackend(meeting, self._thresholds)
             self._shared = Boards(here.rank, boards), Residents(here.rank)
+            self.queues.open(here.rank, near, boards)
         memory = MemoryBackend(Room(here, *self._shared, self._spin))
         if self.on_one_host:
             return memory

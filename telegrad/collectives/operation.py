@@ -48,6 +48,7 @@ from telegrad.collectives.messages import (
 )
 from telegrad.collectives.nccl.device import OnDevice
 from telegrad.collectives.reduction import Staged
+from telegrad.collectives.shared_memory.queues import SHORT_BYTES
 from telegrad.collectives.shared_memory.room import Meeting
 from telegrad.errors import (
     BlockingCallError,
@@ -185,9 +186,6 @@ R = TypeVar("R")
 
 _logger = logging.getLogger(__name__)
 
-# To copy so few bytes takes less time than to find memory for a longer message.
-COPIED_UP_TO_BYTES = 64 * 2**10
-
 
 # Returns the joined calls of a rank that was heard, in their order.
 CallsOf: TypeAlias = Callable[[int], Sequence[Signature]]
@@ -204,6 +202,7 @@ class Call(Generic[T]):
         signature: The signature that every other member must call too.
         run: The algorithm; the verb returns its value.
         in_turn: True if it uses the backend of its group, which serves one operation at a time.
+        expected_bytes: The bytes that a receive waits for; 0 if they are unknown.
         channel: The channel that counts it; None for an operation of all members.
         names_all: True if the error of its deadline names all missing ranks, not one alone.
         staged: The arrays that `run` uses.
@@ -216,6 +215,7 @@ class Call(Generic[T]):
     signature: Signature
     run: Callable[[Link], Steps[T]]
     in_turn: bool = True
+    expected_bytes: int = 0
     channel: Channel = None
     names_all: bool = True
     staged: Sequence[Staged] = ()
@@ -274,6 +274,9 @@ class Group(Protocol):
 
     def check_alive(self, operation_id: OperationId, where: object) -> None:
         """Raises the cause if an operation cannot complete; the caller holds the lock."""
+
+    def collect(self) -> None:
+        """Delivers the messages for this member that lie in memory."""
 
     def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` on the loop after `delay` seconds; returns the function to cancel it."""
@@ -378,8 +381,10 @@ class Operation(Meeting, Generic[T]):
     def send(self, to: int, data: Buffer, *, copy: bool = False) -> None:
         """Sends small data at once, large data when the receiver is ready; never waits."""
         step = next(self._sent[to])
+        if self._looks and self._put(to, step, data):
+            return
         nbytes = memoryview(data).nbytes
-        if nbytes > COPIED_UP_TO_BYTES:
+        if nbytes > SHORT_BYTES:
             shared = self.group.shared(to, data)  # in this thread, as the loop may run the post
             data = self.group.blocks.copy_of(data) if copy and shared is data else shared
         elif copy:
@@ -406,15 +411,21 @@ class Operation(Meeting, Generic[T]):
     async def receive(self, source: int) -> Buffer:
         """Waits for the next data from a rank."""
         key = source, next(self._received[source])
+        data: Buffer
         find: Callable[[], Buffer | None] = partial(self.slot.arrived.pop, key, None)
-        data: Buffer = await self.until(find)
+        if self._looks:
+            data = await self._hear(source, lambda: key in self.slot.arrived, find)
+        else:
+            data = await self.until(find)
         if source not in self._told_ready:
             self.unasked += memoryview(data).nbytes + MESSAGE_BYTES
         return data
 
     async def sender(self) -> int:
         """Waits until it is known which rank sends, for a receive from any rank."""
-        return await self.until(lambda: self.partner)
+        if not self._looks:
+            return await self.until(lambda: self.partner)
+        return await self._hear(ANY, lambda: self.partner is not None, lambda: self.partner)
 
     def signal(self, to: int) -> None:
         """Sends a push without data."""
@@ -464,6 +475,41 @@ class Operation(Meeting, Generic[T]):
         with self.group.state_lock:
             self.group.check_alive(self.slot.id, self)
         return wake.found  # type: ignore[no-any-return]  # what `find` returned
+
+    @property
+    def _looks(self) -> bool:
+        """True if its messages may lie in memory that two ranks share."""
+        return self.slot.id.channel is not None and self.group.sharing.possible
+
+    def _put(self, to: int, step: int, data: Buffer) -> bool:
+        """Puts short data into the memory that two ranks share; False if it must be sent."""
+        queues, nbytes = self.group.sharing.queues, memoryview(data).nbytes
+        if nbytes > SHORT_BYTES or not queues.fits(to, nbytes):
+            return False
+        message = OperationMessage(self.group.key, self.slot.id, self.slot.call, step)
+        packed = message.pack() + data
+        with self.group.state_lock:
+            allowed = queues.fits(to, len(packed)) and (
+                to in self.slot.ready or self._may_push(to, nbytes)
+            )
+            if not allowed:
+                return False
+            asleep = queues.put(to, packed)
+        if asleep:
+            self.wake(to)
+        return True
+
+    async def _hear(
+        self, source: int, there: Callable[[], bool], find: Callable[[], R | None]
+    ) -> R:
+        """Waits as `until` does, and looks into the memory that two ranks share, too."""
+        return await self.group.sharing.queues.wait(
+            source,
+            there,
+            self.group.collect,
+            lambda: self.until(find),
+            short=self.call.expected_bytes <= SHORT_BYTES,
+        )
 
     def look(self) -> None:
         """Makes this rank look again if it waits in `until`."""

@@ -34,7 +34,9 @@ from telegrad.collectives.messages import (
     ANY,
     LEFT,
     PAIR,
+    PUSH,
     READY,
+    WAKE,
     AbortMessage,
     Channel,
     GroupKey,
@@ -211,6 +213,7 @@ class ProcessGroup:
 
     def statistics(self) -> GroupStatistics:
         """Returns the counters of this member."""
+        self.collect()
         with self.state_lock:
             return GroupStatistics(
                 operations=self._mailbox.entered(None),
@@ -520,6 +523,9 @@ class ProcessGroup:
 
     def deliver(self, source: int, kind: str, message: OperationMessage, data: Buffer) -> None:
         """Delivers a message to its operation; fails the group if the signatures differ."""
+        if message.number == WAKE and message.id.channel is not None:
+            self.collect()
+            return
         actions: list[Callable[[], None]] = []
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
@@ -540,6 +546,11 @@ class ProcessGroup:
             self.fail(cause, since=message.id.since)
         if actions:
             _perform(actions)
+
+    def collect(self) -> None:
+        """Delivers the messages for this member that lie in memory."""
+        for source, packed in self.sharing.queues.take():
+            self.deliver(source, PUSH, *OperationMessage.unpack(packed))
 
     def on_left(self, source: int, message: LeftMessage) -> None:
         """Records that a member takes part in no further operation; fails those that need it."""

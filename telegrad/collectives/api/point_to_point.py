@@ -333,6 +333,7 @@ def _recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> 
         signature=signature_of("recv", checked, "", shape=checked.shape),
         run=run,
         in_turn=False,
+        expected_bytes=checked.nbytes,
         channel=(source, group.rank, check_tag(tag)),
         on_device=_on_device(group, checked, receive),
     )

@@ -1,8 +1,8 @@
 """The memory of a group on one host: a board of each rank, which all of them map.
 
-    step │ digests of calls │ notes │ sleeps │ marks ║ block 0 │ block 1
+    step │ digests of calls │ notes │ sleeps │ listens │ marks ║ block 0 │ block 1 ║ queues
 
-Its rank alone writes to it, but for the marks.
+Its rank alone writes to it, but for the marks, and what receivers write to the queues (`queues`).
 
 A rank that has come to a step writes the step's number into its board, last, and looks at those of
 the others. Steps count up over all operations of the group, and every rank takes the same ones. A
@@ -37,6 +37,7 @@ from telegrad.wire import Buffer
 __all__ = [
     "BLOCK_BYTES",
     "BOARD_BYTES",
+    "LISTENS",
     "MOST_RANKS",
     "Board",
     "Boards",
@@ -46,11 +47,11 @@ __all__ = [
 
 WORD = 8  # bytes: aligned, so that it is written and read at once
 # Places of words; a cache line has eight.
-STEP, DIGEST, NOTES, SLEEPS, MARKS = 0, 1, 3, 8, 16
+STEP, DIGEST, NOTES, SLEEPS, LISTENS, MARKS = 0, 1, 3, 8, 9, 16
 HEAD_BYTES = 4096
 MOST_RANKS = HEAD_BYTES // WORD - MARKS
 BLOCK_BYTES = 2**20
-BOARD_BYTES = HEAD_BYTES + 2 * BLOCK_BYTES
+BOARD_BYTES = HEAD_BYTES + 2 * BLOCK_BYTES  # without queues
 OCTET: Final = np.dtype(np.uint8)
 
 
@@ -71,7 +72,7 @@ class Board:
     """The memory of one rank.
 
     Args:
-        memory: `BOARD_BYTES` bytes, all zero at first.
+        memory: `BOARD_BYTES` bytes and the queues, all zero at first.
 
     Attributes:
         words: The words at its head.
@@ -83,7 +84,12 @@ class Board:
         octets = np.frombuffer(memory, np.uint8)
         self.words = octets[:HEAD_BYTES].data.cast("Q")
         self.blocks = octets[HEAD_BYTES:BOARD_BYTES].reshape(2, BLOCK_BYTES)
+        self._queues = octets[BOARD_BYTES:].data
         self.writable = bool(octets.flags.writeable)
+
+    def queue(self, to: int, size: int) -> memoryview:
+        """Returns the memory of the queue for a rank, of which each has so many bytes."""
+        return self._queues[to * size :][:size]
 
     def mark(self, rank: int) -> None:
         """Shows the owner of this board that a rank has it."""

@@ -22,11 +22,13 @@ from telegrad.collectives.messages import Signature, pack_call, unpack_call
 from telegrad.collectives.reduction import as_bytes
 from telegrad.collectives.shared_memory.boards import (
     BOARD_BYTES,
+    LISTENS,
     Board,
     Boards,
     digest_of,
     has_order,
 )
+from telegrad.collectives.shared_memory.queues import QUEUE_BYTES
 from telegrad.collectives.shared_memory.residents import ResidentPlace, Residents
 from telegrad.errors import CollectiveMismatchError, WorkerLostError
 from telegrad.rpc.seams import Spin
@@ -258,11 +260,13 @@ async def share_boards(link: Meeting, everyone: Link) -> list[Board] | None:
         The boards, by rank; None, on all ranks, if two ranks of any host do not share memory.
     """
     others = [r for r in range(link.size) if r != link.rank]
+    size = BOARD_BYTES + link.size * QUEUE_BYTES
     try:
-        memory = shared_empty(BOARD_BYTES, np.uint8)
+        memory = shared_empty(size, np.uint8)
     except OSError:
-        memory = np.zeros(BOARD_BYTES, np.uint8)
+        memory = np.zeros(size, np.uint8)
     own = Board(memory.data)
+    own.words[LISTENS] = 1  # until the queues are open here, messages go the ordinary way
     below = memory_below(memory)
     for r in others:
         link.send(r, as_bytes(memory))
