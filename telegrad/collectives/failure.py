@@ -1,14 +1,109 @@
-"""The failure that ended a group at one member: its cause, raised again and again."""
+"""What ends an operation without a value: its deadline, or the failure that ended its group."""
 
 from __future__ import annotations
 
+import enum
+import math
+import time
+from collections.abc import Iterable
 from typing import final
 
 from telegrad.collectives.messages import OperationId
-from telegrad.errors import RemoteError, TelegradError
-from telegrad.rpc.seams import fresh_copy
+from telegrad.errors import CallTimeoutError, RemoteError, TelegradError
+from telegrad.rpc.seams import current_served_call, fresh_copy, seconds
+from telegrad.types import WorkerInfo
 
-__all__ = ["Failure", "cause_for_others"]
+__all__ = ["TELL_AFTER", "Clock", "Due", "Failure", "cause_for_others", "time_limit"]
+
+
+# -- deadlines of a wait: tell the others, log a warning, give up --------------------------------
+
+# Seconds after which a waiting rank tells the others; ranks of one program mostly differ by less.
+TELL_AFTER = 2.0
+
+
+class Due(enum.Enum):
+    """The action that is due in a wait."""
+
+    NOTHING = enum.auto()
+    TELL = enum.auto()
+    WARN = enum.auto()
+    EXPIRE = enum.auto()
+
+
+@final
+class Clock:
+    """The times at which a wait must tell, warn and expire, in seconds from its creation.
+
+    Each waiting rank tells the others well before the warning or the deadline. So the rank that
+    warns or gives up knows which ranks are missing. TELL is due again each time the wait has
+    become twice as long.
+
+    Args:
+        limit: Seconds until the deadline.
+        warn_after: Seconds until a warning.
+    """
+
+    def __init__(self, limit: float, warn_after: float) -> None:
+        self.limit = limit
+        self._began = time.monotonic()
+        self._tell_at = min(limit / 2, warn_after / 2, TELL_AFTER)
+        self._warn_at = warn_after
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the clock was created."""
+        return time.monotonic() - self._began
+
+    def next(self) -> float:
+        """Returns the seconds until an action is due."""
+        due = min(self._tell_at, self._warn_at, self.limit)
+        return max(due - time.monotonic() + self._began, 0.0)
+
+    def due(self) -> Due:
+        """Returns the action that is due now."""
+        elapsed = self.elapsed
+        if elapsed >= self.limit:
+            return Due.EXPIRE
+        if elapsed >= self._tell_at:
+            self._tell_at *= 2
+            return Due.TELL
+        if elapsed >= self._warn_at:
+            self._warn_at = math.inf
+            return Due.WARN
+        return Due.NOTHING
+
+    def error(
+        self, where: object, who: str, late: Iterable[WorkerInfo], verb: str
+    ) -> CallTimeoutError:
+        """Returns the error of a wait that has come to its deadline.
+
+        Args:
+            where: The wait, in words.
+            who: The ranks that it waits for, in words.
+            late: The workers that it waits for.
+            verb: The function of `collectives` that waits.
+        """
+        return CallTimeoutError(
+            f"{where} took longer than {self.limit:.3g} s: {who}; give a longer timeout=, or "
+            "math.inf",
+            worker=", ".join(worker.name for worker in late),
+            function=f"collectives.{verb}",
+            phase="waiting",
+            elapsed=self.elapsed,
+        )
+
+
+def time_limit(timeout: float | None, default: float) -> float:
+    """Returns the seconds that a verb may wait, at most the time left of the served call."""
+    limit = seconds(timeout, default)
+    served = current_served_call()
+    if served is None:
+        return limit
+    return min(limit, max(served.deadline - time.monotonic(), 0.0))
+
+
+# -- the failure of a group ----------------------------------------------------------------------
 
 
 @final

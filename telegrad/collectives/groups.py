@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple, final
 
 from telegrad.collectives.backends import GroupTerms
-from telegrad.collectives.failure import cause_for_others
+from telegrad.collectives.failure import Clock, Due, cause_for_others, time_limit
 from telegrad.collectives.forming import (
     Action,
     Attempt,
@@ -40,7 +40,7 @@ from telegrad.collectives.messages import (
     OperationMessage,
     UnformedMessage,
 )
-from telegrad.collectives.operation import Clock, CrossWaits, Due, refuse_on_loop, time_limit
+from telegrad.collectives.operation import CrossWaits, refuse_on_loop
 from telegrad.collectives.process_group import ProcessGroup
 from telegrad.errors import (
     AlreadyInitializedError,

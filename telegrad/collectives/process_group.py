@@ -26,7 +26,7 @@ from typing import Any, TypeVar, final
 from telegrad.arrays import Moment
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.backends import NCCL, GroupTerms, Sharing
-from telegrad.collectives.failure import Failure, cause_for_others
+from telegrad.collectives.failure import Failure, cause_for_others, time_limit
 from telegrad.collectives.link import EAGER_BYTES, run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, MessageAllowance, OperationSlot
 from telegrad.collectives.messages import (
@@ -45,7 +45,7 @@ from telegrad.collectives.messages import (
     OperationMessage,
 )
 from telegrad.collectives.nccl.side import NcclSide
-from telegrad.collectives.operation import Call, CrossWaits, Operation, refuse_on_loop, time_limit
+from telegrad.collectives.operation import Call, CrossWaits, Operation, refuse_on_loop
 from telegrad.collectives.select import DEFAULT
 from telegrad.collectives.shared_memory.boards import MOST_RANKS
 from telegrad.errors import (

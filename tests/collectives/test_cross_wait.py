@@ -8,7 +8,7 @@ CROSS_WAITS = """
 import threading
 import numpy as np
 from telegrad import collectives as dist
-from telegrad.collectives import operation, process_group
+from telegrad.collectives import failure, operation, process_group
 from telegrad.errors import CallTimeoutError, CollectiveMismatchError
 
 def noted(made, *given):
@@ -17,7 +17,7 @@ def noted(made, *given):
     begin(made, *given)
 
 
-operation.TELL_AFTER = 0.2
+failure.TELL_AFTER = 0.2
 begin, operation.CrossWaits.__init__ = operation.CrossWaits.__init__, noted
 world = dist.init_process_group()
 rank = world.rank
@@ -123,10 +123,10 @@ def test_ranks_that_wait_for_each_other_are_told(programs: Programs) -> None:
 
 FORMS_INSTEAD = """
 from telegrad import collectives as dist
-from telegrad.collectives import operation
+from telegrad.collectives import failure
 from telegrad.errors import CollectiveMismatchError
 
-operation.TELL_AFTER = 0.2
+failure.TELL_AFTER = 0.2
 world = dist.init_process_group()
 try:
     dist.barrier() if world.rank == 0 else dist.new_group([0, 1])

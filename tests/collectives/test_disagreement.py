@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from telegrad.collectives import operation
+from telegrad.collectives import failure
 from telegrad.collectives.groups import TIMEOUT, WARN_AFTER
 from telegrad.testing import Cluster, leaks
 from tests.collectives import remote_code
@@ -321,13 +321,13 @@ def test_by_default_a_rank_that_is_late_by_30_s_is_named_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(operation, "time", SimpleNamespace(monotonic=lambda: now))
-    clock = operation.Clock(TIMEOUT, WARN_AFTER)
+    monkeypatch.setattr(failure, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = failure.Clock(TIMEOUT, WARN_AFTER)
     warned = []
-    while (due := clock.due()) is not operation.Due.EXPIRE:
-        if due is operation.Due.NOTHING:
+    while (due := clock.due()) is not failure.Due.EXPIRE:
+        if due is failure.Due.NOTHING:
             now += clock.next()
-        elif due is operation.Due.WARN:
+        elif due is failure.Due.WARN:
             warned.append(now)
     assert len(warned) == 1
     assert warned[0] < 30.0

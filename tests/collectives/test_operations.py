@@ -10,7 +10,7 @@ import pytest
 from telegrad import collectives as dist
 from telegrad import tensor
 from telegrad.collectives import ReduceOp
-from telegrad.collectives import operation as clock
+from telegrad.collectives import failure as clock
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE
