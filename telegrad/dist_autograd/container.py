@@ -223,7 +223,7 @@ class Container:
 
     def passes(self, context: Context) -> list[PassRunner]:
         """Returns the passes of an open context that have reached this worker."""
-        return [self._passes[each] for each in context.passes]
+        return list(map(self._passes.__getitem__, context.passes))
 
     def find_pass(self, pass_id: PassId) -> PassRunner | None:
         """Returns this worker's part of a pass, if it is known."""
@@ -359,10 +359,11 @@ class Container:
                     del self._opened[opener]
             touched, recorded = context.release()
             passes = self.passes(context)
-            over = self._ending + passes
-            self._ending = [each for each in over if each.waiting]
+            over, self._ending = self._ending + passes, []
             for each in over:
-                if each not in self._ending:
+                if each.waiting:
+                    self._ending.append(each)
+                else:
                     del self._passes[each.id]
             dropped.append(_Dropped(context_id, touched, passes, (recorded, over)))
         return dropped
@@ -370,7 +371,7 @@ class Container:
     def _lowest(self) -> int:
         first = make_context_id(self.agent.info.incarnation, 0)
         own = range(first, first + self._created + 1)
-        return min([each for each in self._contexts if each in own], default=own.stop) - first
+        return min(filter(own.__contains__, self._contexts), default=own.stop) - first
 
     def _close(
         self,

@@ -9,6 +9,7 @@ Externals are lifted out in first-seen order, by identity.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -158,25 +159,26 @@ def encode_exception(error: BaseException) -> dict[str, object]:
     return pack_exception(error, _part)
 
 
-def _goes_whole(value: Any, depth: int = 0) -> bool:
+def _goes_whole(value: Any) -> bool:
     """Returns True if msgpack packs a value as it is: lists and dicts of plain ones and externals.
 
-    Args:
-        value: The value.
-        depth: The containers around it; one that contains itself is none that goes whole.
+    A value that contains itself, or is nested too deep, is none.
     """
-    values: Iterable[Any] = value
-    if type(value) is dict:
-        if not _STR.issuperset(map(type, value)):
+    waiting = [(value, 0)]
+    while waiting:
+        each, depth = waiting.pop()
+        if type(each) in AT_ONCE:
+            continue
+        values: Iterable[Any] = each
+        if type(each) is dict and _STR.issuperset(map(type, each)):
+            values = each.values()
+        elif type(each) is not list:
             return False
-        values = value.values()
-    elif type(value) is not list:
-        return type(value) in AT_ONCE
-    if AT_ONCE.issuperset(map(type, values)):
-        return True
-    for each in values:
-        if type(each) not in AT_ONCE and (depth > MAX_DEPTH or not _goes_whole(each, depth + 1)):
+        if AT_ONCE.issuperset(map(type, values)):
+            continue
+        if depth >= MAX_DEPTH:
             return False
+        waiting += zip(values, itertools.repeat(depth + 1), strict=False)
     return True
 
 

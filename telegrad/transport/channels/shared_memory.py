@@ -71,12 +71,7 @@ class Handles:
         self._known: dict[int, Watch] = {}  # of memory, by its id
         self._loans: dict[int, _Handle] = {}
         self._last = FIRST_HANDLE
-        self._gone: queue.SimpleQueue[Watch] = queue.SimpleQueue()
-
-    @property
-    def due(self) -> bool:
-        """True if there is something to drain."""
-        return not self._gone.empty()
+        self.gone: queue.SimpleQueue[Watch] = queue.SimpleQueue()
 
     def lend(self, memory: SharedMemory, buffer: memoryview) -> Lent | None:
         """Lends a stretch of memory.
@@ -100,7 +95,7 @@ class Handles:
             except OSError:  # too many descriptors are open
                 return None
             self._last += 1
-            watch = self._known[id(memory)] = Watch(memory, self._gone, _Handle(self._last))
+            watch = self._known[id(memory)] = Watch(memory, self.gone, _Handle(self._last))
             self._new.append((self._last, len(memory), descriptor))
         handle: _Handle = watch.what
         self._account.loan += 1
@@ -120,8 +115,8 @@ class Handles:
 
     def drain(self) -> None:
         """Tells the peer of memory that is gone here, once it has given all of it back."""
-        while not self._gone.empty():
-            watch = self._gone.get()
+        while not self.gone.empty():
+            watch = self.gone.get()
             if self._known.get(watch.key) is watch:
                 del self._known[watch.key]
                 watch.what.gone = True
@@ -378,7 +373,7 @@ class SlabStream(Memory):
         """Adds the news to a frame, in the thread with the writer's turn, which sends it next."""
         loans, account, lending = self._loans, self._account, frame.lending
         if lending is None:
-            gone = account.dropped or self._handles.due
+            gone = account.dropped or not self._handles.gone.empty()
             if not loans.untold and not gone and loans.freed.empty():
                 return
             lending = frame.lending = Lending()
