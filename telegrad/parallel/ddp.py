@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from typing import Any, final
@@ -18,6 +17,7 @@ from telegrad.collectives import (
     ProcessGroup,
     ReduceOp,
     all_gather,
+    all_gather_object,
     all_reduce,
     broadcast,
     world_group,
@@ -73,17 +73,6 @@ class Description:
     entries: tuple[Entry, ...]
     bucket_bytes: int
     broadcast_buffers: bool
-
-    def to_array(self) -> Array:
-        """Returns the description as bytes, of shape (length,)."""
-        return np.frombuffer(json.dumps(asdict(self)).encode(), np.uint8)
-
-    @classmethod
-    def from_array(cls, array: Array) -> Description:
-        """Returns the description that `to_array` turned into bytes."""
-        found: dict[str, Any] = json.loads(array.tobytes())
-        entries = (Entry(**{**entry, "shape": tuple(entry["shape"])}) for entry in found["entries"])
-        return cls(tuple(entries), found["bucket_bytes"], found["broadcast_buffers"])
 
 
 def describe(module: Module, bucket_bytes: int, *, broadcast_buffers: bool = True) -> Description:
@@ -486,9 +475,7 @@ class _Group:
 
     def check(self, own: Description) -> None:
         """Raises on every rank if the modules differ."""
-        label = "DistributedDataParallel construction, comparing"
-        found = all_gather(own.to_array(), group=self._group, label=label)
-        descriptions = [Description.from_array(each) for each in found]
+        descriptions = all_gather_object(own, group=self._group)
         difference = first_difference(descriptions, self._group.ranks)
         if difference is not None:
             raise CollectiveMismatchError(
