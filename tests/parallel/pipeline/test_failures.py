@@ -27,7 +27,6 @@ from telegrad.errors import (
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import places
 from telegrad.parallel.pipeline.mailbox import Mailboxes
-from telegrad.parallel.pipeline.plan import StepOrder
 from telegrad.parallel.pipeline.runner import StageRunner, StateCopy
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
@@ -252,15 +251,15 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 def interrupted_between_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C comes when the last stage has no order of the step yet."""
     pipe = make(timeout=5.0)
-    to_wire, orders = StepOrder.to_wire, count_from(1)
+    handed, orders = places._handed, count_from(1)
 
-    def interrupt(self: StepOrder) -> list[Any]:
+    def interrupt(*given: Any) -> Any:
         if next(orders) == 3:
             raise KeyboardInterrupt
-        return to_wire(self)
+        return handed(*given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StepOrder, "to_wire", interrupt)
+        patched.setattr(places, "_handed", interrupt)
         with pytest.raises(KeyboardInterrupt):
             pipe.step(*batch(9))
     assert pipe.step(*batch(9)) == pytest.approx(step_after_interrupt(), rel=1e-10)
@@ -298,7 +297,7 @@ def begun_late(monkeypatch: pytest.MonkeyPatch) -> None:
     run, served = StageRunner.run, count_from(1)
     called, ordered, over = (threading.Event() for _ in range(3))
 
-    def late(self: StageRunner, given: Any) -> list[Any]:
+    def late(self: StageRunner, given: Any) -> Any:
         if next(served) > 1:
             ordered.set()
             assert over.wait(30)
