@@ -18,7 +18,7 @@ from telegrad.nn import Module, Parameter
 from telegrad.parallel.remote_module import RemoteModule
 from telegrad.rpc import RRef
 from telegrad.rpc.seams import current_agent
-from telegrad.types import Array, Shape, WorkerInfo
+from telegrad.types import WorkerInfo
 
 __all__ = ["MovedModule", "Stage", "StageSource", "To", "source_of", "tied_parameters"]
 
@@ -153,19 +153,6 @@ class MovedGenerator:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Absent:
-    """The place of an array that is loaded later."""
-
-    shape: Shape
-    dtype: str
-
-    def make(self) -> Array:
-        """Returns an array of zeros."""
-        return np.zeros(self.shape, self.dtype)
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class MovedPart:
     """One module of a moved module; numbers are places in the lists of `MovedModule`.
 
@@ -197,7 +184,7 @@ class MovedModule:
 
     Attributes:
         parts: The module itself, and all modules inside.
-        tensors: Their tensors: the array, or its shape; and True if it needs a gradient.
+        tensors: Their tensors: the array, and True if it needs a gradient.
         generators: Their random generators.
     """
 
@@ -225,12 +212,12 @@ class MovedModule:
         return moved
 
     def hollow(self) -> MovedModule:
-        """Returns the same without its state: the arrays that `state_dict` contains."""
+        """Returns the same with zeros as its state, which take no memory here."""
         own = {k for part in self.parts for k in part.parameters.values()}
         for part in self.parts:
             own |= {k for name, k in part.buffers.items() if name not in part.not_saved}
         tensors = [
-            (Absent(array.shape, array.dtype.str) if k in own else array, needed)
+            (np.broadcast_to(np.zeros((), array.dtype), array.shape) if k in own else array, needed)
             for k, (array, needed) in enumerate(self.tensors)
         ]
         return MovedModule(self.parts, tensors, self.generators)
@@ -253,8 +240,7 @@ class MovedModule:
             known = tensors.get((number, kind is Parameter))
             if known is None:
                 array, needed = self.tensors[number]
-                own = array.make() if isinstance(array, Absent) else np.array(array)
-                known = kind(own, requires_grad=needed)
+                known = kind(np.array(array), requires_grad=needed)
                 tensors[number, kind is Parameter] = known
             return known
 
@@ -320,19 +306,24 @@ class _Taking:
         return number
 
     def _tensor(self, tensor: Tensor) -> int:
-        known = self._numbers.get(id(tensor))
-        if known is None:
-            known = self._numbers[id(tensor)] = len(self._moved.tensors)
-            self._moved.tensors.append((tensor.data, tensor.requires_grad))
-        return known
+        return self._number(
+            tensor, self._moved.tensors, lambda: (tensor.data, tensor.requires_grad)
+        )
 
     def _generator(self, generator: np.random.Generator) -> int:
-        known = self._numbers.get(id(generator))
-        if known is None:
-            known = self._numbers[id(generator)] = len(self._moved.generators)
-            bits = generator.bit_generator
-            self._moved.generators.append(MovedGenerator(type(bits).__name__, bits.state))
-        return known
+        bits = generator.bit_generator
+        return self._number(
+            generator,
+            self._moved.generators,
+            lambda: MovedGenerator(type(bits).__name__, bits.state),
+        )
+
+    def _number(self, taken: object, found: list[Any], moved: Callable[[], Any]) -> int:
+        """Returns the place of an object in a list, to which it is added the first time."""
+        if id(taken) not in self._numbers:
+            self._numbers[id(taken)] = len(found)
+            found.append(moved())
+        return self._numbers[id(taken)]
 
 
 def _generator(moved: MovedGenerator) -> np.random.Generator:
