@@ -50,6 +50,13 @@ class Adam(Optimizer):
     decoupled: ClassVar[bool] = False
     """True if the decay applies to the parameter itself, False if it is part of the gradient."""
 
+    _ranges: ClassVar = {
+        "lr": ">= 0",
+        "betas": "of two numbers >= 0 and < 1",
+        "eps": ">= 0",
+        "weight_decay": ">= 0",
+    }
+
     def __init__(
         self,
         params: Params,
@@ -69,20 +76,6 @@ class Adam(Optimizer):
                 "amsgrad": amsgrad,
             },
         )
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Checks the options.
-
-        Raises:
-            ValueError: An option is out of its range.
-        """
-        lr, betas, eps, decay = (options[k] for k in ("lr", "betas", "eps", "weight_decay"))
-        good = lr >= 0 and eps >= 0 and decay >= 0 and len(betas) == 2
-        if not good or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(
-                f"{type(self).__name__} needs lr >= 0, two betas >= 0 and < 1, eps >= 0 and "
-                f"weight_decay >= 0, not lr={lr}, betas={betas}, eps={eps}, weight_decay={decay}"
-            )
 
     def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""

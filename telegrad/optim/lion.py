@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from telegrad import kernels
 from telegrad.arrays import namespace
@@ -43,6 +43,12 @@ class Lion(Optimizer):
     array([  0.75, -99.75])
     """
 
+    _ranges: ClassVar = {
+        "lr": ">= 0",
+        "betas": "of two numbers >= 0 and < 1",
+        "weight_decay": ">= 0",
+    }
+
     def __init__(
         self,
         params: Params,
@@ -51,20 +57,6 @@ class Lion(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Checks the options.
-
-        Raises:
-            ValueError: An option is out of its range.
-        """
-        lr, betas, decay = (options[name] for name in ("lr", "betas", "weight_decay"))
-        good = lr >= 0 and decay >= 0 and len(betas) == 2
-        if not good or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(
-                "Lion needs lr >= 0, two betas >= 0 and < 1, and weight_decay >= 0, not "
-                f"lr={lr}, betas={betas}, weight_decay={decay}"
-            )
 
     def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from sys import getrefcount
-from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 
@@ -164,6 +164,14 @@ class HasGroups(Protocol):
     param_groups: list[Group]
 
 
+# All are False for NaN, so NaN is refused, too.
+_IN_RANGE: Final[Mapping[str, Callable[[Any], bool]]] = {
+    ">= 0": lambda x: bool(x >= 0),
+    ">= 0 and <= 1": lambda x: bool(0 <= x <= 1),
+    "of two numbers >= 0 and < 1": lambda x: len(x) == 2 and all(0 <= each < 1 for each in x),
+}
+
+
 class Optimizer(ABC):
     """Steps parameters; subclasses write `update`.
 
@@ -193,6 +201,8 @@ class Optimizer(ABC):
     >>> x
     tensor([ 0.5, -1.5], requires_grad=True)
     """
+
+    _ranges: ClassVar[Mapping[str, str]] = {}  # of options, in the words of `_IN_RANGE`
 
     def __init__(
         self,
@@ -239,12 +249,16 @@ class Optimizer(ABC):
         self.param_groups.append(made)
         self._group_of.update(dict.fromkeys(params, made))
 
-    def check(self, options: Mapping[str, Any]) -> None:  # noqa: B027 - nothing need be checked
+    def check(self, options: Mapping[str, Any]) -> None:
         """Checks options; subclasses may override this method.
 
         Raises:
             ValueError: An option is out of its range.
         """
+        if not all(_IN_RANGE[words](options[name]) for name, words in self._ranges.items()):
+            wanted = ", ".join(f"{name} {words}" for name, words in self._ranges.items())
+            given = ", ".join(f"{name}={options[name]}" for name in self._ranges)
+            raise ValueError(f"{type(self).__name__} needs {wanted}, not {given}")
 
     @abstractmethod
     def update(

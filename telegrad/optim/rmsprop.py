@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from telegrad import kernels
 from telegrad.arrays import is_array, namespace
@@ -58,6 +58,11 @@ class RMSprop(Optimizer):
     -1.5
     """
 
+    _ranges: ClassVar = {
+        **dict.fromkeys(("lr", "eps", "weight_decay", "momentum"), ">= 0"),
+        "alpha": ">= 0 and <= 1",
+    }
+
     def __init__(
         self,
         params: Params,
@@ -79,20 +84,6 @@ class RMSprop(Optimizer):
                 "centered": centered,
             },
         )
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Checks the options.
-
-        Raises:
-            ValueError: An option is out of its range.
-        """
-        names = ("lr", "eps", "weight_decay", "momentum")
-        if not all(options[name] >= 0 for name in names) or not 0 <= options["alpha"] <= 1:
-            told = ", ".join(f"{name}={options[name]}" for name in (*names, "alpha"))
-            raise ValueError(
-                "RMSprop needs lr, eps, weight_decay and momentum >= 0 and 0 <= alpha <= 1, not "
-                f"{told}"
-            )
 
     def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""
@@ -176,6 +167,10 @@ class Adagrad(Optimizer):
     0.75
     """
 
+    _ranges: ClassVar = dict.fromkeys(
+        ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"), ">= 0"
+    )
+
     def __init__(
         self,
         params: Params,
@@ -195,16 +190,6 @@ class Adagrad(Optimizer):
                 "eps": eps,
             },
         )
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Checks the options.
-
-        Raises:
-            ValueError: An option is out of its range.
-        """
-        if not all(options[name] >= 0 for name in self.defaults):
-            told = ", ".join(f"{name}={options[name]}" for name in self.defaults)
-            raise ValueError(f"Adagrad needs options that are not negative, not {told}")
 
     def rule(self, options: Mapping[str, Any], first: bool) -> kernels.StepRule | None:
         """Returns the rule of the kernel."""

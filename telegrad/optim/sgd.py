@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,6 +46,8 @@ class SGD(Optimizer):
     0.5
     """
 
+    _ranges: ClassVar = {"lr": ">= 0", "momentum": ">= 0", "weight_decay": ">= 0"}
+
     def __init__(
         self,
         params: Params,
@@ -72,14 +74,8 @@ class SGD(Optimizer):
         Raises:
             ValueError: An option is out of its range.
         """
-        lr, momentum, decay = (options[name] for name in ("lr", "momentum", "weight_decay"))
-        # These conditions are False for NaN, so NaN is refused, too.
-        if not (lr >= 0 and momentum >= 0 and decay >= 0):
-            raise ValueError(
-                f"SGD needs lr >= 0, momentum >= 0 and weight_decay >= 0, not lr={lr}, "
-                f"momentum={momentum}, weight_decay={decay}"
-            )
-        if options["nesterov"] and (not momentum or options["dampening"]):
+        super().check(options)
+        if options["nesterov"] and (not options["momentum"] or options["dampening"]):
             raise ValueError("Nesterov's momentum needs momentum > 0 and dampening=0")
 
     def steps_rows(self, options: Mapping[str, Any]) -> bool:

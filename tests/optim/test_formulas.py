@@ -225,12 +225,12 @@ def test_row_sparse_gradients(make: Any, step: Step, options: Any) -> None:
     [
         (optim.SGD, {"nesterov": True}, "needs momentum > 0"),
         (optim.SGD, {"momentum": float("nan")}, "momentum >= 0"),
-        (optim.Adam, {"betas": (0.9, 1.0)}, "two betas >= 0 and < 1"),
+        (optim.Adam, {"betas": (0.9, 1.0)}, "betas of two numbers >= 0 and < 1"),
         (optim.Adam, {"lr": -1.0}, "Adam needs lr >= 0"),
         (optim.AdamW, {"weight_decay": -1.0}, "AdamW needs lr >= 0"),
-        (optim.Lion, {"betas": (0.9, 1.0)}, "two betas >= 0 and < 1"),
-        (optim.RMSprop, {"alpha": 1.5}, "0 <= alpha <= 1"),
-        (optim.Adagrad, {"eps": float("nan")}, "options that are not negative"),
+        (optim.Lion, {"betas": (0.9, 1.0)}, "betas of two numbers >= 0 and < 1"),
+        (optim.RMSprop, {"alpha": 1.5}, "alpha >= 0 and <= 1"),
+        (optim.Adagrad, {"eps": float("nan")}, "Adagrad needs .*eps >= 0, not lr="),
     ],
 )
 def test_numbers_out_of_range(make: Any, options: Any, words: str) -> None:
