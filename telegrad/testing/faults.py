@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Protocol, TypeAlias, final
+from typing import TypeAlias, final
 from weakref import WeakSet
 
 from google.protobuf.message import DecodeError
@@ -36,7 +36,6 @@ from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport,
 __all__ = [
     "CarrierReader",
     "FaultStatistics",
-    "FaultyEnd",
     "FaultyNetwork",
     "FaultyTransport",
     "Injected",
@@ -126,24 +125,6 @@ COUNTED = {
 }
 
 
-class FaultyEnd(Protocol):
-    """The view that a network has of one end of a carrier."""
-
-    @property
-    def here(self) -> str:
-        """The name of the worker at this end; empty while it is not known."""
-
-    @property
-    def there(self) -> str:
-        """The name of the worker at the other end; empty while it is not known."""
-
-    def look_again(self) -> None:
-        """Makes waiting messages check again if there is a cut; from any thread."""
-
-    def kill_soon(self) -> None:
-        """Breaks the carrier; from any thread."""
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class _Cut:
@@ -190,7 +171,7 @@ class FaultyNetwork:
         self._cuts: list[_Cut] = []
         self._numbers: Counter[str] = Counter()
         self._called: dict[str, str] = {}  # the name in a line's handshake, to the worker's name
-        self._open: WeakSet[FaultyEnd] = WeakSet()
+        self._open: WeakSet[_FaultyCarrier] = WeakSet()
 
     def partition(self, these: Names = "*", those: Names = "*", *, one_way: bool = False) -> None:
         """Cuts the network between workers, until it is healed; cuts add up.
@@ -244,7 +225,7 @@ class FaultyNetwork:
 
     # For the carriers.
 
-    def opened(self, carrier: FaultyEnd) -> None:
+    def opened(self, carrier: _FaultyCarrier) -> None:
         """Registers a new end of a carrier."""
         with self._faults_lock:
             self._open.add(carrier)
