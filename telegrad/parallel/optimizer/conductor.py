@@ -20,10 +20,10 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from telegrad.errors import CallTimeoutError, WorkerLostError
-from telegrad.parallel.optimizer.owners import Owner, Owners, StepRequest, StepResult, left_until
+from telegrad.parallel.optimizer.owners import Owners, StepRequest, StepResult, left_until
 from telegrad.parallel.optimizer.rounds import Rounds, StepCounts
 from telegrad.rpc import Future, expose, functions
 from telegrad.rpc.seams import AgentCore, current_agent, current_served_call, fresh_copy, new_future
@@ -62,9 +62,7 @@ class Conductor:
     """Coordinates the trainers of one optimizer; trainers call its public methods.
 
     Args:
-        members: The owners.
-        max_norm: The norm to clip to; see `Owners`.
-        vote: True if all owners must have finite gradients; see `Owners`.
+        owners: The owners.
         trainers: The workers that step.
         staleness: The number of steps that one may be ahead; None for rounds that all step
             together.
@@ -72,14 +70,12 @@ class Conductor:
 
     def __init__(
         self,
-        members: Sequence[Owner],
-        max_norm: float | None,
-        vote: bool,
+        owners: Owners,
         trainers: Sequence[WorkerInfo],
         staleness: int | None,
     ) -> None:
         self._agent: AgentCore = current_agent()
-        self._owners = Owners(members, max_norm, vote)
+        self._owners = owners
         self._lock = threading.Lock()  # guards both below; never held across a wait or a callback
         self._rounds: Rounds[WorkerInfo, _Share] = Rounds(trainers)
         self._counts: StepCounts[WorkerInfo, Future[None]] = StepCounts(trainers, staleness or 0)
@@ -116,18 +112,16 @@ class Conductor:
         trainer, ends = self._caller(limit)
         result = self._new_future(f"a round of {len(self._rounds.trainers)} trainers")
         share = _Share(context_id, weight, options, ends, result)
-        with self._lock:
-            try:
-                replaced = self._rounds.arrive(trainer, share)
-            except KeyError:
-                self._refuse(trainer)
-        if replaced is not None:
-            replaced.result.try_set_exception(_replaced(trainer))
 
         def withdraw() -> tuple[WorkerInfo, ...] | None:
             missing = self._rounds.awaited()
             return missing if self._rounds.withdraw(trainer, share) else None
 
+        def arrive() -> Future[StepResult] | None:
+            replaced = self._rounds.arrive(trainer, share)
+            return replaced and replaced.result
+
+        self._arrive(trainer, arrive)
         self._end_in_time(trainer, ends, result, withdraw, "the round")
         self._go_on()
         return result
@@ -137,18 +131,12 @@ class Conductor:
         """Answers when the caller, which has made `steps` steps, may go on; or at a timeout."""
         trainer, ends = self._caller(limit)
         ticket = self._new_future("the wait for the slowest trainer")
-        with self._lock:
-            try:
-                replaced = self._counts.arrive(trainer, steps, ticket)
-            except KeyError:
-                self._refuse(trainer)
-        if replaced is not None:
-            replaced.try_set_exception(_replaced(trainer))
 
         def withdraw() -> tuple[WorkerInfo, ...] | None:
             missing = self._counts.awaited(trainer)
             return missing if self._counts.withdraw(trainer, ticket) else None
 
+        self._arrive(trainer, lambda: self._counts.arrive(trainer, steps, ticket))
         self._end_in_time(trainer, ends, ticket, withdraw, "the bound of its steps")
         self._go_on()
         return ticket
@@ -254,12 +242,24 @@ class Conductor:
     def _new_future(self, label: str) -> Future[Any]:
         return new_future(self._agent.pool.submit, label)
 
-    def _refuse(self, trainer: WorkerInfo) -> NoReturn:
-        names = ", ".join(each.name for each in self._rounds.trainers) or "none"
-        raise ValueError(
-            f"worker {trainer.name!r} is not one of the optimizer's trainers ({names}); it joins "
-            "them by optimizer.join()"
-        )
+    def _arrive(self, trainer: WorkerInfo, arrive: Callable[[], Future[Any] | None]) -> None:
+        """Notes that a trainer waits; an earlier wait of it, which `arrive` returns, fails."""
+        with self._lock:
+            try:
+                replaced = arrive()
+            except KeyError:
+                names = ", ".join(each.name for each in self._rounds.trainers) or "none"
+                raise ValueError(
+                    f"worker {trainer.name!r} is not one of the optimizer's trainers ({names}); it "
+                    "joins them by optimizer.join()"
+                ) from None
+        if replaced is not None:
+            replaced.try_set_exception(
+                ValueError(
+                    f"worker {trainer.name!r} began another step while it waited in this one; a "
+                    "worker is one trainer"
+                )
+            )
 
 
 def _hear_of_losses(agent: AgentCore, held: weakref.ref[Conductor]) -> None:
@@ -271,10 +271,3 @@ def _hear_of_losses(agent: AgentCore, held: weakref.ref[Conductor]) -> None:
             conductor._remove(worker)
 
     agent.inbox.on_loss(on_lost)
-
-
-def _replaced(trainer: WorkerInfo) -> ValueError:
-    return ValueError(
-        f"worker {trainer.name!r} began another step while it waited in this one; a worker is one "
-        "trainer"
-    )

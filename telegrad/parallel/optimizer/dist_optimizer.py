@@ -199,8 +199,7 @@ class DistributedOptimizer:
         self._steps, self._may_be_ahead = 0, staleness is not None
         self._conductor: RRef[Conductor] | None = None
         if found is not None:
-            vote = loss_scale is not None
-            self._conductor = RRef(Conductor(members, max_norm, vote, found, staleness))
+            self._conductor = RRef(Conductor(self._owners, found, staleness))
 
     @property
     def mode(self) -> str:
@@ -433,31 +432,13 @@ class DistributedOptimizer:
             self._shapes.update(fact.shapes)
 
     def _encode(self) -> dict[str, Any]:
-        return {
-            "made_of": self._made_of,
-            "owners": self._owners.members,
-            "max_norm": self._owners.max_norm,
-            "defaults": self.defaults,
-            "param_groups": self.param_groups,
-            "shapes": self._shapes,
-            "loss_scale": self.loss_scale,
-            "staleness": self._staleness,
-            "conductor": self._conductor,
-        }
+        own = {"_steps", "_may_be_ahead"}  # of each worker
+        return {name: x for name, x in vars(self).items() if name not in own}
 
     @staticmethod
     def _decode(plain: dict[str, Any]) -> DistributedOptimizer:
         optimizer = object.__new__(DistributedOptimizer)
-        optimizer._made_of = plain["made_of"]
-        optimizer.loss_scale = plain["loss_scale"]
-        vote = optimizer.loss_scale is not None
-        optimizer._owners = Owners(plain["owners"], plain["max_norm"], vote)
-        optimizer.defaults = plain["defaults"]
-        optimizer.param_groups = plain["param_groups"]
-        optimizer._shapes = plain["shapes"]
-        optimizer._staleness = plain["staleness"]
-        optimizer._conductor = plain["conductor"]
-        optimizer._steps, optimizer._may_be_ahead = 0, plain["staleness"] is not None
+        vars(optimizer).update(plain, _steps=0, _may_be_ahead=plain["_staleness"] is not None)
         return optimizer
 
 

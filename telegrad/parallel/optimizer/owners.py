@@ -399,19 +399,19 @@ class Owner:
 
 
 @final
+@dataclass(slots=True)
 class Owners:
     """All owners, in order of their first parameters.
 
-    Args:
+    Attributes:
         members: The owners.
         max_norm: The norm to which the whole gradient is clipped; None for no clipping.
         vote: True if no owner may step when a gradient of any owner is not finite.
     """
 
-    def __init__(self, members: Sequence[Owner], max_norm: float | None, vote: bool) -> None:
-        self.members = list(members)
-        self.max_norm = max_norm
-        self.vote = vote
+    members: list[Owner]
+    max_norm: float | None
+    vote: bool
 
     def step(self, request: StepRequest, timeout: float) -> StepResult:
         """Steps every owner; see `DistributedOptimizer.step`.
