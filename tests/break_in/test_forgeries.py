@@ -26,7 +26,7 @@ from telegrad.collectives.messages import (
 )
 from telegrad.dist_autograd.ids import make_context_id, write_context_id
 from telegrad.dist_autograd.seams import Container
-from telegrad.errors import CallTimeoutError, PoolExhaustedError
+from telegrad.errors import CallTimeoutError, DecodeError, PoolExhaustedError
 from telegrad.nn import Linear
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline.mailbox import AGAIN_HEAD, CARRY, END, Mailboxes, Recording, Track
