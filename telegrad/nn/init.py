@@ -22,6 +22,21 @@ from telegrad.arrays import device_of, to_device
 from telegrad.autograd import Tensor, current_generator
 from telegrad.types import Array, Shape
 
+__all__ = [
+    "calculate_gain",
+    "constant_",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "normal_",
+    "ones_",
+    "orthogonal_",
+    "trunc_normal_",
+    "uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    "zeros_",
+]
+
 T = TypeVar("T", bound=Tensor)
 _Rng = np.random.Generator | None
 
