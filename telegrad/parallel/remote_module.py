@@ -9,7 +9,6 @@ dist_autograd.backward ─── gradients ─────▶ through Head's gra
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, cast, final
 
@@ -22,21 +21,12 @@ from telegrad.types import Array, Shape, WorkerInfo
 
 __all__ = [
     "RemoteModule",
-    "RemotePart",
     "make_parameter_rrefs",
     "parameter_rrefs",
 ]
 
 
 # -- references to the parameters of a module, made at its owner ---------------------------------
-
-
-class RemotePart(Module):
-    """A module, or a part of one, whose parameters live on another worker."""
-
-    @abstractmethod
-    def remote_parameters(self) -> list[RRef[Parameter]]:
-        """Returns references to the parameters, made at their owner."""
 
 
 def parameter_rrefs(module_or_rref: Module | RRef[Any]) -> list[RRef[Parameter]]:
@@ -83,7 +73,7 @@ def make_parameter_rrefs(module_rref: RRef[Any]) -> list[RRef[Parameter]]:
 
 
 def _of_module(module: Module) -> list[RRef[Parameter]]:
-    parts = [each for each in module.modules() if isinstance(each, RemotePart)]
+    parts = [each for each in module.modules() if isinstance(each, RemoteModule)]
     own = [] if module in parts else [RRef(parameter) for parameter in module.parameters()]
     return own + [rref for part in parts for rref in part.remote_parameters()]
 
@@ -92,7 +82,7 @@ def _of_module(module: Module) -> list[RRef[Parameter]]:
 
 
 @final
-class RemoteModule(RemotePart):
+class RemoteModule(Module):
     """A handle on a module of another worker, which makes the module and keeps it.
 
     A call of the handle runs `forward` there. Inside a `dist_autograd.context()` gradients go
@@ -155,7 +145,7 @@ class RemoteModule(RemotePart):
         _refuse_device(to)
         _check_may_block("RemoteModule(...)", "`await rpc.to_thread(RemoteModule, ...)`")
         rref = remote(to, module_class, args, kwargs, timeout)
-        self._hold(rref, timeout, training=_ask(rref, timeout))
+        self._hold(rref, timeout, training=_adjust(rref, timeout))
 
     @classmethod
     def from_rref(cls, module_rref: RRef[Any], *, timeout: float | None = None) -> RemoteModule:
@@ -176,7 +166,7 @@ class RemoteModule(RemotePart):
                 "module of this process write rpc.RRef(module)"
             )
         _check_may_block("from_rref()", "`await rpc.to_thread(RemoteModule.from_rref, rref)`")
-        return cls._of(module_rref, timeout, training=_ask(module_rref, timeout))
+        return cls._of(module_rref, timeout, training=_adjust(module_rref, timeout))
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -220,7 +210,7 @@ class RemoteModule(RemotePart):
 
     def to(self, device: str) -> Self:
         """Moves the module to a device of its worker; see `Module.to`. Returns this handle."""
-        self._run(move_module, device)
+        _adjust(self._rref, self._timeout, "to", device)
         return self
 
     def zero_grad(self) -> None:
@@ -265,11 +255,11 @@ class RemoteModule(RemotePart):
         return f"RemoteModule({self._rref!r})"
 
     def _set_training(self, mode: bool) -> None:
-        self._run(set_training, mode)
+        _adjust(self._rref, self._timeout, "train", mode)
         super()._set_training(mode)
 
     def _set_requires_grad(self, requires_grad: bool) -> None:
-        self._run(set_requires_grad, requires_grad)
+        _adjust(self._rref, self._timeout, "requires_grad_", requires_grad)
 
     def _state_elsewhere(self) -> dict[str, Array]:
         return cast("dict[str, Array]", self._there().state_dict())
@@ -287,11 +277,6 @@ class RemoteModule(RemotePart):
 
     def _there(self) -> Any:
         return self._rref.rpc_sync(self._timeout)
-
-    def _run(self, func: Any, argument: object) -> None:
-        """Runs a function that returns nothing, where the method would return the module."""
-        with use_agent(_agent_of(self._rref)):
-            rpc_sync(self._rref.owner(), func, (self._rref, argument), timeout=self._timeout)
 
     def _not_here(self, what: str, instead: str) -> TypeError:
         return TypeError(
@@ -324,10 +309,10 @@ class RemoteModule(RemotePart):
 register_type(RemoteModule, encode=RemoteModule._encode, decode=RemoteModule._decode)
 
 
-def _ask(rref: RRef[Any], timeout: float | None) -> bool:
-    """Waits until the module exists; returns True if it is in training mode."""
+def _adjust(rref: RRef[Any], timeout: float | None, *change: Any) -> bool:
+    """Runs `adjust` at the owner of a module."""
     with use_agent(_agent_of(rref)):
-        return rpc_sync(rref.owner(), check_module, (rref,), timeout=timeout)
+        return rpc_sync(rref.owner(), adjust, (rref, *change), timeout=timeout)
 
 
 def _agent_of(rref: RRef[Any]) -> AgentCore:
@@ -353,35 +338,25 @@ def _check_may_block(what: str, instead: str) -> None:
         )
 
 
-# Functions that the owner runs.
+# The methods by which a handle changes its module; each returns the module.
+ADJUSTMENTS = ("to", "train", "requires_grad_")
 
 
 @expose
-def check_module(module_rref: RRef[Any]) -> bool:
-    """Raises the error that making the module raised; returns True if it is in training mode."""
-    return _module(module_rref).training
+def adjust(module_rref: RRef[Any], method: str = "", argument: Any = None) -> bool:
+    """Runs at the owner of a module: calls a method, if one is named, and drops its value.
 
+    Returns:
+        True if the module is in training mode.
 
-@expose
-def set_training(module_rref: RRef[Any], mode: bool) -> None:
-    """Sets the mode; unlike `train` it does not return the module."""
-    _module(module_rref).train(mode)
-
-
-@expose
-def set_requires_grad(module_rref: RRef[Any], requires_grad: bool) -> None:
-    """Makes all parameters need a gradient, or none of them; does not return the module."""
-    _module(module_rref).requires_grad_(requires_grad)
-
-
-@expose
-def move_module(module_rref: RRef[Any], device: str) -> None:
-    """Moves the module to a device; unlike `to` it does not return the module."""
-    _module(module_rref).to(device)
-
-
-def _module(module_rref: RRef[Any]) -> Module:
+    Raises:
+        Exception: The error that making the module raised, or that of the method.
+    """
     module = module_rref.local_value()
     if not isinstance(module, Module):
         raise TypeError(f"the reference is to {type(module).__name__}, not to a Module")
-    return module
+    if method in ADJUSTMENTS:
+        getattr(module, method)(argument)
+    elif method:
+        raise ValueError(f"{method!r} is none of {', '.join(ADJUSTMENTS)}")
+    return module.training
