@@ -447,7 +447,7 @@ def measured_then_released() -> None:
     before = part.data()
     with dist_autograd.context() as context_id:
         dist_autograd.backward(context_id, [part.w.sum() + part.b.sum()])
-        request = StepRequest([(context_id, 1.0)], {0: {"lr": 1.0}}, ticket=7)
+        request = StepRequest([(context_id, 1.0)], {0: {"lr": 1.0}}, ticket=7).plain([0])
         norm, over = owner.measure(request)
         assert norm == pytest.approx(2.0)
         assert over == []

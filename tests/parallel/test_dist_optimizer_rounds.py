@@ -48,7 +48,7 @@ def test_a_trainer_whose_loss_one_owner_hears_of_in_the_middle_of_a_round(
         container = current_agent().attachments[Container]
         if container.agent.info.name == "worker3" and len(request.shares) == 2:
             container.release(request.shares[-1][0], container.agent.members.find("worker2"))
-        return asked(self, request)
+        return asked(self, plain)
 
     monkeypatch.setattr(OwnerOptimizer, verb, after_the_loss)
     results, found = cluster.call(0, round_of_two, options)

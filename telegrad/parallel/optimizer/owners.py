@@ -123,10 +123,8 @@ class StepRequest:
         return [self.ticket, self.factor, shares, options]
 
     @staticmethod
-    def of(plain: StepRequest | list[Any]) -> StepRequest:
-        """Returns the request from the list of `plain`; a StepRequest is returned unchanged."""
-        if isinstance(plain, StepRequest):
-            return plain
+    def of(plain: list[Any]) -> StepRequest:
+        """Returns the request from the list of `plain`."""
         ticket, factor, shares, options = plain
         contexts = [high * HALF + low for high, low in zip(shares[::3], shares[1::3], strict=True)]
         pairs = list(zip(contexts, shares[2::3], strict=True))
@@ -184,23 +182,23 @@ class OwnerOptimizer:
             {number: parameter.shape for number, parameter in params},
         )
 
-    def measure(self, request: StepRequest | list[Any]) -> tuple[float, list[int]]:
+    def measure(self, plain: list[Any]) -> tuple[float, list[int]]:
         """Returns the norm of the gradients, and the contexts of a round that are over.
 
         The norm is not finite if a gradient is not. The gradients of a round are held for its step,
         and until the next round: so the step uses what was measured, even if a trainer is lost in
         between.
         """
-        request = StepRequest.of(request)
+        request = StepRequest.of(plain)
         gradients, over = self._gradients(request)
         if request.ticket:
             with self._lock:
                 self._held = (request.ticket, gradients)
         return math.hypot(*(_norm(gradient) for gradient in gradients.values())), over
 
-    def step(self, request: StepRequest | list[Any]) -> list[int]:
+    def step(self, plain: list[Any]) -> list[int]:
         """Steps the parameters that have a gradient; returns a round's contexts that are over."""
-        request = StepRequest.of(request)
+        request = StepRequest.of(plain)
         with self._lock:
             held, self._held = self._held, (0, {})
         measured = bool(request.ticket) and held[0] == request.ticket

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any
 
 from telegrad.autograd import Tensor
 from telegrad.nn import Module, Sequential
 from telegrad.parallel.pipeline.micro_batches import described, whole_arguments
-from telegrad.parallel.pipeline.skips import Skips, through
+from telegrad.parallel.pipeline.skips import SkipsHere, through
 from telegrad.parallel.pipeline.sources import MovedModule
 from telegrad.types import Array
 
@@ -120,20 +120,12 @@ def _weights(model: Sequential, balance: str, sample: Any) -> list[float]:
     raise ValueError(f"balance must be counts, 'parameters' or 'time', not {balance!r}")
 
 
-@final
-class _SkipsApart(Skips):
+class _SkipsApart(SkipsHere):
     """The values of one measured forward; each module has a graph of its own."""
 
-    def __init__(self) -> None:
-        self._values: dict[str, Tensor] = {}
-
     def stash(self, name: str, value: Tensor) -> None:
-        """Puts the numbers of a value aside."""
-        self._values[name] = _leaf(value.data)
-
-    def pop(self, name: str) -> Tensor:
-        """Returns them as a leaf."""
-        return self._values.pop(name)
+        """Puts the numbers of a value aside, as a leaf."""
+        super().stash(name, _leaf(value.data))
 
 
 def _times(model: Sequential, sample: Any) -> list[float]:

@@ -20,7 +20,7 @@ from telegrad.errors import InvalidUseError
 from telegrad.nn import Module
 from telegrad.rpc import expose
 
-__all__ = ["Pop", "Skips", "Stash", "names_in", "through"]
+__all__ = ["Pop", "Skips", "SkipsHere", "Stash", "names_in", "through"]
 
 
 class Skips(ABC):
@@ -35,7 +35,6 @@ class Skips(ABC):
         """Returns the value of a name."""
 
 
-@final
 class SkipsHere(Skips):
     """The values of a forward in one process."""
 
