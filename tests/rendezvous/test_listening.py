@@ -17,7 +17,7 @@ from telegrad.rendezvous.listening import (
     host_place,
     loopback_words,
 )
-from telegrad.transport import GrpcTransport
+from telegrad.transport import GrpcTransport, LocalTransport
 from telegrad.transport.addresses import Interface, address_of, interfaces, route_to
 
 HERE, ELSEWHERE = "10.1.0.5", "10.2.0.9"  # an address of "this machine", one of another
@@ -174,7 +174,8 @@ def test_a_unix_socket_and_a_coordinator_at_a_port_do_not_go_together() -> None:
 
 def test_a_unix_socket_and_a_coordinator_elsewhere_do_not_go_together() -> None:
     away = JobAddress(host=ELSEWHERE, port=1, rank=1, world_size=2, job="job", hosts_store=False)
-    port = JobPort(away, functools.partial(GrpcTransport, insecure=True), bind="unix")
+    make = functools.partial(GrpcTransport, insecure=True)
+    port = JobPort(away, make, bind="unix", local=[LocalTransport()])
     with pytest.raises(RendezvousError, match="on another host, from where nobody reaches"):
         port.found(f"grpc://{ELSEWHERE}:1")
 
