@@ -12,11 +12,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LIMIT = 40.0  # seconds; each takes about two
 
-REFERENCES = """
+CALLS = """
+import asyncio
+import logging
+
 import numpy as np
 
 import telegrad as tg
-from telegrad import rpc
+from telegrad import dist_autograd, rpc
+from telegrad.nn import Linear
+from telegrad.parallel import DistributedOptimizer, RemoteModule
 
 
 class Model:
@@ -31,35 +36,45 @@ def parameter(model):
     return model.local_value().weight
 
 
-agent = rpc.init_rpc()
-if agent.rank == 0:  # whose references live until the interpreter ends
-    model = rpc.remote("worker1", Model)
-    print(model.rpc_sync().scaled(2.0))
-    weight = rpc.remote("worker1", parameter, (model,))
-    print(weight.to_here())
-rpc.shutdown()
-"""
-TRAINING = """
-import numpy as np
+def count(n):
+    yield from range(n)
 
-import telegrad as tg
-from telegrad import dist_autograd, rpc
-from telegrad.nn import Linear
-from telegrad.parallel import DistributedOptimizer, RemoteModule
+
+async def later(x):
+    await asyncio.sleep(0)
+    return x + 1
+
+
+async def read():
+    print(await rpc.rpc_async("worker1", later, (1,)))
+    print([item async for item in rpc.stream("worker1", count, (3,))])
+
+
+def train():
+    tg.manual_seed(0)
+    module = RemoteModule("worker1", Linear, (2, 1))
+    optimizer = DistributedOptimizer(tg.optim.SGD, module.remote_parameters(), lr=0.1)
+    before = module(tg.tensor(np.ones((1, 2))))
+    for _ in range(3):
+        with dist_autograd.context() as context_id:
+            loss = (module(tg.tensor(np.ones((1, 2)))) ** 2).sum()
+            dist_autograd.backward(context_id, [loss])
+            optimizer.step(context_id)
+    print(bool(loss.item() < (before.item() ** 2)))
+
 
 if __name__ == "__main__":
-    with rpc.init_rpc() as agent:
-        if agent.rank == 0:
-            tg.manual_seed(0)
-            module = RemoteModule("worker1", Linear, (2, 1))
-            optimizer = DistributedOptimizer(tg.optim.SGD, module.remote_parameters(), lr=0.1)
-            before = module(tg.tensor(np.ones((1, 2))))
-            for _ in range(3):
-                with dist_autograd.context() as context_id:
-                    loss = (module(tg.tensor(np.ones((1, 2)))) ** 2).sum()
-                    dist_autograd.backward(context_id, [loss])
-                    optimizer.step(context_id)
-            print(bool(loss.item() < (before.item() ** 2)))
+    agent = rpc.init_rpc()
+    if agent.rank == 0:
+        asyncio.run(read())
+        train()
+        model = rpc.remote("worker1", Model)  # these references live until the interpreter ends
+        print(model.rpc_sync().scaled(2.0))
+        weight = rpc.remote("worker1", parameter, (model,))
+        print(weight.to_here())
+    else:
+        rpc.publish("log", [])
+    rpc.shutdown()
 """
 COLLECTIVES = """
 import numpy as np
@@ -76,38 +91,12 @@ collectives.all_reduce(total)
 print(group.rank, total)
 collectives.destroy_process_group()
 """
-STREAMS = """
-import asyncio
-import logging
-
-from telegrad import rpc
-
-
-def count(n):
-    yield from range(n)
-
-
-async def later(x):
-    await asyncio.sleep(0)
-    return x + 1
-
-
-async def main():
-    print(await rpc.rpc_async("worker1", later, (1,)))
-    print([item async for item in rpc.stream("worker1", count, (3,))])
-
-
-with rpc.init_rpc() as agent:
-    if agent.rank == 0:
-        asyncio.run(main())
-    else:
-        rpc.publish("log", [])
-"""
 CASES = {
-    "references": (REFERENCES, ["[0] tensor([2., 2.])", "[0] tensor([1., 1.])"]),
-    "training": (TRAINING, ["[0] True"]),
+    "calls": (
+        CALLS,
+        ["[0] 2", "[0] [0, 1, 2]", "[0] True", "[0] tensor([2., 2.])", "[0] tensor([1., 1.])"],
+    ),
     "collectives": (COLLECTIVES, ["[0] 0 [2. 2. 2.]", "[1] 1 [2. 2. 2.]"]),
-    "streams": (STREAMS, ["[0] 2", "[0] [0, 1, 2]"]),
     "nothing": ("", []),
 }
 

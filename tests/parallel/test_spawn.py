@@ -273,10 +273,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("mode", ["join", "later", "main"])
+@pytest.mark.parametrize(
+    ("mode", "end"),
+    [
+        ("join", signal.SIGINT),
+        ("later", signal.SIGINT),
+        ("main", signal.SIGINT),
+        ("join", signal.SIGKILL),  # whatever the program does
+    ],
+)
 def test_the_end_of_the_program_is_that_of_all(
-    programs: Programs, end: signal.Signals, mode: str
+    programs: Programs, mode: str, end: signal.Signals
 ) -> None:
     program = programs.start(["python", programs.script(WAITING), mode], preload=[])
     program.wait_for("[0] pid ")
