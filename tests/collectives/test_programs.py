@@ -188,21 +188,21 @@ def run_program(program: list[Step]) -> None:
 
 # Ranks, how they reach each other, and numbers of programs: of short arrays, and of long ones.
 JOBS: dict[str, tuple[int, dict[str, Any], int, int]] = {
-    "2 here": (2, {}, 25, 8),
-    "3 here": (3, {}, 25, 8),
-    "4 here": (4, {}, 20, 8),
-    "5 here": (5, {}, 10, 4),
-    "6 here": (6, {}, 10, 4),
-    "9 here": (9, {}, 5, 3),
-    "2 processes": (2, {"processes": True}, 25, 8),
-    "3 processes": (3, {"processes": True}, 25, 8),
-    "2 over TCP": (2, {"processes": True, "options": RpcOptions(direct="tcp")}, 15, 6),
-    "2 over gRPC": (2, {"processes": True, "options": RpcOptions(direct=False)}, 15, 6),
+    "2 here": (2, {}, 12, 4),
+    "3 here": (3, {}, 12, 4),
+    "4 here": (4, {}, 10, 4),
+    "5 here": (5, {}, 5, 2),
+    "6 here": (6, {}, 5, 2),
+    "9 here": (9, {}, 3, 2),
+    "2 processes": (2, {"processes": True}, 12, 4),
+    "3 processes": (3, {"processes": True}, 12, 4),
+    "2 over TCP": (2, {"processes": True, "options": RpcOptions(direct="tcp")}, 8, 3),
+    "2 over gRPC": (2, {"processes": True, "options": RpcOptions(direct=False)}, 8, 3),
 }
 MANY = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(4, marks=MANY)], ids=["some", "many"])
+@pytest.mark.parametrize("times", [1, pytest.param(9, marks=MANY)], ids=["some", "many"])
 @pytest.mark.parametrize("job", JOBS)
 def test_programs(job: str, times: int) -> None:
     """Ranks in processes of their own use shared memory where an operation can."""

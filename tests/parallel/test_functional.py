@@ -181,7 +181,7 @@ def over_all(number: float) -> float:
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", functional.__all__)
 @pytest.mark.parametrize(
-    "examples", [12, pytest.param(40, marks=pytest.mark.long)], ids=["some", "many"]
+    "examples", [6, pytest.param(40, marks=pytest.mark.long)], ids=["some", "many"]
 )
 def test_gradients_of_every_verb(
     clusters: dict[int, Cluster], name: str, order: int, examples: int
