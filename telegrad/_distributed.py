@@ -52,18 +52,6 @@ from telegrad.rpc.seams import (
 from telegrad.transport import GrpcTransport, find_local, find_tls, find_token
 from telegrad.wire import Project, decode, encode, import_missing_with, names, register_refusal
 
-__all__ = [
-    "destroy_process_group",
-    "init_process_group",
-    "init_rpc",
-    "invite",
-    "is_project_module",
-    "join_as",
-    "join_invited",
-    "settle",
-    "shutdown",
-]
-
 EXIT_SECONDS = 2.0  # a program that ends without shutdown() must not hang at its end
 
 MODULE_ADVICE = (

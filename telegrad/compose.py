@@ -60,8 +60,6 @@ from telegrad.transport import (
 )
 from telegrad.types import WorkerInfo
 
-__all__ = ["make_agent"]
-
 
 def make_agent(
     address: JobAddress,

@@ -41,8 +41,6 @@ from telegrad.collectives.shared_memory.room import Meeting, PartMeeting, Room, 
 from telegrad.rpc.seams import Spin
 from telegrad.types import Array, Shape
 
-__all__ = ["NCCL", "GroupTerms", "HostsBackend", "MessageBackend", "Sharing"]
-
 NCCL: Final = "nccl"  # the name of the backend that leaves arrays on the GPUs
 
 

@@ -13,9 +13,6 @@ from telegrad.errors import CallTimeoutError, RemoteError, TelegradError
 from telegrad.rpc.seams import current_served_call, fresh_copy, seconds
 from telegrad.types import WorkerInfo
 
-__all__ = ["TELL_AFTER", "Clock", "Due", "Failure", "cause_for_others", "time_limit"]
-
-
 # -- deadlines of a wait: tell the others, log a warning, give up --------------------------------
 
 # Seconds after which a waiting rank tells the others; ranks of one program mostly differ by less.

@@ -45,18 +45,6 @@ from telegrad.collectives.messages import FormMessage, GroupKey, UnformedMessage
 from telegrad.errors import CollectiveMismatchError, DecodeError, WorkerLostError
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Action",
-    "Asked",
-    "Attempt",
-    "Failed",
-    "Formed",
-    "Forming",
-    "SendMessage",
-    "State",
-    "digest_of",
-]
-
 
 class State(enum.Enum):
     """The progress of an attempt."""

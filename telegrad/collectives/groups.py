@@ -55,17 +55,6 @@ from telegrad.rpc.seams import AgentCore, new_future, seconds
 from telegrad.types import WorkerInfo
 from telegrad.wire import Blocks, Envelope
 
-__all__ = [
-    "MOST_MEMBERSHIPS",
-    "TIMEOUT",
-    "WARN_AFTER",
-    "Formations",
-    "GoneGroups",
-    "Groups",
-    "attach_to",
-]
-
-
 # -- the shell of `forming`: messages, waiting calls, deadlines and losses -----------------------
 
 _logger = logging.getLogger(__name__)

@@ -19,18 +19,6 @@ from telegrad.rpc.seams import Drive, Gate
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer
 
-__all__ = [
-    "EAGER_BYTES",
-    "Backend",
-    "Link",
-    "MakeBackend",
-    "OpenBackend",
-    "Steps",
-    "Wake",
-    "run_here",
-    "run_in_pool",
-]
-
 # A message of at most this size is sent without a request, which would take about as long.
 EAGER_BYTES = 512 * 2**10
 

@@ -34,15 +34,6 @@ from telegrad.collectives.messages import (
 from telegrad.errors import CollectiveMismatchError
 from telegrad.wire import Buffer
 
-__all__ = [
-    "ALLOWANCE_BYTES",
-    "MESSAGE_BYTES",
-    "Mailbox",
-    "MessageAllowance",
-    "OperationSlot",
-    "mismatch_of",
-]
-
 # Limit of small data on its way to a rank that has not requested it: for operations that were
 # started and are not over, and for messages not yet received. It allows some dozens of small
 # messages and is small beside the data that a rank works on.

@@ -27,35 +27,6 @@ from telegrad.errors import DecodeError, RemoteError
 from telegrad.types import Shape
 from telegrad.wire import decode, decode_exception, encode, encode_exception
 
-__all__ = [
-    "ABORT",
-    "ANY",
-    "BLOCKED",
-    "DATA_WAITS",
-    "ENTERED",
-    "FORM",
-    "HERE",
-    "LEFT",
-    "PAIR",
-    "PUSH",
-    "READY",
-    "UNFORMED",
-    "WAKE",
-    "AbortMessage",
-    "Channel",
-    "FormMessage",
-    "GroupKey",
-    "LeftMessage",
-    "OperationId",
-    "OperationMessage",
-    "Signature",
-    "UnformedMessage",
-    "calls_fit",
-    "dtype_label",
-    "pack_call",
-    "unpack_call",
-]
-
 T = TypeVar("T")
 
 

@@ -62,16 +62,6 @@ from telegrad.rpc.seams import (
 from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Blocks, Buffer
 
-__all__ = [
-    "Call",
-    "CallsOf",
-    "CrossWaits",
-    "Join",
-    "Operation",
-    "WaitTimer",
-    "refuse_on_loop",
-]
-
 
 def refuse_on_loop(verb: str, *, or_async_op: bool = False) -> None:
     """Raises BlockingCallError on an event loop of telegrad's, which a verb would block."""

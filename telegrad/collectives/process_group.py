@@ -65,12 +65,6 @@ from telegrad.rpc.seams import (
 from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Blocks, Buffer, Envelope
 
-__all__ = [
-    "GroupStatistics",
-    "ProcessGroup",
-]
-
-
 # -- the group -----------------------------------------------------------------------------------
 
 T = TypeVar("T")

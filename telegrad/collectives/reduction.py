@@ -24,25 +24,6 @@ from telegrad.errors import DecodeError
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer, copy_of
 
-__all__ = [
-    "JoinedArrays",
-    "PremulSum",
-    "ReduceOp",
-    "Reduction",
-    "Staged",
-    "as_bytes",
-    "check_array",
-    "check_reducible",
-    "combine",
-    "combine_all",
-    "combining",
-    "cut_rows",
-    "finish",
-    "from_bytes",
-    "items_of",
-    "rows_of",
-]
-
 
 @final
 class PremulSum:

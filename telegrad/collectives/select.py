@@ -40,19 +40,6 @@ from telegrad.collectives.reduction import ReduceOp
 from telegrad.errors import DecodeError
 from telegrad.types import Array
 
-__all__ = [
-    "DEFAULT",
-    "AllGather",
-    "AllReduce",
-    "Broadcast",
-    "Reduce",
-    "Thresholds",
-    "select_all_gather",
-    "select_all_reduce",
-    "select_broadcast",
-    "select_reduce",
-]
-
 AllGather: TypeAlias = Callable[[Link, Array], Steps[list[Array]]]
 AllReduce: TypeAlias = Callable[[Link, Array, ReduceOp], Steps[None]]
 Broadcast: TypeAlias = Callable[[Link, Array, int], Steps[None]]

@@ -16,8 +16,6 @@ from typing import Any, final
 
 import numpy as np
 
-__all__ = ["DistributedSampler"]
-
 # What must be equal in the sampler that saves a state and the one that loads it.
 _SAME = ("length", "seed", "shuffle")
 

@@ -57,12 +57,6 @@ from telegrad.rpc.seams import AgentCore, Tick
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = [
-    "Container",
-    "Handlers",
-]
-
-
 # Seconds until the pool handles releases of peers, unless a thread that uses a context did before.
 LOOK_SECONDS = 0.1
 

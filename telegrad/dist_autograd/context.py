@@ -20,14 +20,6 @@ from telegrad.dist_autograd.pass_gradients import PassGradients, sum_of
 from telegrad.errors import DecodeError
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Ambient",
-    "Context",
-    "ambient_context",
-    "enter_ambient",
-    "leave_ambient",
-]
-
 
 @dataclass(slots=True, eq=False)
 class Ambient:

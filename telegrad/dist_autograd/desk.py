@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Generic, TypeAlias, TypeVar, final
 
-__all__ = ["Desk", "Event", "EventQueue", "Work"]
-
 A = TypeVar("A")  # an action
 
 Event: TypeAlias = "Callable[[], Sequence[A]]"

@@ -13,18 +13,6 @@ from telegrad.errors import DecodeError
 from telegrad.rpc.seams import keep_newest
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "MOST_RELEASED",
-    "ContextId",
-    "ReleasedContexts",
-    "check_context_id",
-    "creator_of",
-    "make_context_id",
-    "number_of",
-    "read_context_id",
-    "write_context_id",
-]
-
 ContextId: TypeAlias = int
 
 # A trainer that opens a million contexts a second takes twelve days to run out of these.

@@ -25,8 +25,6 @@ from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context
 from telegrad.errors import DecodeError
 from telegrad.rpc.seams import CallRecord, Interceptor, Message
 
-__all__ = ["AutogradInterceptor"]
-
 NAME = "dist_autograd"
 
 _INTEGERS = frozenset({int})

@@ -20,18 +20,6 @@ from telegrad.rpc.seams import describe_failure, rebuild_failure
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_head as read_fields_before
 
-__all__ = [
-    "ABORT",
-    "PASS",
-    "RELEASE",
-    "PassId",
-    "PassMessage",
-    "PassMode",
-    "ReleaseMessage",
-    "read_head",
-    "read_head_alone",
-]
-
 PASS = "autograd.pass"
 ABORT = "autograd.abort"
 RELEASE = "autograd.release"

@@ -24,8 +24,6 @@ from telegrad.autograd import (
 )
 from telegrad.autograd.seams import add_to
 
-__all__ = ["PassGradients", "moved_to", "sum_of"]
-
 _AT_ONCE: Final = nullcontext()
 
 

@@ -18,8 +18,6 @@ from telegrad.dist_autograd.pass_gradients import PassGradients
 from telegrad.dist_autograd.pass_protocol import Cut, FunctionKey, Peer
 from telegrad.errors import AutogradError, ContextMismatchError, WorkerLostError
 
-__all__ = ["PassGraph"]
-
 
 @final
 class PassGraph:

@@ -43,23 +43,6 @@ from typing import Final, Generic, TypeAlias, TypeVar, final
 
 from telegrad.errors import AutogradError
 
-__all__ = [
-    "Abort",
-    "Action",
-    "Answer",
-    "Begin",
-    "Confirm",
-    "Cut",
-    "Drop",
-    "End",
-    "Feed",
-    "FunctionKey",
-    "PassProtocol",
-    "Peer",
-    "Phase",
-    "Reply",
-]
-
 G = TypeVar("G")  # the gradients of one function, one slot per Tensor that was sent
 
 Peer: TypeAlias = int

@@ -68,8 +68,6 @@ from telegrad.rpc.seams import AgentCore, new_future
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = ["PassRunner"]
-
 
 def _home_of(message: PassMessage) -> Place | None:
     """Returns the stream in which this thread has read gradients of a message, if on a GPU."""

@@ -30,8 +30,6 @@ from telegrad.rpc import Future, RRef, collect_all
 from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall, reference_of
 from telegrad.types import WorkerInfo
 
-__all__ = ["check_root", "find_roots", "gradients_for", "listed", "serve_roots"]
-
 
 def listed(roots: object) -> list[Tensor | RRef[Any]]:
     """Returns the roots of a pass as a list.

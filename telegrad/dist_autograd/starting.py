@@ -30,11 +30,6 @@ from telegrad.rpc.seams import (
     seconds,
 )
 
-__all__ = [
-    "refuse_on_loop",
-    "run_pass",
-]
-
 
 def run_pass(
     container: Container,

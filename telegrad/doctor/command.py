@@ -42,18 +42,6 @@ from telegrad.transport import (
     token_path,
 )
 
-__all__ = [
-    "HostFacts",
-    "PlainDial",
-    "add_doctor",
-    "doctor",
-    "explain",
-    "explained",
-    "look_at_host",
-    "look_at_way",
-]
-
-
 # -- facts about this host: versions, addresses, token, certificates -----------------------------
 
 PACKAGES: Final = ("Python", "telegrad", "numpy", "grpcio")

@@ -32,8 +32,6 @@ from telegrad.types import WorkerInfo
 if TYPE_CHECKING:
     from telegrad.rpc.seams import AgentCore
 
-__all__ = ["attach_to", "examine"]
-
 T = TypeVar("T")
 _Pair: TypeAlias = tuple[WorkerInfo, WorkerInfo]
 

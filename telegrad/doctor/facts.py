@@ -9,21 +9,6 @@ from typing import Any, Final, TypeVar, final
 from telegrad.transport import Dial, is_loopback_address, split_host
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Address",
-    "DoctorPair",
-    "DoctorWorker",
-    "Speed",
-    "host_in",
-    "is_loopback_endpoint",
-    "is_own_endpoint",
-    "of_plain",
-    "pair_of",
-    "port_in",
-    "rounds",
-]
-
-
 H = TypeVar("H", bound=Hashable)
 P = TypeVar("P", bound=tuple[Any, Any])
 F = TypeVar("F", "Address", "DoctorWorker", "Dial", "Speed")

@@ -27,8 +27,6 @@ from telegrad.doctor.facts import (
 )
 from telegrad.transport import Dial
 
-__all__ = ["DoctorProblem", "judge", "suspects"]
-
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 

@@ -48,8 +48,6 @@ from telegrad.wire import Envelope
 if TYPE_CHECKING:
     from telegrad.rpc.seams import AgentCore
 
-__all__ = ["ASK", "DoctorProbe", "in_words", "versions"]
-
 ASK = "rpc.doctor"
 ECHO = "rpc.doctor.echo"
 

@@ -12,8 +12,6 @@ from telegrad.doctor.facts import DoctorPair, DoctorWorker
 from telegrad.doctor.judgement import DoctorProblem
 from telegrad.wire import escaped
 
-__all__ = ["DoctorReport", "Finding", "findings", "wrapped"]
-
 WIDTH = 80  # characters of a line of words
 MOST_PAIRS = 40  # that are listed; if there are more, only those with problems
 

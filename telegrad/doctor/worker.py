@@ -23,8 +23,6 @@ from telegrad.rendezvous import JoinedJob, PrefixStore
 from telegrad.rpc import RpcOptions, init_rpc, shutdown
 from telegrad.rpc.seams import AgentCore, current_agent
 
-__all__ = ["main"]
-
 PREFIX = "telegrad/doctor"
 READY_SECONDS = 10.0  # for the others to dial rank 0, which takes 3
 REPORT_SECONDS = 30.0  # beyond the timeout, for the slowest pairs to end

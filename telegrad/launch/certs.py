@@ -28,8 +28,6 @@ from telegrad.transport import (
     read_certificate,
 )
 
-__all__ = ["add_certs", "certs"]
-
 DIRECTORY: Final = "certs"
 AUTHORITY: Final = "ca"
 DAYS: Final = 365.0

@@ -17,8 +17,6 @@ from telegrad.launch.run import RunOptions, limits_of, parse_limit, run
 from telegrad.launch.tuning import add_tune, command_of, problem_with_tune, tune
 from telegrad.transport import HIGHEST_PORT
 
-__all__ = ["main"]
-
 LOOPBACK = "127.0.0.1"
 BAD_USAGE = 2
 WORKERS = "1; for doctor and tune on one host: 2"

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["FORK_SUPPORT", "THREAD_VARIABLES", "JobEnvironment", "thread_limits"]
-
 # By default each worker's BLAS takes all cores: three workers on two cores run 6 times slower.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 

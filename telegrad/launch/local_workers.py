@@ -45,21 +45,6 @@ from telegrad.launch.worker_process import exit_code
 from telegrad.rpc.seams import seconds
 from telegrad.transport import shared_loop_thread
 
-__all__ = [
-    "GONE",
-    "LOADING",
-    "LocalProcess",
-    "LocalWorkers",
-    "end_with",
-    "load_script",
-    "main",
-    "own_script",
-    "readable",
-    "refuse_while_loading",
-    "start_thread",
-]
-
-
 # -- one local worker, seen from the program: its process, messages and output -------------------
 
 READ_BYTES = 1 << 16

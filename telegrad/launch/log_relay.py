@@ -26,15 +26,6 @@ from typing import Any, NamedTuple, final
 
 from telegrad.transport import escaped
 
-__all__ = [
-    "LineChannel",
-    "LineSplitter",
-    "LogPiece",
-    "LogRelay",
-    "Screen",
-]
-
-
 # -- the relay -----------------------------------------------------------------------------------
 
 LONGEST_LINE = 1 << 20  # a worker that never writes a newline must not fill our memory

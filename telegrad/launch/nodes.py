@@ -37,8 +37,6 @@ from telegrad.launch.policy import describe
 from telegrad.rendezvous import PrefixStore, Store
 from telegrad.transport import escaped
 
-__all__ = ["DONE", "ENDED", "FAILED", "GONE", "SIGNAL", "Event", "Nodes", "Share", "share_ranks"]
-
 logger = logging.getLogger(__name__)
 
 PREFIX = "telegrad/launch"

@@ -12,8 +12,6 @@ import signal
 from dataclasses import dataclass, field
 from typing import final
 
-__all__ = ["Policy", "SendSignal", "WorkerFailure", "exit_status"]
-
 GRACE = 5.0  # enough to notice the loss of a worker, report it and clean up
 
 

@@ -66,18 +66,6 @@ from telegrad.transport import (
 from telegrad.types import WorkerInfo
 from telegrad.wire import DecodeLimits
 
-__all__ = [
-    "LEAST",
-    "Refusals",
-    "RunOptions",
-    "environment_of",
-    "limits_of",
-    "parse_limit",
-    "run",
-    "serving",
-]
-
-
 # -- refused connections at a port of this process, in words for people --------------------------
 
 AUDIT: Final = "telegrad.audit"

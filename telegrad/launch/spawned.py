@@ -67,8 +67,6 @@ from telegrad.wire import (
     rebuild,
 )
 
-__all__ = ["SpawnedProcesses", "main", "start"]
-
 
 def start(
     fn: Callable[..., object], args: tuple[Any, ...], n: int, *, daemon: bool

@@ -26,8 +26,6 @@ from telegrad.launch.log_relay import LogRelay
 from telegrad.launch.nodes import DONE, ENDED, FAILED, GONE, SIGNAL, Event, Nodes
 from telegrad.launch.policy import GRACE, Policy, SendSignal, describe, exit_status
 
-__all__ = ["Supervisor", "Watcher"]
-
 READ_BYTES = 1 << 16
 DRAIN_READS = 64  # a pipe holds 64 KiB; a process that still writes after that will be ended
 LEFTOVER_GRACE = 2.0  # multiprocessing's resource tracker needs milliseconds

@@ -17,8 +17,6 @@ from telegrad.errors import TelegradError
 from telegrad.launch.run import RunOptions, run
 from telegrad.rpc import RpcOptions
 
-__all__ = ["add_tune", "command_of", "main", "problem_with_tune", "tune"]
-
 TABLE: Final = "thresholds.toml"
 EXAMPLE = """\
 example, on each of two hosts (--node-rank 1 on the other one):

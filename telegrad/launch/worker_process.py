@@ -16,8 +16,6 @@ import signal
 import sys
 from collections.abc import Iterable
 
-__all__ = ["exit_code", "kill_sessions", "session_members", "watch"]
-
 
 def watch(directory: str) -> None:
     """Waits for the end of the launcher; then ends the sessions it left behind."""

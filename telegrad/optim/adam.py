@@ -11,8 +11,6 @@ from telegrad.arrays import is_array, namespace
 from telegrad.optim.optimizer import Optimizer, Params, State, held_arrays, in_blocks, steps_so_far
 from telegrad.types import Array
 
-__all__ = ["Adam", "AdamW"]
-
 
 class Adam(Optimizer):
     """Steps by the mean of past gradients over the root of the mean of their squares.

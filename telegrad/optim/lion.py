@@ -10,8 +10,6 @@ from telegrad.arrays import namespace
 from telegrad.optim.optimizer import Optimizer, Params, State, held_arrays, in_blocks
 from telegrad.types import Array
 
-__all__ = ["Lion"]
-
 
 class Lion(Optimizer):
     """Steps by the sign of a mean of gradients; its state is half of Adam's.

@@ -24,8 +24,6 @@ from telegrad.autograd import RowSparse, Tensor
 from telegrad.optim.optimizer import Optimizer
 from telegrad.types import Array
 
-__all__ = ["LossScale"]
-
 
 @final
 @dataclass(slots=True)

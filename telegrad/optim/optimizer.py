@@ -34,22 +34,6 @@ from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
 from telegrad.autograd.seams import change_rows, replace_all, replace_data, steady
 from telegrad.types import Array, Shape
 
-__all__ = [
-    "Group",
-    "HasGroups",
-    "Optimizer",
-    "Params",
-    "State",
-    "check_saved_state",
-    "copied",
-    "held_arrays",
-    "in_blocks",
-    "restored",
-    "steps_so_far",
-    "with_rows",
-]
-
-
 # -- saved state: copies of an optimizer's state, and checks before it is loaded -----------------
 
 

@@ -17,11 +17,6 @@ from telegrad.optim.optimizer import (
 )
 from telegrad.types import Array
 
-__all__ = [
-    "Adagrad",
-    "RMSprop",
-]
-
 
 class RMSprop(Optimizer):
     """Divides gradients by the root of the mean of their squares.

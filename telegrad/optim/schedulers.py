@@ -16,19 +16,6 @@ from typing import Any, final
 from telegrad.autograd import Tensor
 from telegrad.optim.optimizer import INITIAL_LR, Group, HasGroups
 
-__all__ = [
-    "CosineAnnealingLR",
-    "ExponentialLR",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "OneCycleLR",
-    "ReduceLROnPlateau",
-    "Scheduler",
-    "SequentialLR",
-    "StepLR",
-]
-
 
 class Scheduler(ABC):
     """Sets the `lr` of each group of an optimizer; subclasses write `rate`.

@@ -11,8 +11,6 @@ from telegrad import kernels
 from telegrad.optim.optimizer import Optimizer, Params, State, in_blocks
 from telegrad.types import Array
 
-__all__ = ["SGD"]
-
 
 class SGD(Optimizer):
     """Takes steps against the gradient.

@@ -21,8 +21,6 @@ import numpy as np
 
 from telegrad.types import Array, Shape
 
-__all__ = ["Bucket", "Buffers", "Slot", "assign_buckets", "completed_order"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

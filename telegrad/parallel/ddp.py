@@ -33,15 +33,6 @@ from telegrad.rpc import expose
 from telegrad.rpc.seams import on_own_loop
 from telegrad.types import Array, Rank
 
-__all__ = [
-    "Description",
-    "DistributedDataParallel",
-    "Entry",
-    "describe",
-    "first_difference",
-]
-
-
 # -- the check that all ranks have the same module -----------------------------------------------
 
 

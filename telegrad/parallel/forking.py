@@ -11,8 +11,6 @@ from telegrad import rpc
 from telegrad.rpc import Future
 from telegrad.rpc.seams import find_agent
 
-__all__ = ["fork", "wait"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -36,17 +36,6 @@ from telegrad.kernels import flatten, mean_largest, mean_quantized, pack_largest
 from telegrad.rpc import Future
 from telegrad.types import Array
 
-__all__ = [
-    "CommHook",
-    "ErrorFeedback",
-    "GradientBucket",
-    "allreduce_hook",
-    "bfloat16_compress_hook",
-    "float16_compress_hook",
-    "int8_compress_hook",
-    "top_k_compress_hook",
-]
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

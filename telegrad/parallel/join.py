@@ -21,8 +21,6 @@ import numpy as np
 from telegrad.errors import CollectiveMismatchError
 from telegrad.types import Array
 
-__all__ = ["Gathers", "Roll", "Turn", "Turns", "read_roll"]
-
 
 class Turn(enum.IntEnum):
     """What a rank does next."""

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["ProcessContext", "spawn"]
-
 
 @runtime_checkable
 class ProcessContext(Protocol):

@@ -55,8 +55,6 @@ from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future, on_own_loop
 from telegrad.types import Array
 
-__all__ = ["Gathered", "Reducer", "ReducerHook", "ReducingGroup"]
-
 _OVER = "the backward pass that this gradient belongs to is over"
 
 

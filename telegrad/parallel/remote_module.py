@@ -19,13 +19,6 @@ from telegrad.rpc import Future, RRef, expose, register_type, remote, rpc_sync
 from telegrad.rpc.seams import AgentCore, on_own_loop, reference_of, seconds, use_agent
 from telegrad.types import Array, Shape, WorkerInfo
 
-__all__ = [
-    "RemoteModule",
-    "make_parameter_rrefs",
-    "parameter_rrefs",
-]
-
-
 # -- references to the parameters of a module, made at its owner ---------------------------------
 
 

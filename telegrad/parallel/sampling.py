@@ -7,8 +7,6 @@ from collections.abc import Sized
 from telegrad.collectives import ProcessGroup, world_group
 from telegrad.data import DistributedSampler
 
-__all__ = ["distributed_sampler"]
-
 
 def distributed_sampler(
     dataset: Sized | int,

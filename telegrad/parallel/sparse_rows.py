@@ -22,8 +22,6 @@ from telegrad.errors import BlockingCallError
 from telegrad.rpc.seams import on_own_loop
 from telegrad.types import Array, Shape
 
-__all__ = ["all_reduce_rows", "mean_of_rows", "pack_rows"]
-
 
 def all_reduce_rows(
     array: RowSparse,

@@ -44,18 +44,6 @@ from telegrad.transport import (
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped, read_body, write_body
 
-__all__ = [
-    "ERROR",
-    "REPLY",
-    "ControlLine",
-    "Reminder",
-    "decode_error",
-    "encode_error",
-    "line_name",
-    "line_owner",
-]
-
-
 # -- the kinds of messages, and errors in replies ------------------------------------------------
 #
 # worker -> coordinator   member.join       reply: the members, once the job is complete

@@ -53,8 +53,6 @@ from telegrad.transport import (
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped, read_body, write_body
 
-__all__ = ["Coordinator", "CoordinatorStatistics"]
-
 T = TypeVar("T", int, str)
 _KINDS = {int: "an int", str: "a str"}
 

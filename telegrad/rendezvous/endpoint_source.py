@@ -10,8 +10,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["EndpointSource", "Published"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -42,12 +42,6 @@ from telegrad.rendezvous.store import (
 )
 from telegrad.transport import fault_of_file
 
-__all__ = [
-    "EndpointFile",
-    "FileStore",
-]
-
-
 MAGIC = b"telegrad store 1\n"
 BEGINNING_BYTES = len(MAGIC) + 16
 HEAD = struct.Struct(">II")  # crc32 and length of the body

@@ -34,12 +34,6 @@ from telegrad.rendezvous.multicast import MulticastGroup, check_group
 from telegrad.rendezvous.slurm import read_slurm
 from telegrad.transport import HIGHEST_PORT, address_of, is_loopback_address
 
-__all__ = [
-    "parse_init_method",
-    "secured",
-]
-
-
 LOOPBACK = "127.0.0.1"
 _ALONE = ((None, 1), (0, 1))  # rank and world size that mean a job of one
 KNOWN = "'env://', 'tcp://host:port', 'file:///path', 'multicast://group:port' or 'slurm://'"

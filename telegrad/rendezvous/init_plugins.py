@@ -16,8 +16,6 @@ from typing import Final, Protocol
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous.job_address import JobAddress
 
-__all__ = ["GROUP", "InitMethod", "find_plugin", "plugin_schemes"]
-
 GROUP: Final = "telegrad.init_methods"
 
 

@@ -10,8 +10,6 @@ from telegrad.rendezvous.membership import check_job
 from telegrad.rendezvous.multicast import MulticastGroup
 from telegrad.transport import HIGHEST_PORT
 
-__all__ = ["DEFAULT_JOB", "JobAddress", "SettingsReader", "check_place", "read_place"]
-
 DEFAULT_JOB = "default"
 
 

@@ -50,12 +50,6 @@ from telegrad.rendezvous.store import check_timeout
 from telegrad.transport import ConnectionLimits, GuestList, LoopThread, Transport
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "CallOff",
-    "join_job",
-]
-
-
 # -- cancelling a join that still waits, from another thread -------------------------------------
 
 

@@ -30,14 +30,6 @@ from telegrad.rendezvous.tcp import TCPStore
 from telegrad.transport import GuestList
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "JobListener",
-    "JoinProgress",
-    "JoinedJob",
-    "Standing",
-]
-
-
 # -- a worker cut off from its coordinator asks if it is still a member --------------------------
 #
 # A cut ends the session with the coordinator at both ends and for good. Nobody then tells the

@@ -47,8 +47,6 @@ from telegrad.transport import (
     split_host,
 )
 
-__all__ = ["Addresses", "JobPort", "address_words", "choose_place", "loopback_words"]
-
 logger = logging.getLogger(__name__)
 
 Make: TypeAlias = Callable[[str, int, str | None], GrpcTransport]

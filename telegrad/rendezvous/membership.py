@@ -50,33 +50,6 @@ from typing import TypeAlias, TypeVar, final
 
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "MOST_LOST",
-    "Ended",
-    "GivenUp",
-    "JoinRequest",
-    "Joined",
-    "Known",
-    "Lost",
-    "Member",
-    "Membership",
-    "Message",
-    "Progress",
-    "Refused",
-    "Released",
-    "Reserved",
-    "Roster",
-    "Running",
-    "Stands",
-    "StartWhen",
-    "Welcome",
-    "check_job",
-    "check_name",
-    "keep_newest",
-    "name_problem",
-]
-
-
 # -- the coordinator's messages to its workers, each for the session that it names ---------------
 
 

@@ -22,9 +22,6 @@ from telegrad.rendezvous.store import (
 )
 from telegrad.types import WorkerInfo
 
-__all__ = ["MOST_WAITED", "MemoryStore"]
-
-
 # The key that a wait needs next, and True if that is the key of a queue.
 _Place: TypeAlias = tuple[str, bool]
 # A client of a coordinator, or a store of this process in one of whose threads a call waits.

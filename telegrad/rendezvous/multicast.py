@@ -33,8 +33,6 @@ from telegrad.errors import RendezvousError
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
 from telegrad.transport import address_of, interfaces, is_number, route_to
 
-__all__ = ["Datagram", "MulticastGroup", "MulticastSource", "check_group", "read_datagram"]
-
 logger = logging.getLogger(__name__)
 
 MAGIC: Final = "telegrad multicast 1"

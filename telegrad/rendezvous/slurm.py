@@ -19,8 +19,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from telegrad.rendezvous.job_address import JobAddress, SettingsReader
 
-__all__ = ["expand_nodes", "read_slurm"]
-
 FIRST_PORT: Final = 15_000
 PORTS: Final = 16_000  # up to 30,999: below those that Linux gives to outbound connections
 STEP_STRIDE: Final = 101  # so that the steps of one job and jobs that follow each other differ

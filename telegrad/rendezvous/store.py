@@ -10,20 +10,6 @@ from typing import Any, Final, Self, TypeVar, final
 
 from telegrad.errors import DecodeError, QueueEmptyError, RendezvousError, RendezvousTimeoutError
 
-__all__ = [
-    "FIELDS",
-    "MOST_KEY",
-    "STORE_TIMEOUT",
-    "WAITS",
-    "PrefixStore",
-    "Store",
-    "StoreTable",
-    "late_error",
-    "missing_in",
-    "read_request",
-    "serve_request",
-]
-
 T = TypeVar("T")
 
 

@@ -23,8 +23,6 @@ from telegrad.transport import (
     split_advertised,
 )
 
-__all__ = ["TCPStore"]
-
 DEFAULT_JOB = "store"  # no job of workers has this name unless it is given one
 
 

@@ -10,14 +10,6 @@ from typing import final
 from telegrad.errors import CallTimeoutError
 from telegrad.wire import DecodeLimits
 
-__all__ = [
-    "Limits",
-    "check_integer",
-    "not_done",
-    "seconds",
-]
-
-
 # -- the check of a `timeout` argument, in one place for every function --------------------------
 
 

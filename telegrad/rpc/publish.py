@@ -33,8 +33,6 @@ from telegrad.rpc.rref.value import Arrival
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
-__all__ = ["attach_to", "lookup", "publish", "unpublish"]
-
 LOOKUP = "rpc.lookup"
 LONGEST_NAME = 200  # characters: it stands in errors and logs
 MOST_NAMES = 20  # in an error

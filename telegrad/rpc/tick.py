@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import final
 
-__all__ = ["Tick"]
-
 
 @final
 class Tick:

@@ -23,8 +23,6 @@ from telegrad.testing.worker_process import run_function
 from telegrad.testing.workers import Workers
 from telegrad.transport import InprocNetwork, InprocTransport, Transport, shared_loop_thread
 
-__all__ = ["AgentsHere"]
-
 KILL_SECONDS = 5.0
 
 

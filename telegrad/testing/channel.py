@@ -9,8 +9,6 @@ from typing import Any, final
 
 from telegrad.wire import decode, describe, encode, names, rebuild
 
-__all__ = ["Channel"]
-
 
 @final
 class Channel:

@@ -30,8 +30,6 @@ from telegrad.testing.faults import FaultyNetwork
 from telegrad.testing.processes import Processes
 from telegrad.testing.workers import Workers
 
-__all__ = ["Cluster"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -19,18 +19,6 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import final
 
-__all__ = [
-    "HANDSHAKE",
-    "Fault",
-    "FaultPlan",
-    "FaultRule",
-    "Judge",
-    "Passing",
-    "Verdict",
-    "draw",
-    "is_handshake",
-]
-
 HANDSHAKE = "handshake."  # the prefix of the kinds of handshake messages
 
 

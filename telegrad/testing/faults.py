@@ -33,18 +33,6 @@ from telegrad.testing.fault_plan import (
 )
 from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport, WrappedCarrier
 
-__all__ = [
-    "CarrierReader",
-    "FaultStatistics",
-    "FaultyNetwork",
-    "FaultyTransport",
-    "Injected",
-    "KillableTransport",
-    "Names",
-    "faulty_network",
-]
-
-
 Names: TypeAlias = str | Sequence[str]  # of workers, as patterns: "worker0", ["worker0", "ps*"]
 
 

@@ -34,8 +34,6 @@ from contextvars import ContextVar
 from subprocess import Popen
 from typing import Any, final
 
-__all__ = ["ForkServer", "ForkedProcess", "shared_fork_server"]
-
 # An interpreter or a library reads these while it starts, and never again.
 READ_AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TZ")
 # A forked program does with these what an interpreter does.

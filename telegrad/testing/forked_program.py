@@ -26,8 +26,6 @@ import numpy as np
 
 from telegrad.testing.fork_server import ForkedProcess, shared_fork_server
 
-__all__ = ["serve"]
-
 PRELOADED = ("telegrad.launch.cli", "telegrad.parallel", "telegrad.testing")
 MOST_DESCRIPTORS = 250
 POLL_SECONDS = 0.0002

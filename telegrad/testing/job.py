@@ -11,8 +11,6 @@ from telegrad.rpc import RpcOptions
 from telegrad.rpc.seams import connection_limits
 from telegrad.transport import Transport, make_token
 
-__all__ = ["Job"]
-
 CLOSE_SECONDS = 5.0
 
 

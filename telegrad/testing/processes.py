@@ -31,8 +31,6 @@ from telegrad.testing.workers import Workers
 from telegrad.transport import GrpcTransport, find_tls
 from telegrad.wire import name_of
 
-__all__ = ["Processes"]
-
 START_SECONDS = 40.0  # an interpreter that imports NumPy and gRPC on two loaded cores
 WORKER = "import sys; from telegrad.testing.worker_process import main; main(int(sys.argv[1]))"
 

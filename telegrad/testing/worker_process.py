@@ -21,8 +21,6 @@ from telegrad.testing.fault_plan import FaultPlan
 from telegrad.testing.faults import FaultyNetwork, FaultyTransport
 from telegrad.transport import GrpcTransport, Transport, find_tls, find_token
 
-__all__ = ["main", "over_faults", "run_function", "serve"]
-
 
 def main(descriptor: int) -> None:
     """Runs a worker of a cluster.

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-__all__ = ["Workers"]
-
 
 class Workers(ABC):
     """The workers of one cluster, by rank.

@@ -14,22 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "EVERYWHERE",
-    "HIGHEST_PORT",
-    "Interface",
-    "address_of",
-    "interfaces",
-    "is_everywhere",
-    "is_local",
-    "is_localhost",
-    "is_loopback_address",
-    "is_number",
-    "route_to",
-    "split_advertised",
-    "split_host",
-]
-
 EVERYWHERE: Final = ("0.0.0.0", "::")
 V6_TABLE: Final = Path("/proc/net/if_inet6")
 SIOCGIFADDR: Final = 0x8915  # the first IPv4 address of an interface

@@ -22,16 +22,6 @@ from telegrad.errors import WorkerLostError
 from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, Envelope
 
-__all__ = [
-    "Carrier",
-    "CarrierClosedError",
-    "Direct",
-    "Listener",
-    "Receiver",
-    "Transport",
-    "WrappedCarrier",
-]
-
 
 class CarrierClosedError(ConnectionError):
     """The stream ended, by one of its ends or the network; never reaches users."""

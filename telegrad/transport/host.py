@@ -13,8 +13,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["has_host_id", "read_host_id"]
-
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE: Final = Path("/proc/self/ns/net")  # a link to the kind and the inode: net:[4026531840]
 CHARACTERS: Final = 16  # of the hash: two hosts of a job will not share them

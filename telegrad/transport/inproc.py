@@ -10,8 +10,6 @@ from typing import final
 
 from telegrad.transport.base import Carrier, CarrierClosedError, Listener, Transport
 
-__all__ = ["InprocNetwork", "InprocTransport"]
-
 # Messages that wait unread before send() waits too; as little as a socket buffer would hold.
 QUEUE_LENGTH = 16
 

@@ -7,15 +7,6 @@ from typing import final
 
 from telegrad.wire import DEFAULT_LIMITS, DecodeLimits
 
-__all__ = [
-    "CONNECTIONS",
-    "HANDSHAKE_BYTES",
-    "HANDSHAKE_SECONDS",
-    "MAX_INLINE_BYTES",
-    "MAX_MESSAGE_BYTES",
-    "ConnectionLimits",
-]
-
 MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays under 4 MiB
 # The largest message is a write of one envelope of the maximal size; a chunk has 1 MiB. An
 # envelope's fields, a receipt and a tag are added to it. A message is gathered in memory before its

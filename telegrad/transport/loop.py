@@ -30,8 +30,6 @@ try:
 except ImportError:
     from asyncio import new_event_loop
 
-__all__ = ["LoopThread", "handing_context", "hands_over", "on_own_loop", "shared_loop_thread"]
-
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

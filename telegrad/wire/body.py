@@ -12,8 +12,6 @@ from telegrad.wire.external import describe, rebuild
 from telegrad.wire.memory import NO_MEMORY, Memory
 from telegrad.wire.registry import Land, Place, first_gpu, land
 
-__all__ = ["read_body", "write_body"]
-
 
 def _no_memory() -> Memory:
     return NO_MEMORY

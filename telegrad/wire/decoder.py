@@ -20,8 +20,6 @@ from telegrad.wire.external import rebuild
 from telegrad.wire.registry import registered_type_by_name
 from telegrad.wire.values import array_types, builtin_types, class_types
 
-__all__ = ["decode", "decode_exception"]
-
 Functions: TypeAlias = Callable[[str], object]
 
 

@@ -24,23 +24,6 @@ import numpy as np
 
 from telegrad.errors import DecodeError
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "FEW_KEYS",
-    "MARKERS",
-    "MAX_ENVELOPE_BYTES",
-    "SMALL_LIMITS",
-    "Allowance",
-    "Conversion",
-    "DecodeLimits",
-    "Reading",
-    "Refused",
-    "Tag",
-    "read_head",
-    "too_many_elements",
-    "unpack",
-]
-
 
 @unique
 class Tag(IntEnum):

@@ -37,15 +37,6 @@ from telegrad.wire.registry import (
 )
 from telegrad.wire.values import array_types, builtin_types, class_types
 
-__all__ = [
-    "MAX_DEPTH",
-    "Encoded",
-    "advice_for",
-    "encode",
-    "encode_exception",
-]
-
-
 # -- advice for values of classes that the codec does not know -----------------------------------
 
 # By the module's first part and the class' name: types that users often try to send first.

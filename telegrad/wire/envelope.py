@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-__all__ = ["Buffer", "Envelope"]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 

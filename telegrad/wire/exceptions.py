@@ -27,8 +27,6 @@ from telegrad.wire.names import (
 )
 from telegrad.wire.values.class_types import has_finaliser, instance_of, slots_of
 
-__all__ = ["add_note", "pack_exception", "unpack_exception"]
-
 MAX_CAUSES = 8  # exceptions in a chain of causes; deeper ones are left out
 MAX_TEXT = 64 * 2**10  # characters of a message, of a note, or of an argument in words
 MAX_NOTES = 1000  # of one exception; the last of them says how many were left out

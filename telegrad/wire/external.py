@@ -30,19 +30,6 @@ from telegrad.wire.values.array_types import (
     rebuild_array,
 )
 
-__all__ = [
-    "PACKER_BYTES",
-    "describe",
-    "describe_gpu_array",
-    "describe_held",
-    "describe_lines",
-    "pack_lines",
-    "rebuild",
-    "rebuild_gpu_array",
-    "rebuild_held",
-]
-
-
 # -- arrays of CuPy: by way of host memory, or as shadows of memory on a shared GPU --------------
 
 SHADOW: Final = "shadow"

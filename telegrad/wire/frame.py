@@ -18,18 +18,6 @@ from telegrad.wire.document import DEFAULT_LIMITS, DecodeLimits
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.lending import Lending, pack_lending, unpack_lending
 
-__all__ = [
-    "ENVELOPE_BYTES",
-    "INLINE_BYTES",
-    "INLINE_TOTAL",
-    "Frame",
-    "Heartbeat",
-    "inline_parts",
-    "measure",
-    "pack_frame",
-    "unpack_frame",
-]
-
 INLINE_BYTES = 64 * 2**10  # a larger part is cheaper as a piece: its bytes are not held twice
 INLINE_TOTAL = 256 * 2**10  # per envelope; a quarter of a write, so that control is not held up
 MAX_KIND_LENGTH = 100  # characters; kinds are `package.verb`

@@ -13,8 +13,6 @@ from typing import final
 from telegrad import pb
 from telegrad.errors import DecodeError
 
-__all__ = ["FIRST_BUFFER", "LENT_BYTES", "Lending", "Lent", "pack_lending", "unpack_lending"]
-
 FIRST_BUFFER = 2  # before it are the document and the externals
 # A smaller part is cheaper in its frame: it is copied there four times, which takes 1 us for each
 # KiB; a loan takes some 70 us, in Python that runs with cold caches.

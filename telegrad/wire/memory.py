@@ -21,23 +21,6 @@ from telegrad.errors import DecodeError
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.lending import LENT_BYTES
 
-__all__ = [
-    "KEPT_BYTES",
-    "LEAST_BLOCK_BYTES",
-    "NO_MEMORY",
-    "SHADOW_BYTES",
-    "Blocks",
-    "Memory",
-    "Mode",
-    "Shadow",
-    "bytes_of",
-    "copy_of",
-    "mode_of",
-    "set_mode",
-    "write_place",
-]
-
-
 # Below this, the copy takes less than 0.1 ms, and setting up NumPy's copy takes more than that.
 BIG_BYTES: Final = 2**18
 

@@ -19,37 +19,6 @@ from typing import Any, NamedTuple, TypeGuard
 
 from telegrad.errors import DecodeError, EncodeError, FunctionNotFoundError
 
-__all__ = [
-    "MAIN_NAMES",
-    "Found",
-    "FunctionRef",
-    "attribute",
-    "bases",
-    "candidate_names",
-    "class_name",
-    "find",
-    "find_class",
-    "find_name",
-    "first_in_bases",
-    "import_missing_with",
-    "instance_dict",
-    "is_class",
-    "is_computed",
-    "is_exactly",
-    "load",
-    "main_module",
-    "main_script",
-    "module_namespace",
-    "module_of",
-    "name_of",
-    "namespace",
-    "own_attributes",
-    "own_dict",
-    "split",
-    "wire_module",
-]
-
-
 # -- from `module:qualname` to an object and back, without imports and without user code ---------
 #
 # A Context may have an importer for modules that are missing; otherwise a module that is not

@@ -21,20 +21,6 @@ from telegrad.wire.document import MAX_ENVELOPE_BYTES
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.frame import inline_parts, parts_of
 
-__all__ = [
-    "BLOCK_BYTES",
-    "CHUNK_HEADER_BYTES",
-    "PIECE_BYTES",
-    "Assembly",
-    "BufferMemory",
-    "Piece",
-    "Span",
-    "chunk_header",
-    "cut",
-    "read_chunk_header",
-]
-
-
 PIECE_BYTES = 2**20  # a 64 MiB gRPC message moves at 0.3 GB/s, 1 MiB ones at 1.35
 BLOCK_BYTES = 2**14  # a part may be cut at its multiples; at 56 kbit/s one takes two seconds
 

@@ -11,8 +11,6 @@ from typing import final
 
 from telegrad.wire.names import MAIN_NAMES, module_namespace, module_of
 
-__all__ = ["Project", "is_foreign_name"]
-
 _OWN = Path(__file__).resolve().parents[1]
 
 

@@ -21,33 +21,6 @@ from telegrad.errors import DecodeError, DuplicateNameError
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.memory import Memory, Mode, Shadow
 
-__all__ = [
-    "AT_ONCE",
-    "HOST",
-    "MOST_GPUS",
-    "PLAIN",
-    "DeviceMap",
-    "ExternalType",
-    "Gpu",
-    "Land",
-    "Place",
-    "RegisteredType",
-    "external_type",
-    "external_type_by_tag",
-    "first_gpu",
-    "gpu_number",
-    "is_external",
-    "land",
-    "place_by",
-    "refusal_of",
-    "register_external",
-    "register_refusal",
-    "register_type",
-    "registered_type",
-    "registered_type_by_name",
-]
-
-
 # -- the GPU of the receiver to which an array of a GPU goes, as the tag of its line states ------
 #
 # describe_lines ──▶ a `Gpu` as the tag ──pack_lines, `Place`──▶ "cupy", "cuda:1", "array", "cpu"

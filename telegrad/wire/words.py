@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["escaped"]
-
 # A longer text fills a terminal, and the words of an error of ours are shorter.
 MOST_CHARACTERS = 2000
 

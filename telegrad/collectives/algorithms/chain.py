@@ -22,8 +22,6 @@ from telegrad.collectives.link import Link
 from telegrad.collectives.reduction import as_bytes, from_bytes
 from telegrad.types import Array
 
-__all__ = ["STEP_BYTES", "broadcast", "segments"]
-
 # A step takes as long without data as this many bytes add to it. The times of rings in select.py
 # give 350 KB with four ranks and 550 KB with two.
 STEP_BYTES = 512 * 2**10

@@ -30,8 +30,6 @@ from telegrad.errors import DecodeError
 from telegrad.types import Array
 from telegrad.wire import Buffer
 
-__all__ = ["all_gather", "all_reduce", "all_reduce_in_order", "halvings"]
-
 # Blocks up to this size are joined to one message: to copy one takes about as long as to send one
 # more message. A larger block is a message of its own, and handed on without a copy.
 JOINED_UP_TO_BYTES = 2**20

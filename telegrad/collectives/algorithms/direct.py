@@ -18,8 +18,6 @@ from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, 
 from telegrad.types import Array, Shape
 from telegrad.wire import Buffer
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "check_wanted", "reduce_scatter"]
-
 # After a larger part, a rank waits for the part from the other side before it sends the next one.
 # That costs n - 2 steps more, of which each takes less than a tenth of the time of such a part. But
 # a rank then holds a copy of one part instead of n - 1, and no rank gets n - 1 parts at once.

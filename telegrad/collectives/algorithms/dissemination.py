@@ -14,8 +14,6 @@ from collections.abc import Callable
 from telegrad.collectives.link import Link, Steps
 from telegrad.wire import Buffer
 
-__all__ = ["barrier", "spread"]
-
 
 async def barrier(link: Link) -> None:
     """Returns when every rank has called it.

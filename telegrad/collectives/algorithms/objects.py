@@ -20,8 +20,6 @@ from telegrad.collectives.algorithms.tree import children, parent
 from telegrad.collectives.link import Link
 from telegrad.wire import Buffer
 
-__all__ = ["all_gather", "broadcast", "gather", "scatter"]
-
 
 async def all_gather(link: Link, packed: Packed) -> list[Packed]:
     """Returns the objects of all ranks, by rank.

@@ -24,17 +24,6 @@ from telegrad.wire import (
     rebuild,
 )
 
-__all__ = [
-    "Packed",
-    "copy_packed",
-    "failed",
-    "pack",
-    "pack_error",
-    "receive_packed",
-    "send_packed",
-    "unpack",
-]
-
 Packed: TypeAlias = list[Buffer]
 
 _HEAD = struct.Struct("<IQ")

@@ -22,8 +22,6 @@ from telegrad.collectives.link import Link
 from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, from_bytes
 from telegrad.types import Array
 
-__all__ = ["all_reduce", "cut_blocks", "segments"]
-
 # A long block goes in several messages: one is reduced while the next comes. Half of the size takes
 # a tenth more of the processor's time.
 SEGMENT_BYTES = 4 * 2**20

@@ -23,8 +23,6 @@ from telegrad.collectives.shared_memory.residents import LEAST_BYTES
 from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array
 
-__all__ = ["WantedPart", "exchange"]
-
 CALL_BYTES = 32 * 2**10  # in the first block; a longer call has blocks of its own
 ALIGNMENT = 64  # bytes of a line of the processor's caches
 

@@ -35,8 +35,6 @@ from telegrad.collectives.shared_memory.residents import LEAST_BYTES
 from telegrad.collectives.shared_memory.room import Room
 from telegrad.types import Array, Shape
 
-__all__ = ["MemoryBackend"]
-
 # Up to this size each rank reduces all of the array: a second meeting takes longer.
 ALONE_UP_TO_BYTES = 16 * 2**10
 

@@ -17,8 +17,6 @@ from telegrad.collectives.link import Link
 from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, from_bytes
 from telegrad.types import Array
 
-__all__ = ["gather", "reduce", "reduce_in_blocks", "scatter"]
-
 
 async def reduce(link: Link, flat: Array, op: ReduceOp, root: int) -> None:
     """Replaces `flat` at the root by the reduction over all ranks, combined in rank order.

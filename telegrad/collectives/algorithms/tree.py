@@ -14,8 +14,6 @@ from telegrad.collectives.link import Link
 from telegrad.collectives.reduction import as_bytes, from_bytes
 from telegrad.types import Array
 
-__all__ = ["broadcast", "children", "parent"]
-
 
 async def broadcast(link: Link, flat: Array, root: int) -> None:
     """Replaces `flat` by the root's array.

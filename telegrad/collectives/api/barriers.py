@@ -12,8 +12,6 @@ from telegrad.collectives.messages import Signature
 from telegrad.collectives.operation import Call
 from telegrad.collectives.process_group import ProcessGroup
 
-__all__ = ["barrier", "monitored_barrier"]
-
 
 @overload
 def barrier(

@@ -18,23 +18,6 @@ from telegrad.collectives.reduction import PremulSum, Staged, check_array
 from telegrad.rpc.seams import current_agent
 from telegrad.types import Array, Shape
 
-__all__ = [
-    "RunOn",
-    "array_call",
-    "check_integer",
-    "check_lengths",
-    "check_parts",
-    "check_splits",
-    "check_tag",
-    "current_world",
-    "cut_shapes",
-    "group_of",
-    "join_in_place",
-    "partner_of",
-    "place_of",
-    "signature_of",
-]
-
 MOST_TAG: Final = 2**63 - 1  # messages have eight bytes for it
 
 

@@ -29,8 +29,6 @@ from telegrad.errors import InvalidUseError
 from telegrad.rpc import Future
 from telegrad.rpc.seams import new_future
 
-__all__ = ["check_outside", "coalesced", "run_call"]
-
 T = TypeVar("T")
 
 

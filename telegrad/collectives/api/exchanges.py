@@ -27,16 +27,6 @@ from telegrad.collectives.process_group import ProcessGroup
 from telegrad.collectives.reduction import check_array, cut_rows, items_of, rows_of
 from telegrad.types import Array, Rank, Shape
 
-__all__ = [
-    "all_gather",
-    "all_gather_single",
-    "all_to_all",
-    "all_to_all_single",
-    "broadcast",
-    "gather",
-    "scatter",
-]
-
 
 @overload
 def broadcast(

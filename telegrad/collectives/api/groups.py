@@ -24,25 +24,6 @@ from telegrad.rpc import RpcOptions
 from telegrad.rpc.seams import current_agent, find_agent, seconds
 from telegrad.types import Rank
 
-__all__ = [
-    "destroy_process_group",
-    "get_global_rank",
-    "get_group_rank",
-    "get_node_local_rank",
-    "get_process_group_ranks",
-    "get_rank",
-    "get_world_size",
-    "init_process_group",
-    "is_initialized",
-    "new_group",
-    "new_subgroups",
-    "new_subgroups_by_enumeration",
-    "shrink_group",
-    "split_group",
-    "world_group",
-]
-
-
 ENTRY_POINTS: Final = "telegrad.backends"
 VARIABLE: Final = "TELEGRAD_THRESHOLDS"
 HOST: Final = "host"  # the name of telegrad's own backend

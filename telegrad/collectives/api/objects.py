@@ -28,15 +28,6 @@ from telegrad.collectives.process_group import ProcessGroup
 from telegrad.errors import DecodeError
 from telegrad.types import Rank
 
-__all__ = [
-    "all_gather_object",
-    "broadcast_object_list",
-    "gather_object",
-    "recv_object_list",
-    "scatter_object_list",
-    "send_object_list",
-]
-
 T = TypeVar("T")
 
 

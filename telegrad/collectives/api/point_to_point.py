@@ -20,8 +20,6 @@ from telegrad.types import Array, Rank
 
 T = TypeVar("T")
 
-__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
-
 
 def send(
     array: Array,

@@ -35,8 +35,6 @@ from telegrad.collectives.reduction import (
 )
 from telegrad.types import Array, Rank
 
-__all__ = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_single"]
-
 
 @overload
 def all_reduce(

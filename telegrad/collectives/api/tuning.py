@@ -29,8 +29,6 @@ from telegrad.collectives.select import DEFAULT, MOST, Thresholds
 from telegrad.errors import InvalidUseError
 from telegrad.types import Array
 
-__all__ = ["LONGEST_BYTES", "REPEATS", "crossing", "measured", "tune"]
-
 SHORTEST_BYTES: Final = 2**10
 LONGEST_BYTES: Final = 2**24
 GROWTH: Final = 4  # of one size beside the one before

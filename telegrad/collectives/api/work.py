@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar, final
 
 from telegrad.rpc import Future
 
-__all__ = ["Work"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

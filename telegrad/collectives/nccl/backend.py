@@ -18,8 +18,6 @@ from telegrad.collectives.nccl.device import DeviceBackend, flat_of, is_contiguo
 from telegrad.collectives.reduction import PremulSum, ReduceOp, Reduction, combining
 from telegrad.types import Array, Shape
 
-__all__ = ["NcclBackend"]
-
 
 @final
 class NcclBackend(DeviceBackend):

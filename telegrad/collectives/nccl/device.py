@@ -20,15 +20,6 @@ from telegrad.collectives.reduction import (
 )
 from telegrad.types import Array, DTypeLike, Shape
 
-__all__ = [
-    "CallOf",
-    "DeviceBackend",
-    "OnDevice",
-    "flat_of",
-    "is_contiguous",
-    "times",
-]
-
 T = TypeVar("T")
 
 # Returns the call of a rank that was heard.

@@ -49,8 +49,6 @@ from telegrad.collectives.reduction import (
 )
 from telegrad.types import Array, Shape
 
-__all__ = ["Meet", "OneGpu", "OneGpuBackend"]
-
 # A block is a multiple of all items that are reduced. Not measured: no GPU was available. By the
 # speed of its memory, an H200 copies 16 MiB in less time than a meeting and two waits take.
 BLOCK_BYTES = 16 * 2**20

@@ -46,8 +46,6 @@ from telegrad.collectives.shared_memory.room import PartMeeting
 from telegrad.errors import CallTimeoutError, InvalidUseError
 from telegrad.types import Array
 
-__all__ = ["NcclSide", "tell_places"]
-
 T = TypeVar("T")
 
 # Between two looks at kernels that run. A look takes some microseconds, and an error that nobody

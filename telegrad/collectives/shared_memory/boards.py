@@ -34,17 +34,6 @@ from telegrad.collectives.messages import Signature
 from telegrad.types import Array
 from telegrad.wire import Buffer
 
-__all__ = [
-    "BLOCK_BYTES",
-    "BOARD_BYTES",
-    "LISTENS",
-    "MOST_RANKS",
-    "Board",
-    "Boards",
-    "digest_of",
-    "has_order",
-]
-
 WORD = 8  # bytes: aligned, so that it is written and read at once
 # Places of words; a cache line has eight.
 STEP, DIGEST, NOTES, SLEEPS, LISTENS, MARKS = 0, 1, 3, 8, 9, 16

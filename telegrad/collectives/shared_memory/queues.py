@@ -25,8 +25,6 @@ from telegrad.collectives.shared_memory.boards import LISTENS, Board
 from telegrad.errors import DecodeError
 from telegrad.rpc.seams import Spin
 
-__all__ = ["QUEUE_BYTES", "SHORT_BYTES", "Queue", "Queues"]
-
 R = TypeVar("R")
 
 # A longer message takes so long to copy that the way there matters less.

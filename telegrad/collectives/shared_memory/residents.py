@@ -16,8 +16,6 @@ from telegrad.arrays import SharedMemory, memory_below, shared_below
 from telegrad.types import Array
 from telegrad.wire import Buffer
 
-__all__ = ["LEAST_BYTES", "ResidentPlace", "Residents"]
-
 LEAST_BYTES = 2**20  # a smaller array is copied sooner than its place is told
 SLOTS = 15
 

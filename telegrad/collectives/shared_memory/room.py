@@ -35,8 +35,6 @@ from telegrad.rpc.seams import Spin
 from telegrad.types import Array
 from telegrad.wire import Buffer
 
-__all__ = ["Meeting", "PartMeeting", "Room", "share_boards"]
-
 R = TypeVar("R")
 
 

@@ -29,8 +29,6 @@ from telegrad.rpc import Future, expose, functions
 from telegrad.rpc.seams import AgentCore, current_agent, current_served_call, fresh_copy, new_future
 from telegrad.types import WorkerInfo
 
-__all__ = ["ANSWER_SECONDS", "Conductor"]
-
 # Left to a trainer's call, if possible, when its wait here ends: enough for an answer that names
 # the missing trainers.
 ANSWER_SECONDS = 1.0

@@ -33,13 +33,6 @@ from telegrad.rpc import RRef, register_type, remote
 from telegrad.rpc.seams import current_agent, on_own_loop, seconds
 from telegrad.types import Shape, WorkerInfo
 
-__all__ = [
-    "DistributedOptimizer",
-    "parts_by_owner",
-    "rref_groups",
-]
-
-
 # -- the parameters that a distributed optimizer gets: references, or groups of them -------------
 
 

@@ -37,20 +37,6 @@ from telegrad.rpc import Future, RRef, expose, remote_traceback
 from telegrad.rpc.seams import current_agent, fresh_copy
 from telegrad.types import Shape, WorkerInfo
 
-__all__ = [
-    "GroupPart",
-    "Owner",
-    "OwnerFacts",
-    "OwnerOptimizer",
-    "Owners",
-    "StepFailure",
-    "StepRequest",
-    "StepResult",
-    "left_until",
-    "step_failure",
-]
-
-
 # -- the part of a distributed optimizer at one owner --------------------------------------------
 #
 # Nothing is locked but each parameter, while it is replaced (`Optimizer.apply`). Steps of several

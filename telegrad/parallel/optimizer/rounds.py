@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar, final
 
-__all__ = ["Rounds", "StepCounts"]
-
 T = TypeVar("T", bound=Hashable)  # a trainer
 W = TypeVar("W")  # the share or ticket that it leaves while it waits
 

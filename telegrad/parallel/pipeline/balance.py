@@ -13,8 +13,6 @@ from telegrad.parallel.pipeline.skips import SkipsHere, through
 from telegrad.parallel.pipeline.sources import MovedModule
 from telegrad.types import Array
 
-__all__ = ["best_cut", "split"]
-
 REPEATS = 3  # the least time of so many runs counts: other work of the machine only adds to it
 
 

@@ -11,8 +11,6 @@ from telegrad.errors import ScheduleError
 from telegrad.parallel.pipeline.schedule import Action, Kind, Schedule
 from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
-__all__ = ["Checked", "check", "needs", "simulate"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -38,18 +38,6 @@ from telegrad.errors import (
 from telegrad.rpc.seams import AgentCore, Gate, Stay, fresh_copy, keep_newest
 from telegrad.types import Shape, WorkerInfo
 
-__all__ = [
-    "AGAIN",
-    "CARRY",
-    "END",
-    "Key",
-    "Mailboxes",
-    "Peer",
-    "PlaceId",
-    "PlaceMailbox",
-    "attach_to",
-]
-
 CARRY = "pipeline.carry"  # [*place, step, *key, track, values]; the track is 0 for none
 AGAIN = "pipeline.again"  # the numbers of AGAIN_HEAD, and the bytes of the arrays
 END = "pipeline.end"  # [*place, step]: the step has failed elsewhere

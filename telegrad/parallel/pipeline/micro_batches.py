@@ -14,18 +14,6 @@ from telegrad.arrays import as_array, is_cupy
 from telegrad.autograd import Tensor
 from telegrad.types import Array
 
-__all__ = [
-    "Argument",
-    "Spec",
-    "bounds",
-    "check_spec",
-    "described",
-    "most_parts",
-    "shares",
-    "split_arguments",
-    "whole_arguments",
-]
-
 Spec: TypeAlias = "str | Callable[[Any, int], Sequence[Any]]"
 """The rule for one argument: `split`, `replicate` or a function."""
 

@@ -21,8 +21,6 @@ from telegrad.parallel.optimizer.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.optimizer.owners import StepResult, step_failure
 from telegrad.rpc.seams import AgentCore, Tick, current_agent
 
-__all__ = ["PipelineOptimizer", "WaitingGradients"]
-
 LOOK_SECONDS = 1.0  # between two looks for a pipeline that was dropped while gradients wait
 
 

@@ -44,8 +44,6 @@ from telegrad.rpc import Future, RRef, to_thread
 from telegrad.rpc.seams import current_agent, on_own_loop
 from telegrad.types import Array, WorkerInfo
 
-__all__ = ["Pipeline"]
-
 
 @final
 class Pipeline:

@@ -39,8 +39,6 @@ from telegrad.rpc import Future, RRef, as_completed, remote, wait_all
 from telegrad.rpc.seams import current_agent
 from telegrad.types import WorkerInfo
 
-__all__ = ["Copies", "Places", "RemotePlace", "by_stage"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,6 @@ from telegrad.parallel.pipeline.micro_batches import Argument, Spec, check_spec
 from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.types import Array, WorkerInfo
 
-__all__ = [
-    "TIES",
-    "LocalPlace",
-    "PlacePlan",
-    "PlannedAction",
-    "Settings",
-    "StepOrder",
-    "StepReport",
-    "Tie",
-    "Wait",
-]
-
 TIES = "T"  # no kind of a schedule: before its first action and after its last
 RECOMPUTE = ("never", "always", "except_last")
 

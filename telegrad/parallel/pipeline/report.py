@@ -13,8 +13,6 @@ from telegrad.parallel.pipeline.plan import StepReport
 from telegrad.parallel.pipeline.schedule import Action, Kind
 from telegrad.parallel.pipeline.timeline import Costs, Span, Timeline
 
-__all__ = ["PipelineReport", "ideal", "measured", "report"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,6 @@ from telegrad.rpc import RRef, expose
 from telegrad.rpc.seams import current_agent, current_served_call
 from telegrad.types import Array, Shape
 
-__all__ = ["StageFacts", "StageRunner", "StateCopy"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

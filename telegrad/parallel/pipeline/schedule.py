@@ -20,8 +20,6 @@ from typing import final
 
 from telegrad.errors import ScheduleError
 
-__all__ = ["Action", "Kind", "Schedule", "make_schedule"]
-
 
 @final
 class Kind(enum.Enum):

@@ -20,8 +20,6 @@ from telegrad.errors import InvalidUseError
 from telegrad.nn import Module
 from telegrad.rpc import expose
 
-__all__ = ["Pop", "Skips", "SkipsHere", "Stash", "names_in", "through"]
-
 
 class Skips(ABC):
     """The place where one forward puts values aside."""

@@ -20,8 +20,6 @@ from telegrad.rpc import RRef
 from telegrad.rpc.seams import current_agent
 from telegrad.types import WorkerInfo
 
-__all__ = ["MovedModule", "Stage", "StageSource", "To", "source_of", "tied_parameters"]
-
 _OWN = frozenset({"_parameters", "_modules", "_buffers", "_not_saved", "training"})
 To: TypeAlias = str | int | WorkerInfo | Sequence[str | int | WorkerInfo]
 Stage: TypeAlias = (

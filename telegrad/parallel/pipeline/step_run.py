@@ -52,8 +52,6 @@ from telegrad.parallel.pipeline.schedule import Kind
 from telegrad.parallel.pipeline.skips import Skips, through
 from telegrad.types import Array
 
-__all__ = ["StepRun"]
-
 FORWARD, BACKWARD, INPUTS, WEIGHTS = (each.value for each in Kind)
 PHASES = {
     FORWARD: "forward",

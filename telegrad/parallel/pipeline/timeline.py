@@ -11,8 +11,6 @@ from xml.sax.saxutils import escape
 from telegrad.errors import ScheduleError
 from telegrad.parallel.pipeline.schedule import Action, Kind
 
-__all__ = ["Costs", "Span", "Timeline", "as_svg", "as_text"]
-
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from telegrad.rpc.agent.options import RpcOptions
     from telegrad.types import WorkerInfo
 
-__all__ = ["Agent", "agent_of", "core_of", "init_rpc"]
-
 
 def _verb(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a method of Agent that calls a verb with this agent as the ambient one."""

@@ -24,24 +24,6 @@ if TYPE_CHECKING:
     from telegrad.rpc.agent.attachments import Attachments
     from telegrad.rpc.agent.life import Life
 
-__all__ = [
-    "AmbientAgent",
-    "call_off_joins",
-    "clear_process_agent",
-    "current_agent",
-    "enter_agent",
-    "find_agent",
-    "forked_at",
-    "joining",
-    "lower_switch_interval",
-    "process_agent",
-    "refuse_second",
-    "restore_switch_interval",
-    "set_process_agent",
-    "use_agent",
-    "watch_forks",
-]
-
 # With a busy thread a reply takes 3.2 ms, at Python's 5 ms 11.
 SWITCH_INTERVAL = 0.0005
 

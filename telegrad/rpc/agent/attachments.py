@@ -7,8 +7,6 @@ from typing import Any, Protocol, TypeVar, final
 
 from telegrad.errors import NotInitializedError
 
-__all__ = ["Attachments"]
-
 T = TypeVar("T")
 
 

@@ -29,8 +29,6 @@ from telegrad.rpc.pool.pool import Pool
 from telegrad.transport import Exchange, LoopThread
 from telegrad.types import WorkerInfo
 
-__all__ = ["AgentCore", "current_agent", "find_agent", "process_agent"]
-
 MOST_NAMED = 3  # calls, in one line of the log
 LOOK_SECONDS = 0.005  # between two looks of a worker that waits for the end of calls
 LEAST_SECONDS = 0.1  # for the parts that close last; cancelled coroutines end in milliseconds

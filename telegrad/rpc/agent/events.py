@@ -27,16 +27,6 @@ from telegrad.rpc.agent.life import GRACEFUL
 from telegrad.rpc.call.failure import Contained
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "JobEvents",
-    "MembershipEvents",
-    "attach_to",
-    "on_join",
-    "on_leave",
-    "on_loss",
-]
-
-
 _logger = logging.getLogger(__name__)
 
 Remove: TypeAlias = Callable[[], None]

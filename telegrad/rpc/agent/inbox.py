@@ -14,8 +14,6 @@ from telegrad.transport import Receiver
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, escaped
 
-__all__ = ["Handler", "Inbox", "LossCallback", "Refuse"]
-
 Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
 Refuse: TypeAlias = Callable[[WorkerInfo, int, Exception], None]
 LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]

@@ -32,8 +32,6 @@ from telegrad.errors import (
 from telegrad.rendezvous import JoinedJob, Reminder
 from telegrad.transport import on_own_loop
 
-__all__ = ["CLOSE_SECONDS", "GRACEFUL", "UNGRACEFUL", "Life", "Steps"]
-
 # A shutdown ends within this time, except for the wait for the other workers.
 CLOSE_SECONDS = 10.0
 # The time after which a draining thread notices that another one wants to leave at once.

@@ -12,12 +12,6 @@ from telegrad.errors import EvictedError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.call.failure import fresh_copy
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Members",
-    "RpcStatistics",
-]
-
-
 # The reason of a loss is kept for so many workers that others have replaced, at 2 KB each.
 MOST_REPLACED = 256
 

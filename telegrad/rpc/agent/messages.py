@@ -20,8 +20,6 @@ from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import FIRST_BUFFER, Buffer, Envelope, read_body, write_body
 
-__all__ = ["Messages"]
-
 # Seconds that a message waits for another one to the same worker.
 RIDE_SECONDS = 0.1
 

@@ -21,14 +21,6 @@ from telegrad.transport import (
 from telegrad.types import WorkerName
 from telegrad.wire import DeviceMap
 
-__all__ = [
-    "Invitation",
-    "RpcOptions",
-    "check_ports",
-    "connection_limits",
-]
-
-
 # -- the ports that an agent may listen on: a number, a range, or any that is free ---------------
 
 FORMS = (

@@ -14,8 +14,6 @@ from telegrad.rpc.rref.stream import attach_to as attach_streams
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
 
-__all__ = ["attach_parts"]
-
 
 def attach_parts(agent: AgentCore) -> None:
     """For the library: attaches all of them to an agent; before it opens."""

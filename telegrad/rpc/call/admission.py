@@ -36,8 +36,6 @@ from typing import Final, NamedTuple, TypeAlias, final
 
 from telegrad.types import WorkerInfo
 
-__all__ = ["LOOKS", "Budget", "Grant", "Move", "NextStep", "Window"]
-
 
 class NextStep(Enum):
     """The next step of a call."""

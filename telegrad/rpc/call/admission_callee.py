@@ -16,8 +16,6 @@ from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.types import WorkerInfo
 from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body
 
-__all__ = ["CalleeAdmission"]
-
 # Seconds between two looks. By default it is 1 s: longer than most functions work on big arguments,
 # shorter than anyone takes for a hang. A worker may be silent for longer, even for ever, but calls
 # that wait where nobody sees it still need the next one.

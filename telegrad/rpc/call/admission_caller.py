@@ -16,8 +16,6 @@ from telegrad.rpc.limits import Limits
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
 
-__all__ = ["ADMIT", "ASK", "WITHDRAW", "CallerAdmission"]
-
 ASK = "rpc.ask"  # [call, bytes]: may it come?
 WITHDRAW = "rpc.withdraw"  # call: one that has asked will not come
 ADMIT = "rpc.admit"  # call: it may

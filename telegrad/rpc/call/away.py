@@ -29,8 +29,6 @@ from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.table import Again, PendingCall
 from telegrad.rpc.pool.deadlines import Deadlines
 
-__all__ = ["AwayCalls", "is_loss"]
-
 
 def is_loss(error: BaseException | None) -> TypeGuard[WorkerLostError]:
     """Returns True if the callee was lost, and not this worker."""

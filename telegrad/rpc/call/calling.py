@@ -28,14 +28,13 @@ from telegrad.rpc.call.served_call import ServedCall, innermost_served_call
 from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY
 from telegrad.rpc.call.table import Again, CallTable, PendingCall
 from telegrad.rpc.call.whereabouts import ASK_SECONDS, ASK_SHARE, WHERE, words
-from telegrad.rpc.future.future import Dispatch, Future, new_future
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.waits import Dispatch
 from telegrad.rpc.limits import Limits, seconds
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
-
-__all__ = ["Calling"]
 
 # Replies that nobody read hold RRef forks; they are given back to the interceptors this often.
 HOUSEKEEPING_SECONDS = 1.0

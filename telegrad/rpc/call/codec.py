@@ -44,14 +44,6 @@ from telegrad.wire import (
     write_body,
 )
 
-__all__ = [
-    "MessageCodec",
-    "Prepared",
-    "Sealed",
-    "unreadable",
-]
-
-
 # -- errors of messages that cannot be decoded: worker, sender and call --------------------------
 
 LONGEST_NAME = 200  # characters; the sender of the message may have written anything

@@ -22,8 +22,6 @@ from telegrad.wire import (
     register_type,
 )
 
-__all__ = ["Devices", "checked_device_maps"]
-
 _logger = logging.getLogger(__name__)
 
 K = TypeVar("K")

@@ -16,20 +16,6 @@ from telegrad.errors import DecodeError, RemoteError
 from telegrad.rpc.policy.policy import project_function
 from telegrad.wire import add_note, decode_exception, encode_exception, escaped
 
-__all__ = [
-    "Contained",
-    "cut_own_frames",
-    "decode_error",
-    "describe_failure",
-    "fresh_copy",
-    "is_interrupt",
-    "rebuild_failure",
-    "remote_traceback",
-    "users_frames",
-    "without_frames",
-]
-
-
 # -- a fresh exception like another, since raising one writes into it ----------------------------
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from telegrad.types import WorkerInfo
 
-__all__ = ["CallRecord", "Interceptor", "Message"]
-
 
 @dataclass(slots=True)
 class CallRecord:

@@ -27,8 +27,6 @@ from telegrad.types import WorkerInfo
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
 
-__all__ = ["call_again", "idempotent", "is_idempotent"]
-
 F = TypeVar("F", bound="Callable[..., Any] | staticmethod[..., Any] | classmethod[Any, ..., Any]")
 
 _MARK = "__telegrad_idempotent__"

@@ -16,8 +16,6 @@ from telegrad.rpc.future.waits import comes_from
 from telegrad.rpc.pool.pool import Pool
 from telegrad.rpc.pool.user_loop import UserLoop
 
-__all__ = ["Runner", "Settle"]
-
 Settle: TypeAlias = Callable[[object, BaseException | None], None]
 
 

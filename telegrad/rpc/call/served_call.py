@@ -16,18 +16,6 @@ from telegrad.errors import CallCancelledError, CallTimeoutError, TelegradError
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Cancellable",
-    "CurrentCall",
-    "ServedCall",
-    "current_call",
-    "current_served_call",
-    "enter_served_call",
-    "last_served_call",
-    "still_runs",
-    "time_left",
-]
-
 
 class Cancellable(Protocol):
     """Work that ends when the call that made it is cancelled: a Future, or a blocking wait."""

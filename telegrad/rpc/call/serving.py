@@ -42,8 +42,6 @@ from telegrad.transport import CALL_REFUSED, Audit, Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body
 
-__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Serving", "record_refusal"]
-
 CALL = "rpc.call"
 CANCEL = "rpc.cancel"  # call: its caller does not want its value any more
 EXPIRE = "rpc.expire"  # call: the same, since its time is over

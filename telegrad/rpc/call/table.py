@@ -21,8 +21,6 @@ from telegrad.types import WorkerInfo
 if TYPE_CHECKING:
     from telegrad.rpc.call.admission import Window
 
-__all__ = ["Again", "CallTable", "PendingCall"]
-
 
 @dataclass(slots=True, eq=False)
 class Again:

@@ -18,26 +18,6 @@ from telegrad.rpc.policy.bounds import check_call
 from telegrad.types import WorkerInfo
 from telegrad.wire import Encoded, FunctionRef, encode, read_head, register_refusal
 
-__all__ = [
-    "ARGUMENTS",
-    "Admit",
-    "CallMode",
-    "MainStaysHere",
-    "Prepare",
-    "UserCall",
-    "admit_call",
-    "admit_function",
-    "bare_call",
-    "call_message",
-    "call_name",
-    "call_payload",
-    "called_by",
-    "check_arguments",
-    "plain_function",
-    "read_arguments",
-]
-
-
 # -- calls without arguments: of one function they are the same bytes, which are made and read once
 # --
 

@@ -15,8 +15,6 @@ from typing import Final
 
 from telegrad.wire import escaped
 
-__all__ = ["ASK_SECONDS", "ASK_SHARE", "WHERE", "tell", "words"]
-
 WHERE: Final = "rpc.where"  # the call whose time is nearly over; answered with the value of `tell`
 # The time of the question before the end: an answer takes a millisecond if the callee has time.
 ASK_SECONDS: Final = 0.25

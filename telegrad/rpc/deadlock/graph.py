@@ -36,18 +36,6 @@ from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.waits import AwaitedFuture, NextItem, PoolThread, Wait
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Stamps",
-    "TaskWait",
-    "WaitPath",
-    "behind",
-    "limited",
-    "served_id",
-    "wait_of",
-    "ways",
-]
-
-
 # -- the waits of asyncio tasks, as far as they can be seen --------------------------------------
 #
 # asyncio keeps no such record: a task knows the one future that wakes it. Of those that are

@@ -33,8 +33,6 @@ from telegrad.wire import Envelope, escaped
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
 
-__all__ = ["WaitProbes", "attach_to"]
-
 PROBE = "rpc.wait_probe"
 CHECK = "rpc.wait_check"
 BREAK = "rpc.wait_break"

@@ -35,24 +35,6 @@ from typing import NamedTuple, TypeAlias
 
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Branch",
-    "Break",
-    "Check",
-    "Hop",
-    "Message",
-    "Probe",
-    "ServedId",
-    "Since",
-    "Step",
-    "Token",
-    "is_at",
-    "on_break",
-    "on_check",
-    "on_probe",
-    "probes",
-]
-
 # Longer chains than this are not followed. Nobody has written one by hand; recursion ends sooner.
 MAX_HOPS = 256
 # Where calls that need all of several stand behind a wait that any of several ends, there are as

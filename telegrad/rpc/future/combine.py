@@ -23,22 +23,11 @@ from telegrad.rpc.call.failure import cut_own_frames, fresh_copy
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.future.combine_types import Call, gathers, waits_for_all
-from telegrad.rpc.future.future import Dispatch, Future, Listener, new_future
+from telegrad.rpc.future.future import Future, Listener, new_future
 from telegrad.rpc.future.unread import origin_of_caller, watched
-from telegrad.rpc.future.waits import Wait, comes_from
+from telegrad.rpc.future.waits import Dispatch, Wait, comes_from
 from telegrad.rpc.limits import seconds
 from telegrad.transport import on_own_loop
-
-__all__ = [
-    "AsCompleted",
-    "Race",
-    "as_completed",
-    "collect_all",
-    "first_n",
-    "gather",
-    "wait_all",
-]
-
 
 # -- a race of futures: won when enough have succeeded, lost when too few are left that can ------
 

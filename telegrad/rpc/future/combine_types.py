@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
 from telegrad.rpc.future.future import Future
 from telegrad.types import WorkerInfo
 
-__all__ = ["Call", "gathers", "waits_for_all"]
-
 T = TypeVar("T")
 Call: TypeAlias = tuple[Any, ...] | Future[Any]
 
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
 
     # fmt: off
     class WaitAll(Protocol):
+        """The type of `wait_all`."""
+
         @overload
         def __call__(self, futures: Iterable[Future[T]], timeout: Seconds = None) -> list[T]: ...
         @overload
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
                      timeout: Seconds = None) -> list[Any]: ...
 
     class Gather(Protocol):
+        """The type of `gather`."""
+
         @overload
         def __call__(self, calls: Iterable[CallOf[Later[T]] | Future[T]],
                      k: int | None = None, timeout: Seconds = None) -> Future[list[T]]: ...

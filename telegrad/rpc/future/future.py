@@ -56,17 +56,6 @@ from telegrad.rpc.future.waits import (
 from telegrad.rpc.limits import not_done, seconds
 from telegrad.transport import hands_over, on_own_loop
 
-__all__ = [
-    "Dispatch",
-    "Future",
-    "Listener",
-    "Waker",
-    "check_callback",
-    "new_future",
-    "without_stale",
-]
-
-
 # -- wakers that may lose their purpose before the future that they wait for is completed --------
 
 Waker: TypeAlias = Callable[[], None]

@@ -19,19 +19,6 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 from telegrad.rpc.agent.ambient import AmbientAgent
 from telegrad.rpc.tick import Tick
 
-__all__ = [
-    "Origin",
-    "Report",
-    "Reports",
-    "UnreadErrors",
-    "origin_here",
-    "origin_of_caller",
-    "reports_of",
-    "watch_from",
-    "watched",
-]
-
-
 LOOK_SECONDS = 1.0  # a user reads the log at leisure, and an empty look costs a microsecond
 
 _logger = logging.getLogger(__name__)

@@ -23,24 +23,6 @@ from telegrad.rpc.agent.ambient import forked_at
 from telegrad.rpc.call.served_call import last_served_call
 from telegrad.transport import LONGEST_SLEEP
 
-__all__ = [
-    "Awaited",
-    "AwaitedFuture",
-    "Dispatch",
-    "Drive",
-    "Driven",
-    "Gate",
-    "NextItem",
-    "PoolThread",
-    "Reads",
-    "Wait",
-    "check_not_inherited",
-    "comes_from",
-    "pool_thread",
-    "reads_of",
-]
-
-
 Dispatch: TypeAlias = Callable[[Callable[[], None]], None]
 
 

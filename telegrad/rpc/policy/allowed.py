@@ -16,8 +16,6 @@ Names that a version of NumPy or Python lacks are not found there, like any unkn
 
 from __future__ import annotations
 
-__all__ = ["ALLOWED_NAMES", "ALLOWED_PACKAGES", "REFUSED_METHODS", "VALUE_MODULES"]
-
 _NUMPY = """
     abs absolute acos acosh add all allclose amax amin angle any append arange arccos arccosh
     arcsin arcsinh arctan arctan2 arctanh argmax argmin argpartition argsort argwhere around

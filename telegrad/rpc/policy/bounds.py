@@ -24,8 +24,6 @@ import numpy as np
 from telegrad.errors import CallRefusedError, DecodeError
 from telegrad.wire import DEFAULT_LIMITS, Allowance
 
-__all__ = ["check_call"]
-
 # Dividing numbers of so many bits takes 0.4 ms; the time grows with the square.
 MOST_BITS: Final = 2**16
 # Digits before or after the point: int() of it has as many.

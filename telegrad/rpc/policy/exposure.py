@@ -21,18 +21,6 @@ from typing import Any, TypeVar, final
 
 from telegrad.wire import names
 
-__all__ = [
-    "defined",
-    "definers",
-    "dotted",
-    "expose",
-    "home_of",
-    "is_at_home",
-    "is_marked",
-    "is_method",
-]
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ATTRIBUTE = "__telegrad_exposed__"

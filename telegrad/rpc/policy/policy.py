@@ -32,15 +32,6 @@ from telegrad.rpc.policy.exposure import (
 from telegrad.types import WorkerInfo
 from telegrad.wire import Project, is_foreign_name, names
 
-__all__ = [
-    "CallablePolicy",
-    "CallableRequest",
-    "Callables",
-    "checked_callables",
-    "project_function",
-]
-
-
 # -- the option that says what may be called -----------------------------------------------------
 
 MODES = ("project", "exposed", "importable")

@@ -15,8 +15,6 @@ from typing import final
 
 from telegrad.transport import LoopThread
 
-__all__ = ["Deadline", "Deadlines"]
-
 # Cancelled entries stay in the heap until they outnumber the living ones, and are at least this
 # many: most calls are answered long before their deadline, so removing each would cost O(n).
 COMPACT_FROM = 256

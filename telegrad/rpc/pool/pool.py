@@ -26,8 +26,6 @@ from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.roster import QUICK_SECONDS, Do, Rest, ThreadRoster, Todo, Work
 from telegrad.transport import WaitGate
 
-__all__ = ["Pool"]
-
 # At this many threads a process is in trouble that more threads do not cure (each has a stack).
 MAX_THREADS = 1000
 # The longest wait of work that no thread takes before one more thread starts: longer than most

@@ -25,18 +25,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias, final
 
-__all__ = [
-    "NESTED_SHARE",
-    "QUICK_SECONDS",
-    "TURNS",
-    "Do",
-    "Rest",
-    "ThreadRoster",
-    "Todo",
-    "WatcherGate",
-    "Work",
-]
-
 NOBODY: Final = 0  # no thread has this number
 # Root calls leave nested ones this many times their number: 64 chains of 20 calls between two
 # workers need 640 threads each. A recursion without an end stops here, and not at the kernel's

@@ -20,8 +20,6 @@ from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.tick import Tick
 from telegrad.transport import LoopThread
 
-__all__ = ["UserLoop"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

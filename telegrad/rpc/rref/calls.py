@@ -37,22 +37,6 @@ if TYPE_CHECKING:
     from telegrad.rpc.future.unread import Origin
     from telegrad.types import WorkerInfo
 
-__all__ = [
-    "CALL",
-    "FETCH",
-    "NAME",
-    "READ",
-    "REMOTE",
-    "Asked",
-    "Creation",
-    "Method",
-    "RRefCalls",
-    "failed",
-    "follow",
-    "result",
-]
-
-
 # Keeps a value for a call: a fork of another worker's, one more reference to an own one.
 Used: TypeAlias = ForkId | Reference
 

@@ -53,14 +53,6 @@ from telegrad.wire import (
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
 
-__all__ = [
-    "Leaks",
-    "RRefInterceptor",
-    "attach_to",
-    "when_confirmed",
-]
-
-
 # -- a call starts once the owners have counted the RRefs that it brought ------------------------
 #
 #      parent                child                        owner

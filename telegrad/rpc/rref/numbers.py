@@ -5,8 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final, final
 
-__all__ = ["NumberSet", "SeenNumbers"]
-
 
 @final
 class NumberSet:

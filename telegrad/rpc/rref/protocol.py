@@ -63,28 +63,6 @@ from typing import Final, NamedTuple, TypeAlias, final
 from telegrad.rpc.rref.numbers import NumberSet, SeenNumbers
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "ChildAccept",
-    "CreationAbandon",
-    "Effect",
-    "ForkConfirm",
-    "ForkId",
-    "ForkRequest",
-    "ForkState",
-    "Freed",
-    "Orphaned",
-    "OwnerTable",
-    "ProtocolMessage",
-    "RRefId",
-    "Send",
-    "Settled",
-    "UserDelete",
-    "UserTable",
-    "fork_id",
-    "rref_id",
-]
-
-
 # -- identifiers of RRefs and forks -------------------------------------------------------------
 
 

@@ -31,14 +31,6 @@ from telegrad.transport import on_own_loop
 if TYPE_CHECKING:
     from telegrad.rpc.rref.table import Reference
 
-__all__ = [
-    "MethodProxy",
-    "NoSpecialMethods",
-    "SyncProxy",
-    "not_here",
-]
-
-
 # -- attributes that an RRef does not pass on, and the advice in their place ---------------------
 
 

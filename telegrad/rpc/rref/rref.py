@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from telegrad.rpc.stream.stream import Stream
     from telegrad.types import WorkerInfo
 
-__all__ = ["RRef", "create_rref", "reference_of", "rref_of"]
-
 T = TypeVar("T")
 
 

@@ -43,13 +43,6 @@ from telegrad.rpc.rref.value import name_of_class, word_of
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_head
 
-__all__ = [
-    "AdmittedMethod",
-    "Produce",
-    "RRefServing",
-]
-
-
 # -- the method of an RRef's value that a request names, and the caller's permission -------------
 #
 # That is asked before the arguments are decoded where the value is there; where it is still being

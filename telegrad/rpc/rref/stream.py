@@ -27,8 +27,6 @@ from telegrad.wire import read_head
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
 
-__all__ = ["RRefStreams", "attach_to"]
-
 METHOD_STREAM = "rref.stream"
 
 

@@ -60,16 +60,6 @@ if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
     from telegrad.types import WorkerInfo
 
-__all__ = [
-    "CHILD_ACCEPT",
-    "CREATION_ABANDON",
-    "FORK_CONFIRM",
-    "FORK_REQUEST",
-    "USER_DELETE",
-    "RRefRegistry",
-    "Reference",
-]
-
 
 def _new_value(agent: AgentCore, rref: RRefId) -> Future[Any]:
     about = rref.creator, rref.number, agent.info.name

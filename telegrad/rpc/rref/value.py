@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from telegrad.rpc.rref.protocol import ForkId, RRefId
     from telegrad.types import WorkerInfo
 
-__all__ = [
-    "CONSTANTS",
-    "Arrival",
-    "gone_error",
-    "name_of_class",
-    "name_of_type",
-    "owner_lost_error",
-    "released_error",
-    "shut_down_error",
-    "type_of",
-    "word_of",
-]
-
-
 # Values of these classes never change, and a copy says all there is to know of them.
 CONSTANTS: Final = (type(None), bool, int, float, str, bytes)
 LONGEST_CONSTANT = 256  # characters or bytes that are sent to somebody who may not want them

@@ -16,19 +16,6 @@ from telegrad.errors import DecodeError
 from telegrad.rpc.call.codec import write_header
 from telegrad.wire import Envelope, decode, read_body
 
-__all__ = [
-    "ITEM",
-    "ITEMS_PER_TURN",
-    "MORE",
-    "STREAM",
-    "read_end",
-    "read_item",
-    "read_more",
-    "read_number",
-    "size_of",
-    "write_item",
-]
-
 STREAM = "rpc.stream"
 ITEM = "rpc.item"
 MORE = "rpc.more"

@@ -27,8 +27,6 @@ from typing import Generic, TypeVar, final
 
 from telegrad.errors import DecodeError
 
-__all__ = ["WINDOW_BYTES", "WINDOW_ITEMS", "Sender", "StreamReceiver"]
-
 T = TypeVar("T")
 
 # Small items a second over gRPC between two processes, with 1, 4, 16, 32 and 256 ahead: 350, 2,100,

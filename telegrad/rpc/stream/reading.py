@@ -40,12 +40,6 @@ from telegrad.wire import Envelope
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
 
-__all__ = [
-    "OVER",
-    "StreamReader",
-    "StreamReaders",
-]
-
 
 class _Mark(enum.Enum):
     OVER = "no item is left"

@@ -51,8 +51,6 @@ from telegrad.wire import Envelope, read_head
 if TYPE_CHECKING:
     from telegrad.rpc.agent.core import AgentCore
 
-__all__ = ["Production", "StreamProducers"]
-
 _logger = logging.getLogger(__name__)
 
 

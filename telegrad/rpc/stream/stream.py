@@ -29,8 +29,6 @@ from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.types import WorkerInfo
 from telegrad.wire import register_refusal
 
-__all__ = ["Stream", "attach_to", "open_stream", "stream"]
-
 T = TypeVar("T")
 A = TypeVarTuple("A")
 To = str | int | WorkerInfo

@@ -19,8 +19,6 @@ from telegrad.wire import Buffer, Envelope, Memory, copy_of
 if TYPE_CHECKING:
     from telegrad.arrays import SharedMemory
 
-__all__ = ["Answering"]
-
 
 def octets_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns the bytes of a contiguous array, not copied."""

@@ -27,8 +27,6 @@ from telegrad.wire import (
     Span,
 )
 
-__all__ = ["Counters", "LaneThreads", "Means", "Pieces"]
-
 LANE = "telegrad-lane"
 STOP_SECONDS = 5.0  # the longest wait of a close for the ends of all chunks that are under way
 

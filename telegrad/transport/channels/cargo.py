@@ -9,8 +9,6 @@ from typing import final
 from telegrad.transport.channels.base import Pieces
 from telegrad.wire import Assembly, Envelope, Piece, Span
 
-__all__ = ["Cargo"]
-
 
 @final
 class Cargo:

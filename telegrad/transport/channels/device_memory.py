@@ -33,8 +33,6 @@ from telegrad.arrays import DeviceMemory, Mappings, SharedPlace, octets_from_gpu
 from telegrad.transport.channels.ledger import Account, Block, Bounds, Ledger
 from telegrad.wire import INLINE_BYTES, SHADOW_BYTES, Mode, land, mode_of, set_mode, write_place
 
-__all__ = ["CUDA_IPC", "DeviceSlabs", "DeviceStream", "told_of"]
-
 logger = logging.getLogger(__name__)
 
 CUDA_IPC: Final = "cuda-ipc"  # the capability in a hello; one entry for each GPU follows

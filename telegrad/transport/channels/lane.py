@@ -28,8 +28,6 @@ from telegrad.transport.loop import LoopThread
 from telegrad.transport.sockets.message_socket import HEADER_BYTES
 from telegrad.wire import CHUNK_HEADER_BYTES, Buffer, Span, chunk_header, read_chunk_header
 
-__all__ = ["CarrierChunks", "Lane", "SocketChunks"]
-
 T = TypeVar("T")
 
 

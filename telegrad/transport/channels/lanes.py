@@ -20,8 +20,6 @@ from telegrad.transport.channels.lane import CarrierChunks, Lane, SocketChunks
 from telegrad.transport.channels.pace import Pace
 from telegrad.wire import Frame
 
-__all__ = ["LANES", "DialLane", "Lanes", "Way"]
-
 # benchmarks/bulk_lanes.py on two busy cores, medians: two lanes move 1.1 times (pushes) to 1.35
 # times (echoes) as much as one; a third 1.1 and 0.97 times as much as two, which is the noise.
 LANES = 2

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, final
 
-__all__ = ["Account", "Beside", "Block", "Bounds", "Ledger", "Slab"]
-
 M = TypeVar("M")
 
 SMALLEST_BLOCK = 2**15  # the smallest power of two for a part that does not travel in its frame

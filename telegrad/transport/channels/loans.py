@@ -22,8 +22,6 @@ from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.channels.ledger import Bounds
 from telegrad.wire import FIRST_BUFFER, Buffer, Envelope, Frame, Lent
 
-__all__ = ["FIRST_HANDLE", "RETURN_BYTES", "Loans", "Watch"]
-
 OWN = 0  # in the place of a slab's number: the loan is one that the reader has made
 FIRST_HANDLE = (
     2**32

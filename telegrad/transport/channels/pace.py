@@ -21,8 +21,6 @@ from typing import final
 
 from telegrad.wire import BLOCK_BYTES, PIECE_BYTES
 
-__all__ = ["Pace"]
-
 CHUNKS_PER_SECOND = 32
 LEAST_SECONDS = 0.25  # of a measurement; beats may come in pairs
 MOST_GROWTH, MOST_SHRINKAGE = 2, 4  # from one beat to the next

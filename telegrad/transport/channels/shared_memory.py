@@ -32,8 +32,6 @@ from telegrad.transport.channels.ledger import Account, Block, Bounds, Ledger
 from telegrad.transport.channels.loans import FIRST_HANDLE, Loans, Watch
 from telegrad.wire import LENT_BYTES, Buffer, Envelope, Frame, Lending, Lent, Memory
 
-__all__ = ["MOST_HANDLES", "SLABS", "Handles", "SlabPool", "SlabStream"]
-
 SLABS = "slabs"  # the capability in a hello
 NOTHING: Mapping[int, memoryview] = MappingProxyType({})
 MOST_LENT = 1024  # parts of one envelope: a frame has a bound, and each takes 20 bytes of it

@@ -18,8 +18,6 @@ import grpc.aio
 from telegrad.transport.base import Carrier
 from telegrad.transport.grpc.errors import STREAM_ERRORS, closed
 
-__all__ = ["GrpcCarrier", "keep_polling"]
-
 T = TypeVar("T")
 
 

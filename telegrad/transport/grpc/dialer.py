@@ -28,8 +28,6 @@ from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls
 from telegrad.transport.security.tls_probe import NoTlsError, Shown, TlsProbe
 
-__all__ = ["Dialler", "connect"]
-
 logger = logging.getLogger(__name__)
 
 # A host that answers at all answers a connect within a few round trips. A host that is down does

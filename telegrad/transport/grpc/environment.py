@@ -14,8 +14,6 @@ import os
 import sys
 from collections.abc import Container, MutableMapping
 
-__all__ = ["FORK_SUPPORT", "set_grpc_environment"]
-
 logger = logging.getLogger(__name__)
 
 FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"

@@ -19,8 +19,6 @@ import grpc.aio
 
 from telegrad.transport.grpc.errors import STREAM_ERRORS
 
-__all__ = ["HealthHandler"]
-
 METHOD = "/grpc.health.v1.Health/Check"
 MOST_QUESTIONS = 16  # at once; an honest one arrives with the headers that announce it
 QUESTION_SECONDS = 5.0  # as a handshake

@@ -18,8 +18,6 @@ from telegrad.transport.grpc.health import HealthHandler
 from telegrad.transport.grpc.options import METHOD, SCHEME, TLS_SCHEME, is_loopback, join_address
 from telegrad.transport.security.tls import Tls
 
-__all__ = ["listen"]
-
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 Options: TypeAlias = tuple[tuple[str, int], ...]
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"

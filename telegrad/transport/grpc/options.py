@@ -8,18 +8,6 @@ from typing import Final
 from telegrad.transport.addresses import is_loopback_address, is_number
 from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS, MAX_MESSAGE_BYTES
 
-__all__ = [
-    "CHANNEL_OPTIONS",
-    "METHOD",
-    "SCHEME",
-    "TLS_SCHEME",
-    "is_loopback",
-    "join_address",
-    "most_connections",
-    "server_options",
-    "split_address",
-]
-
 SCHEME, TLS_SCHEME = "grpc", "grpcs"
 METHOD = "/telegrad.Carrier/Open"
 

@@ -16,8 +16,6 @@ from telegrad.transport.grpc.options import SCHEME, TLS_SCHEME, is_loopback, ser
 from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS
 from telegrad.transport.security.tls import Tls, self_signed_tls
 
-__all__ = ["GrpcTransport"]
-
 EVERYWHERE = ("", "0.0.0.0", "::")  # refused, unless one is advertised
 
 

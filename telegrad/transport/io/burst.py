@@ -15,8 +15,6 @@ from typing import final
 
 from telegrad.transport.loop import LoopThread
 
-__all__ = ["BURSTS", "BurstWriter"]
-
 BURST_SECONDS = 50e-6  # a message so soon after the one before belongs to a burst
 # So many in a row of that kind are a burst. If a thread sends three calls and does not wait for
 # their replies, each is written at once.

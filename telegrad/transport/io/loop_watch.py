@@ -21,8 +21,6 @@ from telegrad.transport.io.burst import BurstWriter
 from telegrad.transport.io.spin import WANTED_SECONDS, Shield, Spin
 from telegrad.transport.loop import handing_context
 
-__all__ = ["MOST_REQUESTS", "LoopWatch", "WatchedSockets"]
-
 MOST_REQUESTS = 4  # that a reader of replies reads, before it leaves them to others
 LOOKS = 8  # in one turn of the loop, which itself takes as long as so many looks
 

@@ -22,8 +22,6 @@ from telegrad.transport.io.spin import Spin
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.tags import BadTagError
 
-__all__ = ["READ_ERRORS", "Pump", "StreamEnd", "TaskPump", "WaitGate"]
-
 logger = logging.getLogger(__name__)
 
 # Errors of reading that end a stream: the carrier broke, or the peer broke the protocol.

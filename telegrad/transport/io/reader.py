@@ -22,8 +22,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import final
 
-__all__ = ["NOBODY", "Holder", "ReaderRole"]
-
 NOBODY = 0  # no thread and no object has this number
 
 

@@ -16,8 +16,6 @@ from telegrad.transport.io.pump import READ_ERRORS, Pump, StreamEnd
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.transport.loop import LoopThread
 
-__all__ = ["SocketPump"]
-
 BATCH = 64  # messages of one stream that are read before the others have their turn
 
 

@@ -40,8 +40,6 @@ from telegrad.transport.io.reader import NOBODY, Holder, ReaderRole
 from telegrad.transport.io.spin import LONGEST_SLEEP, Shield, Spin
 from telegrad.transport.loop import LoopThread, handing_context
 
-__all__ = ["SocketReader", "Source", "Stay"]
-
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
 # Seconds of work between two waits for which a thread holds the role. Messages may wait for as
 # long, and for `LOOK_SECONDS` more. To wake another thread for each takes some 50 us of processor

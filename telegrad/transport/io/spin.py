@@ -20,15 +20,6 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple, final
 
-__all__ = [
-    "LONGEST_SLEEP",
-    "WANTED_SECONDS",
-    "Shield",
-    "Spin",
-    "longest_spin",
-]
-
-
 Number = TypeVar("Number", int, float)
 Ready = TypeVar("Ready")
 

@@ -20,15 +20,6 @@ from typing import Any, Final, TypeAlias, final
 
 from telegrad.wire import escaped
 
-__all__ = [
-    "CALL_REFUSED",
-    "CONNECTION_ADMITTED",
-    "CONNECTION_REFUSED",
-    "DIAL_REFUSED",
-    "PEER_CUT_OFF",
-    "Audit",
-]
-
 CONNECTION_ADMITTED: Final = "connection.admitted"
 CONNECTION_REFUSED: Final = "connection.refused"  # an incoming connection
 DIAL_REFUSED: Final = "dial.refused"  # a dial of this worker, by either side

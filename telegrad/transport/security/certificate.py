@@ -6,8 +6,6 @@ import datetime
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["Certificate", "KeyPair"]
-
 
 @final
 @dataclass(frozen=True, slots=True, repr=False)

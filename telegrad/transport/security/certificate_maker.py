@@ -17,8 +17,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from telegrad.transport.security.certificate import Certificate, KeyPair
 
-__all__ = ["make_authority", "make_certificate", "make_self_signed", "read_certificate"]
-
 DAY: Final = datetime.timedelta(days=1)
 # The clocks of two hosts differ, and a time zone is set wrong now and then.
 BACKDATED: Final = DAY

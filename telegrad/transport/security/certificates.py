@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from telegrad.errors import AuthenticationError
 from telegrad.transport.security.certificate import Certificate, KeyPair
 
-__all__ = ["make_authority", "make_certificate", "make_self_signed", "read_certificate"]
-
 AUTHORITY_DAYS = 3650.0
 CERTIFICATE_DAYS = 365.0
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from telegrad.errors import AuthenticationError
 from telegrad.transport.security.own_file import UnfitFileError, read_secret
 
-__all__ = ["find_token", "make_token", "read_token_file", "token_path", "write_token_file"]
-
 logger = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32  # 256 random bits

@@ -44,19 +44,6 @@ from telegrad.transport.security.tags import (
 from telegrad.types import WorkerInfo
 from telegrad.wire import escaped
 
-__all__ = [
-    "GONE",
-    "AcceptHandshake",
-    "DialHandshake",
-    "Handshake",
-    "Identity",
-    "Reason",
-    "RefusedError",
-    "Underlay",
-    "itself",
-    "refusal",
-]
-
 OLDEST_VERSION = NEWEST_VERSION = 1
 CONTROL, BULK, MOVED = "control", "bulk", "moved"
 

@@ -9,8 +9,6 @@ import stat
 import time
 from typing import Final
 
-__all__ = ["UnfitFileError", "fault_of_file", "read_secret"]
-
 INHERITED: Final = ("/dev/fd/", "/proc/self/fd/")
 PIPE_SECONDS = 10.0  # a command that a shell runs for its output may ask a server
 

@@ -21,17 +21,6 @@ import hashlib
 import hmac
 from typing import Final, Protocol, final
 
-__all__ = [
-    "STREAM_ID_BYTES",
-    "UNTAGGED",
-    "BadTagError",
-    "FrameTags",
-    "Frames",
-    "PlainFrames",
-    "make_frames",
-    "stream_id",
-]
-
 UNTAGGED: Final = "untagged"
 TAG_BYTES = 16  # 2**-128 per guess, and one guess closes the stream
 STREAM_ID_BYTES = 32

@@ -27,16 +27,6 @@ from telegrad.transport.security.certificate import Certificate, KeyPair
 from telegrad.transport.security.certificates import make_self_signed, read_certificate
 from telegrad.transport.security.own_file import UnfitFileError, read_secret
 
-__all__ = [
-    "Tls",
-    "TlsOptions",
-    "find_tls",
-    "fingerprint",
-    "load_tls",
-    "self_signed_tls",
-    "tls_options",
-]
-
 VARIABLES: Final = {
     "ca": "TELEGRAD_TLS_CA",
     "certificate": "TELEGRAD_TLS_CERTIFICATE",

@@ -29,8 +29,6 @@ from telegrad.transport.security.certificates import read_certificate
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.security.tls import Tls, fingerprint, issue_command, trusting_context
 
-__all__ = ["NoTlsError", "Shown", "TlsProbe"]
-
 SELF_SIGNED_NAME: Final = "telegrad"  # in all certificates that workers make at their start
 SIGNS_ITSELF: Final = frozenset({18, 19})  # X509_V_ERR_..SELF_SIGNED_CERT..
 HANG_UPS = 2  # a single one may be the end of a process

@@ -29,14 +29,6 @@ from telegrad.transport.session.stream import Stream
 from telegrad.transport.session.terms import Terms
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "OPEN",
-    "Door",
-    "Entrance",
-    "Unproved",
-]
-
-
 # -- streams that have not proved themselves yet: there is always room for one more ---------------
 #
 # A stranger that opens streams and sends nothing holds each of them for the time limit of a

@@ -15,16 +15,6 @@ from telegrad.transport.session.terms import Terms
 from telegrad.transport.sockets.tcp import TCP_SCHEME, direct_endpoint
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Answer",
-    "ask",
-    "cut_off",
-    "dial_lane",
-    "proving",
-    "receive_small",
-    "way_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

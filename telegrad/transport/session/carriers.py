@@ -29,8 +29,6 @@ from telegrad.transport.session.terms import Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import Frame, escaped, pack_frame
 
-__all__ = ["Carriers"]
-
 logger = logging.getLogger(__name__)
 
 # Carriers that come up and break before they bring one frame: an honest network does not do that

@@ -35,8 +35,6 @@ from telegrad.wire import (
     unpack_frame,
 )
 
-__all__ = ["Connection", "Keeper"]
-
 # A burst is written after so many posts, at 15 us each after half a millisecond: the other end has
 # something to do while more are posted.
 WRITTEN_TOGETHER = 32

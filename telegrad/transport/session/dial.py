@@ -48,8 +48,6 @@ from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.stream import Stream, breakage
 from telegrad.transport.session.terms import Terms
 
-__all__ = ["Reach", "dial"]
-
 STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not delay the next for longer
 FIRST_PAUSE_SECONDS = 0.02  # between rounds of dials; doubles
 LONGEST_PAUSE_SECONDS = 0.5

@@ -36,9 +36,6 @@ from telegrad.transport.session.terms import Credentials, ExchangeStatistics, Te
 from telegrad.types import WorkerInfo
 from telegrad.wire import NO_MEMORY, Envelope, Land, Memory, copy_of, inline_parts
 
-__all__ = ["Exchange", "Loopback", "Tasks"]
-
-
 # -- the tasks that an exchange has started on its loop, awaited or cancelled when it closes -----
 
 logger = logging.getLogger(__name__)

@@ -22,8 +22,6 @@ from typing import final
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.types import WorkerInfo
 
-__all__ = ["GuestList"]
-
 
 @final
 class GuestList:

@@ -21,8 +21,6 @@ from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.exchange import Exchange
 from telegrad.types import WorkerInfo
 
-__all__ = ["Dial", "dial_peers", "kind_of_failure", "own_endpoints"]
-
 # The ways in which a dial may end.
 REACHED: Final = "reached"
 REFUSED: Final = "refused"  # the host answers, nobody listens

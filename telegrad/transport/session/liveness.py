@@ -38,16 +38,6 @@ from typing import final
 from telegrad.errors import DecodeError
 from telegrad.wire import Heartbeat
 
-__all__ = [
-    "ANSWER_TURNS",
-    "BEATS_PER_BOUND",
-    "LEAST_TICKS",
-    "IdleFrames",
-    "Liveness",
-    "Pulse",
-]
-
-
 BEATS_PER_BOUND = 5  # one lost or late beat must not matter; 1 beat/s and peer at the default
 LEAST_TICKS = 20  # before a peer is given up; reading a message takes two turns of the loop
 # A message is taken from gRPC in one turn of the loop, read in the next, answered in the third.

@@ -10,8 +10,6 @@ from telegrad.transport.session.carriers import Carriers
 from telegrad.transport.session.terms import ExchangeStatistics, Terms
 from telegrad.types import WorkerInfo
 
-__all__ = ["ENDED_PEERS", "MOST_NAMES", "Forgotten", "Peers"]
-
 # At 150 bytes each. A worker that had a session here and is not among so many is refused all the
 # same: it says that it goes on with its session, and there is none.
 MOST_NAMES: Final = 4096

@@ -50,8 +50,6 @@ from telegrad.wire import (
     measure,
 )
 
-__all__ = ["WRITE_BYTES", "Session", "SessionStatistics"]
-
 WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 envelopes/s
 
 # For all messages under way from one peer, at 200 bytes a part: twenty with 100,000 arrays each.

@@ -26,8 +26,6 @@ from telegrad.transport.base import (
 from telegrad.transport.limits import HANDSHAKE_BYTES
 from telegrad.types import WorkerInfo
 
-__all__ = ["LedOnError", "SharedPort"]
-
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 NOBODY: Final = WorkerInfo("", 0, 0)  # named by no dialler
 

@@ -17,13 +17,6 @@ from telegrad.transport.session.terms import ExchangeStatistics
 from telegrad.types import WorkerInfo
 from telegrad.wire import NO_MEMORY, Frame, Memory
 
-__all__ = [
-    "Loss",
-    "Stream",
-    "breakage",
-    "without_carrier",
-]
-
 
 @final
 class Stream:

@@ -15,12 +15,6 @@ from telegrad.transport.loop import LoopThread
 from telegrad.transport.security.audit import Audit
 from telegrad.transport.security.handshake import Identity, itself
 
-__all__ = [
-    "Credentials",
-    "ExchangeStatistics",
-    "Terms",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:

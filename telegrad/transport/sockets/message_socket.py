@@ -29,15 +29,6 @@ from telegrad.transport.limits import MAX_MESSAGE_BYTES
 from telegrad.transport.sockets.tls_socket import TlsSocket
 from telegrad.wire import Buffer
 
-__all__ = [
-    "HEADER_BYTES",
-    "LARGEST",
-    "ByteSocket",
-    "DirectSocket",
-    "MessageBuffer",
-    "can_read_directly",
-]
-
 
 def can_read_directly() -> bool:
     """Returns True if threads can read sockets without the loop: on Linux (epoll and eventfd)."""

@@ -12,8 +12,6 @@ from telegrad.transport.limits import HANDSHAKE_BYTES
 from telegrad.transport.sockets.message_socket import LARGEST, ByteSocket, DirectSocket
 from telegrad.transport.sockets.tls_socket import TlsSocket
 
-__all__ = ["SocketCarrier"]
-
 
 @final
 class SocketCarrier(Carrier):

@@ -10,8 +10,6 @@ from typing import Any, final
 
 from telegrad.transport.base import Carrier, Listener
 
-__all__ = ["BACKLOG", "SocketListener"]
-
 logger = logging.getLogger(__name__)
 
 BACKLOG = 128  # connections that wait in the kernel until the loop takes them

@@ -37,8 +37,6 @@ from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.socket_listener import BACKLOG, SocketListener
 from telegrad.transport.sockets.tls_socket import TlsSocket
 
-__all__ = ["TCP_SCHEME", "TCP_TLS_SCHEME", "TcpTransport", "direct_endpoint"]
-
 logger = logging.getLogger(__name__)
 
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]

@@ -19,8 +19,6 @@ from typing import Any, TypeAlias, final
 from telegrad.transport.security.tls import fingerprint
 from telegrad.wire import Buffer
 
-__all__ = ["TlsSocket"]
-
 # One level less than `recv_into`, for each 16 KiB of a lane; typeshed knows no buffer there.
 _Read: TypeAlias = Callable[[int, memoryview], int]
 

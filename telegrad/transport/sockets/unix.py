@@ -34,19 +34,6 @@ from telegrad.transport.sockets.message_socket import can_read_directly
 from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.socket_listener import BACKLOG, SocketListener
 
-__all__ = [
-    "LOCAL_SCHEME",
-    "LocalTransport",
-    "check_directory",
-    "find_local",
-    "is_unix",
-    "make_path",
-    "parent_of",
-    "remove",
-    "remove_beside",
-]
-
-
 # -- unix sockets: the place of one, its possible paths, and the reasons for a dialler to trust it
 # --
 #

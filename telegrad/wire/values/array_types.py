@@ -21,24 +21,6 @@ from telegrad.wire.names import is_exactly
 from telegrad.wire.registry import ExternalType, Land, register_external
 from telegrad.wire.values.builtin_types import integers
 
-__all__ = [
-    "BESIDE_BYTES",
-    "COMPOUND_DECODERS",
-    "LEAF_ENCODERS",
-    "SPARSE_DECODERS",
-    "check_dtype",
-    "decode_dtype",
-    "describe_array",
-    "encode_dtype",
-    "encode_dtype_value",
-    "encode_scalar",
-    "encode_sparse",
-    "is_sparse",
-    "rebuild_array",
-    "refusal_of",
-]
-
-
 MAX_DIMENSIONS = 64  # NumPy's own limit
 MAX_DTYPE_DEPTH = 32  # levels of structured dtypes in each other
 BESIDE_BYTES = 2**20  # bytes of this length or longer travel beside their document, as arrays do

@@ -25,20 +25,6 @@ from telegrad.wire.document import FEW_KEYS, MARKERS, Conversion, Reading, Refus
 from telegrad.wire.names import attribute, bases, first_in_bases, is_exactly, namespace
 from telegrad.wire.values.class_types import fields_of_dataclass
 
-__all__ = [
-    "COMPOUND_DECODERS",
-    "COMPOUND_ENCODERS",
-    "LEAF_DECODERS",
-    "LEAF_ENCODERS",
-    "big_int",
-    "check_hashing",
-    "code_of",
-    "encode_mapping",
-    "integers",
-    "refuse_hashing",
-]
-
-
 # -- members of sets and keys of dicts: only those that hash and compare without program code ----
 #
 # Building a set or a dict hashes its members or keys, and compares those with equal hashes. If

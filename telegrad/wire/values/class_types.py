@@ -30,19 +30,6 @@ from telegrad.wire.names import (
 )
 from telegrad.wire.registry import registered_type_by_name
 
-__all__ = [
-    "COMPOUND_DECODERS",
-    "encode_dataclass",
-    "encode_enum",
-    "encode_named_tuple",
-    "fields_of_dataclass",
-    "fields_of_named_tuple",
-    "has_finaliser",
-    "instance_of",
-    "slots_of",
-]
-
-
 # A class keeps every combination of its flags for good, at 0.5 KB each. All those of sixteen flags.
 MOST_COMBINATIONS = 2**16
 
