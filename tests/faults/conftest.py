@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,3 +19,10 @@ def bridge(request: pytest.FixtureRequest) -> Iterator[Hosts | None]:
         return
     with Hosts.made(len(ROLES)) as made:
         yield made
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for calls that last."""
+    with ThreadPoolExecutor(8) as pool:
+        yield pool

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, final
 from unittest import mock
 
 from telegrad import rpc
-from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.interceptor import Interceptor, Message
@@ -125,9 +123,3 @@ def send_bad_headers(to: str, names: list[str]) -> list[Failure]:
 def endpoints() -> tuple[str, ...]:
     """Where this worker says that it listens; its direct port is told in hellos alone."""
     return own_endpoints(current_agent().exchange)
-
-
-def job_name_and_coordinator() -> tuple[str, str]:
-    """The name of the job, and where its coordinator listens."""
-    joined = current_agent().attachments[JoinedJob]
-    return os.environ["TELEGRAD_JOB"], joined.coordinator_endpoint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -60,13 +60,6 @@ def expected() -> Callable[[str], list[Any]]:
         return found[name]
 
     return of
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for calls that last."""
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
 
 
 def faults_so_far() -> int:

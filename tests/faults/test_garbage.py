@@ -22,6 +22,7 @@ from telegrad.transport.security.handshake import DialHandshake, Identity, Reaso
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.break_in.members import enlisted
+from tests.break_in.remote_code import job_name_and_coordinator
 from tests.conftest import TOKEN
 from tests.faults import garbage
 from tests.faults.processes import listening_ports
@@ -80,7 +81,7 @@ def ports(cluster: Cluster) -> list[int]:
 
 def grpc_ports(cluster: Cluster) -> list[int]:
     """The ports of the job where gRPC answers: of the workers, and of the coordinator."""
-    _, coordinator = cluster.call(0, garbage.job_name_and_coordinator)
+    _, coordinator = cluster.call(0, job_name_and_coordinator)
     endpoints = [coordinator, *(each for all_ in cluster.run(garbage.endpoints) for each in all_)]
     return sorted({split_address(each)[1] for each in endpoints if each.startswith("grpc")})
 
@@ -137,7 +138,7 @@ def test_garbage_in_place_of_a_hello(cluster: Cluster, hello: bytes) -> None:
 
 
 def test_a_stranger_with_another_token(cluster: Cluster) -> None:
-    job, _ = cluster.call(0, garbage.job_name_and_coordinator)
+    job, _ = cluster.call(0, job_name_and_coordinator)
 
     async def talk(port: int) -> list[bytes]:
         carrier = await GrpcTransport().dial(f"grpc://127.0.0.1:{port}")
@@ -168,7 +169,7 @@ FRAMES = {
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 def test_garbage_of_a_member_that_has_only_the_token(cluster: Cluster, frame: Any) -> None:
-    job, coordinator = cluster.call(0, garbage.job_name_and_coordinator)
+    job, coordinator = cluster.call(0, job_name_and_coordinator)
     payload = frame if isinstance(frame, bytes) else frame.SerializeToString()
 
     async def talk(port: int, sealed: bool, info: WorkerInfo) -> None:

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -39,13 +38,6 @@ from tests.repeated import repeated
 # A refused dial need not wait for the bound of silence, which is more than a machine stands still.
 PATIENT = rpc.RpcOptions(lost_after=40.0)
 AT_ONCE = SOON
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for calls that last."""
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
 
 
 def nothing_is_held(cluster: Cluster) -> None:
