@@ -63,7 +63,7 @@ def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
     """
     if alpha < 0:
         raise ValueError(f"alpha must not be negative, it is {alpha}")
-    return as_tensor(ops.layers.elu(x, alpha=alpha))
+    return as_tensor(ops.layers.elu(x, alpha=float(alpha)))
 
 
 def selu(x: Tensor | Array) -> Tensor:
