@@ -415,7 +415,8 @@ def serve_request(table: StoreTable, verb: str, request: Mapping[str, Any]) -> o
                 table.delete(key)
             return there
         case "num_keys":
-            return sum(each.startswith(request["prefix"]) for each in values)
+            prefix = request["prefix"]  # each worker that joins asks without one
+            return sum(each.startswith(prefix) for each in values) if prefix else len(values)
         case "list_keys":
             return sorted(each for each in values if each.startswith(request["prefix"]))
         case "queue_push":
