@@ -34,7 +34,7 @@ from telegrad.arrays.device_memory import (
     gpu_identities,
 )
 from telegrad.arrays.device_reports import raise_reported, report_ends, report_place
-from telegrad.arrays.joining import joined_flat, joined_rows, views_of
+from telegrad.arrays.joining import joined_flat, views_of
 from telegrad.arrays.nccl import (
     UNIQUE_ID_BYTES,
     Communicator,
@@ -99,7 +99,6 @@ __all__ = [
     "is_inexact",
     "is_sparse",
     "joined_flat",
-    "joined_rows",
     "memory_below",
     "namespace",
     "new_unique_id",

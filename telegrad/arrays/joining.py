@@ -15,24 +15,16 @@ from telegrad.types import Array, Shape
 def joined_flat(parts: Sequence[Array]) -> Array:
     """Returns contiguous host arrays of one dtype as one flat array; a single one is not copied.
 
-    >>> joined_flat([np.zeros((1, 2)), np.ones(1)])
-    array([0., 0., 1.])
-    """
-    flat = [part.reshape(-1) for part in parts]
-    return flat[0] if len(flat) == 1 else joined_rows(flat)
-
-
-def joined_rows(parts: Sequence[Array]) -> Array:
-    """Returns host arrays of one dtype joined along the first axis, as a new array.
-
     It keeps their byte order, which `np.concatenate` alone does not.
 
-    >>> joined_rows([np.zeros(1, ">i2"), np.ones(2, ">i2")])
-    array([0, 1, 1], dtype='>i2')
+    >>> joined_flat([np.zeros((1, 2), ">i2"), np.ones(1, ">i2")])
+    array([0, 0, 1], dtype='>i2')
     """
-    rows = sum(len(part) for part in parts)
-    joined = np.empty((rows, *parts[0].shape[1:]), parts[0].dtype)
-    return np.concatenate(parts, out=joined)
+    flat = [part.reshape(-1) for part in parts]
+    if len(flat) == 1:
+        return flat[0]
+    joined = np.empty(sum(map(len, flat)), flat[0].dtype)
+    return np.concatenate(flat, out=joined)
 
 
 def views_of(buffer: Array, shapes: Sequence[Shape]) -> list[Array]:

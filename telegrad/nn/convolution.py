@@ -17,8 +17,9 @@ from telegrad.types import Array, DTypeLike
 # -- arguments that describe windows (numbers, pairs, "same"), as `kernels.Windows` --------------
 
 Pair: TypeAlias = int | Sequence[int]
-SizeT = TypeVar("SizeT")
 """One number for both rows and columns, or one for each."""
+
+SizeT = TypeVar("SizeT")
 
 
 def pair(name: str, value: Pair, least: int) -> tuple[int, int]:
@@ -450,8 +451,12 @@ class AvgPool2d(OfFunction):
     ) -> None:
         super().__init__()
         of_pooling(kernel_size, stride, padding)
-        own: Any = {"count_include_pad": count_include_pad}
-        self._keep(kernel_size=kernel_size, stride=stride, padding=padding, **own)
+        self._keep(
+            kernel_size=kernel_size,
+            stride=stride,
+            padding=padding,
+            count_include_pad=count_include_pad,
+        )
 
 
 class AdaptiveAvgPool2d(OfFunction):

@@ -91,8 +91,6 @@ class Kernel:
     ) -> tuple[Callable[[tuple[Any, ...]], None], tuple[Any, ...]]:
         """Does all of `launch` but the launch, for one that comes later or for each of many steps.
 
-        Small steps of training are as fast as this loop, so it calls nothing for a good argument.
-
         Args:
             args: The arguments in the order of the source; of a sequence, the arrays of all steps,
                 or of one. An array stands for a pointer, None for a null pointer, a `Table` for
@@ -125,6 +123,7 @@ class Kernel:
         )
         if len(args) != len(parameters):
             raise TypeError(f"{self._name} takes {len(parameters)} arguments, not {len(args)}")
+        # Small steps of training are as fast as this loop, so it calls nothing for a good argument.
         given = []
         first, place = "", -1
         for (parameter, pointer), each in zip(parameters, args, strict=True):
