@@ -36,6 +36,9 @@ NOT_COME: Final = "it does not listen, and has not come by itself"
 LOOK_SECONDS = 0.02  # between checks if the dial of a peer that dials, too, has come through
 LOOKS = 250  # a handshake may take 5 s
 MOVE_LOOKS = 50  # a move takes milliseconds, or does not come about
+# For one endpoint: to connect, and for both halves of a handshake, 5 s each. A peer that always
+# dials, too, and goes first would hold a dial for ever.
+DIAL_SECONDS = 15.0
 ROUTE_ERRORS: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
 
 
@@ -194,10 +197,14 @@ async def _reached(exchange: Exchange, carriers: Carriers) -> tuple[str, str]:
     await _until(lambda: not carriers.dialling or carriers.stream is not None)
     if carriers.stream is not None and carriers.stream.dialled:
         return REACHED, ""
-    failure: ConnectionError | None = None
+    failure: OSError | None = None
     for endpoint in carriers.endpoints:
         try:
-            await exchange._introduce(endpoint, carriers.peer)
+            async with asyncio.timeout(DIAL_SECONDS):
+                await exchange._introduce(endpoint, carriers.peer)
+        except TimeoutError:
+            late = f"{endpoint} answers, and no carrier came up within {DIAL_SECONDS:.3g} s"
+            failure = failure or TimeoutError(late)
         except ConnectionError as error:
             failure = failure or error
         else:
