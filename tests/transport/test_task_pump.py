@@ -193,6 +193,25 @@ def test_a_message_that_cannot_leave_breaks_the_stream(end: End) -> None:
     assert end.frames.failures.get(timeout=SECONDS) is broken
 
 
+@pytest.mark.parametrize("side", ["next_message", "take"])
+def test_an_error_that_nobody_foresaw_breaks_the_stream(
+    end: End, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(end.frames, side, fail)
+    if side == "take":
+        end.on_loop(lambda: end.carrier.came.put_nowait(b"1"))
+    else:
+        end.post(b"a")
+    failure = end.frames.failures.get(timeout=SECONDS)
+    assert isinstance(failure, CarrierClosedError)
+    assert "no room" in str(failure)
+    failed = end.on_loop(lambda: [task.exception() for task in end.tasks if task.done()])
+    assert [type(error) for error in failed] == [MemoryError]
+
+
 def test_a_farewell_comes_behind_the_message_on_its_way_and_nothing_comes_behind_it(
     end: End,
 ) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, final
 
 from telegrad.errors import DecodeError
@@ -24,7 +25,7 @@ from telegrad.transport.security.tags import BadTagError
 
 logger = logging.getLogger(__name__)
 
-# Errors of reading that end a stream: the carrier broke, or the peer broke the protocol.
+# Errors that end a stream: the carrier broke, or the peer broke the protocol.
 READ_ERRORS = (CarrierClosedError, BadTagError, DecodeError)
 
 # The longest time that a goodbye which answers another may take to leave before its carrier is
@@ -129,8 +130,8 @@ class TaskPump(Pump):
 
     def start(self, preamble: bytes) -> None:
         """Starts both tasks."""
-        self._spawn(self._read())
-        self._spawn(self._write(preamble))
+        self._spawn(self._run(self._read))
+        self._spawn(self._run(partial(self._write, preamble)))
 
     def wake(self) -> None:
         """Wakes the task that writes."""
@@ -145,33 +146,36 @@ class TaskPump(Pump):
     def _is_open(self) -> bool:
         return self._open
 
-    async def _read(self) -> None:
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            while self._is_open():
-                message = await self._carrier.receive()
-                if not self._is_open():
-                    return
-                if self._loop.looks is self._spin:  # what comes next is for others to do
-                    self._loop.looks = None
-                self._frames.take(message)
+            await work()
         except READ_ERRORS as error:
             self._frames.failed(error)
+        except Exception as error:  # a message may be lost, and with it this stream
+            self._frames.failed(CarrierClosedError(repr(error)))
+            raise  # for the log
+
+    async def _read(self) -> None:
+        while self._is_open():
+            message = await self._carrier.receive()
+            if not self._is_open():
+                return
+            if self._loop.looks is self._spin:  # what comes next is for others to do
+                self._loop.looks = None
+            self._frames.take(message)
 
     async def _write(self, preamble: bytes) -> None:
         frames = self._frames
-        try:
-            while self._is_open():
-                self._woken.clear()
-                async with self._writing:
-                    while self._is_open() and (message := preamble or frames.next_message()):
-                        preamble = b""
-                        self._loop.looks = self._spin
-                        await self._carrier.send(message)
-                        if frames.ending:
-                            frames.written()
-                await self._woken.wait()
-        except CarrierClosedError as error:
-            frames.failed(error)
+        while self._is_open():
+            self._woken.clear()
+            async with self._writing:
+                while self._is_open() and (message := preamble or frames.next_message()):
+                    preamble = b""
+                    self._loop.looks = self._spin
+                    await self._carrier.send(message)
+                    if frames.ending:
+                        frames.written()
+            await self._woken.wait()
 
     async def _end(self, farewell: Callable[[], bytes] | None) -> None:
         try:
