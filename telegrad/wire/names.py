@@ -362,6 +362,8 @@ def _name_at_top(func: types.FunctionType) -> str:
     It finds most functions that are called, without the general search.
     """
     module, path = func.__module__, func.__qualname__
+    if type(module) is not str:
+        return ""
     home = main_module() if module in MAIN_NAMES else sys.modules.get(module)
     if not isinstance(home, types.ModuleType) or vars(home).get(path) is not func:
         return ""

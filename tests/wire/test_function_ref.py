@@ -33,6 +33,15 @@ W0 = WorkerInfo("w0", 0, 1)
 PROJECT = CallablePolicy(worker="ps")
 
 
+def test_a_function_whose_module_is_no_name_is_refused() -> None:
+    def strange() -> None: ...
+
+    strange.__qualname__ = "strange"
+    strange.__module__ = ["no", "name"]  # type: ignore[assignment]
+    with pytest.raises(EncodeError, match="strange"):
+        name_of(strange)
+
+
 @pytest.mark.parametrize(
     ("func", "name"),
     [
