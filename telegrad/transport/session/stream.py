@@ -40,8 +40,9 @@ class Stream:
         bytes_sent: The bytes of those messages.
         news_due: True if there is news of shared memory that the peer should hear now; guarded by
             the connection's lock.
-        pump: Moves its messages; this and what follows are set when the stream is adopted.
-        next_message: The other five are the pump's: see `pump.StreamEnd`.
+        pump: Moves its messages. `Carriers.adopt` sets this and the four methods that the pump
+            calls (`pump.StreamEnd`).
+        ending: True if the pump tells when the message last returned has left.
     """
 
     pump: Pump
