@@ -24,8 +24,13 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import seams
-from telegrad.rpc.call.retry import is_idempotent
+from telegrad.rpc.call.away import AwayCalls
+from telegrad.rpc.call.calling import Calling
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.retry import call_again, is_idempotent
+from telegrad.rpc.call.table import Again, PendingCall
 from telegrad.testing import leaks
+from telegrad.types import WorkerInfo
 from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes
 from tests.rpc.conftest import Job, MakeJob
@@ -221,6 +226,47 @@ def test_references_travel_again(job: Job) -> None:
     assert future.wait() == {"lr": 0.1}
     with seams.use_agent(job.agents[0]):
         rref.release()
+
+
+def test_two_attempts_may_run_at_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that has just found the callee lost need not have ended when the next one runs."""
+    kept: list[Again] = []
+    monkeypatch.setattr(Calling, "send", lambda *_, again, **__: kept.append(again))
+    call_again(job.agents[0], "w1", cancel_code.who_again, (), None, None, retry=1)
+    together = threading.Barrier(3, timeout=20)
+
+    def meet() -> None:
+        together.wait()
+
+    for _ in range(2):
+        kept[0].run(meet)
+    together.wait()
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_loss_of_which_two_threads_hear_is_one(job: Job, back: bool) -> None:
+    first, gone = job.agents[0], WorkerInfo("w1", 1, 0)
+    loss = WorkerLostError("gone", worker="w1", incarnation=0)
+    sent: list[Callable[[], None]] = []
+    ended: list[BaseException] = []
+    away = AwayCalls(
+        first.life,
+        first.deadlines,
+        first.codec,
+        lambda *_, **__: None,
+        lambda _, e: ended.append(e),
+    )
+    again = Again(None, 1, 60.0, lambda _: job.agents[1].info if back else None, sent.append, None)
+    pending = PendingCall(
+        gone, CallRecord("f"), rpc.Future(), None, 0.0, math.inf, values=True, again=again, number=1
+    )
+    again.sent = 1
+    assert away.take(pending, gone, loss)
+    again.sent += back  # the successor has it
+    assert away.take(pending, gone, loss)
+    assert (len(sent), len(away)) == ((1, 0) if back else (0, 1))
+    away.close(evicted=False)
+    assert len(ended) == (0 if back else 1)
 
 
 # -- what is not

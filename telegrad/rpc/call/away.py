@@ -7,6 +7,7 @@ call again, or ends it.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,7 @@ from telegrad.rpc.call.served_call import still_runs
 from telegrad.rpc.call.serving import CALL
 from telegrad.rpc.call.table import Again, PendingCall
 from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.types import WorkerInfo
 
 
 def is_loss(error: BaseException | None) -> TypeGuard[WorkerLostError]:
@@ -61,6 +63,7 @@ class AwayCalls:
         self._codec = codec
         self._start = start
         self._end = end
+        self._lock = threading.Lock()  # guards what is added, and the peers of calls
         self._calls: dict[int, PendingCall] = {}
         self._closed = False
         life.on_ending(self._end_waits)
@@ -68,22 +71,32 @@ class AwayCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def take(self, call: PendingCall, error: BaseException | None) -> bool:
-        """Has a call of the table wait for its callee's return; returns False if it may not."""
+    def take(self, call: PendingCall, peer: WorkerInfo, error: BaseException | None) -> bool:
+        """Has a call of the table wait for its callee's return; returns False if it may not.
+
+        Args:
+            call: The call.
+            peer: The callee to which it was sent, or was to be.
+            error: The reason why that did not answer.
+        """
         again = call.again
-        if again is None or self._closed or again.sent > again.retry or not is_loss(error):
+        if again is None or self._closed or not is_loss(error):
             return False
-        if call.number in self._calls:  # the loss was heard of twice
-            return True
-        again.loss = error
         # A call without a limit still ends: the callee has as long to come back as a worker may
         # take to join.
         patience = again.patience if call.limit == math.inf else math.inf
         until = min(call.started + call.limit, time.monotonic() + patience)
-        if call.deadline is not None:
-            call.deadline.cancel()
-        call.deadline = self._deadlines.at(until, partial(self._expire, call, again))
-        self._calls[call.number] = call
+        with self._lock:
+            # The loop and the thread that posts it both hear of a loss.
+            if call.number in self._calls or call.peer != peer:
+                return True
+            if again.sent > again.retry:
+                return False
+            again.loss = error
+            if call.deadline is not None:
+                call.deadline.cancel()
+            call.deadline = self._deadlines.at(until, partial(self._expire, call, again))
+            self._calls[call.number] = call
         if call.future.done() or self._closed:  # at this moment
             self._give_up(call)
         else:
@@ -109,9 +122,11 @@ class AwayCalls:
 
     def _look_for(self, call: PendingCall, again: Again) -> None:
         successor = again.successor(call.peer)
-        if successor is not None and self.remove(call):
+        with self._lock:
+            if successor is None or not self.remove(call):
+                return
             call.peer = successor
-            again.run(partial(self._send_again, call, again))
+        again.run(partial(self._send_again, call, again))
 
     def _send_again(self, call: PendingCall, again: Again) -> None:
         """Sends a call to the successor of its callee; in the pool."""

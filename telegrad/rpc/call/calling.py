@@ -319,6 +319,7 @@ class Calling:
         Raises:
             EncodeError: The call is too big for an envelope; nothing was sent and nothing waits.
         """
+        peer = call.peer
         if call.number:
             left = max(call.limit - call.elapsed, 0.0)
             self._watch(call)
@@ -334,7 +335,7 @@ class Calling:
                 self._watch(call)
         if call.again is not None:
             if sealed is None:
-                if not self.away.take(call, call.again.loss):
+                if not self.away.take(call, peer, call.again.loss):
                     self._end_pending(call, self._closed_error())
                 return
             call.again.sent += 1
@@ -347,7 +348,7 @@ class Calling:
         try:
             theirs = root and not self._admission.enter(call, sealed)
             if not theirs:
-                self._post(call.peer, envelope)
+                self._post(peer, envelope)
                 theirs = True
         except (WorkerLostError, UnknownWorkerError, EncodeError) as failure:
             error = failure
@@ -358,7 +359,7 @@ class Calling:
         mine = self._admission.leave(call) is not None
         if mine or not theirs:
             sealed.take_back()
-        if self.away.take(call, error):
+        if self.away.take(call, peer, error):
             return
         taken = self._table.take(call.peer, call.number) is not None
         if taken and call.deadline is not None:
@@ -405,7 +406,7 @@ class Calling:
     def _end_unsent(self, call: PendingCall, sealed: Sealed, error: BaseException) -> None:
         """Ends a call that was removed from the admission and will not be posted."""
         sealed.take_back()
-        if not self.away.take(call, error):
+        if not self.away.take(call, call.peer, error):
             self._end_pending(call, error, UNSENT)
 
     def _end_pending(self, call: PendingCall, error: BaseException, what: str = "") -> None:
@@ -461,7 +462,8 @@ class Calling:
             self._end_unsent(call, sealed, error)
         posted = self._table.lose(gone)
         for call in posted:
-            if self.away.take(call, error):
+            peer = call.peer
+            if not gone(peer) or self.away.take(call, peer, error):
                 continue
             if call.deadline is not None:
                 call.deadline.cancel()

@@ -14,7 +14,6 @@ import contextvars
 import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from telegrad.rpc.call.codec import Prepared
@@ -114,12 +113,17 @@ def call_again(
         )
     peer = agent.members.find(to)
     name, payload = call_payload(func, args, kwargs)
+    context = contextvars.copy_context()
+
+    def run(work: Callable[[], None]) -> None:  # in a copy: the last attempt may be in one still
+        agent.pool.submit_call(context.copy(), work, nested=True, bounded=False)
+
     again = Again(
         payload=Prepared.of(payload).freeze(),
         retry=int(retry),
         patience=agent.options.init_timeout,
         successor=agent.members.successor,
-        run=partial(agent.pool.submit_call, contextvars.copy_context(), nested=True, bounded=False),
+        run=run,
         loss=agent.members.lost(peer),
     )
     return agent.calling.send(
