@@ -377,6 +377,7 @@ class AsCompleted(Generic[T]):
             with self._waiting() as waiter:
                 if not waiter._block(max(self._seconds_left(), 0.0)):
                     raise self._too_late()
+                waiter.value()  # raises where the wait is part of a cycle
         raise StopIteration
 
     async def __anext__(self) -> Future[T]:
