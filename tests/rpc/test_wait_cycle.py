@@ -230,6 +230,22 @@ def test_calls_that_wait_for_any_of_each_other_are_told(job: Job) -> None:
             assert f"asks_either on {to!r}, called by 'w1', waits for" in text
 
 
+def test_a_call_that_waits_for_the_first_of_itself_is_told(job: Job) -> None:
+    name = f"{job.agents[0].info.incarnation}-alone"
+    with pytest.raises(WaitCycleError, match="waits for itself"):
+        job.on(0, rpc.rpc_sync, "w1", waiting_code.starts_itself, (name,))
+    assert len(noted(name).chain) == 1
+
+
+def test_an_attribute_that_waits_for_its_reader_is_told(job: Job) -> None:
+    name = f"{job.agents[0].info.incarnation}-attribute"
+    rref = job.on(0, rpc.remote, "w1", waiting_code.Asks, (name,))
+    assert job.on(0, lambda: rref.rpc_sync().name) == name
+    with pytest.raises(WaitCycleError, match=r"Asks\.back"):
+        job.on(0, rpc.rpc_sync, "w2", waiting_code.starts_to_read, (name, rref))
+    assert len(noted(name).chain) == 3
+
+
 def test_a_value_that_waits_for_itself_is_told(job: Job) -> None:
     name = f"{job.agents[0].info.incarnation}-self"
     for make in (waiting_code.make_from_itself, waiting_code.make_by_its_own_method):

@@ -413,7 +413,38 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
+def starts_itself(name: str) -> str:
+    future = rpc.rpc_async("w1", waits_for_the_first_of_itself, (name,), timeout=20.0)
+    put(name, future)
+    return future.wait()
+
+
+def waits_for_the_first_of_itself(name: str) -> str:
+    return str(noted(name, next, rpc.as_completed([take(name)])))
+
+
 # -- circles of values ------------------------------------------------------------------------------
+
+
+class Asks:
+    """A value whose attribute waits for a call."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def back(self) -> str:
+        return rpc.rpc_sync("w2", waits, (self.name,))
+
+
+def starts_to_read(name: str, rref: rpc.RRef[Any]) -> str:
+    future = rpc.rpc_async("w2", reads, (rref,), timeout=20.0)
+    put(name, future)
+    return future.wait()
+
+
+def reads(rref: rpc.RRef[Any]) -> str:
+    return str(rref.rpc_sync().back)
 
 
 def make_from_itself(name: str) -> Any:

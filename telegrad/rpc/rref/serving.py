@@ -199,6 +199,11 @@ def _fetched(value: object) -> UserCall:
     return UserCall(lambda: value, name="RRef.to_here")
 
 
+def _read_attribute(value: object, name: str) -> list[object]:
+    found = getattr(value, name)
+    return [True, None] if callable(found) else [False, found]
+
+
 def _not_callable(value: object) -> TypeError:
     cls = type(value).__qualname__
     article = "an" if cls[:1].lower() in "aeiou" else "a"
@@ -245,7 +250,7 @@ class RRefServing:
         name, rref = head.get("method"), _read_rref(self._registry, head.get("rref"))
         if not isinstance(name, str):
             raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
-        if name[:1] == "_" and name != "__call__":
+        if name[:1] == "_" and (reads or name != "__call__"):
             refused = CallRefusedError(
                 f"{name[:500]!r} begins with an underscore and is not had of an RRef's value "
                 f"at {self._registry.me.name!r}"
@@ -273,10 +278,9 @@ class RRefServing:
             if not method.judged:
                 permissions.check_method(value, method.name, caller)
             name = f"{name_of_class(type(value))}.{method.name}"
+            if method.reads:  # a property may take its time, and wait
+                return UserCall(_read_attribute, (value, method.name), name=name)
             found = value if method.name == "__call__" else getattr(value, method.name)
-            if method.reads:
-                answer = [True, None] if callable(found) else [False, found]
-                return UserCall(lambda: answer, name=name)
             if callable(found):
                 permissions.check_found(value, method.name, found, caller)
                 call = UserCall(found, args, kwargs, mode_of(found), name)
