@@ -271,7 +271,8 @@ class Container:
             release()
 
     def _look(self) -> None:
-        self.agent.pool.submit(self.work_off)
+        if self._told:
+            self.agent.pool.submit(self.work_off)
 
     def release(
         self, context_id: ContextId, told_by: WorkerInfo | None = None, lowest: int = 0

@@ -528,9 +528,8 @@ def _fork_id(value: object) -> ForkId:
 
 
 def _worker(value: object) -> WorkerInfo:
-    match value:
-        case [str(name), int(rank), int(incarnation)]:
-            return WorkerInfo(name, rank, incarnation)
+    if isinstance(value, list) and list(map(type, value)) == [str, int, int]:
+        return WorkerInfo(*value)
     raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
 
 
