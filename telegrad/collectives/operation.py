@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.arrays import Moment
 from telegrad.collectives.backends import Sharing
-from telegrad.collectives.failure import Clock, Due
+from telegrad.collectives.failure import Clock, Due, Failure
 from telegrad.collectives.link import EAGER_BYTES, Backend, Link, Steps, Wake
 from telegrad.collectives.mailbox import MESSAGE_BYTES, MessageAllowance, OperationSlot, mismatch_of
 from telegrad.collectives.messages import (
@@ -163,11 +163,8 @@ class Group(Protocol):
     def may_enter(self, operation_id: OperationId) -> bool:
         """Returns True if this member has not entered an operation in which others may wait."""
 
-    def is_over(self, operation_id: OperationId) -> bool:
-        """Returns True if an operation cannot complete; the caller holds the lock."""
-
-    def check_alive(self, operation_id: OperationId, where: object) -> None:
-        """Raises the cause if an operation cannot complete; the caller holds the lock."""
+    def failure_of(self, operation_id: OperationId) -> Failure | None:
+        """Returns the failure that ends an operation, if any; the caller holds the lock."""
 
     def collect(self) -> None:
         """Delivers the messages for this member that lie in memory."""
@@ -205,6 +202,8 @@ class Operation(Meeting, Generic[T]):
         slot: The mailbox slot that receives its messages. For a receive from any rank, the group
             replaces it under the lock once a rank has sent.
         over: True if it has ended; the group sets it under the lock.
+        failure: The first failure that ended it. A later one, such as the loss of the rank that
+            told of the first, replaces that of the group before this thread runs again.
         unasked: The cost of received messages that this rank had not requested.
         pushed: The cost of data that left without a request, by receiver.
         enqueued: The moment at which a GPU will have run it; None if no GPU takes part.
@@ -230,6 +229,7 @@ class Operation(Meeting, Generic[T]):
         self.call = call
         self.slot = slot
         self.over = False
+        self.failure: Failure | None = None
         self.unasked = 0
         self.pushed: dict[int, int] = {}
         self.enqueued: Moment | None = None
@@ -358,7 +358,7 @@ class Operation(Meeting, Generic[T]):
     ) -> R:
         """Waits until `find`, called with the lock held, returns a value other than None."""
         with self.group.state_lock:
-            self.group.check_alive(self.slot.id, self)
+            self.check_alive()
             found = find()
             if found is not None:
                 return found
@@ -367,7 +367,7 @@ class Operation(Meeting, Generic[T]):
             self.awaited = find, wake, behind
         await wake
         with self.group.state_lock:
-            self.group.check_alive(self.slot.id, self)
+            self.check_alive()
         return wake.found  # type: ignore[no-any-return]  # what `find` returned
 
     @property
@@ -412,11 +412,18 @@ class Operation(Meeting, Generic[T]):
         for action in actions:
             action()
 
-    # The group calls these with the lock held, and runs the returned actions without the lock.
+    # These are called with the lock held; the returned actions run without the lock.
+
+    def check_alive(self) -> None:
+        """Raises the cause if the operation cannot complete."""
+        if self.failure is not None:
+            raise self.failure.fresh(str(self))
 
     def noticed(self) -> list[Callable[[], None]]:
         """Returns the actions to run after a message has arrived or the group has failed."""
         actions: list[Callable[[], None]] = []
+        if self.failure is None:
+            self.failure = self.group.failure_of(self.slot.id)
         if self.slot.wanting:
             for to in self.slot.wanting - self._told_ready:
                 self._told_ready.add(to)
@@ -434,7 +441,7 @@ class Operation(Meeting, Generic[T]):
         if self.awaited is not None:
             find, wake, _ = self.awaited
             wake.found = find()
-            if wake.found is not None or self.group.is_over(self.slot.id):
+            if wake.found is not None or self.failure is not None:
                 self.awaited = None
                 actions.append(wake.end)
         return actions
@@ -674,7 +681,6 @@ class CrossWaits:
         if theirs is None or theirs.number != BLOCKED:
             return
         cause = self._cause(mine, peer, theirs)
-        fail(cause)
         other = self._find_group(theirs.group)
         if other is not None:
             other.fail(cause, since=theirs.id.since)
@@ -682,6 +688,7 @@ class CrossWaits:
             body = AbortMessage(theirs.group, theirs.id.since, cause).to_wire()
             with suppress(WorkerLostError, UnknownWorkerError):
                 self._agent.messages.post(peer, ABORT, body)
+        fail(cause)  # last: a program that ends with the error has told the other worker by then
 
     def _last_told(self, peer: WorkerInfo) -> OperationMessage | None:
         with self._waits_lock:

@@ -343,7 +343,9 @@ class ProcessGroup:
         if cause is not None:
             self.fail(cause, since=operation_id.since)
             with self.state_lock:
-                self.check_alive(operation_id, f"{call.signature} of {self.where}")
+                failure = self.failure_of(operation_id)
+            if failure is not None:
+                raise failure.fresh(f"{call.signature} of {self.where}")
         if actions:
             _perform(actions)
         return operation
@@ -380,7 +382,7 @@ class ProcessGroup:
         actions: list[Callable[[], None]] = []
         for operation in list(self._operations.values()):
             waiting, channel = operation.slot, self._known(operation.slot.id.channel)
-            if channel == waiting.id.channel or self.is_over(waiting.id):
+            if channel == waiting.id.channel or operation.failure is not None:
                 continue
             operation.slot = self._mailbox.enter(channel, waiting.signature)
             self._mailbox.leave(waiting)
@@ -402,9 +404,7 @@ class ProcessGroup:
             )
 
     def _check_open(self, call: Call[Any], operation_id: OperationId) -> None:
-        if self._failure is None and not self._ended:
-            return
-        failure = self._failure_of(operation_id)
+        failure = self.failure_of(operation_id)
         if failure is not None:
             what = f"{call.signature} on {self.where}"
             evicted = self._agent.members.eviction()
@@ -479,11 +479,12 @@ class ProcessGroup:
 
     def is_over(self, operation_id: OperationId) -> bool:
         """Returns True if an operation cannot complete; the caller holds the lock."""
-        if self._failure is None and not self._ended:
-            return False
-        return self._failure_of(operation_id) is not None
+        return self.failure_of(operation_id) is not None
 
-    def _failure_of(self, operation_id: OperationId) -> Failure | None:
+    def failure_of(self, operation_id: OperationId) -> Failure | None:
+        """Returns the failure that ends an operation, if any; the caller holds the lock."""
+        if self._failure is None and not self._ended:  # as nearly always
+            return None
         if self._failure is not None and self._failure.ends(operation_id):
             return self._failure
         if operation_id.channel is None or not self._ended:
@@ -491,19 +492,6 @@ class ProcessGroup:
         source, to, _ = operation_id.channel
         other = to if source == self._rank else source
         return self._ended.get(operation_id if other == ANY else other)
-
-    def check_alive(self, operation_id: OperationId, where: object) -> None:
-        """Raises the cause if an operation cannot complete; the caller holds the lock.
-
-        Args:
-            operation_id: The operation.
-            where: The operation in words.
-        """
-        if self._failure is None and not self._ended:  # as nearly always
-            return
-        failure = self._failure_of(operation_id)
-        if failure is not None:
-            raise failure.fresh(str(where))
 
     def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` on the loop after `delay` seconds; returns the function to cancel it."""
@@ -572,11 +560,13 @@ class ProcessGroup:
             self._mailbox.drop(failure.ends)
             operations = list(self._operations.values())
             actions = [action for each in operations for action in each.noticed()]
-        if self.nccl is not None:
-            self.nccl.end(since)
-        _perform(actions)
-        if tell:
-            self._tell_failure(failure)
+        try:
+            if tell:  # first: a program that ends with the error has told the others by then
+                self._tell_failure(failure)
+        finally:
+            if self.nccl is not None:
+                self.nccl.end(since)
+            _perform(actions)
 
     def give_up(self, operation: Operation[Any], cause: BaseException) -> None:
         """Ends an operation of all ranks and all later ones; or the messages of a pair of ranks."""

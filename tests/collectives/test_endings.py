@@ -9,7 +9,11 @@ import weakref
 import numpy as np
 
 from telegrad import collectives as dist
+from telegrad.collectives.link import Link
+from telegrad.collectives.messages import Signature
+from telegrad.collectives.operation import Call
 from telegrad.collectives.seams import Groups, GroupTerms
+from telegrad.errors import CollectiveMismatchError, WorkerLostError
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
@@ -84,6 +88,27 @@ def test_a_group_that_is_over_keeps_nothing_of_who_failed() -> None:
     """It kept the frames of the cause, and so the user's locals, until the agent's end."""
     with Cluster(1) as cluster:
         assert cluster.run(aborts_with_a_frame) == [True]
+
+
+def fails_twice() -> str:
+    """Rank 0 hears of the loss of a rank before its thread runs, which a mismatch has woken."""
+    remote_code.begin()
+    group = dist.world_group()
+
+    async def run(link: Link) -> None:
+        group.fail(CollectiveMismatchError("another call"), since=1)
+        group.fail(WorkerLostError("gone", worker="w1", incarnation=1, reason="it left"))
+        await link.signalled(0)
+
+    call = Call(signature=Signature(operation="test"), run=run)
+    return remote_code.refusal(lambda: group.call(call, 60.0))
+
+
+def test_an_operation_raises_the_first_failure_that_ended_it() -> None:
+    """The loss of a rank hid the mismatch of which that rank had told before it left."""
+    with Cluster(1) as cluster:
+        (said,) = cluster.run(fails_twice)
+    assert said.startswith("CollectiveMismatchError: another call")
 
 
 FORKS = """

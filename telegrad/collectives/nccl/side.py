@@ -353,7 +353,7 @@ class NcclSide:
             side = self if channel is None else self._pairs[channel[0], channel[1]]
         if side._over:
             with self._group.state_lock:
-                self._group.check_alive(operation.slot.id, operation)
+                operation.check_alive()
 
     def end(self, since: int) -> None:
         """Ends the kernels of all operations from number `since` on; never waits."""
