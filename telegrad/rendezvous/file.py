@@ -115,9 +115,10 @@ class _Log(StoreTable):
             os.close(descriptor)
 
     def write(self, entries: Mapping[str, bytes]) -> None:
-        """Writes values."""
-        if entries:
-            self._append(_record(*((SET, key, value) for key, value in entries.items())))
+        """Writes values; the file does not grow by those that the keys hold already."""
+        news = [(SET, key, value) for key, value in entries.items() if value != self.values.get(key)]
+        if news:
+            self._append(_record(*news))
 
     def extend(self, key: str, tail: bytes) -> None:
         """Writes a value behind the one that a key holds."""
@@ -294,15 +295,17 @@ class FileStore(Store):
         self._log.closed.set()
 
     def _serve(self, verb: str, request: Mapping[str, Any], timeout: float | None) -> object:
-        opened = self._log.reading if verb in LOOKS else self._log.writing
+        looks = verb in LOOKS
         if timeout is None:
-            with opened():
+            with self._log.reading() if looks else self._log.writing():
                 return serve_request(self._log, verb, request)
         for left in self._looks(timeout):
             with self._log.reading():
                 missing = missing_in(self._log, verb, request)
+                if looks and not missing:
+                    return serve_request(self._log, verb, request)
             if not missing:
-                with opened():
+                with self._log.writing():
                     missing = missing_in(self._log, verb, request)
                     if not missing:  # nobody else was faster
                         return serve_request(self._log, verb, request)

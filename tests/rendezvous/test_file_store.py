@@ -110,6 +110,20 @@ def test_a_record_in_the_making_is_not_read(path: Path) -> None:
     assert reader.get("k") == b"v" * 100
 
 
+def test_the_file_does_not_grow_by_what_a_key_holds_already(path: Path) -> None:
+    """Programs that look at a counter by adding 0, again and again, filled the disk."""
+    store = FileStore(path)
+    store.multi_set(["k", "n"], [b"v", b"1"])
+    size = path.stat().st_size
+    store.set("k", b"v")
+    assert store.add("n", 0) == 1
+    assert store.compare_set("k", b"v", b"v") == store.compare_set("k", b"x", b"y") == b"v"
+    store.multi_set(["n", "k"], [b"1", b"v"])
+    assert path.stat().st_size == size
+    store.multi_set(["n", "k"], [b"1", b"w"])
+    assert FileStore(path).multi_get(["k", "n"]) == [b"w", b"1"]
+
+
 def test_a_half_written_beginning_is_begun_again(path: Path) -> None:
     path.write_bytes(file.MAGIC[:7])
     store = FileStore(path)
