@@ -116,7 +116,7 @@ class _Log(StoreTable):
 
     def write(self, entries: Mapping[str, bytes]) -> None:
         """Writes values; the file does not grow by those that the keys hold already."""
-        news = [(SET, key, value) for key, value in entries.items() if value != self.values.get(key)]
+        news = [(SET, *each) for each in entries.items() if each[1] != self.values.get(each[0])]
         if news:
             self._append(_record(*news))
 

@@ -18,7 +18,7 @@ from telegrad.nn import Module, Parameter
 from telegrad.parallel.remote_module import RemoteModule
 from telegrad.rpc import RRef
 from telegrad.rpc.seams import current_agent
-from telegrad.types import WorkerInfo
+from telegrad.types import Shape, WorkerInfo
 
 _OWN = frozenset({"_parameters", "_modules", "_buffers", "_not_saved", "training"})
 To: TypeAlias = str | int | WorkerInfo | Sequence[str | int | WorkerInfo]
@@ -182,12 +182,13 @@ class MovedModule:
 
     Attributes:
         parts: The module itself, and all modules inside.
-        tensors: Their tensors: the array, and True if it needs a gradient.
+        tensors: Their tensors: an array, the shape to which it is broadcast, and True if it needs a
+            gradient.
         generators: Their random generators.
     """
 
     parts: list[MovedPart] = field(default_factory=list)
-    tensors: list[tuple[Any, bool]] = field(default_factory=list)
+    tensors: list[tuple[Any, Shape, bool]] = field(default_factory=list)
     generators: list[MovedGenerator] = field(default_factory=list)
 
     @staticmethod
@@ -210,13 +211,13 @@ class MovedModule:
         return moved
 
     def hollow(self) -> MovedModule:
-        """Returns the same with zeros as its state, which take no memory here."""
+        """Returns the same with zeros as its state: one number for each array, also on the wire."""
         own = {k for part in self.parts for k in part.parameters.values()}
         for part in self.parts:
             own |= {k for name, k in part.buffers.items() if name not in part.not_saved}
         tensors = [
-            (np.broadcast_to(np.zeros((), array.dtype), array.shape) if k in own else array, needed)
-            for k, (array, needed) in enumerate(self.tensors)
+            (np.zeros((), array.dtype) if k in own else array, shape, needed)
+            for k, (array, shape, needed) in enumerate(self.tensors)
         ]
         return MovedModule(self.parts, tensors, self.generators)
 
@@ -237,8 +238,8 @@ class MovedModule:
         def tensor(number: int, kind: Callable[..., Tensor]) -> Tensor:
             known = tensors.get((number, kind is Parameter))
             if known is None:
-                array, needed = self.tensors[number]
-                known = kind(np.array(array), requires_grad=needed)
+                array, shape, needed = self.tensors[number]
+                known = kind(np.array(np.broadcast_to(array, shape)), requires_grad=needed)
                 tensors[number, kind is Parameter] = known
             return known
 
@@ -305,7 +306,7 @@ class _Taking:
 
     def _tensor(self, tensor: Tensor) -> int:
         return self._number(
-            tensor, self._moved.tensors, lambda: (tensor.data, tensor.requires_grad)
+            tensor, self._moved.tensors, lambda: (tensor.data, tensor.shape, tensor.requires_grad)
         )
 
     def _generator(self, generator: np.random.Generator) -> int:

@@ -28,9 +28,11 @@ from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import places
 from telegrad.parallel.pipeline.mailbox import Mailboxes
 from telegrad.parallel.pipeline.runner import StageRunner, StateCopy
+from telegrad.parallel.pipeline.sources import MovedModule
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import held_references, wait_until_gone
+from telegrad.wire import encode
 from tests.parallel.pipeline.models import (
     SCHEDULES,
     Block,
@@ -439,6 +441,17 @@ def test_copies_that_are_handed_out_stay_as_they_are() -> None:
     runner.keep(2, 0, StateCopy({}, []))
     runner.keep(2, -1, StateCopy({}, []))
     assert {place: list(known) for place, known in found.items()} == {0: [1]}
+
+
+def test_a_module_for_a_replacement_is_sent_without_its_state() -> None:
+    """Zeros of all parameters were sent, which the state replaces that is sent next."""
+    model = nn.Linear(300, 200)
+    hollow = MovedModule.of(model).hollow()
+    assert sum(np.asarray(each).nbytes for each in encode(hollow).externals) < 100
+    made = hollow.build().state_dict()
+    assert {name: (x.shape, x.dtype, x.any()) for name, x in made.items()} == {
+        name: (x.shape, x.dtype, False) for name, x in model.state_dict().items()
+    }
 
 
 def load_and_lose(cluster: Cluster) -> None:
