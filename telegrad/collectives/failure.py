@@ -159,6 +159,17 @@ class Failure:
         return fresh_copy(self.cause).with_traceback(None)
 
 
+def check_alive(failure: Failure | None, where: object) -> None:
+    """Raises the cause if there is a failure that has ended an operation.
+
+    Args:
+        failure: The failure; None if there is none.
+        where: The operation, for a note on the exception.
+    """
+    if failure is not None:
+        raise failure.fresh(str(where))
+
+
 def cause_for_others(error: BaseException, where: str) -> BaseException:
     """Returns the error to send to the other members after an operation has failed here.
 

@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
 from telegrad.arrays import Moment
 from telegrad.collectives.backends import Sharing
-from telegrad.collectives.failure import Clock, Due, Failure
+from telegrad.collectives.failure import Clock, Due, Failure, check_alive
 from telegrad.collectives.link import EAGER_BYTES, Backend, Link, Steps, Wake
 from telegrad.collectives.mailbox import MESSAGE_BYTES, MessageAllowance, OperationSlot, mismatch_of
 from telegrad.collectives.messages import (
@@ -201,7 +201,6 @@ class Operation(Meeting, Generic[T]):
         call: The operation that the verb asked for.
         slot: The mailbox slot that receives its messages. For a receive from any rank, the group
             replaces it under the lock once a rank has sent.
-        over: True if it has ended; the group sets it under the lock.
         failure: The first failure that ended it. A later one, such as the loss of the rank that
             told of the first, replaces that of the group before this thread runs again.
         unasked: The cost of received messages that this rank had not requested.
@@ -228,7 +227,6 @@ class Operation(Meeting, Generic[T]):
     ) -> None:
         self.call = call
         self.slot = slot
-        self.over = False
         self.failure: Failure | None = None
         self.unasked = 0
         self.pushed: dict[int, int] = {}
@@ -358,7 +356,7 @@ class Operation(Meeting, Generic[T]):
     ) -> R:
         """Waits until `find`, called with the lock held, returns a value other than None."""
         with self.group.state_lock:
-            self.check_alive()
+            check_alive(self.failure, self)
             found = find()
             if found is not None:
                 return found
@@ -367,7 +365,7 @@ class Operation(Meeting, Generic[T]):
             self.awaited = find, wake, behind
         await wake
         with self.group.state_lock:
-            self.check_alive()
+            check_alive(self.failure, self)
         return wake.found  # type: ignore[no-any-return]  # what `find` returned
 
     @property
@@ -412,12 +410,7 @@ class Operation(Meeting, Generic[T]):
         for action in actions:
             action()
 
-    # These are called with the lock held; the returned actions run without the lock.
-
-    def check_alive(self) -> None:
-        """Raises the cause if the operation cannot complete."""
-        if self.failure is not None:
-            raise self.failure.fresh(str(self))
+    # The group calls these with the lock held, and runs the returned actions without the lock.
 
     def noticed(self) -> list[Callable[[], None]]:
         """Returns the actions to run after a message has arrived or the group has failed."""
@@ -447,11 +440,9 @@ class Operation(Meeting, Generic[T]):
         return actions
 
     def end(self) -> None:
-        """Marks the operation as over, drops unsent data and cancels the timer."""
-        self.over = True
+        """Drops unsent data and ends the timer."""
         self._outbox.clear()
-        if self.timer.cancel is not None:
-            self.timer.cancel()
+        self.timer.end()
 
     # Without the lock.
 
@@ -483,6 +474,7 @@ class WaitTimer:
     Attributes:
         clock: The times at which something is due.
         cancel: Cancels the timer; None if there is none.
+        over: True if the operation has ended.
         told_entered: True if this rank has told the others that it has entered.
         told_blocked: True if it has told them that it is blocked in the operation.
     """
@@ -490,13 +482,19 @@ class WaitTimer:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.cancel: Callable[[], None] | None = None
-        self.told_entered = self.told_blocked = False
+        self.over = self.told_entered = self.told_blocked = False
 
     def start(self, operation: Operation[Any]) -> None:
         """Sets the timer for what is due next, unless there is one."""
         with operation.group.state_lock:
-            if self.cancel is None and not operation.over:
+            if self.cancel is None and not self.over:
                 self._set(operation)
+
+    def end(self) -> None:
+        """Cancels the timer, as the operation has ended. The caller holds the lock."""
+        self.over = True
+        if self.cancel is not None:
+            self.cancel()
 
     def lacks(self, operation: Operation[Any], worker: WorkerInfo) -> bool:
         """Returns True if it has told others of its block, and waits for `worker` to enter."""
@@ -512,7 +510,7 @@ class WaitTimer:
     def _on_time(self, operation: Operation[Any]) -> None:  # on the loop
         clock, group = self.clock, operation.group
         with group.state_lock:
-            if operation.over:
+            if self.over:
                 return
             actions = operation.noticed()  # in memory, the others may have come without a message
             stands = operation.awaited is not None  # else it goes on once its thread runs again

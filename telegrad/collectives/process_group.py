@@ -26,7 +26,7 @@ from typing import Any, TypeVar, final
 from telegrad.arrays import Moment
 from telegrad.collectives.api.work import Work
 from telegrad.collectives.backends import NCCL, GroupTerms, Sharing
-from telegrad.collectives.failure import Failure, cause_for_others, time_limit
+from telegrad.collectives.failure import Failure, cause_for_others, check_alive, time_limit
 from telegrad.collectives.link import EAGER_BYTES, run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, MessageAllowance, OperationSlot
 from telegrad.collectives.messages import (
@@ -343,9 +343,7 @@ class ProcessGroup:
         if cause is not None:
             self.fail(cause, since=operation_id.since)
             with self.state_lock:
-                failure = self.failure_of(operation_id)
-            if failure is not None:
-                raise failure.fresh(f"{call.signature} of {self.where}")
+                check_alive(self.failure_of(operation_id), f"{call.signature} of {self.where}")
         if actions:
             _perform(actions)
         return operation

@@ -36,6 +36,7 @@ from telegrad.arrays import (
 )
 from telegrad.collectives.algorithms import dissemination
 from telegrad.collectives.backends import MessageBackend
+from telegrad.collectives.failure import check_alive
 from telegrad.collectives.link import Link
 from telegrad.collectives.messages import ANY
 from telegrad.collectives.nccl.backend import NcclBackend
@@ -353,7 +354,7 @@ class NcclSide:
             side = self if channel is None else self._pairs[channel[0], channel[1]]
         if side._over:
             with self._group.state_lock:
-                operation.check_alive()
+                check_alive(operation.failure, operation)
 
     def end(self, since: int) -> None:
         """Ends the kernels of all operations from number `since` on; never waits."""
