@@ -25,6 +25,7 @@ __all__ = [
     "forget_audit",
     "give_back",
     "grpc_port",
+    "held",
     "hold",
     "job_name_and_coordinator",
     "let_go",
@@ -58,6 +59,11 @@ async def hold() -> None:
     """Ends when `let_go` is called."""
     HELD.append(rpc.Future())
     await HELD[-1]
+
+
+def held() -> int:
+    """The number of functions that `let_go` will end."""
+    return len(HELD)
 
 
 def let_go() -> None:

@@ -283,6 +283,20 @@ def test_calls_beyond_what_one_peer_may_have(victim: Victim) -> None:
     assert "Limits.served_calls_per_peer" in words
 
 
+def test_a_call_that_comes_again_while_it_is_served_is_served_once(victim: Victim) -> None:
+    """A second one would hide the first from the end of the worker, which waits for its calls."""
+
+    async def attack(member: Member) -> None:
+        body = encode(request(f"{HERE}:hold")).document
+        for _ in range(3):
+            await member.post(Envelope("rpc.call", 1, depth=1, document=body))
+        await member.call(request(f"{HERE}:who_am_i"))  # by then all of them have been taken
+
+    attacked(victim, attack)
+    assert victim.cluster.call(1, remote_code.held) == 1
+    victim.cluster.call(1, remote_code.let_go)
+
+
 def test_frames_with_more_envelopes_than_a_write_holds(victim: Victim) -> None:
     tiny = pb.Envelope(number=1, kind="a").SerializeToString()
     field = b"\x0a" + bytes([len(tiny)]) + tiny

@@ -144,11 +144,15 @@ class Serving:
     def accept(self, admit: Admit, caller: WorkerInfo, envelope: Envelope) -> None:
         """Takes a request; from any thread, blocks nowhere."""
         number, depth = envelope.call, envelope.depth
+        key = caller.incarnation, number
+        if key in self._calls:  # only a caller that lies sends it twice
+            error = DecodeError(f"call {number} came again while it is served")
+            self._pool.submit(self._inbox.tell_garbage, caller, envelope.kind, error)
+            return
         record = CallRecord(envelope.kind)
         call = ServedCall(self.worker, caller, number, record, envelope.time_left, depth)
         if self.admission.expects:  # nearly never: most have not asked
             call.release = self.admission.arrive(caller, number)
-        key = caller.incarnation, number
         with self._lock:
             self._calls[key] = call
             count = self._counts[key[0]] = self._counts.get(key[0], 0) + 1
