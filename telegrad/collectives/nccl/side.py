@@ -354,7 +354,9 @@ class NcclSide:
             side = self if channel is None else self._pairs[channel[0], channel[1]]
         if side._over:
             with self._group.state_lock:
-                check_alive(operation.failure, operation)
+                # The group does not tell an operation that has run its algorithm.
+                failure = operation.failure or self._group.failure_of(operation.slot.id)
+                check_alive(failure, operation)
 
     def end(self, since: int) -> None:
         """Ends the kernels of all operations from number `since` on; never waits."""
