@@ -100,6 +100,13 @@ def _rrefs(params: list[Any], name: str) -> list[RRef[Any]]:
 # -- the optimizer -------------------------------------------------------------------------------
 
 
+# What a copy on another worker has; it counts its own steps.
+_TRAVELS = (
+    "_conductor", "_made_of", "_owners", "_shapes", "_staleness", "defaults", "loss_scale",
+    "param_groups",
+)  # fmt: skip
+
+
 @final
 class DistributedOptimizer:
     """One optimizer for parameters of any workers; each parameter is stepped by its owner.
@@ -425,13 +432,14 @@ class DistributedOptimizer:
             self._shapes.update(fact.shapes)
 
     def _encode(self) -> dict[str, Any]:
-        own = {"_steps", "_may_be_ahead"}  # of each worker
-        return {name: x for name, x in vars(self).items() if name not in own}
+        return {name: getattr(self, name) for name in _TRAVELS}
 
     @staticmethod
     def _decode(plain: dict[str, Any]) -> DistributedOptimizer:
         optimizer = object.__new__(DistributedOptimizer)
-        vars(optimizer).update(plain, _steps=0, _may_be_ahead=plain["_staleness"] is not None)
+        for name in _TRAVELS:
+            setattr(optimizer, name, plain[name])
+        optimizer._steps, optimizer._may_be_ahead = 0, optimizer._staleness is not None
         return optimizer
 
 
