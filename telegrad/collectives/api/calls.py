@@ -193,7 +193,7 @@ def array_call(
         signature: The call, for the other ranks.
         arrays: The user's arrays: one, or one for each rank, or with `scatter` both.
         run: Runs the verb on contiguous copies of the arrays on the host, or on the arrays
-            themselves where these are contiguous. What it returns goes to their device.
+            themselves where these are contiguous. Its result goes to their device.
         flat: True if `run` takes them with one axis.
         written: As for `Call`.
         join: As for `Call`.

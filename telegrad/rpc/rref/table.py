@@ -497,7 +497,7 @@ class RRefRegistry:
                 steps += self._waiting.pop(effect.fork, ())
             elif effect.rref in self._values:
                 freed.append(self._values.pop(effect.rref))
-        if sends:  # first: those who wait here hear no earlier than others
+        if sends:  # first, so that users here hear no earlier than others
             steps.insert(0, partial(_post_each, self, sends))
         if freed:
             steps.append(partial(self._forget, freed))
