@@ -86,35 +86,6 @@ def test_messages_from_any_rank(n: int) -> None:
         check()
 
 
-def sends_sizes(sizes: list[int], sends_first: bool) -> None:
-    """Two ranks send each other arrays of these sizes, with one tag, in one order."""
-    r = remote_code.begin()
-    arrays = [np.full(size, 10 * k + r) for k, size in enumerate(sizes)]
-    works = [dist.isend(each, 1 - r) for each in arrays] if sends_first else []
-    for k, size in enumerate(sizes):
-        if not sends_first and r == 0:
-            dist.send(arrays[k], 1)
-        received = np.zeros(size, int)
-        dist.recv(received, 1 - r)
-        assert (received == 10 * k + 1 - r).all()
-        if not sends_first and r == 1:
-            dist.send(arrays[k], 0)
-    for work in works:
-        work.wait()
-    dist.barrier()
-
-
-def test_short_and_long_messages_of_a_pair_keep_their_order() -> None:
-    with Cluster(2) as cluster:
-
-        @settings(max_examples=25)
-        @given(st.lists(st.sampled_from([0, 1, 500, 9000, LARGE]), max_size=12), st.booleans())
-        def check(sizes: list[int], sends_first: bool) -> None:
-            cluster.run(sends_sizes, sizes, sends_first)
-
-        check()
-
-
 SHAPES = [(), (0,), (3, 0, 2), (1, 1), (LARGE,)]
 
 
