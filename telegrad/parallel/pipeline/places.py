@@ -257,7 +257,7 @@ class Places:
             failure = self._failure(unsent, calls, "step")
             raise failure from failure.__cause__
         self._failed = False
-        return [call.value() for call in calls]
+        return [StepReport.from_wire(call.value()) for call in calls]
 
     def _begin(self, orders: Sequence[StepOrder], calls: list[Future[Any]]) -> Exception | None:
         """Calls all places and adds the futures to `calls`; returns the error that stopped this."""
@@ -312,8 +312,8 @@ class Places:
         The places that waited for the worker know best how far the step was.
         """
         member = next((each for each in self.members if each.worker.name == error.worker), called)
-        ended = [call for call in calls if call.done() and call.exception() is None]
-        reports = [call.value() for call in ended] if phase == "step" else []
+        ended = [call.value() for call in calls if call.done() and call.exception() is None]
+        reports = map(StepReport.from_wire, ended) if phase == "step" else ()
         waits = [each.wait for each in reports if each.wait]
         if not waits:
             return _named(error, member, f"is lost in the {phase}", phase)
@@ -323,7 +323,7 @@ class Places:
         return _named(error, member, words, wait.phase, stage, wait.micro_batch)
 
 
-def _handed(member: RemotePlace, order: StepOrder) -> StepOrder | int:
+def _handed(member: RemotePlace, order: StepOrder) -> list[Any] | int:
     """Returns an order as the argument of a call; it is left at a runner on this worker.
 
     Arrays of a GPU are sent there, too: the runner's thread works in another stream, and would not
@@ -331,7 +331,7 @@ def _handed(member: RemotePlace, order: StepOrder) -> StepOrder | int:
     """
     given = order.inputs if order.target is None else [*order.inputs, order.target]
     if not member.runner.is_owner() or any(each.on_gpu for each in given):
-        return order
+        return order.to_wire()
     member.runner.local_value().leave(order)  # no byte of it is copied
     return order.step
 

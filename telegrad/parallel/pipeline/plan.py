@@ -144,6 +144,19 @@ class StepOrder:
     afresh: bool = False
     sample: bool = False
 
+    def to_wire(self) -> list[Any]:
+        """Returns the order as plain values in fixed places, which the codec takes as they are."""
+        inputs, target = [[*each] for each in self.inputs], self.target and [*self.target]
+        options = self.scale, self.afresh, self.sample
+        return [self.step, self.train, self.shares, inputs, target, *options]
+
+    @staticmethod
+    def from_wire(values: list[Any]) -> StepOrder:
+        """Returns the order that `to_wire` turned into these values."""
+        step, train, shares, inputs, target, *rest = values
+        arguments = [Argument(*each) for each in inputs]
+        return StepOrder(step, train, shares, arguments, target and Argument(*target), *rest)
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -171,19 +184,40 @@ class StepReport:
     """The answer of a place at the end of a step.
 
     Attributes:
+        ended: True if the place has run its whole row; False if it heard of a failure elsewhere.
         losses: The loss of each micro-batch, from a place of the last stage.
         outputs: The outputs of each micro-batch, from a place of the last stage in a forward.
         held: The most micro-batches whose activations each stage has held at a time.
         times: For each action the times when it had its inputs and when it had its results, on the
             clock of `time.monotonic`; of shape (actions, 2).
-        wait: The point at which the place heard of a failure elsewhere; None if it ran its row.
+        wait: The point at which the place heard of a failure elsewhere.
     """
 
+    ended: bool
     losses: dict[int, float] = field(default_factory=dict)
     outputs: dict[int, list[Array]] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
     times: Array | None = None
     wait: Wait | None = None
+
+    def to_wire(self) -> list[Any]:
+        """Returns the report as plain values in fixed places; see `StepOrder.to_wire`."""
+        pairs = [[*each, *each.values()] for each in (self.losses, self.outputs, self.held)]
+        times = b"" if self.times is None else self.times.tobytes()
+        return [self.ended, *pairs, times, self.wait]
+
+    @staticmethod
+    def from_wire(values: list[Any]) -> StepReport:
+        """Returns the report that `to_wire` turned into these values."""
+        ended, losses, outputs, held, times, wait = values
+        moments = np.frombuffer(times).reshape(-1, 2)
+        return StepReport(ended, _halves(losses), _halves(outputs), _halves(held), moments, wait)
+
+
+def _halves(values: list[Any]) -> dict[int, Any]:
+    """Returns the dict of the keys in the first half of a list, and of the values behind them."""
+    count = len(values) // 2
+    return dict(zip(values[:count], values[count:], strict=True))
 
 
 class PlannedAction(NamedTuple):

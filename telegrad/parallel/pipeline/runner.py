@@ -113,13 +113,13 @@ class StageRunner:
         """
         self._left = {order.step: order}
 
-    def run(self, given: StepOrder | int) -> StepReport:
-        """Runs a step; returns its report at its end, here or elsewhere.
+    def run(self, given: list[Any] | int) -> list[Any]:
+        """Runs a step; returns its report at its end, here or elsewhere, as plain values.
 
         Gradients of the parameters go to the autograd context of the call.
 
         Args:
-            given: The order; or the step, if its order was left here.
+            given: The order as plain values; or the step, if its order was left here.
 
         Raises:
             PipelineError: This place failed, or waited in vain.
@@ -127,11 +127,11 @@ class StageRunner:
                 begun a later one.
         """
         if not isinstance(given, int):
-            return self._run(given)
+            return self._run(StepOrder.from_wire(given)).to_wire()
         order = self._left.pop(given, None)
         if order is None:
             raise InvalidUseError(f"step {given} has no order here: a later one has begun, or none")
-        return self._run(order)
+        return self._run(order).to_wire()
 
     def _run(self, order: StepOrder) -> StepReport:
         place, context_id = self._place, ambient_context()
@@ -158,7 +158,7 @@ class StageRunner:
                 elsewhere = isinstance(error.__cause__, EndedElsewhereError)
                 if elsewhere and isinstance(error, PipelineError):
                     at = error.worker, error.stage, error.micro_batch, error.phase
-                    return StepReport(wait=Wait(str(error), *at))
+                    return StepReport(ended=False, wait=Wait(str(error), *at))
                 raise
             finally:
                 leave_ambient(outside, token)

@@ -274,7 +274,7 @@ class StepRun(Skips):
         finally:
             self._sharing.clear()
         times = np.asarray(self._times)
-        return StepReport(self._losses, self._outputs, self._held, times)
+        return StepReport(True, self._losses, self._outputs, self._held, times)
 
     # -- the actions -----------------------------------------------------------------------------
 

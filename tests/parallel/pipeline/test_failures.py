@@ -27,6 +27,7 @@ from telegrad.errors import (
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import places
 from telegrad.parallel.pipeline.mailbox import Mailboxes
+from telegrad.parallel.pipeline.plan import StepOrder
 from telegrad.parallel.pipeline.runner import StageRunner, StateCopy
 from telegrad.parallel.pipeline.sources import MovedModule
 from telegrad.rpc.seams import current_agent
@@ -253,15 +254,15 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 def interrupted_between_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C comes when the last stage has no order of the step yet."""
     pipe = make(timeout=5.0)
-    handed, orders = places._handed, count_from(1)
+    to_wire, orders = StepOrder.to_wire, count_from(1)
 
-    def interrupt(*given: Any) -> Any:
+    def interrupt(self: StepOrder) -> list[Any]:
         if next(orders) == 3:
             raise KeyboardInterrupt
-        return handed(*given)
+        return to_wire(self)
 
     with monkeypatch.context() as patched:
-        patched.setattr(places, "_handed", interrupt)
+        patched.setattr(StepOrder, "to_wire", interrupt)
         with pytest.raises(KeyboardInterrupt):
             pipe.step(*batch(9))
     assert pipe.step(*batch(9)) == pytest.approx(step_after_interrupt(), rel=1e-10)
@@ -299,7 +300,7 @@ def begun_late(monkeypatch: pytest.MonkeyPatch) -> None:
     run, served = StageRunner.run, count_from(1)
     called, ordered, over = (threading.Event() for _ in range(3))
 
-    def late(self: StageRunner, given: Any) -> Any:
+    def late(self: StageRunner, given: Any) -> list[Any]:
         if next(served) > 1:
             ordered.set()
             assert over.wait(30)
