@@ -34,6 +34,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("transport/loop.py", "RuntimeError"): "a mistake of telegrad's",
     ("transport/sockets/tls_socket.py", "BlockingIOError"): "as of a socket that does not block",
     ("transport/session/exchange.py", "RuntimeError"): "a mistake of telegrad's",
+    ("transport/session/link.py", "TimeoutError"): "becomes words of the doctor",
     ("arrays/shared.py", "OSError"): "the system has no shared memory",
     ("arrays/device_memory.py", "LookupError"): "the session takes another way",
     ("doctor/report.py", "LookupError"): "a wrong argument",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,13 @@ __all__ = [
     "listen_to_audit",
     "members",
     "size_of",
+    "wait_for_hold",
     "who_am_i",
 ]
 
 LOGS: list[AuditLog] = []
 HELD: list[rpc.Future[None]] = []
+HOLDS = threading.Event()
 
 
 def who_am_i() -> str:
@@ -58,7 +61,13 @@ def give_back(value: Any) -> Any:
 async def hold() -> None:
     """Ends when `let_go` is called."""
     HELD.append(rpc.Future())
+    HOLDS.set()
     await HELD[-1]
+
+
+def wait_for_hold() -> bool:
+    """Waits until `hold` has begun; returns True if it has within 10 s."""
+    return HOLDS.wait(10)
 
 
 def held() -> int:
@@ -68,6 +77,7 @@ def held() -> int:
 
 def let_go() -> None:
     """Ends every `hold`."""
+    HOLDS.clear()
     while HELD:
         HELD.pop().try_set_result(None)  # or its caller has left, and it was cancelled
 

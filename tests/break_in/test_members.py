@@ -288,7 +288,9 @@ def test_a_call_that_comes_again_while_it_is_served_is_served_once(victim: Victi
 
     async def attack(member: Member) -> None:
         body = encode(request(f"{HERE}:hold")).document
-        for _ in range(3):
+        await member.post(Envelope("rpc.call", 1, depth=1, document=body))
+        await member.call(request(f"{HERE}:wait_for_hold"))
+        for _ in range(2):
             await member.post(Envelope("rpc.call", 1, depth=1, document=body))
         await member.call(request(f"{HERE}:who_am_i"))  # by then all of them have been taken
 
