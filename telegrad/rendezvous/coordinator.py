@@ -271,6 +271,9 @@ class Coordinator(Receiver):
                 waiting[peer] = call
             self._send(outgoing)
             self._say_if_abandoned()
+        if kind == messages.GAVE_UP and outgoing:  # not under the lock: a log handler may block
+            info, reason, _ = messages.read_loss(body)
+            logger.info("%s has given up %s, a member still: %s", peer.name, info.name, reason)
         if kind == messages.LEAVE:
             self._answer(peer, call)
 
@@ -301,10 +304,7 @@ class Coordinator(Receiver):
 
     def _on_gave_up(self, peer: WorkerInfo, body: object) -> Sequence[Message]:
         info, reason, _ = messages.read_loss(body)
-        told = self._membership.gave_up(peer, info, reason)
-        if told:
-            logger.info("%s has given up %s, a member still: %s", peer.name, info.name, reason)
-        return told
+        return self._membership.gave_up(peer, info, reason)
 
     def _forget_calls(self, peer: WorkerInfo) -> None:
         for waiting in self._calls.values():
