@@ -86,6 +86,7 @@ def wait_until_gone(
         if time.monotonic() > deadline:
             listed = ", ".join(str(item) for item in remaining)
             raise LeakError(f"leaked {what} (after {within:g} s): {listed}")
+        del remaining  # else it holds what it lists, and nothing of that ever goes
         pause.wait(POLL_SECONDS)
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -58,3 +59,19 @@ async def test_a_task_that_stays_is_named() -> None:
 def test_nothing_left_is_silent() -> None:
     with leaks.no_leaked_descriptors(), leaks.no_leaked_children(), leaks.no_leaked_threads():
         subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=30)
+
+
+def test_a_look_holds_nothing_of_what_it_found() -> None:
+    class Thing:
+        pass
+
+    things = [Thing()]
+    thing = weakref.ref(things[0])
+
+    def left() -> list[Thing]:
+        found = [each for each in [thing()] if each is not None]
+        things.clear()
+        return found
+
+    leaks.wait_until_gone("things", left, within=10.0)
+    assert thing() is None
