@@ -142,21 +142,20 @@ def in_subgroups() -> dict[str, Any]:
     return found
 
 
-def freed() -> list[bool]:
-    """Says of arrays of operations that are over if nothing holds them, without a collection."""
+def freed() -> None:
+    """Waits until nothing holds the arrays of operations that are over, without a collection."""
+    arrays: list[weakref.ref[np.ndarray[Any, Any]]] = []
     begin()
-    gone = []
     gc.disable()
     try:
         for run in (dist.all_reduce, lambda array: dist.broadcast(array, 0)):
             array = np.ones(3)
-            held = weakref.ref(array)
+            arrays.append(weakref.ref(array))
             run(array)
             del array
-            gone.append(held() is None)
+        wait_until_gone("arrays", lambda: [each for each in arrays if each() is not None])
     finally:
         gc.enable()
-    return gone
 
 
 def tagged() -> list[list[float]]:
