@@ -81,13 +81,12 @@ def wait_until_gone(
         LeakError: Something was still there; the message lists it.
     """
     deadline = time.monotonic() + within
-    pause = threading.Event()
     while remaining := list(left()):
         if time.monotonic() > deadline:
             listed = ", ".join(str(item) for item in remaining)
             raise LeakError(f"leaked {what} (after {within:g} s): {listed}")
         del remaining  # else it holds what it lists, and nothing of that ever goes
-        pause.wait(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 @contextmanager
