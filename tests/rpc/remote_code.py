@@ -45,12 +45,6 @@ class Unsendable:
     pass
 
 
-@dataclass
-class Pair:
-    left: int
-    right: FloatArray
-
-
 def calls_served() -> int:
     """How many calls this worker had answered before this one."""
     return rpc.statistics().calls_served
@@ -145,20 +139,6 @@ async def async_chain(path: list[str]) -> list[str]:
     return [me, *await rpc.rpc_async(path[0], async_chain, (path[1:],))]
 
 
-async def async_fail() -> None:
-    raise CustomError("from a coroutine", code=1)
-
-
-async def async_to_thread() -> tuple[bool, bool]:
-    here = threading.get_ident()
-    there = await rpc.to_thread(threading.get_ident)
-    return here != there, await rpc.to_thread(_has_ambient_agent)
-
-
-def _has_ambient_agent() -> bool:
-    return rpc.is_initialized()
-
-
 async def holds_the_user_loop(name: str) -> bool:
     return gates(name).wait(20)
 
@@ -188,11 +168,6 @@ def fail_later() -> rpc.Future[int]:
 
 
 @rpc.functions.async_execution
-def not_a_future() -> rpc.Future[int]:
-    return 3  # type: ignore[return-value]
-
-
-@rpc.functions.async_execution
 def encoded_before_set_result_returns() -> rpc.Future[list[int]]:
     future: rpc.Future[list[int]] = rpc.Future()
 
@@ -210,34 +185,6 @@ def encoded_before_set_result_returns() -> rpc.Future[list[int]]:
 
 def unmarked_future() -> rpc.Future[int]:
     return rpc.Future()
-
-
-class Methods:
-    @staticmethod
-    @rpc.functions.async_execution
-    def static_outside(x: int) -> rpc.Future[int]:
-        return _done(x)
-
-    @rpc.functions.async_execution
-    @staticmethod
-    def static_inside(x: int) -> rpc.Future[int]:
-        return _done(x)
-
-    @classmethod
-    @rpc.functions.async_execution
-    def class_outside(cls, x: int) -> rpc.Future[int]:
-        return _done(x)
-
-    @rpc.functions.async_execution
-    @classmethod
-    def class_inside(cls, x: int) -> rpc.Future[int]:
-        return _done(x)
-
-
-def _done(value: int) -> rpc.Future[int]:
-    future: rpc.Future[int] = rpc.Future()
-    future.set_result(value)
-    return future
 
 
 class Gates:

@@ -94,18 +94,18 @@ def test_every_form_of_a_name(job: Job, rank: int) -> None:
             assert rpc.rpc_sync(to, form_code.where) == f"w{rank}"
             assert rpc.rpc_async(to, form_code.where).wait() == f"w{rank}"
             assert rpc.remote(to, form_code.where).owner() == info
-        wrong: list[tuple[Any, type[Exception]]] = [
-            (True, TypeError),
-            (1.0, TypeError),
-            (None, TypeError),
-            ("W1", UnknownWorkerError),
-            (3, UnknownWorkerError),
-            (-1, UnknownWorkerError),
-            (WorkerInfo("w1", 1, info.incarnation + 12345), UnknownWorkerError),
+        wrong: list[tuple[Any, type[Exception], str]] = [
+            (True, TypeError, "to must be"),
+            (1.0, TypeError, "to must be"),
+            (None, TypeError, "to must be"),
+            ("W1", UnknownWorkerError, "no worker 'W1'.*'w0'"),
+            (3, UnknownWorkerError, "no worker 3"),
+            (-1, UnknownWorkerError, "no worker -1"),
+            (WorkerInfo("w1", 1, info.incarnation + 12345), UnknownWorkerError, "no worker"),
         ]
-        for to, error in wrong:
+        for to, error, words in wrong:
             for verb in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
-                with pytest.raises(error):
+                with pytest.raises(error, match=words):
                     verb(to, form_code.where)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import operator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from telegrad.errors import (
     EncodeError,
     FunctionNotFoundError,
     NotInitializedError,
-    UnknownWorkerError,
 )
 from telegrad.rpc import seams
 from tests.rpc import remote_code
@@ -26,36 +23,12 @@ OVER_PROCESSES_TOO = True  # nothing here touches an agent but that of rank 0
 OVER_FAULTS_TOO = True
 
 
-@pytest.mark.parametrize("to", ["w1", 1, np.int64(1)])
-def test_by_name_and_rank(job: Job, to: Any) -> None:
-    assert job.on(0, rpc.rpc_sync, to, remote_code.who) == "w1"
-
-
 def test_by_worker_info(job: Job) -> None:
     info = job.on(0, rpc.get_worker_info, "w2")
     assert (info.name, info.rank) == ("w2", 2)
     assert job.on(0, rpc.rpc_sync, info, remote_code.who) == "w2"
     assert job.on(0, rpc.get_worker_info).name == "w0"
     assert [each.name for each in job.on(0, rpc.get_worker_infos)] == ["w0", "w1", "w2"]
-
-
-def test_args_and_kwargs(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w1", remote_code.add, (1, 2)) == 3
-        assert rpc.rpc_sync("w1", remote_code.add, [1, 2]) == 3
-        assert rpc.rpc_sync("w1", remote_code.add, (1,), {"y": 5}) == 6
-        said = rpc.rpc_sync("w1", remote_code.describe, ((), None), {"b": {1: 2}, "a": "é\\n"})
-        assert said == remote_code.describe((), None, b={1: 2}, a="é\\n")
-
-
-def test_builtins_and_numpy_functions(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w1", operator.add, (2, 3)) == 5
-        total = rpc.rpc_sync("w1", np.add, (np.arange(3.0), 1.0))
-        np.testing.assert_array_equal(total, [1.0, 2.0, 3.0])
-        assert rpc.rpc_sync("w1", np.sum, (np.ones((2, 3)),)) == 6.0
-        pair = rpc.rpc_sync("w1", remote_code.Pair, (1, np.zeros(2)))
-        assert isinstance(pair, remote_code.Pair)
 
 
 def test_asynchronous(job: Job) -> None:
@@ -88,14 +61,6 @@ def test_arguments_and_values_are_copies(job: Job, to: str) -> None:
         np.testing.assert_array_equal(array, np.arange(4.0) + 100.0)
 
 
-def test_big_arrays(job: Job) -> None:
-    array = np.random.default_rng(0).standard_normal((1 << 18,))
-    with seams.use_agent(job.agents[0]):
-        back = rpc.rpc_sync("w1", remote_code.echo, ([array, array],))
-        np.testing.assert_array_equal(back[0], array)
-        assert back[0] is back[1]
-
-
 def test_a_call_to_oneself_goes_the_same_way(job: Job) -> None:
     with seams.use_agent(job.agents[0]):
         value = {"a": [1]}
@@ -113,54 +78,11 @@ def test_nested_around_a_ring_deeper_than_the_pool(make_job: MakeJob) -> None:
         assert rpc.rpc_sync("w0", remote_code.async_chain, (path,)) == ["w0", *path]
 
 
-def test_async_def(job: Job) -> None:
+def test_futures_of_the_callee(job: Job) -> None:
     with seams.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w1", remote_code.async_who) == "w1"
-        assert rpc.rpc_sync("w1", remote_code.async_to_thread) == (True, True)
-        with pytest.raises(remote_code.CustomError, match="from a coroutine"):
-            rpc.rpc_sync("w1", remote_code.async_fail)
-
-
-def test_async_execution(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w1", remote_code.add_later, ("w2", 1, 2)) == 4
-        with pytest.raises(remote_code.CustomError, match="later") as info:
-            rpc.rpc_sync("w1", remote_code.fail_later)
-        assert info.value.code == 2
-        with pytest.raises(TypeError, match=r"not_a_future is marked async_execution.*not 3"):
-            rpc.rpc_sync("w1", remote_code.not_a_future)
         assert rpc.rpc_sync("w1", remote_code.encoded_before_set_result_returns) == [1]
         with pytest.raises(TypeError, match="async_execution"):
             rpc.rpc_sync("w1", remote_code.unmarked_future)
-
-
-@pytest.mark.parametrize(
-    "name", ["static_outside", "static_inside", "class_outside", "class_inside"]
-)
-def test_async_execution_on_methods_in_either_order(job: Job, name: str) -> None:
-    with seams.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w1", getattr(remote_code.Methods, name), (5,)) == 5
-
-
-def test_the_mark_is_refused_where_it_means_nothing() -> None:
-    with pytest.raises(TypeError, match="needs no mark"):
-        rpc.functions.async_execution(remote_code.async_who)
-    with pytest.raises(TypeError, match="marks functions"):
-        rpc.functions.async_execution(3)  # type: ignore[type-var]
-
-
-def test_wrong_destinations(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        with pytest.raises(UnknownWorkerError, match="no worker 'ps'.*'w0'"):
-            rpc.rpc_async("ps", remote_code.who)
-        with pytest.raises(UnknownWorkerError, match="no worker 7"):
-            rpc.rpc_async(7, remote_code.who)
-        with pytest.raises(UnknownWorkerError):
-            rpc.rpc_async(rpc.WorkerInfo("w1", 1, 2**40), remote_code.who)
-        wrong: Any
-        for wrong in (True, 1.0, None):
-            with pytest.raises(TypeError, match="to must be"):
-                rpc.rpc_async(wrong, remote_code.who)
 
 
 def test_wrong_forms_are_refused_before_anything_is_sent(job: Job) -> None:
