@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from telegrad import rpc
-from telegrad.rpc.seams import current_agent
 from tests.rpc import remote_code
 
 Bytes = npt.NDArray[np.uint8]
@@ -122,12 +121,3 @@ class Store:
 
 def keep(rref: rpc.RRef[Store]) -> None:
     meter.kept.append(rref)
-
-
-def ask_and_send_nothing() -> None:
-    agent = current_agent()
-    agent.messages.post(agent.members.find(1), "rpc.ask", [2**40, 2**50])
-
-
-def push_sums(count: int) -> list[float]:
-    return [rpc.rpc_sync(1, np.sum, (np.ones(MIB // 8),)) for _ in range(count)]

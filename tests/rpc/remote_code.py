@@ -104,17 +104,6 @@ class Failing:
         fail("call")
 
 
-def fail_with_cause() -> None:
-    try:
-        raise KeyError("inner")
-    except KeyError as inner:
-        raise ValueError("outer") from inner
-
-
-def leave() -> None:
-    raise SystemExit(3)
-
-
 def give_unsendable() -> dict[str, list[Unsendable]]:
     return {"models": [Unsendable()]}
 

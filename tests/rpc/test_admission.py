@@ -135,64 +135,7 @@ def test_a_lost_peer_holds_what_still_runs_and_no_more() -> None:
     assert budget.is_empty
 
 
-# -- the four deadlocks of the naive form, and two that users can make ---------------------------
-
-
-def test_no_budget_is_full_of_messages_that_arrived_by_half() -> None:
-    """Admitted chunk by chunk, four messages of 10 would each hold 5 of 20 and wait for ever."""
-    budget = Budget(20)
-    coming = [grant for peer in (A, B) for call in (1, 2) for grant in budget.ask(peer, call, 10)]
-    assert len(coming) == 2  # each whole: nothing that is under way needs more
-    for grant in coming:
-        budget.arrive(grant.peer, grant.call)
-        coming += budget.release(grant.peer, grant.call)
-    assert len(coming) == 4
-
-
-def test_a_call_that_holds_the_budget_never_needs_more_of_it() -> None:
-    """What a function calls is no root call: neither window nor budget is asked."""
-    world = World(Limits(pending_bytes=10))
-    outer = world.call(A, B, 10)
-    world.deliver_all()
-    inner = world.call(B, C, 10, inside=outer)
-    back = world.call(C, B, 10, inside=inner)
-    world.deliver_all()
-    assert [each.state for each in (outer, inner, back)] == ["served"] * 3
-    world.finish()
-
-
-def test_a_window_of_one_lets_a_call_come_back() -> None:
-    world = World(Limits(pending_calls_per_peer=1))
-    outer = world.call(A, B, 1)
-    world.deliver_all()
-    back = world.call(B, A, 1, inside=outer)
-    again = world.call(A, B, 1, inside=back)
-    waits = world.call(A, B, 1)
-    world.deliver_all()
-    assert (again.state, waits.state) == ("served", "held")
-    world.finish()
-
-
-def test_nothing_that_goes_back_waits_for_what_comes() -> None:
-    """Both ends are full of each other's calls; their replies go all the same."""
-    world = World(Limits(pending_bytes=10, pending_calls_per_peer=2))
-    both = [world.call(*ends, 10) for _ in range(4) for ends in ((A, B), (B, A))]
-    world.deliver_all()
-    assert [each.state for each in both].count("served") == 2
-    world.finish()
-
-
-def test_a_call_that_waits_lets_others_in() -> None:
-    """A function that is answered when the whole batch is there, which exceeds the budget."""
-    world = World(Limits(pending_bytes=10))
-    batch = [world.call(peer, C, 10) for peer in (A, B, A, B)]
-    for _ in batch:
-        world.deliver_all()
-        for each in batch:
-            if each.state == "served":
-                world.wait(each)
-    assert [each.state for each in batch] == ["served"] * 4
-    world.finish()
+# -- calls that stall ----------------------------------------------------------------------------
 
 
 def test_calls_that_stall_let_one_more_in_at_a_time() -> None:
@@ -584,17 +527,3 @@ def test_the_random_worlds_are_not_trivial() -> None:
     assert min(ends[state] for state in ("ended", "withdrawn", "lost")) > 15
     assert sum(world.lapsed for world in worlds) > 5
     assert 5 < sum(len(world.dead) for world in worlds) < 40
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error", "words"),
-    [
-        ({"pending_calls_per_peer": 0}, ValueError, r"Limits\.pending_calls_per_peer"),
-        ({"pending_bytes": 0}, ValueError, "pending_bytes must be from 1"),
-        ({"pending_bytes": 1.0}, TypeError, "integer"),
-        ({"allowance": 3}, TypeError, "unexpected keyword"),
-    ],
-)
-def test_wrong_limits(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        Limits(**wrong)

@@ -28,9 +28,8 @@ from telegrad.rpc import Limits, seams
 from telegrad.rpc.call import table
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
-from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.pool.deadlines import Deadlines
-from telegrad.testing import Cluster, leaks
+from telegrad.testing import leaks
 from telegrad.transport import Exchange, LoopThread
 from telegrad.transport.io.socket_reader import SocketReader
 from telegrad.types import WorkerInfo
@@ -40,6 +39,7 @@ from tests.rpc import pressure_code, remote_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.pressure_code import MIB, megabytes, meter
 from tests.rpc.rest import assert_at_rest
+from tests.rpc.undone import Undone
 
 GUIDE = Path(__file__).parents[2] / "docs" / "back-pressure.md"
 
@@ -66,26 +66,6 @@ def assert_nothing_is_left(job: Job, *agents: seams.AgentCore) -> None:
 
 def wait_until(what: str, come_true: Callable[[], bool]) -> None:
     leaks.wait_until_gone("waits", lambda: [] if come_true() else [what])
-
-
-class Undone(Interceptor):
-    """Counts the messages that it had to take back."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    @property
-    def name(self) -> str:
-        return "undone"
-
-    def outgoing(self, message: Message) -> None:
-        pass
-
-    def incoming(self, message: Message) -> None:
-        pass
-
-    def undelivered(self, message: Message) -> None:
-        self.count += 1
 
 
 # -- who waits ----------------------------------------------------------------------------------
@@ -156,33 +136,7 @@ def test_a_window_keeps_further_calls_at_the_caller(make_job: MakeJob) -> None:
     assert_nothing_is_left(job)
 
 
-def test_small_calls_overtake_who_waits_for_the_budget(make_job: MakeJob) -> None:
-    job = make_job(2, **strict(pending_bytes=3 * MIB))
-    with seams.use_agent(job.agents[0]):
-        pushes = [
-            rpc.rpc_async("w1", pressure_code.push, (megabytes(2), "overtaken")) for _ in range(2)
-        ]
-        wait_until("one is in", lambda: meter.inside == 1)
-        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
-        assert job.agents[0].statistics().waiting_calls == 1
-        remote_code.release("overtaken")
-        rpc.wait_all(pushes)
-    assert_nothing_is_left(job)
-
-
-# -- the four deadlocks of the naive form -------------------------------------------------------
-
-
-def test_messages_are_admitted_whole(make_job: MakeJob) -> None:
-    """With a budget taken chunk by chunk, two messages of 3 MiB each hold half of 4 and wait."""
-    job = make_job(3, **strict(pending_bytes=4 * MIB))
-    pushes = [
-        job.on(1 + i % 2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(3, 1),))
-        for i in range(10)
-    ]
-    assert rpc.wait_all(pushes) == [3 * MIB] * 10
-    assert meter.most_inside == 1
-    assert_nothing_is_left(job)
+# -- the deadlocks of the naive form ------------------------------------------------------------
 
 
 def test_a_function_that_holds_the_budget_makes_nested_calls(make_job: MakeJob) -> None:
@@ -253,14 +207,6 @@ def test_a_permit_of_which_nothing_comes_lapses(make_job: MakeJob) -> None:
     wait_until("end", lambda: job.agents[1].statistics().admitted_bytes == 0)
     silent.messages.post(silent.members.find("w1"), "rpc.withdraw", 2**40)
     assert_nothing_is_left(job, honest, job.agents[1])
-
-
-@pytest.mark.long
-def test_a_permit_of_which_nothing_comes_lapses_between_processes() -> None:
-    options = rpc.RpcOptions(limits=Limits(pending_bytes=MIB // 2), lost_after=2.0)
-    with Cluster(3, processes=True, options=options) as cluster:
-        cluster.call(0, pressure_code.ask_and_send_nothing)
-        assert cluster.call(2, pressure_code.push_sums, 3) == [MIB / 8] * 3
 
 
 def test_methods_of_what_is_not_admitted_yet_hold_nothing_up(make_job: MakeJob) -> None:
@@ -513,35 +459,14 @@ def test_a_call_that_expired_on_its_way_gives_back(
     assert_nothing_is_left(job)
 
 
-class Bulky(Interceptor):
-    """Has so much to say beside a first message that no envelope takes it."""
-
-    def __init__(self) -> None:
-        self.undone = 0
-
-    @property
-    def name(self) -> str:
-        return "bulky"
-
-    def outgoing(self, message: Message) -> None:
-        if not self.undone:
-            message.headers[self.name] = "x" * (3 * MIB)
-
-    def incoming(self, message: Message) -> None:
-        pass
-
-    def undelivered(self, message: Message) -> None:
-        self.undone += 1
-
-
 def test_a_call_that_turns_out_to_fit_no_envelope_gives_back(make_job: MakeJob) -> None:
     job = make_job(2, **strict(pending_bytes=1))
-    bulky = Bulky()
+    bulky = Undone(bulky=False)
     job.agents[0].codec.add(bulky)
     future = seams.call(job.agents[0], "w1", pressure_code.push, (megabytes(1),))
     with pytest.raises(EncodeError, match="too big"):
         future.wait()
-    assert bulky.undone == 1
+    assert bulky.count == 1
     assert_nothing_is_left(job)
 
 

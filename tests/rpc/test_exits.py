@@ -6,7 +6,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -90,6 +89,13 @@ def test_it_ends_what_could_not_be_decoded(job: Job, kind: int) -> None:
     with seams.use_agent(job.agents[0]), pytest.raises(RemoteError, match=says(kind)):
         rpc.rpc_sync("w1", exit_code.takes, (exit_code.Unsendable(kind, "decode"),), timeout=20)
     goes_on(job)
+
+
+def test_an_exit_without_words(job: Job) -> None:
+    with seams.use_agent(job.agents[0]), pytest.raises(RemoteError) as caught:
+        rpc.rpc_sync("w1", remote_code.interrupt, timeout=20)
+    assert str(caught.value) == "KeyboardInterrupt (on worker 'w1')"
+    assert caught.value.type_name == "builtins:KeyboardInterrupt"
 
 
 def test_an_error_that_cannot_be_put_in_words(job: Job) -> None:
@@ -188,20 +194,6 @@ def test_a_done_callback_does_not_stop_the_others(kind: int, fails: bool) -> Non
         future.set_result(3)
     assert heard == [future]
     assert child.wait(20) == 5
-
-
-def _leaves(kind: int, _: object) -> None:
-    exit_code.leaves(kind)
-
-
-def test_nor_does_one_of_a_call(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        future = rpc.rpc_async("w1", remote_code.hold, ("call",), timeout=20)
-        for kind in range(3):
-            future.add_done_callback(partial(_leaves, kind))
-        child = future.then(lambda _: 5)
-        remote_code.release("call")
-        assert child.wait(20) == 5
 
 
 def test_an_interrupt_of_the_main_thread_is_the_programs() -> None:

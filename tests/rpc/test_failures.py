@@ -22,10 +22,7 @@ from telegrad.errors import (
     CallRefusedError,
     CallTimeoutError,
     EncodeError,
-    EvictedError,
     PoolExhaustedError,
-    RemoteError,
-    WorkerLostError,
 )
 from telegrad.rpc import seams
 from telegrad.rpc.call import calling
@@ -36,6 +33,7 @@ from telegrad.testing import leaks
 from telegrad.wire import Envelope
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.undone import Undone
 from tests.wire.samples import EXCEPTIONS, OddError, is_like
 
 OVER_FAULTS_TOO = True
@@ -57,12 +55,6 @@ def test_an_exception_keeps_its_type_and_tells_where_it_was_raised(job: Job) -> 
     assert "rpc/call/serving.py" not in text
     assert any("worker 'w1'" in note for note in error.__notes__)
     assert rpc.remote_traceback(ValueError()) is None
-
-
-def test_causes_are_kept(job: Job) -> None:
-    with seams.use_agent(job.agents[0]), pytest.raises(ValueError, match="outer") as info:
-        rpc.rpc_sync("w1", remote_code.fail_with_cause)
-    assert isinstance(info.value.__cause__, KeyError)
 
 
 def test_an_exception_over_two_hops(job: Job) -> None:
@@ -224,17 +216,6 @@ def test_a_note_names_the_attributes_that_cannot_travel(job: Job) -> None:
     assert "do not travel in an exception: .rref (RRef), .lock (lock)" in caught.value.__notes__[0]
 
 
-def test_system_exit_ends_the_call_and_nobody_else(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        with pytest.raises(RemoteError, match="SystemExit: 3") as info:
-            rpc.rpc_sync("w1", remote_code.leave)
-        assert info.value.type_name == "builtins:SystemExit"
-        with pytest.raises(RemoteError) as caught:
-            rpc.rpc_sync("w1", remote_code.interrupt)
-        assert str(caught.value) == "KeyboardInterrupt (on worker 'w1')"
-        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
-
-
 def test_a_value_that_cannot_travel(job: Job) -> None:
     with seams.use_agent(job.agents[0]):
         with pytest.raises(EncodeError, match="give_unsendable") as info:
@@ -276,12 +257,6 @@ def test_nested_calls_inherit_what_is_left(job: Job) -> None:
         left, depth = rpc.rpc_sync("w1", remote_code.time_left, (), timeout=math.inf)
         assert left == math.inf
         assert depth == 1
-
-
-def test_a_nested_call_ends_with_the_outer_deadline(job: Job) -> None:
-    with seams.use_agent(job.agents[0]), pytest.raises(CallTimeoutError):
-        rpc.rpc_sync("w1", remote_code.nested_forever, ("w2", "nested"), timeout=0.1)
-    remote_code.release("nested")
 
 
 def test_what_a_call_leaves_behind_inherits_nothing(job: Job) -> None:
@@ -383,48 +358,6 @@ def test_a_failed_encode_leaves_nothing_with_interceptors(job: Job) -> None:
     with seams.use_agent(job.agents[0]), pytest.raises(EncodeError):
         rpc.rpc_sync("w1", remote_code.echo, (remote_code.Unsendable(),))
     assert recorder.heard == []
-
-
-def test_a_lost_callee_ends_what_waits_for_it(make_job: MakeJob) -> None:
-    job = make_job(3)
-    heard: list[str] = []
-    lost: rpc.Future[None] = rpc.Future()
-
-    def on_lost(worker: rpc.WorkerInfo, error: WorkerLostError) -> None:
-        heard.append(worker.name)
-        lost.try_set_result(None)
-
-    job.agents[0].inbox.on_loss(on_lost)
-    with seams.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w2", remote_code.who) == "w2"
-        futures = [rpc.rpc_async("w2", remote_code.hold, ("lost",), timeout=math.inf)] * 2
-        assert remote_code.entered("lost")
-        job.agents[2].shutdown(graceful=False)
-        for future in futures:
-            with pytest.raises(WorkerLostError) as info:
-                future.wait(20)
-            assert info.value.worker == "w2"
-        with pytest.raises(WorkerLostError):
-            rpc.rpc_sync("w2", remote_code.who)
-        lost.wait(20)
-        assert heard == ["w2"]
-        assert [info.name for info in rpc.get_worker_infos()] == ["w0", "w1"]
-        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
-    remote_code.release("lost")
-
-
-def test_an_evicted_worker_raises_from_every_wait(job: Job) -> None:
-    agent = job.agents[0]
-    with seams.use_agent(agent):
-        future = rpc.rpc_async("w1", remote_code.hold, ("evicted",))
-        agent.evict(EvictedError("the job goes on without 'w0'", worker="w0", reason="fenced"))
-        for _ in range(2):
-            with pytest.raises(EvictedError) as info:
-                future.wait()
-            assert info.value.worker == "w0"
-        with pytest.raises(EvictedError):
-            rpc.rpc_sync("w1", remote_code.who)
-    agent.shutdown(graceful=False)
 
 
 def test_a_coroutine_that_holds_the_user_loop_is_named_once(
@@ -550,44 +483,22 @@ def test_a_coroutine_function_with_wrong_arguments_is_a_type_error(job: Job) -> 
     assert "missing 1 required positional argument" in str(error)
 
 
-class Bulky(Interceptor):
-    """Has so much to say beside a message that no envelope takes it."""
-
-    def __init__(self, *, reply: bool) -> None:
-        self.reply = reply
-        self.undone = 0
-
-    @property
-    def name(self) -> str:
-        return "bulky"
-
-    def outgoing(self, message: Message) -> None:
-        if message.reply is self.reply:
-            message.headers[self.name] = "x" * (3 * 2**20)
-
-    def incoming(self, message: Message) -> None:
-        pass
-
-    def undelivered(self, message: Message) -> None:
-        self.undone += 1
-
-
 def test_a_request_that_fits_no_envelope_leaves_nothing_behind(job: Job) -> None:
-    caller, bulky = job.agents[0], Bulky(reply=False)
+    caller, bulky = job.agents[0], Undone(bulky=False)
     caller.codec.add(bulky)
     with pytest.raises(EncodeError, match="too big"):
         seams.call(caller, "w1", remote_code.who, timeout=math.inf)
     assert caller.statistics().pending_calls == 0
-    assert bulky.undone == 1
+    assert bulky.count == 1
 
 
 def test_a_reply_that_fits_no_envelope_is_an_error(job: Job) -> None:
     """The callee could not post it and said nothing."""
-    bulky = Bulky(reply=True)
+    bulky = Undone(bulky=True)
     job.agents[1].codec.add(bulky)
     error = _error_of(seams.call(job.agents[0], "w1", remote_code.who))
     assert isinstance(error, EncodeError)
-    assert bulky.undone == 1
+    assert bulky.count == 1
     assert job.agents[1].drain(time.monotonic() + 20.0)
 
 

@@ -39,6 +39,9 @@ def test_each_of_them_is_described() -> None:
         ),
         ({"message_bytes": True}, TypeError, "must be an integer, not True"),
         ({"served_calls_per_peer": 0}, ValueError, "from 1"),
+        ({"pending_calls_per_peer": 0}, ValueError, r"Limits\.pending_calls_per_peer"),
+        ({"pending_bytes": 0}, ValueError, "pending_bytes must be from 1"),
+        ({"allowance": 3}, TypeError, "unexpected keyword"),
     ],
 )
 def test_wrong_limits(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
