@@ -15,7 +15,7 @@ import numpy.typing as npt
 from telegrad import rpc
 from telegrad.errors import CallCancelledError
 from telegrad.rpc.seams import current_served_call
-from tests.rpc.remote_code import gates
+from tests.rpc.remote_code import gates, hold, who
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -130,21 +130,6 @@ def nested_in_a_future(to: str, name: str) -> rpc.Future[str]:
     return rpc.rpc_async(to, run_until_cancelled, (name,)).then(written)
 
 
-def nested_twice(to: str, further: str, name: str) -> str:
-    return rpc.rpc_sync(to, nested_in_a_thread, (further, name))
-
-
-def calls_until_refused(to: str, name: str) -> None:
-    """Calls another worker all the time; its calls are what ends it."""
-    gates(f"{name}-entered").set()
-    try:
-        while True:
-            rpc.rpc_sync(to, who)
-    except Exception as error:
-        notes(name).put(error)
-        raise
-
-
 def calls_when_cancelled(to: str, name: str) -> None:
     run_until_cancelled(name)
     try:
@@ -165,17 +150,6 @@ def counts_what_it_has_called(to: str) -> list[int]:
     gates("counted").set()
     future.wait()
     return [before, len(served.nested)]
-
-
-def who() -> str:
-    return rpc.get_worker_info().name
-
-
-def hold(name: str) -> str:
-    """Blocks in a wait that is not telegrad's."""
-    gates(f"{name}-entered").set()
-    assert gates(name).wait(30)
-    return name
 
 
 shared: dict[str, rpc.Future[str]] = {}

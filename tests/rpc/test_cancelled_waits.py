@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -210,7 +211,7 @@ def test_what_is_completed_before_the_cancellation_is_returned(job: Job) -> None
 def test_a_wait_prefers_what_it_waits_for() -> None:
     """Completed and cancelled at one moment, as a nested call is by the cancellation itself."""
     worker = WorkerInfo("w0", 0, 1)
-    served = ServedCall("w1", worker, 1, CallRecord("f"), 60.0, 0)
+    served = ServedCall("w1", worker, 1, CallRecord("f"), math.inf, 0)
     future: rpc.Future[int] = rpc.Future()
     entered = threading.Event()
 

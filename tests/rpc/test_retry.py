@@ -98,7 +98,7 @@ def test_the_mark_and_where_it_may_stand() -> None:
     assert is_idempotent(cancel_code.Marked.above)
     assert is_idempotent(cancel_code.Marked.below)
     assert is_idempotent(cancel_code.Marked.of_the_class)
-    assert not is_idempotent(cancel_code.who)
+    assert not is_idempotent(remote_code.who)
     assert cancel_code.Marked.above() == 1
     assert cancel_code.Marked.of_the_class() == 3
 
@@ -111,7 +111,7 @@ def test_what_takes_no_mark(what: Any) -> None:
 
 def test_functions_that_are_not_marked_are_never_retried(job: Job) -> None:
     with pytest.raises(ValueError, match=r"hold, which is not marked.*@rpc\.idempotent"):
-        call(job, 0, cancel_code.hold, "never")
+        call(job, 0, remote_code.hold, "never")
     with seams.use_agent(job.agents[0]), pytest.raises(ValueError, match="not marked"):
         rpc.rpc_sync("w1", operator.add, (1, 2), retry=3)
     assert call(job, 0, operator.add, 1, 2, retry=0).wait() == 3

@@ -125,7 +125,7 @@ class AgentCore:
     def join(self, membership: JoinedJob) -> None:
         """Sets the membership through which this agent shuts down together with the others."""
         self.life.membership = membership
-        self.inbox.check_standing_with(membership.check_standing)
+        self.inbox.check_standing = membership.check_standing
         self.inbox.on_loss_at_once(membership.gave_up)
         for worker, error in self.members.losses():  # earlier losses; to tell one twice is harmless
             membership.gave_up(worker, error)
@@ -207,7 +207,7 @@ class AgentCore:
 
     def abandon(self) -> None:
         """Ends the waits of this worker, since it leaves without the others."""
-        self.inbox.leave()
+        self.inbox.left = True
         self.calling.close()
 
     def close(self, timeout: float, reason: str) -> None:

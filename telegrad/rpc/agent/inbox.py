@@ -40,6 +40,12 @@ class Inbox(Receiver):
     Attributes:
         anywhere: Kinds of requests whose handlers may be called in any thread, each with the
             function that returns memory for its buffers, if it has one.
+        take_reply: Takes a reply, in any thread; set before this worker opens.
+        refuse_request: Answers a request without a handler, given the number of the call; set
+            before this worker opens.
+        check_standing: Asks the coordinator if this worker is a member, and calls its argument when
+            the answer is known; an eviction is heard of before. None without a coordinator.
+        left: True once this worker leaves: peers that give it up from then on are not lost.
     """
 
     def __init__(self, members: Members, pool: Pool) -> None:
@@ -47,23 +53,15 @@ class Inbox(Receiver):
         self._pool = pool
         self._handlers: dict[str, Handler] = {}
         self.anywhere: dict[str, TakeMemory | None] = {}
-        self._on_reply: Handler
-        self._refuse_request: Refuse
+        self.take_reply: Handler
+        self.refuse_request: Refuse
         self._losses: list[LossCallback] = []
         self._losses_at_once: list[LossCallback] = []
         self._lock = threading.Lock()
         self._held: list[tuple[WorkerInfo, Envelope]] | None = []  # None once it holds none back
-        self._check_standing: Callable[[Callable[[], None]], None] | None = None
-        self._left = False
+        self.check_standing: Callable[[Callable[[], None]], None] | None = None
+        self.left = False
         self._garbage: dict[WorkerInfo, int] = {}  # logged messages by peer
-
-    def take_replies_with(self, take: Handler) -> None:
-        """Registers the function that takes replies, in any thread."""
-        self._on_reply = take
-
-    def refuse_with(self, refuse: Refuse) -> None:
-        """Registers the answer to requests without a handler; it gets the number of the call."""
-        self._refuse_request = refuse
 
     def register(
         self,
@@ -105,23 +103,6 @@ class Inbox(Receiver):
         """
         self._losses_at_once.append(callback)
 
-    def check_standing_with(self, check: Callable[[Callable[[], None]], None]) -> None:
-        """Registers the function that asks the coordinator if this worker is a member.
-
-        Args:
-            check: Calls its argument when the answer is known; an eviction is heard of before.
-        """
-        self._check_standing = check
-
-    def leave(self) -> None:
-        """Records that this worker leaves: peers that give it up from now on are not lost."""
-        self._left = True
-
-    @property
-    def left(self) -> bool:
-        """True if this worker leaves, or has left."""
-        return self._left
-
     def release(self) -> list[tuple[WorkerInfo, Envelope]]:
         """Stops holding requests and returns those that were held."""
         with self._lock:
@@ -137,16 +118,16 @@ class Inbox(Receiver):
         """Hands an envelope to its handler; garbage is logged, and answered if it is a request."""
         try:
             if envelope.reply:
-                self._on_reply(peer, envelope)
+                self.take_reply(peer, envelope)
             elif self._held is None or not self._hold(peer, envelope):
-                if (handler := self._handlers.get(envelope.kind)) is not None:
-                    handler(peer, envelope)
-                else:
-                    self._refuse_unknown(peer, envelope)
+                if (handler := self._handlers.get(envelope.kind)) is None:
+                    raise DecodeError(f"no handler for {envelope.kind!r} here")
+                handler(peer, envelope)
         except Exception as error:  # a remote handler: bad input must not stop the service
             if self._is_news(peer):
                 self._pool.submit(_log_failure, peer, envelope.kind, error)
-            self._refuse(peer, envelope, error)
+            if envelope.call and not envelope.reply:
+                self.refuse_request(peer, envelope.call, error)
 
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Fails the calls that wait for a lost worker, cancels its own calls, tells the rest.
@@ -191,13 +172,13 @@ class Inbox(Receiver):
 
     def _when_standing_is_known(self, then: Callable[[], None]) -> None:
         """Calls `then` once it is known whether the job goes on without this worker."""
-        if self._members.eviction() is None and self._check_standing is not None:
-            self._check_standing(then)
+        if self._members.eviction() is None and self.check_standing is not None:
+            self.check_standing(then)
         else:
             then()
 
     def _lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        if self._left:
+        if self.left:
             return
         error = self._members.eviction() or error  # of a worker without which the job goes on
         self._members.lose(peer, error)
@@ -213,11 +194,6 @@ class Inbox(Receiver):
                 self._held.append((peer, envelope))
             return self._held is not None
 
-    def _refuse_unknown(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        if self._is_news(peer):
-            self._pool.submit(_log_unknown, peer, envelope.kind)
-        self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))
-
     def tell_garbage(self, peer: WorkerInfo, kind: str, error: DecodeError) -> None:
         """Logs that a message is garbage, so often and no more; for handlers in the pool."""
         if self._is_news(peer):
@@ -230,22 +206,11 @@ class Inbox(Receiver):
             self._garbage[peer] = min(told + 1, MOST_GARBAGE_TOLD)
         return told < MOST_GARBAGE_TOLD
 
-    def _refuse(self, peer: WorkerInfo, envelope: Envelope, error: Exception) -> None:
-        if not envelope.call or envelope.reply:
-            return
-        self._refuse_request(peer, envelope.call, error)
-
-
-# A log may go to a slow file or terminal, for which the loop has no time: these run in the pool.
-
 
 def _log_failure(peer: WorkerInfo, kind: str, error: Exception) -> None:
+    """Runs in the pool: a log may go to a slow file or terminal, for which the loop has no time."""
     if isinstance(error, DecodeError):  # the sender's fault, and it may send many
         words = escaped(str(error))
         _logger.warning("%s from %r is garbage: %s", escaped(kind), peer.name, words)
         return
     _logger.error("%s from %r failed", escaped(kind), peer.name, exc_info=error)
-
-
-def _log_unknown(peer: WorkerInfo, kind: str) -> None:
-    _logger.warning("%r sent %s, which is not known here", peer.name, escaped(kind))

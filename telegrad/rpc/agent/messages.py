@@ -52,7 +52,6 @@ class Messages:
         self._worker = worker
         self._codec = codec
         self._memory = exchange.memory
-        self._post = exchange.post
         self._request = calling.request
         self.post_envelope = exchange.post
         self._write = exchange.flush
@@ -85,7 +84,7 @@ class Messages:
         """
         place, memory = self._codec.devices.place(to), partial(self._memory, to)
         envelope = write_body(kind, body, buffers=buffers, place=place, memory=memory)
-        self._post(to, envelope, rides=rides)
+        self.post_envelope(to, envelope, rides=rides)
         if rides:
             self._riding[to] = None
             self._tick.start()
@@ -110,7 +109,7 @@ class Messages:
         Raises:
             WorkerLostError: The worker is lost, or this agent was shut down.
         """
-        self._post(to, Envelope(kind, document=packed, buffers=buffers))
+        self.post_envelope(to, Envelope(kind, document=packed, buffers=buffers))
 
     def request(
         self,
@@ -175,4 +174,4 @@ class Messages:
     def _answer(self, to: WorkerInfo, request: Envelope, envelope: Envelope) -> None:
         envelope.call = request.call
         with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-            self._post(to, envelope)
+            self.post_envelope(to, envelope)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, final
@@ -57,24 +58,18 @@ _Unread: TypeAlias = tuple[WorkerInfo, CallRecord, Envelope]
 
 
 @final
+@dataclass(slots=True, eq=False)
 class _Reply:
     """A reply as it arrived; called once, by the first thread that needs the value."""
 
-    __slots__ = ("_codec", "_envelope", "_peer", "_record", "_unread", "_values")
-
-    def __init__(
-        self,
-        codec: MessageCodec,
-        call: PendingCall,
-        envelope: Envelope,
-        unread: SimpleQueue[_Unread],
-    ) -> None:
-        self._codec = codec
-        self._peer = call.peer  # and not the call, which refers to the future, and that to this:
-        self._record = call.record  # once the last reference is gone nobody can read it
-        self._values = call.values
-        self._envelope: Envelope | None = envelope
-        self._unread = unread
+    # Not the call, which refers to the future, and that to this: once the last reference is gone
+    # nobody can read it.
+    _codec: MessageCodec
+    _peer: WorkerInfo
+    _record: CallRecord
+    _values: bool
+    _envelope: Envelope | None
+    _unread: SimpleQueue[_Unread]
 
     def __call__(self) -> object:
         envelope, self._envelope = self._envelope, None
@@ -137,7 +132,7 @@ class Calling:
         self._closed = False
         self._evicted: WorkerLostError | None = None
         self._on_given_up: list[Callable[[BaseException], None]] = []
-        inbox.take_replies_with(self.on_reply)
+        inbox.take_reply = self.on_reply
         inbox.on_loss_at_once(self.lose)
         inbox.register(ADMIT, self._admission.on_admit)
 
@@ -236,7 +231,7 @@ class Calling:
     def request(self, to: WorkerInfo, kind: str, body: object, limit: float) -> Future[Any]:
         """Sends a protocol request, for at most `limit` seconds; see `Messages.request`."""
         memory = partial(self._codec.memory, to)
-        sealed = Sealed(write_body(kind, body, memory=memory), _nothing)
+        sealed = Sealed(write_body(kind, body, memory=memory))
         future = new_future(self._submit, f"{kind} to {to.name!r}")
         record = CallRecord(kind)
         call = PendingCall(to, record, future, self._reads, future._made, limit, values=False)
@@ -272,7 +267,7 @@ class Calling:
         if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # as for many calls
             call.future.try_set_result(None)
             return
-        reply = _Reply(self._codec, call, envelope, self._unread)
+        reply = _Reply(self._codec, peer, call.record, call.values, envelope, self._unread)
         call.future._try_set_thunk(reply, fails=envelope.kind == ERROR)
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
@@ -523,10 +518,6 @@ def _hear(call: PendingCall, answer: Future[Any]) -> None:
     """Keeps a callee's answer about a call; it has a few bytes, which any thread may decode."""
     if answer.exception() is None:
         call.told = answer.value(), time.monotonic()
-
-
-def _nothing() -> None:
-    pass
 
 
 def _end(call: PendingCall, error: BaseException, what: str) -> None:

@@ -95,6 +95,10 @@ _bytes_of: Final[Callable[[Any], int]] = operator.attrgetter("nbytes")
 _logger = logging.getLogger(__name__)
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(slots=True)  # frozen ones take three times as long to make
 class Sealed:
     """A message that is ready to be posted, and the means to take it back.
@@ -107,7 +111,7 @@ class Sealed:
     """
 
     envelope: Envelope
-    take_back: Callable[[], None]
+    take_back: Callable[[], None] = _nothing
     memory: Memory | None = None
 
 
@@ -304,7 +308,7 @@ class MessageCodec:
     @staticmethod
     def seal_bare(kind: str, body: object) -> Sealed:
         """Encodes a reply of plain values past all interceptors, which may be what failed."""
-        return Sealed(write_body(kind, body, reply=True), _nothing)
+        return Sealed(write_body(kind, body, reply=True))
 
     def open(
         self, peer: WorkerInfo, record: CallRecord, envelope: Envelope, *, known: bool = False
@@ -371,10 +375,6 @@ class MessageCodec:
 def _no_memory(peer: WorkerInfo) -> Memory:
     del peer
     return NO_MEMORY
-
-
-def _nothing() -> None:
-    pass
 
 
 def _undelivered(chain: tuple[Interceptor, ...], message: Message) -> None:

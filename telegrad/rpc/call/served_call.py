@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from telegrad.errors import CallCancelledError, CallTimeoutError, TelegradError
@@ -25,6 +26,7 @@ class Cancellable(Protocol):
 
 
 @final
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class ServedCall:
     """For the library: the callee's end of one call.
 
@@ -32,12 +34,12 @@ class ServedCall:
         worker: The name of the worker that serves it.
         caller: The worker that called.
         number: The call's id, drawn by the caller.
-        kind: The kind of its request.
         record: The state that interceptors keep between the request and its reply.
-        came: The time of its arrival, on the clock of `time.monotonic`.
-        began: The time at which its function was called; None before.
         deadline: The deadline on the clock of `time.monotonic`; `math.inf` without one.
         depth: The length of the call tree above it.
+        kind: The kind of its request.
+        came: The time of its arrival, on the clock of `time.monotonic`.
+        began: The time at which its function was called; None before.
         active: True while it runs; false from the moment its reply is made.
         cancelled: True if the caller gave it up, or is lost.
         expired: True if the caller did so because the deadline passed.
@@ -50,55 +52,24 @@ class ServedCall:
             `comes_from`. None before it starts.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_hooks",
-        "active",
-        "began",
-        "caller",
-        "came",
-        "cancelled",
-        "deadline",
-        "depth",
-        "expired",
-        "items",
-        "kind",
-        "nested",
-        "number",
-        "record",
-        "release",
-        "runner",
-        "waits",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        worker: str,
-        caller: WorkerInfo,
-        number: int,
-        record: CallRecord,
-        time_left: float,
-        depth: int,
-    ) -> None:
-        self.worker = worker
-        self.caller = caller
-        self.number = number
-        self.record = record
-        self.kind = record.function  # until the name of the function is known
-        self.came = time.monotonic()
-        self.began: float | None = None
-        self.deadline = self.came + time_left
-        self.depth = depth
-        self.active = True
-        self.cancelled = False
-        self.expired = False
-        self.nested: set[Cancellable] = set()
-        self.waits: set[Cancellable] = set()
-        self.release: Callable[[], None] | None = None
-        self.items = 0
-        self.runner: object = None
-        self._hooks: list[Callable[[], None]] = []
+    worker: str
+    caller: WorkerInfo
+    number: int
+    record: CallRecord
+    deadline: float
+    depth: int
+    kind: str = ""
+    came: float = field(default_factory=time.monotonic)
+    began: float | None = field(init=False, default=None)
+    active: bool = field(init=False, default=True)
+    cancelled: bool = field(init=False, default=False)
+    expired: bool = field(init=False, default=False)
+    nested: set[Cancellable] = field(init=False, default_factory=set)
+    waits: set[Cancellable] = field(init=False, default_factory=set)
+    release: Callable[[], None] | None = field(init=False, default=None)
+    items: int = field(init=False, default=0)
+    runner: object = field(init=False, default=None)
+    _hooks: list[Callable[[], None]] = field(init=False, default_factory=list)
 
     def cancel(self, *, expired: bool = False) -> None:
         """Marks it as given up; cancels its coroutine, its nested calls, and its waits.

@@ -102,7 +102,7 @@ class Serving:
         self._early: dict[tuple[int, int], bool] = {}  # the oldest first; True for expired calls
         self._ended = 0
         inbox.on_loss_at_once(self.lose)
-        inbox.refuse_with(self.refuse)
+        inbox.refuse_request = self.refuse
         for kind, handler in (
             (ASK, admission.on_ask),
             (WITHDRAW, admission.on_withdraw),
@@ -149,8 +149,9 @@ class Serving:
             error = DecodeError(f"call {number} came again while it is served")
             self._pool.submit(self._inbox.tell_garbage, caller, envelope.kind, error)
             return
-        record = CallRecord(envelope.kind)
-        call = ServedCall(self.worker, caller, number, record, envelope.time_left, depth)
+        kind, now = envelope.kind, time.monotonic()
+        record, deadline = CallRecord(kind), now + envelope.time_left
+        call = ServedCall(self.worker, caller, number, record, deadline, depth, kind, now)
         if self.admission.expects:  # nearly never: most have not asked
             call.release = self.admission.arrive(caller, number)
         with self._lock:

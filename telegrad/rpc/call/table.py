@@ -104,6 +104,8 @@ class CallTable:
 
     Attributes:
         draw: Returns a number that no other call has.
+        sent: The number of calls with user values that were ever made.
+        pending: The number of calls with user values that wait for their reply.
     """
 
     def __init__(self) -> None:
@@ -111,18 +113,8 @@ class CallTable:
         self.draw = itertools.count(1).__next__
         self._calls: dict[int, PendingCall] = {}
         self._earliest = math.inf  # no call without a deadline of its own is due before
-        self._waited_for = 0  # calls with user values that are not given up
-        self._sent = 0
-
-    @property
-    def sent(self) -> int:
-        """The number of calls with user values that were ever made."""
-        return self._sent
-
-    @property
-    def pending(self) -> int:
-        """The number of calls with user values that wait for their reply."""
-        return self._waited_for
+        self.sent = 0
+        self.pending = 0
 
     def labels(self) -> list[str]:
         """Returns the calls with user values that wait for their reply, in words, oldest first."""
@@ -146,8 +138,8 @@ class CallTable:
             if call.parent is not None:
                 call.parent.nested.add(call.future)
             if call.values:
-                self._waited_for += 1
-                self._sent += 1
+                self.pending += 1
+                self.sent += 1
             if due < self._earliest:
                 self._earliest = due
 
@@ -184,7 +176,7 @@ class CallTable:
             if call.parent is not None:
                 self._settle(call)
             elif call.values and not call.given_up:
-                self._waited_for -= 1
+                self.pending -= 1
         return call
 
     def find(self, number: int) -> PendingCall | None:
@@ -214,4 +206,4 @@ class CallTable:
         if call.parent is not None:
             call.parent.nested.discard(call.future)
         if call.values and not call.given_up:
-            self._waited_for -= 1
+            self.pending -= 1
