@@ -162,14 +162,11 @@ def set_process_agent(agent: AmbientAgent) -> None:
 
     Raises:
         AlreadyInitializedError: There is one.
+        AgentForkedError: There is one, of the process that this one was forked from.
     """
     process = _process.get()
     with process.lock:
-        if process.agent is not None:
-            raise AlreadyInitializedError(
-                f"the agent {process.agent.life.name!r} already runs in this process; "
-                "call rpc.shutdown() before another rpc.init_rpc()"
-            )
+        refuse_second()
         process.agent = agent
 
 

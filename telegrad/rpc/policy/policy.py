@@ -196,17 +196,6 @@ class CallablePolicy:
         8.0
     """
 
-    __slots__ = (
-        "_decide",
-        "_known",
-        "_known_methods",
-        "_patterns",
-        "_project",
-        "mode",
-        "record",
-        "worker",
-    )
-
     def __init__(
         self, callables: Callables = "project", worker: str = "", record: Record = _no_record
     ) -> None:
