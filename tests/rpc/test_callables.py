@@ -6,7 +6,6 @@ import os
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,26 +207,6 @@ def test_a_method_stands_before_its_arguments(exposed: Job) -> None:
 # -- what is exposed ------------------------------------------------------------------------------
 
 
-def test_an_exposed_class_is_made_and_used_by_others(exposed: Job) -> None:
-    def body() -> None:
-        counter: Any = rpc.remote("w1", code.Counter, (5,))
-        assert counter.rpc_sync().add(2) == 7
-        assert counter.rpc_sync().inherited() == 1
-        assert counter.rpc_sync().value == 7
-        reset_by_hand(counter)
-        with pytest.raises(CallRefusedError, match=r"rpc\.expose"):
-            rpc.remote("w1", code.CounterChild).to_here()
-        child: Any = rpc.remote("w1", code.make_child)
-        assert child.rpc_sync().add(2) == 2
-        with pytest.raises(CallRefusedError, match=r"CounterChild\.reset"):
-            child.rpc_sync().reset()
-        assert rpc.rpc_sync("w1", code.status) == "well"
-        with pytest.raises(CallRefusedError):
-            rpc.rpc_sync("w1", code.unexposed)
-
-    exposed.on(0, body)
-
-
 # -- a policy of one's own ------------------------------------------------------------------------
 
 
@@ -302,26 +281,6 @@ def test_a_slow_policy_holds_up_nobody_else(make_job: MakeJob) -> None:
     may_decide.set()
     assert slowly.wait() == "x"
     assert not [name for name in threads if "loop" in name]
-
-
-def test_a_policy_that_fails_refuses(make_job: MakeJob) -> None:
-    def failing(caller: WorkerInfo, module: str, qualname: str) -> bool:
-        raise LookupError(f"no rule for {qualname}")
-
-    job = make_job(2, callables=failing)
-    words = refused(job, rpc.rpc_sync, "w1", code.status)
-    assert "the policy of that worker raised LookupError: no rule for status" in words
-
-
-def test_options_take_a_function_that_decides() -> None:
-    rules = Rules({})
-    assert rpc.RpcOptions(callables=rules).callables is rules
-
-    async def later(caller: WorkerInfo, module: str, qualname: str) -> bool:
-        return True
-
-    with pytest.raises(TypeError, match="must not be async"):
-        rpc.RpcOptions(callables=later)  # type: ignore[arg-type]
 
 
 # -- the audit log --------------------------------------------------------------------------------
@@ -422,9 +381,3 @@ def test_nothing_is_recorded_of_an_admitted_call(
         exposed.on(0, rpc.rpc_sync, "w1", code.status)
     assert asked == []
     assert not log.found(CALL_REFUSED)
-
-
-def test_a_refused_call_runs_nothing(exposed: Job, tmp_path: Path) -> None:
-    target = tmp_path / "made"
-    refused(exposed, rpc.rpc_sync, "w1", os.makedirs, (str(target),))
-    assert not target.exists()

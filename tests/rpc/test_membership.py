@@ -86,15 +86,6 @@ def test_it_starts_with_a_quorum_and_the_others_join_later(make_world: MakeWorld
     assert fourth.members.world_size == 4
 
 
-def test_it_starts_with_the_workers_that_were_named(make_world: MakeWorld) -> None:
-    world = make_world(3)
-    waiting = world.start(1, start_when=["w0"])
-    server = world.join(0, start_when=["w0"])
-    trainer = waiting.result(LIMIT)
-    assert who(trainer, "w0") == "w0"
-    assert who(server, "w1") == "w1"
-
-
 def test_who_has_started_may_call_one_that_still_waits(make_world: MakeWorld) -> None:
     """The call is served when the callee has started, too."""
     world = make_world(3)
@@ -136,23 +127,6 @@ def test_who_is_missing_is_said(
 def test_more_workers_than_there_can_be(make_world: MakeWorld) -> None:
     with pytest.raises(ValueError, match="start_when=3 is out of range for a world size of 2"):
         make_world(2).join(0, start_when=3)
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "words"),
-    [
-        (0, ValueError, "from 1 to"),
-        (True, TypeError, "a number of workers or a list of names"),
-        ("ps", TypeError, r"write \['ps'\]"),
-        ([], ValueError, "empty list; to wait for nobody write 1"),
-        (["no blanks"], ValueError, "worker name 'no blanks'"),
-        (1.5, TypeError, "a number of workers"),
-    ],
-)
-def test_what_start_when_may_not_be(value: object, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        rpc.RpcOptions(start_when=value)  # type: ignore[arg-type]
-    assert rpc.RpcOptions(start_when=["ps", "w0"]).waits_for == ("ps", "w0")
 
 
 def test_shutdown_waits_for_who_is_there_and_not_for_who_never_came(make_world: MakeWorld) -> None:
@@ -600,20 +574,3 @@ def test_who_is_given_up_while_it_joins(make_world: MakeWorld) -> None:
         who(agent, "w0")
     assert who(agent, "w2") == "w2"
     assert who(third, "w0") == "w0"
-
-
-def test_connections_that_break_lose_nothing_and_repeat_nothing(make_world: MakeWorld) -> None:
-    world = make_world(2)
-    first, second = world.join_all()
-    heard = Heard(first)
-    calls = 200
-    futures = []
-    for i in range(calls):
-        futures.append(seams.call(first, "w1", remote_code.echo, (i,)))
-        if i % 20 == 10:
-            futures[i - 10].wait(LIMIT)  # called after the last break: there is a connection again
-            world.network.kill("w0", "w1")
-    assert [future.wait(LIMIT) for future in futures] == list(range(calls))
-    assert first.statistics().calls_sent == second.statistics().calls_served == calls
-    assert world.network.statistics().killed >= calls // 20
-    assert heard.names() == []

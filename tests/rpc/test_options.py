@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from telegrad.rpc import Limits, RpcOptions, TlsOptions
+from telegrad.rpc import Limits, RpcOptions, TlsOptions, WorkerInfo
 
 
 def test_defaults() -> None:
@@ -20,6 +20,14 @@ def test_defaults() -> None:
     assert RpcOptions(timeout=math.inf).timeout == math.inf
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.timeout = 3.0  # type: ignore[misc]
+
+
+def decide(caller: WorkerInfo, module: str, name: str) -> bool:
+    return True
+
+
+async def later(caller: WorkerInfo, module: str, name: str) -> bool:
+    return True
 
 
 @pytest.mark.parametrize(
@@ -74,8 +82,15 @@ def test_defaults() -> None:
         ({"token": "x" * 20, "insecure": True}, ValueError, "one or the other"),
         ({"callables": "everything"}, ValueError, "project"),
         ({"callables": 3}, TypeError, "patterns"),
+        ({"callables": later}, TypeError, "must not be async"),
         ({"limits": {"pending_bytes": 3}}, TypeError, r"rpc\.Limits\(...\)"),
         ({"timout": 3}, TypeError, "unexpected keyword"),
+        ({"start_when": 0}, ValueError, "from 1 to"),
+        ({"start_when": True}, TypeError, "a number of workers or a list of names"),
+        ({"start_when": "ps"}, TypeError, r"write \['ps'\]"),
+        ({"start_when": []}, ValueError, "empty list; to wait for nobody write 1"),
+        ({"start_when": ["no blanks"]}, ValueError, "worker name 'no blanks'"),
+        ({"start_when": 1.5}, TypeError, "a number of workers"),
         ({"device_maps": [("w1", {0: 1})]}, TypeError, r"such as \{'worker1': \{0: 1\}\}"),
         ({"device_maps": {1: {0: 1}}}, TypeError, "a worker's name as its key, not 1"),
         ({"device_maps": {"w 1": {0: 1}}}, ValueError, "RpcOptions.device_maps: worker name 'w 1'"),
@@ -152,6 +167,11 @@ def test_device_maps() -> None:
     assert RpcOptions().device_maps == {}
 
 
+def test_start_when() -> None:
+    assert RpcOptions(start_when=["ps", "w0"]).waits_for == ("ps", "w0")
+
+
 def test_callables() -> None:
+    assert RpcOptions(callables=decide).callables is decide
     assert RpcOptions(callables="exposed").callables == "exposed"
     assert RpcOptions(callables=["mypkg.*"]).callables == ("mypkg.*",)  # frozen
