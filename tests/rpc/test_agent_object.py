@@ -22,7 +22,6 @@ from telegrad.errors import (
     BlockingCallError,
     ContextError,
     NotInitializedError,
-    RendezvousTimeoutError,
     UnknownWorkerError,
 )
 from telegrad.optim import SGD
@@ -110,19 +109,6 @@ def test_an_agent_that_has_ended_says_so_in_every_verb() -> None:
             verb()
     with agent.as_current(), pytest.raises(NotInitializedError, match="'over' was shut down"):
         rpc.get_worker_info()
-
-
-def test_an_agent_that_cannot_join_leaves_nothing(tmp_path: Path) -> None:
-    options = rpc.RpcOptions(init_timeout=0.2, token=TOKEN)
-    method = f"file://{tmp_path / 'job'}"
-    with pytest.raises(RendezvousTimeoutError):
-        rpc.Agent("one", rank=0, world_size=2, init_method=method, options=options)
-    with pytest.raises(TypeError, match="RpcOptions"):
-        rpc.Agent(options={"timeout": 3.0})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="out of range"):
-        rpc.Agent(rank=3, world_size=2, init_method=method)
-    with rpc.Agent("one", rank=0, world_size=1, init_method=method, options=OPTIONS) as agent:
-        assert agent.rpc_sync(0, remote_code.who) == "one"
 
 
 def test_the_warning_of_an_insecure_agent_names_the_users_line() -> None:
@@ -239,15 +225,6 @@ def test_tasks_of_one_loop_have_an_agent_each(agents: MakeAgents) -> None:
     assert asyncio.run(main()) == (["a"] * 6, ["b"] * 6)
 
 
-def test_an_agent_as_an_async_context_manager() -> None:
-    async def main() -> str:
-        agent = await asyncio.to_thread(rpc.Agent, "async")
-        async with agent:
-            return await agent.rpc_async("async", remote_code.who)
-
-    assert asyncio.run(main()) == "async"
-
-
 def test_many_agents_come_and_go_and_leave_nothing() -> None:
     def come_and_go(round_: int) -> None:
         names = [f"job{i}-{round_}" for i in range(4)]
@@ -362,40 +339,10 @@ agents = [rpc.Agent(f"w{i}") for i in range(3)]
 print([agent.rpc_sync(0, who) for agent in agents], flush=True)
 """
 
-FORKED = """
-import os
-from telegrad import rpc
-from telegrad.errors import AgentForkedError
-
-def who():
-    return rpc.get_worker_info().name
-
-agent = rpc.Agent("parent")
-child = os.fork()
-if child == 0:
-    for verb in (lambda: agent.rpc_sync(0, who), lambda: agent.remote(0, who), agent.get_worker_infos):
-        try:
-            verb()
-        except AgentForkedError as error:
-            assert "'parent'" in str(error), error
-        else:
-            os._exit(3)
-    agent.shutdown()  # nothing to end here
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-print(agent.rpc_sync(0, who), flush=True)
-agent.shutdown()
-"""
-
 
 def test_agents_that_are_never_shut_down_leave_at_the_exit(programs: Programs) -> None:
     output = programs.run(["python", programs.script(FORGETFUL)])
     assert output.strip() == "['w0', 'w1', 'w2']"
-
-
-def test_an_agent_in_a_forked_child_says_so(programs: Programs) -> None:
-    output = programs.run(["python", programs.script(FORKED)])
-    assert output.strip().splitlines()[-1] == "parent"
 
 
 def test_the_program_of_the_guide_runs(programs: Programs) -> None:

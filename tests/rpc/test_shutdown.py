@@ -72,17 +72,6 @@ def test_calls_in_flight_are_answered_before_it_leaves(job: Job) -> None:
         assert future.wait() == "flight"
 
 
-def test_it_is_idempotent_and_legal_from_several_threads(make_job: MakeJob) -> None:
-    job = make_job(1)
-    (agent,) = job.agents
-    ending = [in_thread(agent.shutdown) for _ in range(4)]
-    for thread, outcome in ending:
-        assert outcome.wait(20) is None
-        thread.join()
-    agent.shutdown()
-    agent.shutdown(graceful=False)
-
-
 def test_the_verb_waits_for_another_thread_that_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that an `init_rpc` behind it finds the ports free."""
     rpc.init_rpc()
@@ -123,25 +112,6 @@ def test_once_more_inside_itself_it_waits_for_nothing() -> None:
     agent.life.on_leaving(again)
     rpc.shutdown()
     assert called == ["again"] * 2
-
-
-def test_after_shutdown(make_job: MakeJob) -> None:
-    job = make_job(2)
-    agent = job.agents[0]
-    info = agent.members.find("w1")
-    pending = seams.call(agent, "w1", remote_code.hold, ("after",), timeout=float("inf"))
-    assert remote_code.entered("after")
-    agent.shutdown(graceful=False)
-    with pytest.raises(NotInitializedError, match="was shut down"):
-        pending.wait(20)
-    with seams.use_agent(agent):
-        assert not rpc.is_initialized()
-        with pytest.raises(NotInitializedError, match="was shut down"):
-            rpc.rpc_sync("w1", remote_code.who)
-    with pytest.raises(NotInitializedError):
-        seams.call(agent, info, remote_code.who)
-    assert agent.statistics().pending_calls == 0
-    remote_code.release("after")
 
 
 def waits_of(name: str) -> dict[str, Callable[[], object]]:
