@@ -28,6 +28,8 @@ def join(
     token: bytes,
     options: rpc.RpcOptions,
     transports: Callable[[], Sequence[Transport]],
+    *,
+    late: bool = False,
 ) -> seams.AgentCore:
     """Joins as worker w{rank}."""
     address = JobAddress(
@@ -38,6 +40,7 @@ def join(
         job="test",
         hosts_store=False,
         endpoint=endpoint,
+        late=late,
     )
     return make_agent(
         address,

@@ -24,7 +24,7 @@ from telegrad.transport import (
 )
 from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
-from tests.rpc.joining import make_agent
+from tests.rpc.joining import join
 
 T = TypeVar("T")
 HOST, FIRST, SECOND = 0, 1, 2  # of whom the first listens, and the others do not
@@ -46,22 +46,9 @@ class Job:
         return [InprocTransport(self._network) if self._kind == "inproc" else GrpcTransport()]
 
     def join(self, rank: int, listens: bool, *, late: bool = False) -> seams.AgentCore:
-        return make_agent(
-            JobAddress(
-                host="test",
-                port=0,
-                rank=rank,
-                world_size=self.size,
-                job="test",
-                hosts_store=False,
-                endpoint=self._endpoint,
-                late=late,
-            ),
-            name=f"w{rank}",
-            options=rpc.RpcOptions(timeout=20.0, init_timeout=40.0, port=0 if listens else None),
-            token=self._token,
-            transports=self._transports(),
-            control_transports=self._transports(),
+        options = rpc.RpcOptions(timeout=20.0, init_timeout=40.0, port=0 if listens else None)
+        return join(
+            rank, self.size, self._endpoint, self._token, options, self._transports, late=late
         )
 
     def on(self, rank: int, func: Callable[..., T], *args: Any, **kwargs: Any) -> T:

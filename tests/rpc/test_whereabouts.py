@@ -110,26 +110,18 @@ def test_its_reply_is_on_the_way(
     assert "it is not there: its arguments, or its reply, are on the way" in said
 
 
-def test_there_is_no_connection(
-    times: Times, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("down", "where"),
+    [
+        ("no connection to 'w1' is up (last dial: it broke)", "no connection to 'w1' is up"),
+        ("", "its callee did not say where it is"),
+    ],
+)
+def test_a_callee_that_says_nothing(
+    times: Times, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, down: str, where: str
 ) -> None:
     job = make_job(2)
-    down = "no connection to 'w1' is up (last dial: it broke)"
     monkeypatch.setattr(job.agents[0].calling, "_unconnected", lambda peer: down)
-    with seams.use_agent(job.agents[0]):
-        future = rpc.rpc_async("w1", remote_code.hold, ("down",))
-        assert remote_code.entered("down")
-        call = times.next(future)
-        wait_until("the answer", lambda: call.told is not None)
-        call.told = None  # it never came
-        times.next(future)
-        with pytest.raises(CallTimeoutError, match="waiting for the reply.; no connection to 'w1'"):
-            future.wait(20)
-        remote_code.release("down")
-
-
-def test_a_callee_that_says_nothing(times: Times, make_job: MakeJob) -> None:
-    job = make_job(2)
     with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("nothing",))
         assert remote_code.entered("nothing")
@@ -137,7 +129,7 @@ def test_a_callee_that_says_nothing(times: Times, make_job: MakeJob) -> None:
         wait_until("the answer", lambda: call.told is not None)
         call.told = None  # it never came
         times.next(future)
-        with pytest.raises(CallTimeoutError, match="its callee did not say where it is"):
+        with pytest.raises(CallTimeoutError, match=f"waiting for the reply.; {where}"):
             future.wait(20)
         remote_code.release("nothing")
 
