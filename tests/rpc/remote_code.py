@@ -376,7 +376,3 @@ def fetch(rref: rpc.RRef[Any]) -> Any:
 
 def fetch_sum(rref: rpc.RRef[list[int]]) -> int:
     return sum(rref.to_here())
-
-
-async def gather_names(workers: list[str]) -> list[str]:
-    return await rpc.gather([(to, who) for to in workers])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import operator
 from collections.abc import Callable
@@ -164,17 +163,6 @@ def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob
         assert cancelled.cancel()
         wait_until_idle(job.agents[1])
         assert rpc.rpc_sync("w1", form_code.where) == "w1"
-
-
-@pytest.mark.asyncio
-async def test_awaited_on_a_loop_of_the_users(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        calls = [rpc.rpc_async("w1", form_code.sum_over, ("w2", x, x)) for x in range(10)]
-        assert await asyncio.gather(*(await_(call) for call in calls)) == [2 * x for x in range(10)]
-
-
-async def await_(future: Future[int]) -> int:
-    return await future
 
 
 # -- the mark ----------------------------------------------------------------------------------

@@ -149,18 +149,6 @@ def test_an_error_that_they_raised_is_kept_without_frames() -> None:
     assert kept.__traceback__ is None
 
 
-def test_they_wait_on_a_loop_of_telegrads(job: Job, subtests: pytest.Subtests) -> None:
-    """An async def function that is served waits for calls of its own."""
-    for name in WAYS:
-        with subtests.test(name):
-            call = job.on(0, rpc.rpc_async, "w1", waits_on_the_user_loop, ("w2", name))
-            assert call.wait(SECONDS) == 5
-
-
-async def waits_on_the_user_loop(to: str, name: str) -> Any:
-    return await WAYS[name](rpc.rpc_async(to, remote_code.add, (2, 3)))
-
-
 def test_a_cancelled_wait_cancels_the_call(job: Job, subtests: pytest.Subtests) -> None:
     """All but what only looks on, as asyncio has it; the coroutine at the callee ends."""
 
@@ -379,19 +367,6 @@ def test_without_a_loop_that_runs_it_becomes_a_task() -> None:
         loop.close()
     with pytest.raises(RuntimeError, match="no running event loop"):
         future.get_loop()
-
-
-def test_create_task_refuses_it_as_it_refuses_asyncios_own() -> None:
-    async def main() -> None:
-        futures: list[Any] = [rpc.Future(), asyncio.get_running_loop().create_future()]
-        for future in futures:
-            with pytest.raises(TypeError, match="a coroutine was expected"):
-                await asyncio.create_task(future)
-            async with asyncio.TaskGroup() as group:
-                with pytest.raises(TypeError, match="a coroutine was expected"):
-                    group.create_task(future)
-
-    asyncio.run(main())
 
 
 def test_the_result_of_a_cancelled_future_is_asyncios_error() -> None:

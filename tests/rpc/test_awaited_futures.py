@@ -50,39 +50,6 @@ def test_what_is_completed_on_the_loop_itself_takes_no_call_into_it(loop: Counti
     assert loop.calls == 0
 
 
-def test_each_of_many_loops_is_woken() -> None:
-    futures: list[Future[int]] = [Future() for _ in range(200)]
-    seen: list[list[int]] = []
-
-    async def total(own: list[Future[int]]) -> list[int]:
-        return [await future for future in own]
-
-    threads = [start(lambda i=i: seen.append(asyncio.run(total(futures[i::4])))) for i in range(4)]  # type: ignore[misc]
-    for i, future in enumerate(futures):
-        future.set_result(i)
-    for thread in threads:
-        thread.join()
-    assert sorted(seen) == sorted(list(range(i, 200, 4)) for i in range(4))
-
-
-def test_a_task_that_gave_up_is_not_woken(loop: CountingLoop) -> None:
-    future: Future[int] = Future()
-
-    async def value() -> int:
-        return await future
-
-    async def run() -> None:
-        task = asyncio.ensure_future(value())
-        await turn()
-        future.set_result(3)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    loop.run_until_complete(run())
-    assert future.wait() == 3
-
-
 def test_a_closed_loop_keeps_nobody_from_completing_a_future() -> None:
     future: Future[int] = Future()
     loop = asyncio.new_event_loop()
@@ -99,20 +66,6 @@ def test_a_closed_loop_keeps_nobody_from_completing_a_future() -> None:
     loop.close()
     future.set_result(1)
     assert future.wait() == 1
-
-
-def test_a_loop_that_rests_wakes_them_when_it_runs_again(loop: CountingLoop) -> None:
-    first: Future[int] = Future()
-    second: Future[int] = Future()
-
-    async def value(future: Future[int]) -> int:
-        return await future
-
-    tasks = [loop.create_task(value(each)) for each in (first, second)]
-    loop.run_until_complete(turn())
-    first.set_result(1)
-    second.set_result(2)
-    assert loop.run_until_complete(asyncio.gather(*tasks)) == [1, 2]
 
 
 def test_from_many_threads_at_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import gc
 import logging
@@ -20,7 +19,6 @@ from telegrad.rpc.future.combine import collect_all, wait_all
 from telegrad.rpc.future.future import Future, new_future
 from telegrad.transport import LoopThread
 from tests.rpc.plain_futures import complete_by, done, failed, objects_left_by, start
-from tests.rpc.turns import turn
 
 
 def completed_by(thunk: Callable[[], int]) -> Future[int]:
@@ -41,13 +39,6 @@ def test_value_and_state() -> None:
     assert future.done()
     assert future.value() == future.wait() == future.wait(1.0) == 3
     assert future.exception() is None
-
-
-def test_wait_blocks_until_another_thread_completes_it() -> None:
-    future: Future[int] = Future()
-    thread = start(lambda: future.set_result(5))
-    assert future.wait() == 5
-    thread.join()
 
 
 def test_completed_once() -> None:
@@ -166,39 +157,6 @@ def test_errors_of_done_callbacks_are_logged(caplog: pytest.LogCaptureFixture) -
         future.set_result(4)
     assert heard == [4]
     assert "ZeroDivisionError" in caplog.text
-
-
-def test_awaited_from_two_loops() -> None:
-    future: Future[int] = Future()
-    values: list[int] = []
-    ready = threading.Barrier(3)
-
-    async def main() -> int:
-        ready.wait()
-        return await future
-
-    threads = [start(lambda: values.append(asyncio.run(main()))) for _ in range(2)]
-    ready.wait()
-    future.set_result(6)
-    for thread in threads:
-        thread.join()
-    assert values == [6, 6]
-
-
-@pytest.mark.asyncio
-async def test_a_cancelled_await_that_is_shielded_leaves_the_future_alone() -> None:
-    future: Future[int] = Future()
-
-    async def wait() -> int:
-        return await asyncio.shield(future)
-
-    task = asyncio.create_task(wait())
-    await turn()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    future.set_result(1)
-    assert await future == 1
 
 
 def test_collect_all_waits_for_all_even_when_one_fails() -> None:

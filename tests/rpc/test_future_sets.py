@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +20,7 @@ from telegrad.transport import LoopThread
 from tests.repeated import on_examples
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
-from tests.rpc.plain_futures import complete_by, done, failed, objects_left_by, start
+from tests.rpc.plain_futures import complete_by, done, failed, objects_left_by
 from tests.rpc.turns import turn
 
 
@@ -43,26 +42,6 @@ def test_as_completed_yields_in_the_order_of_completion(order: list[int], early:
     found = [future.value() for future in iterator]
     # Those that were done before come first, in the order in which they were given.
     assert found == [*sorted(order[:early]), *order[early:]]
-
-
-def test_as_completed_blocks_until_another_thread_completes_one() -> None:
-    futures = pending(2)
-    iterator = iter(as_completed(futures))
-    waiting = [threading.Event(), threading.Event()]
-
-    def complete() -> None:
-        for event, future in zip(waiting, reversed(futures), strict=True):
-            assert event.wait(20)
-            future.set_result(0)
-
-    thread = start(complete)
-    found = []
-    for event in waiting:
-        event.set()
-        found.append(next(iterator))
-    assert found == futures[::-1]
-    assert list(iterator) == []
-    thread.join()
 
 
 def test_as_completed_ends_for_one_that_comes_when_another_has_taken_the_last(
@@ -109,24 +88,6 @@ def test_as_completed_times_out_for_all_of_them_together() -> None:
     assert next(iterator) is futures[2]
     with pytest.raises(ValueError, match="above 0"):
         as_completed([], timeout=0)
-
-
-def test_async_for_over_as_completed_on_two_loops_at_once() -> None:
-    futures = pending(20)
-    ready = threading.Barrier(3)
-
-    async def consume() -> list[int]:
-        iterator = as_completed(futures)
-        await asyncio.to_thread(ready.wait)
-        return [future.value() async for future in iterator]
-
-    with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(lambda: asyncio.run(consume())) for _ in range(2)]
-        ready.wait()
-        for place, future in enumerate(reversed(futures)):
-            future.set_result(place)
-        for run in runs:
-            assert run.result() == list(range(20))
 
 
 @pytest.mark.asyncio
@@ -316,14 +277,3 @@ def test_sets_of_calls_and_plain_futures_mixed(job: Job) -> None:
     with pytest.raises(NotEnoughResultsError, match="add on 'w1'|fail on 'w1'.*CustomError: no"):
         first_n([bad, *futures], 5).wait()
     assert collect_all([bad, *futures]).wait() == [bad, *futures]
-
-
-@pytest.mark.asyncio
-async def test_sets_awaited_on_a_loop_of_the_users(job: Job) -> None:
-    calls = job.on(
-        0, lambda: [rpc.rpc_async(f"w{rank}", remote_code.async_who) for rank in range(3)]
-    )
-    names = {future.value() async for future in as_completed(calls)}
-    assert names == {"w0", "w1", "w2"}
-    assert len(await first_n(calls, 2)) == 2
-    assert await collect_all(calls) == calls

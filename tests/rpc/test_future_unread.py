@@ -107,15 +107,6 @@ def test_a_call(log: Log) -> None:
     assert log.told() == ""  # once
 
 
-def test_a_call_whose_reply_came_before_it_was_dropped(log: Log) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        future = failing()
-    until_done(future)
-    assert log.told() == ""
-    del future
-    assert "CustomError('unread')" in log.wait()
-
-
 @pytest.mark.parametrize(
     ("make", "label"),
     [

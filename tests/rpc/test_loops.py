@@ -45,12 +45,6 @@ async def many_calls(agent: seams.AgentCore, met: threading.Barrier | None = Non
 EXPECTED = [2 * i for i in range(N_CALLS)] + [i + 1 for i in range(N_CALLS)]
 
 
-@pytest.mark.parametrize("runner", RUNNERS, ids=["asyncio", "uvloop"])
-def test_a_loop_of_the_users(job: Job, runner: Callable[[], asyncio.Runner]) -> None:
-    with runner() as running:
-        assert running.run(many_calls(job.agents[0])) == EXPECTED
-
-
 @pytest.mark.parametrize("runners", [RUNNERS[:1] * 2, RUNNERS], ids=["asyncio", "both kinds"])
 def test_two_loops_at_once(job: Job, runners: list[Callable[[], asyncio.Runner]]) -> None:
     """Of one agent, and of two."""
@@ -147,8 +141,3 @@ async def test_under_pytest_asyncio(agent: rpc.Agent, again: int) -> None:
 async def one(i: int) -> int:
     found: int = await rpc.rpc_async("alone", remote_code.add, (i, i))
     return found
-
-
-@pytest.mark.asyncio
-async def test_a_job_on_the_loop_of_a_test(job: Job) -> None:
-    assert await many_calls(job.agents[0]) == EXPECTED
