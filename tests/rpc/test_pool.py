@@ -15,7 +15,6 @@ from telegrad.rpc.future.future import Future
 from telegrad.rpc.pool import roster as roster_module
 from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.rpc.pool.pool import Pool
-from telegrad.rpc.pool.roster import NESTED_SHARE, TURNS
 from telegrad.testing import leaks
 from telegrad.transport import WaitGate
 
@@ -29,14 +28,6 @@ def run(pool: Pool, func: object, *args: object) -> Future[object]:
     assert callable(func)
     pool.submit(lambda: future.set_result(func(*args)))
     return future
-
-
-def test_work_runs_concurrently(deadlines: Deadlines) -> None:
-    pool = make(deadlines, 4)
-    barrier = threading.Barrier(4)
-    futures = [run(pool, barrier.wait, 10) for _ in range(4)]
-    assert sorted(str(future.wait(10)) for future in futures) == ["0", "1", "2", "3"]
-    pool.close()
 
 
 def test_it_grows_at_once_when_a_wait_of_ours_blocks(deadlines: Deadlines) -> None:
@@ -79,26 +70,6 @@ def test_threads_above_the_number_end(deadlines: Deadlines) -> None:
     pool.close()
 
 
-def test_exhausted_at_the_limit(deadlines: Deadlines) -> None:
-    pool = make(deadlines, 1, max_threads=2)
-    gate = threading.Event()
-    entered = threading.Barrier(3)
-
-    def hold() -> None:
-        entered.wait(20)
-        gate.wait(20)
-
-    before = pool.exhausted()
-    futures = [run(pool, hold) for _ in range(2)]
-    entered.wait(20)
-    assert [before, pool.exhausted()] == [False, True]
-    assert not pool.exhausted(nested=True)
-    gate.set()
-    for future in futures:
-        future.wait(10)
-    pool.close()
-
-
 def held(pool: Pool, gate: threading.Event) -> Future[object]:
     """Occupies a thread in a wait that is not telegrad's; returns once it does."""
     entered = threading.Event()
@@ -118,32 +89,6 @@ def run_root(pool: Pool, func: Callable[[], object]) -> Future[object]:
     return future
 
 
-def order_of(deadlines: Deadlines, *, nested: int, roots: int) -> list[str]:
-    """Returns the order in which one thread takes what waits; the roots were submitted first."""
-    deadlines.close()  # nothing ticks: there is never a second thread
-    pool = make(deadlines, 1)
-    order: list[str] = []
-    gate = threading.Event()
-    futures = [held(pool, gate)]
-    futures += [run_root(pool, lambda: order.append("root")) for _ in range(roots)]
-    futures += [run(pool, lambda: order.append("nested")) for _ in range(nested)]
-    gate.set()
-    for future in futures:
-        future.wait(20)
-    pool.close()
-    return order
-
-
-def test_what_others_wait_for_is_taken_before_root_calls(deadlines: Deadlines) -> None:
-    assert order_of(deadlines, nested=3, roots=2) == ["nested"] * 3 + ["root"] * 2
-
-
-def test_a_root_call_gets_its_turn_however_much_nested_work_there_is(deadlines: Deadlines) -> None:
-    """It may be what a thread waits for unseen, with a condition."""
-    order = order_of(deadlines, nested=3 * TURNS, roots=2)
-    assert [place for place, what in enumerate(order) if what == "root"] == [TURNS, 2 * TURNS + 1]
-
-
 def test_nested_work_gets_a_thread_where_root_calls_get_none(
     deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,27 +105,6 @@ def test_nested_work_gets_a_thread_where_root_calls_get_none(
     gate.set()
     assert [future.wait(20) for future in stuck] == [True, True]
     third.wait(20)
-    pool.close()
-
-
-def test_nested_work_has_its_limit_too(deadlines: Deadlines) -> None:
-    """A recursion over workers without an end must stop before the kernel's limit."""
-    pool = make(deadlines, 1, max_threads=2)
-    gate = threading.Event()
-    entered = threading.Barrier(2 * NESTED_SHARE + 1)
-
-    def hold() -> bool:
-        entered.wait(20)
-        return gate.wait(20)
-
-    futures = [run(pool, hold) for _ in range(2 * NESTED_SHARE)]
-    entered.wait(20)
-    assert pool.exhausted(nested=True)
-    later = run(pool, int)  # the library's own work waits, and is not refused
-    assert pool.threads == 2 * NESTED_SHARE
-    gate.set()
-    assert [future.wait(20) for future in futures] == [True] * len(futures)
-    assert later.wait(20) == 0
     pool.close()
 
 
@@ -314,14 +238,6 @@ def test_work_that_comes_later_gets_a_thread_at_once(
 
     watching_.incoming.put([meet] * 4)
     assert all(passed.acquire(timeout=20) for _ in range(4))
-    pool.close()
-
-
-def test_no_work_is_left_to_threads_that_are_idle(deadlines: Deadlines) -> None:
-    deadlines.close()  # nobody would look
-    pool = make(deadlines, 4)
-    for _ in range(200):  # each comes soon after the one before, which is done
-        assert run(pool, int).wait(10) == 0
     pool.close()
 
 
