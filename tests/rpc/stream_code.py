@@ -13,9 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from telegrad import rpc
-from telegrad.errors import WorkerLostError
-from telegrad.rpc.seams import current_agent
-from telegrad.rpc.stream.serving import StreamProducers
 from tests.rpc import remote_code
 from tests.rpc.turns import turn
 
@@ -313,59 +310,6 @@ def references(n: int) -> Iterator[rpc.RRef[Model]]:
 def echo_rref(rref: rpc.RRef[Any], n: int) -> Generator[rpc.RRef[Any], None, None]:
     for _ in range(n):
         yield rref
-
-
-# -- what readers in processes of their own do; their modules import no test --------------------------
-
-
-def read_all() -> str:
-    """Reads streams of all kinds; returns the words of the one that fails."""
-    for func in (count, acount):
-        assert list(rpc.stream("worker1", func, (200,))) == list(range(200))
-    big = list(rpc.stream("worker1", arrays, (10, 1 << 17)))
-    assert [each[-1] for each in big] == list(range(10))
-    items = rpc.stream("worker1", fails_after, (3,))
-    assert [next(items) for _ in range(3)] == [0, 1, 2]
-    try:
-        next(items)
-    except remote_code.CustomError as error:
-        return str(error)
-    raise AssertionError("no error")
-
-
-class Held:
-    """What a worker reads while the test kills another one."""
-
-    def __init__(self) -> None:
-        self.stream: rpc.Stream[int] | None = None
-
-
-held = Held()
-
-
-def begin_to_read(to: str, func: Callable[..., Any]) -> int:
-    held.stream = rpc.stream(to, func, ("killed",))
-    return next(held.stream)
-
-
-def read_on() -> str:
-    """Reads to the loss of the producer; returns its name."""
-    assert held.stream is not None
-    before: list[int] = []
-    try:
-        before.extend(held.stream)
-    except WorkerLostError as error:
-        assert before == list(range(1, len(before) + 1))
-        return error.worker
-    raise AssertionError("no loss")
-
-
-def produced() -> int:
-    return len(current_agent().attachments[StreamProducers])
-
-
-def closed() -> bool:
-    return counts.wait_closed("killed")
 
 
 class EmptyError(Exception):

@@ -56,14 +56,6 @@ def test_from_a_loop_of_the_users(job: Job, func: Callable[..., Any]) -> None:
     assert asyncio.run(main()) == [list(range(100))] * 9
 
 
-def test_many_at_once(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        streams = [rpc.stream(f"w{i % 3}", EITHER[i % 2], (60,)) for i in range(12)]
-        read = [[next(each) for each in streams] for _ in range(60)]
-        assert read == [[i] * 12 for i in range(60)]
-        assert [list(each) for each in streams] == [[]] * 12
-
-
 def test_other_iterators_and_methods_of_classes(job: Job) -> None:
     with seams.use_agent(job.agents[0]):
         assert list(rpc.stream("w1", stream_code.Squares, (4,))) == [0, 1, 4, 9]

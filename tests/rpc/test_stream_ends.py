@@ -224,17 +224,6 @@ def test_cancelling_wakes_who_reads(
     leaks.wait_until_gone("streams", lambda: left(job))
 
 
-def test_closing_ends_it_for_who_reads_in_another_thread(job: Job, waits: threading.Event) -> None:
-    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
-        items = rpc.stream("w1", stream_code.holds, ("held", 0))
-        reads = pool.submit(list, items)
-        assert waits.wait(20)
-        items.close()
-        assert reads.result() == []
-    gates("held").set()
-    leaks.wait_until_gone("streams", lambda: left(job))
-
-
 def test_a_task_that_is_cancelled_loses_no_item(job: Job, waits: threading.Event) -> None:
     async def main() -> list[int]:
         async with rpc.stream("w1", stream_code.holds, ("task", 1)) as items:
@@ -313,7 +302,9 @@ def test_the_time_for_the_next_item(job: Job, func: Callable[..., Any]) -> None:
         items = rpc.stream("w1", func, ("late", 2), timeout=limit)
         assert first_two(items) == [0, 1]
         for _ in range(2):
-            with pytest.raises(CallTimeoutError, match=rf"next item of .*within {limit} s") as info:
+            with pytest.raises(
+                CallTimeoutError, match=rf"next item of .*within {limit:.3g} s"
+            ) as info:
                 next(items)
         return info.value
 
@@ -324,20 +315,6 @@ def test_the_time_for_the_next_item(job: Job, func: Callable[..., Any]) -> None:
     if func is stream_code.holds:
         assert not counts.closed("late")
         gates("late").set()
-    assert counts.wait_closed("late")
-    leaks.wait_until_gone("streams", lambda: left(job))
-
-
-def test_the_time_for_the_next_item_on_a_loop(job: Job) -> None:
-    async def read(limit: float) -> None:
-        items = rpc.stream("w1", stream_code.aholds, ("late", 2), timeout=limit)
-        first = [await asyncio.to_thread(first_two, items)]
-        assert first == [[0, 1]]
-        with pytest.raises(CallTimeoutError):
-            await anext(items)
-
-    with seams.use_agent(job.agents[0]):
-        with_more_time(lambda limit: asyncio.run(read(limit)), 0.2, 5.0)
     assert counts.wait_closed("late")
     leaks.wait_until_gone("streams", lambda: left(job))
 
