@@ -23,10 +23,10 @@ from telegrad.errors import (
 from telegrad.rpc import RRef, seams
 from telegrad.rpc.publish import _Published
 from telegrad.rpc.seams import current_agent
-from telegrad.testing import Cluster, no_leaked_references
+from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.conftest import Job, MakeJob
-from tests.rpc.publish_code import Board, publish_and_find, publish_board
+from tests.rpc.publish_code import Board, publish_board
 
 OVER_FAULTS_TOO = True
 
@@ -258,8 +258,3 @@ def test_a_caller_that_dies_waits_no_longer() -> None:
 def _look_in_vain(cluster: Cluster) -> None:
     with pytest.raises(WorkerLostError):
         cluster.call(1, rpc.lookup, "worker0", "never")
-
-
-def test_over_processes() -> None:
-    with Cluster(2, processes=True) as cluster, no_leaked_references(cluster):
-        assert cluster.run(publish_and_find) == ["worker1", "worker0"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import operator
@@ -148,12 +147,18 @@ def test_a_call_that_is_answered_is_made_once(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    "func",
-    [cancel_code.hold_again, cancel_code.hold_again_async, cancel_code.hold_again_later],
-    ids=["plain", "coroutine", "future"],
+    ("func", "target"),
+    [
+        (cancel_code.hold_again, lambda job: "w1"),
+        (cancel_code.hold_again_async, lambda job: 1),
+        (cancel_code.hold_again_later, lambda job: job.agents[1].info),
+    ],
+    ids=["plain, by name", "coroutine, by rank", "future, by WorkerInfo"],
 )
-def test_a_call_whose_callee_comes_back(job: Job, func: Callable[..., Any]) -> None:
-    future = call(job, 0, func, "back")
+def test_a_call_whose_callee_comes_back(
+    job: Job, func: Callable[..., Any], target: Callable[[Job], Any]
+) -> None:
+    future = call(job, 0, func, "back", to=target(job))
     assert entered("back")
     lose(job, 1)
     waits_for_a_return(job)
@@ -163,42 +168,6 @@ def test_a_call_whose_callee_comes_back(job: Job, func: Callable[..., Any]) -> N
     assert [notes("back").get(timeout=20) for _ in range(2)] == ["w1", "w1"]
     assert notes("back").empty()
     assert none_waits(job)
-
-
-@pytest.mark.parametrize("to", ["name", "rank", "info"])
-def test_to_name_rank_or_info(job: Job, to: str) -> None:
-    targets: dict[str, Any] = {"name": "w1", "rank": 1, "info": job.agents[1].info}
-    future = call(job, 0, cancel_code.hold_again, "form", to=targets[to])
-    assert entered("form")
-    lose(job, 1)
-    waits_for_a_return(job)
-    gates("form").set()
-    job.rejoin(1)
-    assert future.wait() == "form"
-
-
-def test_a_worker_that_is_lost_already_is_waited_for(job: Job) -> None:
-    lose(job, 1)
-    first = job.agents[0]
-    gone = job.agents[1].info
-    leaks.wait_until_gone("waits", lambda: [] if first.members.lost(gone) else ["not lost"])
-    future = call(job, 0, cancel_code.who_again)
-    waits_for_a_return(job)
-    job.rejoin(1)
-    assert future.wait() == "w1"
-
-
-def test_it_is_awaited_like_any_other(job: Job) -> None:
-    future = call(job, 0, cancel_code.hold_again, "awaited")
-
-    async def main() -> str:
-        return str(await future)
-
-    assert entered("awaited")
-    lose(job, 1)
-    gates("awaited").set()
-    job.rejoin(1)
-    assert asyncio.run(main()) == "awaited"
 
 
 def test_the_arguments_are_those_of_the_call(job: Job) -> None:
