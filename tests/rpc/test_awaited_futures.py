@@ -50,24 +50,6 @@ def test_what_is_completed_on_the_loop_itself_takes_no_call_into_it(loop: Counti
     assert loop.calls == 0
 
 
-def test_a_closed_loop_keeps_nobody_from_completing_a_future() -> None:
-    future: Future[int] = Future()
-    loop = asyncio.new_event_loop()
-
-    async def wait() -> None:
-        asyncio.ensure_future(value())  # noqa: RUF006
-        await turn()
-
-    async def value() -> int:
-        return await future
-
-    loop.run_until_complete(wait())
-    loop.set_exception_handler(lambda *_: None)  # the task is destroyed with the loop
-    loop.close()
-    future.set_result(1)
-    assert future.wait() == 1
-
-
 def test_from_many_threads_at_once() -> None:
     futures: list[Future[int]] = [Future() for _ in range(400)]
     begin = threading.Barrier(5)
