@@ -1,4 +1,4 @@
-"""The caller's end of one RRef without workers: when its fork is kept, and what the log is told."""
+"""The caller's end of one RRef without workers: when its fork is kept, what the log is told, and ticks."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ class Alone:
         self.calling = self.deadlines = self.members = self.messages = self.pool = self
         self.life, self.attachments = seams.Life("w0"), seams.Attachments("w0")
         self.posted: list[str] = []
+        self.on_post: Callable[[], object] = int
+        self.waiting: list[Callable[[], None]] = []  # what is to be called later
         self.unread = UnreadErrors(self.after, self.submit)
         self.attachments.attach(self.unread)
         self.registry = RRefRegistry(cast("AgentCore", self))
@@ -53,9 +55,13 @@ class Alone:
 
     def post(self, to: WorkerInfo, kind: str, body: object, *, rides: bool) -> None:
         self.posted.append(kind)
+        self.on_post()
+
+    def flush(self) -> None:
+        pass
 
     def after(self, delay: float, callback: Callable[[], None]) -> None:
-        pass
+        self.waiting.append(callback)
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         func(*args)
@@ -199,3 +205,23 @@ def test_the_log_is_not_told_of_what_somebody_hears() -> None:
         alone.replies.pop().set_exception(ValueError("x"))
         made.clear()
         assert alone.told() == []
+
+
+def test_who_begins_while_a_tick_drains_starts_no_second_one() -> None:
+    """Never are two ticks under way, and none where there is nothing to count."""
+    alone = Alone()
+    own: list[object] = []
+    registry = alone.registry
+    alone.on_post = lambda: own.append(registry.own("value"))
+    reference = registry.create(OWNER)
+    assert reference.fork is not None
+    registry.event(registry.users.created, reference.fork)
+    tick = alone.waiting.pop()
+    del reference
+    tick()
+    assert len(own) == 1
+    tick = alone.waiting.pop()
+    assert not alone.waiting
+    own.clear()
+    tick()
+    assert not alone.waiting

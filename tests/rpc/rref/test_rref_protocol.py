@@ -4,15 +4,7 @@ import pickle
 import random
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from telegrad.rpc.rref.numbers import NumberSet
 from telegrad.rpc.rref.protocol import (
@@ -37,93 +29,6 @@ from tests.rpc.rref.world import N, World
 
 OWNER, PARENT, CHILD = (WorkerInfo(name, r, 100 + r) for r, name in enumerate("OPC"))
 
-worker = st.integers(0, N - 1)
-pick = st.integers(0, 10_000)
-
-
-class RRefMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = World()
-
-    @rule(r=worker)
-    def make(self, r: int) -> None:
-        if r not in self.world.crashed:
-            self.world.make(r)
-
-    @rule(r=worker, to=worker)
-    def remote(self, r: int, to: int) -> None:
-        if r != to and r not in self.world.crashed:
-            self.world.remote(r, to)
-
-    @precondition(lambda self: self.world.handles())
-    @rule(which=pick, to=worker)
-    def send(self, which: int, to: int) -> None:
-        handles = self.world.handles()
-        r, handle = handles[which % len(handles)]
-        self.world.send(r, handle, to)
-
-    @precondition(lambda self: self.world.handles())
-    @rule(which=pick)
-    def release(self, which: int) -> None:
-        handles = self.world.handles()
-        self.world.release(*handles[which % len(handles)])
-
-    @precondition(lambda self: self.world.handles())
-    @rule(which=pick)
-    def time_out(self, which: int) -> None:
-        handles = self.world.handles()
-        r, handle = handles[which % len(handles)]
-        if isinstance(handle, ForkId):
-            self.world.time_out(r, handle)
-
-    @precondition(lambda self: self.world.running)
-    @rule(which=pick, good=st.booleans())
-    def finish(self, which: int, good: bool) -> None:
-        self.world.finish(which % len(self.world.running), good=good)
-
-    @precondition(lambda self: self.world.flights)
-    @rule(which=pick, how=st.sampled_from(["once", "once", "once", "again", "refuse", "undeliver"]))
-    def arrive(self, which: int, how: str) -> None:
-        index = which % len(self.world.flights)
-        if how == "undeliver":
-            self.world.undeliver(index)
-        else:
-            self.world.deliver(index, keep=how == "again", refuse=how == "refuse")
-
-    @rule(r=worker, peer=worker)
-    def lose(self, r: int, peer: int) -> None:
-        self.world.lose(r, peer)
-
-    @precondition(lambda self: len(self.world.crashed) < N - 2)
-    @rule(r=worker)
-    def crash(self, r: int) -> None:
-        self.world.crash(r)
-
-    @rule(r=worker, peer=worker)
-    def expire(self, r: int, peer: int) -> None:
-        self.world.expire(r, peer)
-
-    @invariant()
-    def nothing_in_use_is_freed(self) -> None:
-        self.world.check()
-
-    def teardown(self) -> None:
-        self.world.drain()
-
-
-def examples(n: int) -> settings:
-    return settings(max_examples=n, stateful_step_count=60, deadline=None)
-
-
-def test_random_schedules() -> None:
-    run_state_machine_as_test(RRefMachine, settings=examples(40))
-
-
-@pytest.mark.long
-def test_many_random_schedules() -> None:
-    run_state_machine_as_test(RRefMachine, settings=examples(300))
-
 
 def run_program(seed: int, steps: int, *, losses: bool) -> World:
     """Plays one random fork tree under one random schedule."""
@@ -141,7 +46,11 @@ def run_program(seed: int, steps: int, *, losses: bool) -> World:
             world.send(*rng.choice(handles), rng.randrange(N))
         elif draw < 0.55 and handles:
             world.release(*rng.choice(handles))
-        elif draw < 0.60 and world.running:
+        elif draw < 0.58 and handles:
+            r, handle = rng.choice(handles)
+            if isinstance(handle, ForkId):
+                world.time_out(r, handle)
+        elif draw < 0.63 and world.running:
             world.finish(rng.randrange(len(world.running)), good=rng.random() < 0.8)
         elif draw < 0.95 and world.flights:
             index, how = rng.randrange(len(world.flights)), rng.random()
