@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from telegrad import rpc
 from telegrad.errors import (
@@ -156,17 +155,3 @@ def confirmed(rref: RRef[Any]) -> None:
 
 def on(cluster: Cluster, r: int, body: Callable[..., Any], *args: Any) -> Any:
     return cluster.call(r, body, *args)
-
-
-def use_everything() -> str:
-    """What a worker does with RRefs, in a process of its own."""
-    peer = f"worker{1 - rpc.get_worker_info().rank}"
-    rref = rpc.remote(peer, Model, (4,))
-    assert rref.rpc_sync().step(0.5) == 1
-    np.testing.assert_array_equal(rref.remote().read().to_here(), [-0.5] * 4)
-    assert rpc.rpc_sync(peer, tell_owner, (rref,)) == (True, peer, peer)
-    mine = RRef("mine")
-    assert rpc.rpc_sync(peer, read_value, (mine,)) == "mine"
-    with pytest.raises(GateError, match="no value here"):
-        rpc.remote(peer, fail).to_here()
-    return peer

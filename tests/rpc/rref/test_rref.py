@@ -33,7 +33,6 @@ from tests.rpc.rref.programs import (
     read_value,
     same_object,
     tell_owner,
-    use_everything,
 )
 
 
@@ -73,17 +72,6 @@ def test_a_value_made_by_remote(cluster: Cluster) -> None:
 
     on(cluster, 0, body)
     drained(cluster)
-
-
-def test_to_here_copies_each_time(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = rpc.remote("worker1", np.zeros, (3,))
-        first = rref.to_here()
-        first += 1
-        np.testing.assert_array_equal(rref.to_here(), np.zeros(3))
-        confirmed(rref)
-
-    on(cluster, 0, body)
 
 
 def test_methods_of_every_kind(cluster: Cluster) -> None:
@@ -245,11 +233,6 @@ def test_many_threads_share_and_drop(cluster: Cluster) -> None:
         for each in futures:
             each.join()
     drained(cluster)
-
-
-def test_over_processes() -> None:
-    with Cluster(2, processes=True) as cluster:
-        assert cluster.run(use_everything) == ["worker1", "worker0"]
 
 
 def _in_context(work: Callable[[int], None]) -> Callable[[int], None]:

@@ -16,7 +16,6 @@ from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.rref.programs import (
-    N,
     drained,
     gates,
     give_back,
@@ -56,14 +55,22 @@ class Checker:
 
 @pytest.fixture
 def cut() -> Iterator[Cluster]:
-    """Three workers whose network can be cut."""
+    """Four workers whose network can be cut."""
     started.clear()
     gates.clear()
     promises.clear()
     options = RpcOptions(timeout=20.0)
-    with Cluster(N, options=options, faults=FaultPlan()) as made:
+    with Cluster(4, options=options, faults=FaultPlan()) as made:
         yield made
         made.network.heal()
+
+
+def cut_off_from_worker2(cut: Cluster) -> RRef[str]:
+    """Makes a value on worker1, and cuts that off from worker2."""
+    theirs = rpc.remote("worker1", str, ("one",))
+    assert theirs.to_here() == "one"
+    cut.network.partition("worker1", "worker2")
+    return theirs
 
 
 def answered(cluster: Cluster, r: int) -> None:
@@ -103,9 +110,7 @@ def test_what_arrives_is_confirmed(cluster: Cluster, func: Callable[..., bool]) 
 
 def test_nothing_starts_before_the_owner_has_counted(cut: Cluster) -> None:
     def call() -> tuple[Future[bool], RRef[Checker]]:
-        theirs = rpc.remote("worker1", str, ("one",))
-        assert theirs.to_here() == "one"
-        cut.network.partition("worker1", "worker2")
+        theirs = cut_off_from_worker2(cut)
         made = rpc.remote("worker2", Checker, ([theirs],))
         return rpc.rpc_async("worker2", is_confirmed, ([theirs],)), made
 
@@ -124,9 +129,7 @@ def test_nothing_starts_before_the_owner_has_counted(cut: Cluster) -> None:
 
 def test_a_parked_call_ends_at_its_deadline(cut: Cluster) -> None:
     def call() -> None:
-        theirs = rpc.remote("worker1", str, ("one",))
-        theirs.to_here()
-        cut.network.partition("worker1", "worker2")
+        theirs = cut_off_from_worker2(cut)
         with pytest.raises(CallTimeoutError):
             rpc.rpc_sync("worker2", is_confirmed, ([theirs],), timeout=0.2)
 
@@ -139,9 +142,7 @@ def test_a_parked_call_ends_at_its_deadline(cut: Cluster) -> None:
 
 def test_a_parked_call_is_cancelled(cut: Cluster) -> None:
     def call() -> Future[bool]:
-        theirs = rpc.remote("worker1", str, ("one",))
-        theirs.to_here()
-        cut.network.partition("worker1", "worker2")
+        theirs = cut_off_from_worker2(cut)
         return rpc.rpc_async("worker2", is_confirmed, ([theirs],))
 
     future = on(cut, 0, call)
@@ -154,52 +155,41 @@ def test_a_parked_call_is_cancelled(cut: Cluster) -> None:
     assert not started
 
 
-def test_a_parked_call_hears_of_the_loss_of_the_owner() -> None:
+def test_a_parked_call_hears_of_the_loss_of_the_owner(cut: Cluster) -> None:
     """It does not start: the RRef that it brought will never be confirmed."""
-    started.clear()
-    options = RpcOptions(timeout=20.0)
-    with Cluster(N, options=options, faults=FaultPlan()) as cluster:
 
-        def call() -> tuple[RRef[str], Future[bool], RRef[Checker]]:
-            theirs = rpc.remote("worker1", str, ("one",))
-            theirs.to_here()
-            cluster.network.partition("worker1", "worker2")
-            future = rpc.rpc_async("worker2", is_confirmed, ([theirs],))
-            return theirs, future, rpc.remote("worker2", Checker, ([theirs],))
+    def call() -> tuple[RRef[str], Future[bool], RRef[Checker]]:
+        theirs = cut_off_from_worker2(cut)
+        future = rpc.rpc_async("worker2", is_confirmed, ([theirs],))
+        return theirs, future, rpc.remote("worker2", Checker, ([theirs],))
 
-        theirs, future, made = on(cluster, 0, call)
-        parked(cluster, 2)
-        cluster.kill(1)
-        cluster.network.heal()
+    theirs, future, made = on(cut, 0, call)
+    parked(cut, 2)
+    cut.kill(1)
+    cut.network.heal()
+    with pytest.raises(OwnerLostError, match="worker1"):
+        future.wait()
+    for rref in (made, theirs):
         with pytest.raises(OwnerLostError, match="worker1"):
-            future.wait()
-        with pytest.raises(OwnerLostError, match="worker1"):
-            on(cluster, 0, made.to_here)
-        with pytest.raises(OwnerLostError, match="worker1"):
-            on(cluster, 0, theirs.to_here)
-        assert not made.confirmed_by_owner()
-        assert not started
-        del theirs, future, made
-        drained(cluster)
+            on(cut, 0, rref.to_here)
+    assert not made.confirmed_by_owner()
+    assert not started
+    del theirs, future, made, rref
+    drained(cut)
 
 
-def test_a_creation_that_never_starts_tells_whoever_waits_for_its_value() -> None:
+def test_a_creation_that_never_starts_tells_whoever_waits_for_its_value(cut: Cluster) -> None:
     """A third worker's fetch of it is parked at the worker that will never create it."""
-    options = RpcOptions(timeout=20.0)
-    with Cluster(4, options=options, faults=FaultPlan()) as cluster:
 
-        def call() -> tuple[RRef[Checker], Future[Any]]:
-            theirs = rpc.remote("worker1", str, ("one",))
-            theirs.to_here()
-            cluster.network.partition("worker1", "worker2")
-            made = rpc.remote("worker2", Checker, ([theirs],))
-            return made, rpc.rpc_async("worker3", read_value, (made,))
+    def call() -> tuple[RRef[Checker], Future[Any]]:
+        made = rpc.remote("worker2", Checker, ([cut_off_from_worker2(cut)],))
+        return made, rpc.rpc_async("worker3", read_value, (made,))
 
-        made, fetched = on(cluster, 0, call)
-        parked(cluster, 2)
-        cluster.kill(1)
-        cluster.network.heal()
-        with pytest.raises(OwnerLostError, match="worker1"):
-            fetched.wait()
-        del made, fetched
-        drained(cluster)
+    made, fetched = on(cut, 0, call)
+    parked(cut, 2)
+    cut.kill(1)
+    cut.network.heal()
+    with pytest.raises(OwnerLostError, match="worker1"):
+        fetched.wait()
+    del made, fetched
+    drained(cut)

@@ -44,15 +44,17 @@ from tests.rpc.rref.programs import (
 )
 
 
-def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
+@pytest.mark.parametrize("kind", ["rref.call", "rref.read", "rref.stream"])
+def test_the_owner_refuses_private_names(cluster: Cluster, kind: str) -> None:
     """A proxy never sends one; whoever writes the message by hand is refused too."""
 
     def body() -> None:
         rref = rpc.remote("worker1", Model, (4,))
         agent, reference = current_agent(), reference_of(rref)
         payload = {"rref": list(reference.rref), "method": "_secret", "args": [], "kwargs": {}}
+        request = {**payload, "stream": 10**6} if kind == "rref.stream" else payload
         with pytest.raises(CallRefusedError, match="underscore"):
-            agent.calling.send(reference.owner, "rref.call", payload, function="x").wait()
+            agent.calling.send(reference.owner, kind, request, function="x").wait()
 
     on(cluster, 0, body)
 
@@ -166,20 +168,6 @@ def test_a_creation_that_fails_while_others_hold_it(
         asked = rpc.rpc_async("worker2", ask, (rref, "here", "fails"))
         assert gates["here"].wait(30)
         assert asked.wait() in (False, [(False, False)])
-
-    on(cluster, 0, body)
-    drained(cluster)
-
-
-def test_a_creation_that_takes_too_long(cluster: Cluster) -> None:
-    gates["slow"] = threading.Event()
-
-    def body() -> None:
-        rref = rpc.remote("worker1", make_slowly, ("slow", 5), timeout=0.05)
-        with pytest.raises(CallTimeoutError):
-            rref.to_here()
-        gates["slow"].set()
-        assert not rref.confirmed_by_owner()
 
     on(cluster, 0, body)
     drained(cluster)

@@ -21,7 +21,6 @@ from tests.rpc.rref.test_rref import (  # noqa: F401
     test_many_threads_share_and_drop,
     test_methods_of_every_kind,
     test_rrefs_as_arguments_and_results,
-    test_to_here_copies_each_time,
 )
 from tests.rpc.rref.test_rref_attributes import (  # noqa: F401
     test_a_stand_in_reads_what_is_no_method,
@@ -42,7 +41,6 @@ from tests.rpc.rref.test_rref_faults import (  # noqa: F401
 from tests.rpc.rref.test_rref_travels import (  # noqa: F401
     test_in_every_container_there_and_back,
     test_in_values_that_are_referred_to,
-    test_passed_on_by_users_in_circles,
 )
 
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]

@@ -70,9 +70,6 @@ class Numbers:
     def answer(self) -> int:
         return 42
 
-    def _hidden(self) -> Iterator[int]:
-        yield 1
-
     def runs(self) -> int:
         return self.yielded
 
@@ -231,12 +228,6 @@ def test_the_policy_is_that_of_calls(cluster: Cluster) -> None:
         untyped: Any = rpc.remote("worker1", Numbers).rpc_stream()
         with pytest.raises(CallRefusedError, match="subprocess"):
             next(untyped.foreign("echo run"))
-        rref = rpc.remote("worker1", Numbers)
-        agent, reference = current_agent(), reference_of(rref)
-        payload = {"rref": list(reference.rref), "method": "_hidden", "args": [], "kwargs": {}}
-        with pytest.raises(CallRefusedError, match="underscore"):
-            request = {**payload, "stream": 10**6}
-            agent.calling.send(reference.owner, "rref.stream", request, function="x").wait()
 
     on(cluster, 0, body)
     closed(cluster)

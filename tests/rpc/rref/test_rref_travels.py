@@ -92,12 +92,6 @@ class Echo:
         return self.value
 
 
-def pass_on(value: Any, path: list[str]) -> Any:
-    if not path:
-        return value
-    return rpc.rpc_sync(path[0], pass_on, (value, path[1:]))
-
-
 PLACES = [in_list, in_dict, in_tuple, in_set, in_dataclass, in_named_tuple]
 
 
@@ -140,19 +134,6 @@ def test_in_values_that_are_referred_to(cluster: Cluster) -> None:
         again = deep.rpc_sync().get()
         assert again.owner_name() == "worker2"
         assert found_in(again.to_here())[0].to_here() == "inner"
-
-    on(cluster, 0, body)
-    drained(cluster)
-
-
-def test_passed_on_by_users_in_circles(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = rpc.remote("worker1", str, ("text",))
-        path = ["worker2", "worker0", "worker1", "worker1", "worker2", "worker2", "worker0"]
-        back = pass_on({"it": [rref]}, path)["it"][0]
-        rref.release()
-        assert back.to_here() == "text"
-        assert back.confirmed_by_owner()
 
     on(cluster, 0, body)
     drained(cluster)
