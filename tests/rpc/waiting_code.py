@@ -57,8 +57,7 @@ def starts(name: str, how: str) -> str:
 
 
 def passes_on(name: str, how: str) -> str:
-    func: Callable[..., str] = WAYS[how]
-    return str(noted(name, rpc.rpc_sync, "w1", func, (name,)))
+    return str(noted(name, rpc.rpc_sync, "w1", globals()[how], (name,)))
 
 
 def waits(name: str) -> str:
@@ -89,23 +88,6 @@ def gathers(name: str) -> str:
     return str(noted(name, gathered.wait))
 
 
-async def awaits(name: str) -> str:
-    try:
-        return str(await (await rpc.to_thread(take, name)))
-    except WaitCycleError as error:
-        put(f"{name}-noted", error)
-        raise
-
-
-async def awaits_a_thread(name: str) -> str:
-    future = await rpc.to_thread(take, name)
-    try:
-        return str(await rpc.to_thread(future.wait))
-    except WaitCycleError as error:
-        put(f"{name}-noted", error)
-        raise
-
-
 @rpc.functions.async_execution
 def gives(name: str) -> rpc.Future[str]:
     future: rpc.Future[str] = take(name)
@@ -119,7 +101,7 @@ def gives(name: str) -> rpc.Future[str]:
 # -- the same through what asyncio has for several, and telegrad for the first of several ------------
 
 
-def follows(wait: Callable[[rpc.Future[Any]], Awaitable[Any]]) -> Callable[[str], Awaitable[Any]]:
+def follows(wait: Callable[[Any], Awaitable[Any]]) -> Callable[[str], Awaitable[Any]]:
     """A function that waits for a future in one of these ways."""
 
     @functools.wraps(wait)
@@ -141,18 +123,18 @@ async def awaited(future: Awaitable[Any]) -> Any:
 
 
 @follows
+async def awaits(future: rpc.Future[Any]) -> Any:
+    return await future
+
+
+@follows
+async def awaits_a_thread(future: rpc.Future[Any]) -> Any:
+    return await rpc.to_thread(future.wait)
+
+
+@follows
 async def awaits_a_task(future: rpc.Future[Any]) -> Any:
     return await asyncio.create_task(awaited(future))
-
-
-@follows
-async def awaits_what_is_ensured(future: rpc.Future[Any]) -> Any:
-    return await asyncio.ensure_future(future)
-
-
-@follows
-async def awaits_a_gather(future: rpc.Future[Any]) -> Any:
-    return await asyncio.gather(future)
 
 
 @follows
@@ -167,11 +149,6 @@ async def awaits_a_group(future: rpc.Future[Any]) -> Any:
         group.create_task(turn())
         for _ in range(2):
             group.create_task(awaited(future))
-
-
-@follows
-async def awaits_a_shield(future: rpc.Future[Any]) -> Any:
-    return await asyncio.shield(awaited(future))
 
 
 @follows
@@ -359,7 +336,7 @@ async def awaits_in_a_task_for_a_while(name: str) -> str:
 
 
 def waits_for_one_that_fails(name: str) -> str:
-    fails = rpc.rpc_async("w2", fails_later, (name,))
+    fails = rpc.rpc_async("w0", fails_later, (f"{name}-late",))
     try:
         rpc.wait_all([take(name), fails])
     except KeyError:
@@ -370,47 +347,6 @@ def waits_for_one_that_fails(name: str) -> str:
 def fails_later(name: str) -> None:
     remote_code.hold(name)
     raise KeyError(name)
-
-
-WAYS: dict[str, Callable[..., Any]] = {
-    func.__name__: func
-    for func in (
-        waits,
-        waits_for_what_follows,
-        waits_inside_a_callback,
-        waits_for_all,
-        waits_for_a_collection,
-        gathers,
-        awaits,
-        awaits_a_thread,
-        gives,
-        waits_for_a_while,
-        awaits_for_a_while,
-        awaits_in_a_task_for_a_while,
-        waits_for_one_that_fails,
-        awaits_a_task,
-        awaits_what_is_ensured,
-        awaits_a_gather,
-        awaits_a_gather_of_several,
-        awaits_a_group,
-        awaits_a_shield,
-        awaits_a_shielded_task,
-        awaits_without_a_limit,
-        awaits_all_tasks,
-        awaits_the_first_task,
-        awaits_the_first_completed,
-        waits_for_the_first_completed,
-        waits_for_the_first_n,
-        gathers_one_of_two,
-        gathers_with_one_that_fails,
-        groups_with_one_that_fails,
-        waits_in_a_group_with_one_that_fails,
-        waits_for_the_first_task,
-        has_a_limit_in_a_task,
-        takes_the_first_of_two,
-        iterates_over_the_first_of_two,
-    )
-}
 
 
 def starts_itself(name: str) -> str:
@@ -455,20 +391,9 @@ def make_by_its_own_method(name: str) -> Any:
     return noted(name, lambda rref: rref.rpc_sync().method(), take(name))
 
 
-async def make_from_itself_async(name: str) -> Any:
-    rref = await rpc.to_thread(take, name)
-    try:
-        return await rref
-    except WaitCycleError as error:
-        put(f"{name}-noted", error)
-        raise
-
-
-def chain_of_waits(path: list[str], name: str) -> str:
-    """Calls along a path of workers, and holds at its end."""
-    if not path:
-        return remote_code.hold(name)
-    return rpc.rpc_sync(path[0], chain_of_waits, (path[1:], name))
+@follows
+async def make_from_itself_async(rref: rpc.RRef[Any]) -> Any:
+    return await rref
 
 
 # -- circles through streams ------------------------------------------------------------------------
@@ -477,7 +402,7 @@ def chain_of_waits(path: list[str], name: str) -> str:
 def reads_what_waits_for_it(name: str, made: str, first: int) -> list[Any]:
     """Its generator waits for this call: for a future that its caller has."""
     items = []
-    with rpc.stream("w2", GENERATORS[made], (name, first)) as stream:
+    with rpc.stream("w2", globals()[made], (name, first)) as stream:
         try:
             while True:
                 items.append(next(stream))
@@ -490,7 +415,7 @@ def reads_what_waits_for_it(name: str, made: str, first: int) -> list[Any]:
 
 async def reads_asynchronously(name: str, made: str, first: int) -> list[Any]:
     try:
-        async with rpc.stream("w2", GENERATORS[made], (name, first)) as stream:
+        async with rpc.stream("w2", globals()[made], (name, first)) as stream:
             return [each async for each in stream]
     except WaitCycleError as error:
         put(f"{name}-noted", error)
@@ -518,26 +443,9 @@ def waits_before_it_yields(name: str, first: int) -> Iterator[Any]:
     return iter([found] * first)
 
 
-def yields_then_calls(name: str, first: int) -> Iterator[Any]:
-    """The wait is one call further away."""
-    yield from range(first)
-    yield noted(name, rpc.rpc_sync, "w0", waits, (f"{name}-calls",))
-
-
-GENERATORS: dict[str, Callable[..., Any]] = {
-    func.__name__: func
-    for func in (yields_then_waits, ayields_then_waits, waits_before_it_yields, yields_then_calls)
-}
-
-
-READERS: dict[str, Callable[..., Any]] = {
-    func.__name__: func for func in (reads_what_waits_for_it, reads_asynchronously)
-}
-
-
 def has_it_read(name: str, reader: str, made: str, first: int) -> Any:
     """On w2, so that the generator there may wait for the call that reads it."""
-    future = rpc.rpc_async("w1", READERS[reader], (name, made, first))
+    future = rpc.rpc_async("w1", globals()[reader], (name, made, first))
     put(name, future)
     return future.wait()
 
