@@ -26,11 +26,10 @@ def of_item(call: ServedId, items: int) -> ServedId:
 
 
 @dataclass
-class Model:
-    """Calls that wait for calls, on a few workers, and messages under way between those.
+class Workers:
+    """A few workers, whose calls wait, and messages under way between them.
 
-    A call's wait has a token. It may need several things at once, each of which any of several
-    calls may bring about.
+    A call's wait has a token.
     """
 
     chance: random.Random
@@ -38,20 +37,75 @@ class Model:
         default_factory=lambda: [WorkerInfo(f"w{r}", r, 100 + r) for r in range(3)]
     )
     now: int = 0
-    waits: dict[ServedId, tuple[int, list[list[ServedId]]]] = field(default_factory=dict)
     lived: dict[int, list[float]] = field(default_factory=dict)
     posted: list[tuple[WorkerInfo, Message]] = field(default_factory=list)
     breaks: int = 0
-    most: int = 2  # alternatives
 
-    def __post_init__(self) -> None:
-        self.calls = [
-            ServedId(self.chance.choice(self.workers).incarnation, 99, number)
-            for number in range(6)
-        ]
+    def some_calls(self, count: int) -> list[ServedId]:
+        return [ServedId(self.chance.choice(self.workers).incarnation, 99, n) for n in range(count)]
 
     def at(self, call: ServedId) -> WorkerInfo:
         return next(each for each in self.workers if each.incarnation == call.worker)
+
+    def steps(self, call: ServedId) -> list[Step]:
+        """Returns how a call waits now."""
+        raise NotImplementedError
+
+    def end(self, call: ServedId) -> None:
+        """Ends the wait of a call."""
+        raise NotImplementedError
+
+    def check(self, message: Break, moment: float) -> None:
+        """Checks that nothing outside could have ended a circle, which was there at a moment."""
+        raise NotImplementedError
+
+    def follow(self, call: ServedId) -> None:
+        for step in self.steps(call):
+            self.posted += wait_cycle.probes(self.at(call), call, step)
+
+    def deliver(self, place: int | None = None) -> None:
+        me, message = self.posted.pop(
+            self.chance.randrange(len(self.posted)) if place is None else place
+        )
+        if isinstance(message, Probe):
+            visited = message.todo[0]
+            assert visited.peer == me
+            self.posted += wait_cycle.on_probe(me, message, self.steps(visited.to))
+        elif isinstance(message, Check):
+            call = message.hops[message.place].call
+            assert self.at(call) == me
+            self.posted += wait_cycle.on_check(message, self.steps(call))
+        else:
+            assert message.hops[message.place].worker == me
+            self.take_break(message)
+
+    def take_break(self, message: Break) -> None:
+        if message.place == len(message.hops) - 1:
+            lives = [self.lived[hop.token[0]] for hop in message.hops]
+            moment = max(begun for begun, _ in lives)
+            assert moment < min(ended for _, ended in lives), message
+            self.check(message, moment)
+            self.breaks += 1
+        self.posted += wait_cycle.on_break(message)
+        hop = message.hops[message.place]
+        if any(wait_cycle.is_at(hop, step.token, step.branches) for step in self.steps(hop.call)):
+            self.end(of_item(hop.call, 0))
+
+    def deliver_all(self) -> None:
+        while self.posted:
+            self.now += 1
+            self.deliver()
+
+
+@dataclass
+class Model(Workers):
+    """A call may need several things at once, each of which any of several calls may bring about."""
+
+    waits: dict[ServedId, tuple[int, list[list[ServedId]]]] = field(default_factory=dict)
+    most: int = 2  # alternatives
+
+    def __post_init__(self) -> None:
+        self.calls = self.some_calls(6)
 
     def steps(self, call: ServedId) -> list[Step]:
         if call not in self.waits:
@@ -77,46 +131,18 @@ class Model:
         token, _ = self.waits.pop(call)
         self.lived[token][1] = self.now
 
-    def follow(self, call: ServedId) -> None:
-        for step in self.steps(call):
-            self.posted += wait_cycle.probes(self.at(call), call, step)
-
-    def deliver(self, place: int) -> None:
-        me, message = self.posted.pop(place)
-        if isinstance(message, Probe):
-            visited = message.todo[0]
-            assert visited.peer == me
-            self.posted += wait_cycle.on_probe(me, message, self.steps(visited.to))
-        elif isinstance(message, Check):
-            call = message.hops[message.place].call
-            assert self.at(call) == me
-            self.posted += wait_cycle.on_check(message, self.steps(call))
-        else:
-            assert message.hops[message.place].worker == me
-            self.take_break(message)
-
-    def take_break(self, message: Break) -> None:
-        if message.place == len(message.hops) - 1:
-            lives = [self.lived[hop.token[0]] for hop in message.hops]
-            assert max(begun for begun, _ in lives) < min(ended for _, ended in lives), message
-            inside = {hop.call for hop in message.hops}
-            for hop in message.hops:  # nothing outside could have ended it
-                assert inside.issuperset(hop.to), message
-                assert hop.to, message
-            self.breaks += 1
-        self.posted += wait_cycle.on_break(message)
-        hop = message.hops[message.place]
-        if any(wait_cycle.is_at(hop, step.token, step.branches) for step in self.steps(hop.call)):
-            self.end(hop.call)
+    def check(self, message: Break, moment: float) -> None:
+        inside = {hop.call for hop in message.hops}
+        for hop in message.hops:
+            assert inside.issuperset(hop.to), message
+            assert hop.to, message
 
     def settle(self) -> None:
         """Lets every wait be followed, once it is a tick old, and every message arrive."""
         self.now += 1
         for call in self.calls:
             self.follow(call)
-        while self.posted:
-            self.now += 1
-            self.deliver(self.chance.randrange(len(self.posted)))
+        self.deliver_all()
 
     def stuck(self) -> set[ServedId]:
         """The calls that nothing can end any more: who runs ends, and then who needs no other."""
@@ -147,7 +173,7 @@ def test_whatever_is_broken_was_a_cycle_at_one_moment(chance: random.Random, eve
             model.follow(chance.choice(model.calls))
         while model.posted and chance.random() < 0.6:
             model.now += 1
-            model.deliver(chance.randrange(len(model.posted)))
+            model.deliver()
     model.settle()
     assert not model.stuck()
 
@@ -215,44 +241,32 @@ def test_the_youngest_wait_alone_finds_its_cycle(chance: random.Random) -> None:
         model.begin(ring[place], [[ring[(place + 1) % len(ring)]]])
     model.now += 1
     model.follow(ring[order[-1]])
-    while model.posted:
-        model.deliver(chance.randrange(len(model.posted)))
+    model.deliver_all()
     assert (model.waits, model.breaks) == ({}, 1)
 
 
 @dataclass
-class StreamModel:
+class StreamModel(Workers):
     """Generators each of which reads another one; their items are under way like messages.
 
     A generator that runs yields, or wants the next item; one whose item is not here waits for it.
     """
 
-    chance: random.Random
-    now: int = 0
-    posted: list[tuple[WorkerInfo, Message]] = field(default_factory=list)
-    breaks: int = 0
-
     def __post_init__(self) -> None:
-        self.workers = [WorkerInfo(f"w{r}", r, 100 + r) for r in range(3)]
-        chosen = self.chance.choice
-        self.calls = [ServedId(chosen(self.workers).incarnation, 99, n) for n in range(4)]
+        self.calls = self.some_calls(4)
         shuffled = self.chance.sample(self.calls, len(self.calls))
         self.reads = dict(zip(self.calls, shuffled, strict=True))  # each has one reader
         self.sent = dict.fromkeys(self.calls, 0)
         self.here = dict.fromkeys(self.calls, 0)  # of the items that a call reads
         self.taken = dict.fromkeys(self.calls, 0)
         self.tokens: dict[ServedId, int] = {}  # of those that wait
-        self.lived: dict[int, list[float]] = {}
         self.flights: dict[tuple[ServedId, int], list[float]] = {}
-
-    def at(self, call: ServedId) -> WorkerInfo:
-        return next(each for each in self.workers if each.incarnation == call.worker)
 
     def name(self, call: ServedId) -> ServedId:
         return of_item(call, self.sent[call])
 
-    def steps(self, name: ServedId) -> list[Step]:
-        call = of_item(name, 0)
+    def steps(self, call: ServedId) -> list[Step]:
+        name, call = call, of_item(call, 0)
         if call not in self.tokens or name != self.name(call):
             return []
         token, read = self.tokens[call], self.reads[call]
@@ -286,34 +300,10 @@ class StreamModel:
             self.end(reader)
             self.taken[reader] += 1
 
-    def follow(self, call: ServedId) -> None:
-        for step in self.steps(self.name(call)):
-            self.posted += wait_cycle.probes(self.at(call), self.name(call), step)
-
-    def deliver(self) -> None:
-        me, message = self.posted.pop(self.chance.randrange(len(self.posted)))
-        if isinstance(message, Probe):
-            steps = self.steps(message.todo[0].to)
-            self.posted += wait_cycle.on_probe(me, message, steps)
-        elif isinstance(message, Check):
-            steps = self.steps(message.hops[message.place].call)
-            self.posted += wait_cycle.on_check(message, steps)
-        else:
-            self.take_break(message)
-
-    def take_break(self, message: Break) -> None:
-        if message.place == len(message.hops) - 1:
-            lives = [self.lived[hop.token[0]] for hop in message.hops]
-            moment = max(begun for begun, _ in lives)
-            assert moment < min(ended for _, ended in lives), message
-            yielded = {of_item(hop.call, 0) for hop in message.hops}
-            for (call, _), (sent, arrived) in self.flights.items():
-                assert call not in yielded or arrived <= moment or sent > moment, message
-            self.breaks += 1
-        self.posted += wait_cycle.on_break(message)
-        hop = message.hops[message.place]
-        if any(wait_cycle.is_at(hop, step.token, step.branches) for step in self.steps(hop.call)):
-            self.end(of_item(hop.call, 0))
+    def check(self, message: Break, moment: float) -> None:
+        yielded = {of_item(hop.call, 0) for hop in message.hops}
+        for (call, _), (sent, arrived) in self.flights.items():
+            assert call not in yielded or arrived <= moment or sent > moment, message
 
     def any_event(self) -> None:
         self.now += 1
@@ -325,7 +315,7 @@ class StreamModel:
         if self.chance.random() < 0.3:
             self.arrive()
         if self.chance.random() < 0.5:
-            self.follow(self.chance.choice(self.calls))
+            self.follow(self.name(self.chance.choice(self.calls)))
         while self.posted and self.chance.random() < 0.6:
             self.now += 1
             self.deliver()
@@ -338,9 +328,7 @@ def test_no_stream_is_broken_while_an_item_of_it_is_under_way(
     model = StreamModel(chance)
     for _ in range(events):
         model.any_event()
-    while model.posted:  # what is still under way may end a wait of an earlier circle
-        model.now += 1
-        model.deliver()
+    model.deliver_all()  # what is still under way may end a wait of an earlier circle
     while any(model.here[call] < model.sent[model.reads[call]] for call in model.calls):
         model.now += 1
         model.arrive()
@@ -350,10 +338,8 @@ def test_no_stream_is_broken_while_an_item_of_it_is_under_way(
             model.want(call)
     model.now += 1
     for call in model.calls:
-        model.follow(call)
-    while model.posted:
-        model.now += 1
-        model.deliver()
+        model.follow(model.name(call))
+    model.deliver_all()
     assert not model.tokens
     assert model.breaks
 
