@@ -91,15 +91,13 @@ class Race:
         """Begins to listen to the futures; returns the future of the result."""
         result = self._result
         assert result is not None
+        comes_from(result, Wait(self._futures) if self._fails else self._futures)
         if self._cancels:
             result._let_cancel(partial(self.call_off, None))
         for place, future in enumerate(self._futures):
             if self.over:
                 break
-            if future.done():
-                self.hear(place)
-            else:
-                future._call_when_done(Listener(self.hear, place))
+            future._call_when_done(Listener(self.hear, place))
         if not self._wanted:
             self._end()
         return result
@@ -227,7 +225,6 @@ def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
     result = Race(collected, None, label, fails=False).start()
     for future in collected:
         future._hand_on()
-    comes_from(result, tuple(collected))
     return result
 
 
@@ -262,7 +259,6 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
     started, label = time.monotonic(), f"wait_all of {len(waited)}"
     race = Race(waited, None, label, as_values=True)
     result = race.start()
-    comes_from(result, Wait(tuple(waited)))
     try:
         if result.done() or result._block(limit):
             return result.value()
@@ -326,7 +322,6 @@ def first_n(futures: Iterable[Future[T]], k: int) -> Future[list[Future[T]]]:
     result = Race(raced, checked_k(k, len(raced)), f"first_n of {len(raced)}").start()
     for future in raced:
         future._hand_on()
-    comes_from(result, Wait(tuple(raced)))
     origin = origin_of_caller(sys._getframe(1))
     if origin is not None:
         result._watch(origin, None)
@@ -554,8 +549,6 @@ def gather(
         future._hand_on()
     if futures_given and timeout is not None and not race.over:
         _bound(agent, race, result, timeout)
-    else:
-        comes_from(result, Wait(tuple(futures)))
     return watched(agent, result)
 
 
@@ -620,6 +613,7 @@ def _send_all(asked: Sequence[Future[Any] | Send]) -> list[Future[Any]]:
 
 def _bound(agent: AgentCore, race: Race, result: Future[list[Any]], timeout: float) -> None:
     """Ends it after some seconds: the futures that were given have no deadline of this call."""
+    comes_from(result, None)  # a wait for it ends by itself
 
     def expire() -> None:
         race.call_off(
