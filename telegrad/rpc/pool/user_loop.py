@@ -74,6 +74,14 @@ class UserLoop:
         Raises:
             RuntimeError: The loop was closed.
         """
+
+        def begin() -> None:
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(_run(start), name=name, context=context)
+            task.add_done_callback(self._count_down)
+            task.add_done_callback(partial(_tell, finished), context=context)
+            started(lambda: self._cancel(task))
+
         with self._lock:
             if self._closed:
                 raise RuntimeError("the agent was shut down")
@@ -82,7 +90,7 @@ class UserLoop:
                 self._loop.call_soon(self._use_threads)
                 self._started = True
             self._running += 1
-            self._loop.call_soon(self._begin, name, context, start, started, finished)
+            self._loop.call_soon(begin)
         self._tick.start()
 
     def close(self, limit: float) -> None:
@@ -104,20 +112,6 @@ class UserLoop:
 
     def _use_threads(self) -> None:
         asyncio.get_running_loop().set_default_executor(self._threads)
-
-    def _begin(
-        self,
-        name: str,
-        context: contextvars.Context,
-        start: Callable[[], Coroutine[Any, Any, Any]],
-        started: Callable[[Callable[[], None]], None],
-        finished: Finished,
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(_run(start), name=name, context=context)
-        task.add_done_callback(self._count_down)
-        task.add_done_callback(partial(_tell, finished), context=context)
-        started(lambda: self._cancel(task))
 
     def _count_down(self, _: asyncio.Task[Any]) -> None:
         with self._lock:
