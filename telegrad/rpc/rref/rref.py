@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
@@ -14,7 +15,7 @@ from telegrad.rpc.future.unread import watched
 from telegrad.rpc.rref.calls import Method, RRefCalls
 from telegrad.rpc.rref.protocol import ForkState
 from telegrad.rpc.rref.proxy import MethodProxy, SyncProxy, not_here
-from telegrad.rpc.rref.stream import RRefStreams
+from telegrad.rpc.rref.stream import open_method_stream
 from telegrad.rpc.rref.table import Reference, RRefRegistry
 from telegrad.rpc.rref.value import type_of
 from telegrad.transport import on_own_loop
@@ -186,8 +187,7 @@ class RRef(Generic[T]):
                 `math.inf` for no limit.
         """
         calls = self._calls()
-        streams = calls.registry.agent.attachments[RRefStreams]
-        return MethodProxy(calls, self._reference, timeout, streams.open)
+        return MethodProxy(calls, self._reference, timeout, partial(open_method_stream, calls))
 
     def backward(
         self,

@@ -10,7 +10,7 @@ any stream.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from telegrad.rpc.call.user_call import ARGUMENTS, Prepare, UserCall
 from telegrad.rpc.future.future import Future
@@ -30,59 +30,45 @@ if TYPE_CHECKING:
 METHOD_STREAM = "rref.stream"
 
 
-@final
-class RRefStreams:
-    """Opens and serves the streams of one agent's RRefs.
+def open_method_stream(calls: RRefCalls, method: Method, timeout: float | None) -> Stream[Any]:
+    """Asks the owner of a value to run one of its methods, a generator.
+
+    The fork of the RRef is kept until the stream has ended.
 
     Args:
-        agent: This worker; it has its RRefs and its streams.
+        calls: The calls of the agent.
+        method: Which one, with its arguments.
+        timeout: Seconds to wait for each next item; None for the default.
+
+    Raises:
+        EncodeError: An argument cannot travel; nothing was sent.
+        CallTimeoutError: The call that this code serves has no time left.
+        NotInitializedError: The agent was shut down.
+        InvalidUseError: The RRef was released.
     """
+    reference, label = method.reference, method.label
 
-    def __init__(self, agent: AgentCore) -> None:
-        self._calls = agent.attachments[RRefCalls]
-        self._serving = agent.attachments[RRefServing]
-        self._readers = agent.attachments[StreamReaders]
-        self._producers = agent.attachments[StreamProducers]
-        agent.serving.serve_named(METHOD_STREAM, self._admit)
+    def send(reader: StreamReader) -> Future[Any]:
+        payload = {**method.payload(), "stream": reader.number}
+        return calls.send(
+            reference, METHOD_STREAM, payload, label, math.inf, reader.record, reader.fail
+        )
 
-    def open(self, method: Method, timeout: float | None) -> Stream[Any]:
-        """Asks the owner of a value to run one of its methods, a generator.
-
-        The fork of the RRef is kept until the stream has ended.
-
-        Args:
-            method: Which one, with its arguments.
-            timeout: Seconds to wait for each next item; None for the default.
-
-        Raises:
-            EncodeError: An argument cannot travel; nothing was sent.
-            CallTimeoutError: The call that this code serves has no time left.
-            NotInitializedError: The agent was shut down.
-            InvalidUseError: The RRef was released.
-        """
-        calls, reference, label = self._calls, method.reference, method.label
-
-        def send(reader: StreamReader) -> Future[Any]:
-            payload = {**method.payload(), "stream": reader.number}
-            return calls.send(
-                reference, METHOD_STREAM, payload, label, math.inf, reader.record, reader.fail
-            )
-
-        reader = self._readers.open(reference.owner, label, calls.limit(timeout), send)
-        return Stream(reader)
-
-    # The owner's end.
-
-    def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        return self._serving.admit(caller, read_head(document, ARGUMENTS), self._produce)
-
-    def _produce(self, caller: WorkerInfo, payload: object, call: UserCall) -> UserCall:
-        number = read_number(payload)
-        generator = UserCall(call.func, call.args, call.kwargs, name=call.name)
-        return self._producers.produce(caller, number, generator)
+    readers = calls.registry.agent.attachments[StreamReaders]
+    return Stream(readers.open(reference.owner, label, calls.limit(timeout), send))
 
 
 def attach_to(agent: AgentCore) -> None:
     """For the library: gives an agent its streams, those of its RRefs too; after it has RRefs."""
     attach_streams(agent)
-    agent.attachments.attach(RRefStreams(agent))
+    serving, producers = agent.attachments[RRefServing], agent.attachments[StreamProducers]
+
+    def produce(caller: WorkerInfo, payload: object, call: UserCall) -> UserCall:
+        number = read_number(payload)
+        generator = UserCall(call.func, call.args, call.kwargs, name=call.name)
+        return producers.produce(caller, number, generator)
+
+    def admit(caller: WorkerInfo, document: bytes) -> Prepare:
+        return serving.admit(caller, read_head(document, ARGUMENTS), produce)
+
+    agent.serving.serve_named(METHOD_STREAM, admit)
