@@ -18,7 +18,6 @@ from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
     DuplicateNameError,
-    InvalidUseError,
     ValueNotFoundError,
 )
 from telegrad.rpc.agent.core import AgentCore, current_agent
@@ -253,11 +252,6 @@ class _Published:
         if not isinstance(value, RRef):
             return rref_of(registry.own(value))
         given = reference_of(value)
-        if given.registry is not registry:
-            raise InvalidUseError(
-                f"this RRef belongs to the agent {given.registry.me.name!r} and cannot be "
-                f"published by {self._agent.info.name!r}, another agent of this process"
-            )
         # Counted like an RRef that this worker has sent to itself.
         fork, failed = registry.carry(given, registry.me)
         given.hears()

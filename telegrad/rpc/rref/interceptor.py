@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.errors import (
     DecodeError,
-    InvalidUseError,
     UnknownWorkerError,
     ValueNotFoundError,
     WorkerLostError,
@@ -341,13 +340,8 @@ class RRefInterceptor(Interceptor):
         starts_after._when_done(settle)
 
     def _fork(self, place: int, rref: RRef[Any], peer: WorkerInfo) -> Entry:
-        reference, registry = reference_of(rref), self._registry
-        if reference.registry is not registry:
-            raise InvalidUseError(
-                f"this RRef belongs to the agent {reference.registry.me.name!r} and cannot be sent "
-                f"by {registry.me.name!r}, another agent of this process"
-            )
-        (fork, failed), owner = registry.carry(reference, peer), reference.owner
+        reference = reference_of(rref)
+        (fork, failed), owner = self._registry.carry(reference, peer), reference.owner
         reference.hears()  # or whoever gets it does
         described = [owner.name, owner.rank, owner.incarnation]
         return [place, list(reference.rref), list(fork), described, reference.type_name, failed]

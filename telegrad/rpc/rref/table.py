@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.errors import (
     EvictedError,
+    InvalidUseError,
     UnknownWorkerError,
     UnreachableWorkerError,
     ValueNotFoundError,
@@ -337,8 +338,13 @@ class RRefRegistry:
 
         Raises:
             OwnerLostError: The value is lost.
-            InvalidUseError: The reference was released.
+            InvalidUseError: The reference was released, or belongs to another agent.
         """
+        if reference.registry is not self:
+            raise InvalidUseError(
+                f"this RRef belongs to the agent {reference.registry.me.name!r} and cannot be sent "
+                f"or published by {self.me.name!r}, another agent of this process"
+            )
         fork = reference.fork
         with self._lock:
             if not reference.released:
