@@ -127,35 +127,12 @@ if agent.rank == 0:
 """
 
 ONE = {
-    "wait_all": """
-    futures = calls(KEY)
-    thread = in_thread(KEY, reads)
-    assert rpc.wait_all(futures) == list(range(12))
-    assert read_here(12), readers
-    thread.join()
-    """,
     "collect_all": """
     futures = calls(KEY)
     thread = in_thread(KEY, reads)
     assert [each.value() for each in rpc.collect_all(futures).wait()] == list(range(12))
     assert read_here(12), readers
     thread.join()
-    """,
-    "gather": """
-    future = rpc.gather([(1, held, (KEY, n)) for n in range(12)])
-    thread = in_thread(KEY, reads)
-    assert future.wait() == list(range(12))
-    assert read_here(12), readers
-    thread.join()
-    """,
-    "first_n": """
-    futures = calls(KEY)
-    future = rpc.first_n(futures, 3)
-    thread = in_thread(KEY, reads)
-    assert len(future.wait()) == 3  # the others come when nobody waits
-    assert read_here(1), readers
-    thread.join()
-    rpc.wait_all(futures)
     """,
     "then": """
     (future,) = calls(KEY, 1)
@@ -241,14 +218,6 @@ ONE = {
         assert rpc.wait_all(futures) == list(range(12))
         thread.join()
         assert read_here(12), readers
-    asyncio.run(main())
-    """,
-    "an awaited gather": """
-    async def main():
-        future = rpc.gather([(1, held, (KEY, n)) for n in range(12)])
-        on_loop(KEY)
-        assert await future == list(range(12))
-        assert set(readers[:12]) == set(MAIN), readers
     asyncio.run(main())
     """,
     "an asynchronous as_completed": """
