@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from telegrad import rpc
@@ -19,36 +17,18 @@ from tests.rpc.conftest import MakeJob
 from tests.rpc.rest import refused
 
 THREADS = 4
-TRAINERS = 5
 
 
 class Server:
-    """A synchronous parameter server as people write it: nobody goes on before all are there."""
+    """A synchronous server as people write it: nobody goes on before all are there."""
 
     def __init__(self, trainers: int) -> None:
-        self.turn = threading.Condition()
-        self.trainers = trainers
-        self.gradients: list[remote_code.FloatArray] = []
-        self.weights = np.zeros(3)
-        self.step = 0
+        self.all_here = threading.Barrier(trainers)
 
-    def push(self, gradient: remote_code.FloatArray) -> remote_code.FloatArray:
-        with self.turn:
-            step = self.step
-            self.gradients.append(gradient)
-            if len(self.gradients) == self.trainers:
-                self.weights = self.weights - sum(self.gradients)
-                self.gradients = []
-                self.step += 1
-                self.turn.notify_all()
-            else:
-                assert self.turn.wait_for(lambda: self.step > step, timeout=30)
-            return self.weights
-
-    def push_and_look_back(self, gradient: remote_code.FloatArray, trainer: str) -> str:
+    def look_back_and_meet(self, trainer: str) -> str:
         """Asks its caller for something before it waits."""
         name = rpc.rpc_sync(trainer, remote_code.who)
-        self.push(gradient)
+        self.all_here.wait(30)
         return name
 
 
@@ -67,34 +47,15 @@ def test_many_chains_of_nested_calls_in_pools_of_4(
     assert [agent.attachments[WaitProbes].reported for agent in job.agents] == [0, 0]
 
 
-def test_a_synchronous_server_with_fewer_threads_than_trainers(make_job: MakeJob) -> None:
-    """Its handlers wait for each other in a way that telegrad cannot see."""
-    job = make_job(TRAINERS + 1, num_threads=THREADS)
-    server = job.on(0, rpc.RRef, Server(TRAINERS))
-    steps = 3
-
-    def train(r: int) -> list[float]:
-        with seams.use_agent(job.agents[r]):
-            given: rpc.RRef[Server] = waiting_code.take(f"server-of-w{r}")
-            with given:
-                return [float(given.rpc_sync().push(np.ones(3))[0]) for _ in range(steps)]
-
-    for r in range(1, TRAINERS + 1):
-        job.on(0, rpc.rpc_sync, r, waiting_code.put, (f"server-of-w{r}", server))
-    with ThreadPoolExecutor(TRAINERS) as trainers:
-        weights = list(trainers.map(train, range(1, TRAINERS + 1)))
-    assert weights == [[-TRAINERS * (step + 1.0) for step in range(steps)]] * TRAINERS
-    assert job.agents[0].attachments[WaitProbes].reported == 0
-
-
 def test_a_synchronous_server_whose_handlers_call_back_first(make_job: MakeJob) -> None:
+    """They wait for each other in a way that telegrad cannot see, with one thread for all."""
     job = make_job(2, num_threads=1)
     server = job.on(0, rpc.RRef, Server(8))
     job.on(0, rpc.rpc_sync, "w1", waiting_code.put, ("the-server", server))
     with seams.use_agent(job.agents[1]):
         given: rpc.RRef[Server] = waiting_code.take("the-server")
-        pushes = [given.rpc_async().push_and_look_back(np.ones(3), "w1") for _ in range(8)]
-        assert rpc.wait_all(pushes) == ["w1"] * 8
+        met = [given.rpc_async().look_back_and_meet("w1") for _ in range(8)]
+        assert rpc.wait_all(met) == ["w1"] * 8
         given.release()
 
 
