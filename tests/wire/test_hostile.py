@@ -1,4 +1,7 @@
-"""Whatever bytes arrive: a value, or DecodeError. Nothing is imported, run or reserved for them."""
+"""Bytes of a stranger: a value, or DecodeError. Nothing is imported, run or reserved for them.
+
+Mutations of all that is read are in `tests/fuzz`; here are bytes that were made to deceive.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,11 @@ from telegrad.wire import (
     Assembly,
     Envelope,
     Frame,
-    Heartbeat,
     Piece,
     Span,
-    chunk_header,
     cut,
     decode,
     decode_exception,
-    describe,
     encode,
     encode_exception,
     pack_frame,
@@ -35,100 +35,17 @@ from telegrad.wire import (
     unpack_frame,
 )
 from telegrad.wire.document import MARKERS, Tag
+from tests.fuzz.engine import run_one
+from tests.fuzz.parts import join
 from tests.repeated import on_examples
 from tests.wire.chunks import read_chunk
-from tests.wire.samples import FUNCTIONS, Access, Color, OddError, Pair, Point, double
-
-SAMPLE = {
-    "args": [(1, 2**70), {3: {4}}, Point(1.0, Color.RED), Pair(1, 2j), double, np.float32(3)],
-    "kwargs": {"e": OddError(1, detail="x"), "a": np.arange(3), "f": Access.READ | Access.RUN},
-    "rest": [slice(1), range(3), ..., np.dtype([("a", "f4")])],
-}
-ENCODED = encode(SAMPLE)
-METADATA, BUFFERS = describe(ENCODED.externals)
-FRAME = pack_frame(
-    Frame(
-        [Envelope("rpc.call", 1, document=b"x" * 10, buffers=[b"ab", bytes(70_000)], number=1)],
-        receipt=3,
-        heartbeat=Heartbeat(1.0),
-        goodbye="over",
-    )
-)
-
-
-@st.composite
-def mutations(draw: st.DrawFn, data: bytes) -> bytes:
-    mutated = bytearray(data)
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(mutated) - 1))
-        how = draw(st.sampled_from(["flip", "cut", "insert", "repeat"]))
-        if how == "flip":
-            mutated[at] = draw(st.integers(0, 255))
-        elif how == "cut":
-            del mutated[at : at + draw(st.integers(1, 4))]
-        elif how == "insert":
-            mutated[at:at] = draw(st.binary(min_size=1, max_size=6))
-        else:
-            mutated[at:at] = mutated[at : at + draw(st.integers(1, 30))]
-        if not mutated:
-            break
-    return bytes(mutated)
-
-
-def decodes_or_refuses(document: bytes, externals: Any = ()) -> Any:
-    before = set(sys.modules)
-    try:
-        return decode(document, externals, functions=FUNCTIONS)
-    except DecodeError:
-        return None
-    finally:
-        assert set(sys.modules) == before
-
-
-@on_examples(mutations(ENCODED.document))
-def test_mutated_documents(document: bytes) -> None:
-    decodes_or_refuses(document, [np.arange(3)])
-
-
-@on_examples(st.binary())
-def test_garbage(data: bytes) -> None:
-    decodes_or_refuses(data)
-    for read in (unpack_frame, lambda data: rebuild(data, [])):
-        with suppress(DecodeError):
-            read(data)
-
-
-@on_examples(mutations(FRAME))
-def test_mutated_frames(data: bytes) -> None:
-    with suppress(DecodeError):
-        frame = unpack_frame(data)
-        for envelope in frame.envelopes:
-            if awaited := frame.awaited.get(envelope.number):
-                assembly = Assembly(envelope, awaited)
-                for part in awaited:
-                    assembly.claim(Span(envelope.number, part, 0, 3))
-
-
-@on_examples(mutations(chunk_header(3, Piece(1, 2, PIECE_BYTES, b"abc")) + b"abc"))
-def test_mutated_chunks(data: bytes) -> None:
-    with suppress(DecodeError):
-        sequence, piece = read_chunk(data)
-        assert sequence >= 0
-        assert piece.offset % BLOCK_BYTES == 0
-        Assembly(Envelope("k", number=1, buffers=[b""]), {2: PIECE_BYTES + 3}).claim(piece.span)
+from tests.wire.samples import FUNCTIONS, double
 
 
 @pytest.mark.parametrize("size", [0, 27, 28, 28 + PIECE_BYTES + 1])
 def test_what_is_no_chunk(size: int) -> None:
     with pytest.raises(DecodeError, match="not a chunk"):
         read_chunk(bytes(size))
-
-
-@on_examples(mutations(METADATA), st.lists(st.binary(max_size=30), max_size=2))
-def test_mutated_externals(metadata: bytes, buffers: list[bytes]) -> None:
-    for own in (buffers, [bytearray(each) for each in BUFFERS]):
-        with suppress(DecodeError):
-            rebuild(metadata, own)
 
 
 trees = st.recursive(
@@ -153,7 +70,7 @@ trees = st.recursive(
 
 @on_examples(trees)
 def test_well_formed_documents_of_wrong_tags(tree: Any) -> None:
-    decodes_or_refuses(msgpack.packb(tree), [np.arange(3)])
+    run_one("decoder", join(msgpack.packb(tree)))
 
 
 WRONG_TREES: list[Any] = [
@@ -180,7 +97,7 @@ WRONG_TREES: list[Any] = [
 def test_documents_of_tags_that_stand_where_they_do_not_belong(subtests: pytest.Subtests) -> None:
     for tree in WRONG_TREES:
         with subtests.test(tree=tree):
-            decodes_or_refuses(msgpack.packb(tree), [np.arange(3)])
+            run_one("decoder", join(msgpack.packb(tree)))
 
 
 @on_examples(trees)
