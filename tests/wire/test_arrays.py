@@ -87,18 +87,11 @@ def test_limits_hold_for_a_description_that_was_read() -> None:
 
 
 @pytest.mark.usefixtures("big_bytes")
-@on_examples(hnp.arrays(dtypes, shapes))
-def test_arrays_of_every_dtype(array: Any) -> None:
-    assert_same(round_trip(array), array)
-
-
-@pytest.mark.usefixtures("big_bytes")
 @on_examples(st.data())
-def test_arrays_of_every_layout(data: st.DataObject) -> None:
-    array = data.draw(hnp.arrays(hnp.floating_dtypes() | hnp.integer_dtypes(), shapes))
-    view = array[data.draw(hnp.basic_indices(array.shape))]
-    order = data.draw(st.permutations(range(view.ndim)))
-    view = np.asarray(view).transpose(order) if np.ndim(view) == len(order) else np.asarray(view)
+def test_arrays_of_every_dtype_and_layout(data: st.DataObject) -> None:
+    array: Any = data.draw(hnp.arrays(dtypes, shapes))
+    view = np.asarray(array[data.draw(hnp.basic_indices(array.shape, allow_ellipsis=True))])
+    view = view.transpose(data.draw(st.permutations(range(view.ndim))))
     assert_same(round_trip(view), view)
 
 
@@ -143,38 +136,9 @@ def test_scalars(data: st.DataObject) -> None:
     assert arrived.tobytes() == scalar.tobytes()
 
 
-@pytest.mark.parametrize(
-    "scalar",
-    [np.str_("aé"), np.str_(""), np.bytes_(b"x"), np.bytes_(b""), np.datetime64("NaT"),
-     np.timedelta64(5, "ns"), np.longdouble("1.1"), np.float16(2), np.void(b"ab")],
-    ids=repr,
-)  # fmt: skip
-def test_a_scalar_of_a_rare_type(scalar: Any) -> None:
-    arrived = round_trip(scalar)
-    assert type(arrived) is type(scalar)
-    assert arrived.tobytes() == scalar.tobytes()
-
-
-def test_arrays_of_special_layouts() -> None:
-    base = np.arange(24.0).reshape(2, 3, 4)
+def test_the_order_of_an_array_and_the_alignment_of_its_fields_are_kept() -> None:
     aligned = np.dtype([("a", "i1"), ("b", "f8"), ("c", "f4", (2,))], align=True)
-    offsets = np.dtype({"names": ["x"], "formats": ["<i2"], "offsets": [6], "itemsize": 16})
-    for array in (
-        base[:, ::-2, 1:],
-        base.T,
-        np.asfortranarray(base),
-        np.broadcast_to(np.float32(3), (3, 4)),
-        base.astype(">f8"),
-        np.array(3 + 4j),
-        np.empty((0, 3), np.float16),
-        np.zeros(3, aligned),
-        np.zeros(3, offsets),
-        np.zeros(2, aligned)["c"],
-        np.array(["a", "ü"]),
-        np.array(["2024-01-01"], "M8[D]"),
-    ):
-        assert_same(round_trip(array), array)
-    assert round_trip(np.asfortranarray(base)).flags.f_contiguous
+    assert round_trip(np.asfortranarray(np.ones((2, 3)))).flags.f_contiguous
     assert round_trip(np.zeros(2, aligned)).dtype.isalignedstruct
 
 
@@ -253,11 +217,12 @@ def test_a_memory_map_travels_as_an_array(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("layout", ["csr", "csc", "bsr", "coo", "dia"])
 @pytest.mark.parametrize("kind", ["array", "matrix"])
-def test_sparse_arrays(layout: str, kind: str) -> None:
-    dense = np.array([[0, 1.5, 0], [2, 0, 0]])
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f4", "f8", "c16"])
+def test_sparse_arrays(layout: str, kind: str, dtype: str) -> None:
+    dense = np.array([[0, 1, 0], [2, 0, 0]]).astype(dtype)
     sparse = getattr(scipy.sparse, f"{layout}_{kind}")(dense)
-    arrived = round_trip(sparse)
-    assert type(arrived) is type(sparse)
+    arrived = round_trip({"x": [sparse]})["x"][0]
+    assert (type(arrived), arrived.dtype) == (type(sparse), sparse.dtype)
     assert np.array_equal(arrived.toarray(), dense)
 
 

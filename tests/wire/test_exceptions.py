@@ -99,21 +99,9 @@ def test_what_would_end_the_program_arrives_as_a_remote_error(error: BaseExcepti
     assert arrived.type_name.endswith(type(error).__name__)
 
 
-def test_a_group_arrives_with_its_members() -> None:
-    arrived = sent(ExceptionGroup("many", [ValueError(1), OddError(1, detail="x")]))
-    assert isinstance(arrived, ExceptionGroup)
-    assert [type(each) for each in arrived.exceptions] == [ValueError, OddError]
-
-
 def test_arrays_in_arguments_travel() -> None:
     arrived = sent(ValueError(np.arange(3)))
     assert list(arrived.args[0]) == [0, 1, 2]
-
-
-def test_an_exception_as_a_value() -> None:
-    arrived = round_trip({"errors": (ValueError("x"), OddError(2, detail="y"))})
-    assert [type(each) for each in arrived["errors"]] == [ValueError, OddError]
-    assert arrived["errors"][1].code == 2
 
 
 def test_an_attribute_never_stands_in_the_place_of_a_method() -> None:

