@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from telegrad import pb
 from telegrad.transport import (
     Carrier,
     CarrierClosedError,
-    Listener,
     Transport,
+    WrappedCarrier,
     shared_loop_thread,
 )
+from tests.transport.workers import WrappedTransport
 
 HANDSHAKE_MESSAGES = 2  # a hello and a proof: what a dialler sends before all else
 
 
-class Tap(Transport):
+class Tap(WrappedTransport):
     """What one worker dials with; counts what it sends and receives, by purpose.
 
     Attributes:
@@ -29,18 +29,14 @@ class Tap(Transport):
     """
 
     def __init__(self, inner: Transport) -> None:
-        self.scheme, self.schemes = inner.scheme, inner.schemes
-        self.inner = inner
+        super().__init__(inner)
         self.kill: dict[str, int] = {}
         self.hold: dict[str, int] = {}
         self.refuse: set[str] = set()
         self.carriers: dict[str, list[TappedCarrier]] = {"control": [], "bulk": []}
 
-    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        return await self.inner.listen(accept)
-
-    async def dial(self, endpoint: str) -> Carrier:
-        return TappedCarrier(await self.inner.dial(endpoint), self)
+    def dialled(self, carrier: Carrier) -> Carrier:
+        return TappedCarrier(carrier, self)
 
     def go_on(self, purpose: str, more: int | None = None) -> None:
         """Lets so many more messages leave of what is held, or all; from any thread."""
@@ -56,10 +52,9 @@ class Tap(Transport):
         shared_loop_thread().run(move())
 
 
-class TappedCarrier(Carrier):
+class TappedCarrier(WrappedCarrier):
     def __init__(self, inner: Carrier, tap: Tap) -> None:
-        self.description = inner.description
-        self.inner = inner
+        super().__init__(inner)
         self.tap = tap
         self.purpose = ""
         self.sent = 0
@@ -85,17 +80,17 @@ class TappedCarrier(Carrier):
                 raise CarrierClosedError("held by the test until it was closed")
         await self._count()
         self.sizes.append(len(message))
-        await self.inner.send(message)
+        await super().send(message)
 
     async def receive(self) -> bytes:
-        message = await self.inner.receive()
+        message = await super().receive()
         await self._count()
         return message
 
     async def close(self) -> None:
         self.closed.set()
         self.moved.set()
-        await self.inner.close()
+        await super().close()
 
     async def _count(self) -> None:
         left = self.tap.kill.get(self.purpose)

@@ -32,7 +32,7 @@ from telegrad.transport.security.handshake import DialHandshake, Identity
 from telegrad.types import WorkerInfo
 from tests.audit_log import AuditLog, audit_log_of_all
 from tests.loops import on_loop
-from tests.transport.test_strangers import until_closed
+from tests.transport.hand_made import until_closed
 from tests.transport.workers import SECONDS, TOKEN, Floor, ManualClock, Worker, floor_of
 
 BIG = 1 << 20  # travels on a lane

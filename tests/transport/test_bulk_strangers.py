@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 
 from telegrad import pb
-from telegrad.transport import Carrier, CarrierClosedError
 from telegrad.transport.channels.lanes import MOST_LANES
-from telegrad.transport.security.handshake import DialHandshake, Identity, Reason, RefusedError
+from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
 from telegrad.wire import PIECE_BYTES, Envelope, Frame, Piece, chunk_header, cut, pack_frame
 from tests.loops import on_loop
+from tests.transport.hand_made import MALLORY, Peer, until_closed
 from tests.transport.workers import TOKEN, Floor, Worker
 
-MALLORY = WorkerInfo("mallory", 9, 99)
+# Lanes of sockets check what comes as those over gRPC do.
+over_all = pytest.mark.parametrize(
+    "floor", ["inproc", "local", "grpc", "tcp", "self-signed tcp"], indirect=True
+)
+
 DATA = np.random.default_rng(0).bytes(PIECE_BYTES + 1000)
 BIG = Envelope("test.message", 5, buffers=[DATA], number=1)
 FIRST, SECOND = cut(BIG)
@@ -24,44 +28,6 @@ def chunk(sequence: int, piece: Piece) -> bytes:
     return chunk_header(sequence, piece) + bytes(piece.data)
 
 
-class Peer:
-    """A dialler made by hand, with a control stream and lanes."""
-
-    def __init__(self, floor: Floor, host: Worker, info: WorkerInfo = MALLORY) -> None:
-        self.floor = floor
-        self.host = host
-        self.info = info
-        self.carriers: list[Carrier] = []
-
-    async def dial(
-        self, *, lane_of: bytes = b"", token: bytes | None = TOKEN
-    ) -> tuple[Carrier, DialHandshake]:
-        carrier = await self.floor.transport().dial(self.host.endpoints[0])
-        self.carriers.append(carrier)
-        shake = DialHandshake(Identity("job", self.info), token, lane_of=lane_of)
-        await carrier.send(shake.hello())
-        shake.takes_answer(await carrier.receive())
-        await carrier.send(shake.prove(0, resumes=False))
-        shake.takes_welcome(await carrier.receive())
-        return carrier, shake
-
-    async def refused(self, *, lane_of: bytes, token: bytes | None = TOKEN) -> Reason:
-        with pytest.raises(RefusedError) as error:
-            await self.dial(lane_of=lane_of, token=token)
-        return error.value.reason
-
-    async def close(self) -> None:
-        for carrier in self.carriers:
-            await carrier.close()
-
-
-async def ends(carrier: Carrier) -> None:
-    """Reads until the other end closes."""
-    with pytest.raises(CarrierClosedError):
-        while True:
-            await carrier.receive()
-
-
 def serves_on(floor: Floor, host: Worker) -> None:
     friend = floor.worker("friend").knows(host)
     before = len(host.recorder.calls())
@@ -69,18 +35,19 @@ def serves_on(floor: Floor, host: Worker) -> None:
     assert host.recorder.wait_envelopes(before + 1)[-1].buffers[0] == DATA
 
 
+@over_all
 def test_a_lane_of_ones_own_stream(floor: Floor) -> None:
     host = floor.worker("host")
     peer = Peer(floor, host)
 
     async def talk() -> None:
-        control, shake = await peer.dial()
-        lanes = [(await peer.dial(lane_of=shake.stream_id()))[0] for _ in range(MOST_LANES)]
+        control, shake = await peer.stream()
+        lanes = [await peer.lane(shake.stream_id()) for _ in range(MOST_LANES)]
         # Any order, any lane, and the announcement last of all.
         await lanes[5].send(chunk(0, SECOND))
         await lanes[2].send(chunk(0, FIRST))
         await control.send(shake.frames().seal(pack_frame(Frame(envelopes=[BIG]))))
-        assert await peer.refused(lane_of=shake.stream_id()) is Reason.UNKNOWN_STREAM
+        assert await peer.reason(shake.stream_id()) is Reason.UNKNOWN_STREAM
 
     on_loop(talk)
     (got,) = host.recorder.wait_envelopes(1)
@@ -95,8 +62,8 @@ def test_a_lane_without_the_token(floor: Floor, token: bytes | None) -> None:
     peer = Peer(floor, host)
 
     async def talk() -> None:
-        _, shake = await peer.dial()
-        reason = await peer.refused(lane_of=shake.stream_id(), token=token)
+        _, shake = await peer.stream()
+        reason = await peer.reason(shake.stream_id(), token=token)
         assert reason is Reason.AUTHENTICATION
         await peer.close()
 
@@ -109,12 +76,12 @@ def test_a_lane_of_no_stream_or_of_an_old_one(floor: Floor) -> None:
     peer = Peer(floor, host)
 
     async def talk() -> None:
-        assert await peer.refused(lane_of=b"x" * 32) is Reason.UNKNOWN_STREAM
-        _, old = await peer.dial()
-        assert await peer.refused(lane_of=b"x" * 32) is Reason.UNKNOWN_STREAM
-        _, new = await peer.dial()  # in place of the first
-        assert await peer.refused(lane_of=old.stream_id()) is Reason.UNKNOWN_STREAM
-        await peer.dial(lane_of=new.stream_id())
+        assert await peer.reason(b"x" * 32) is Reason.UNKNOWN_STREAM
+        _, old = await peer.stream()
+        assert await peer.reason(b"x" * 32) is Reason.UNKNOWN_STREAM
+        _, new = await peer.stream()  # in place of the first
+        assert await peer.reason(old.stream_id()) is Reason.UNKNOWN_STREAM
+        await peer.lane(new.stream_id())
         await peer.close()
 
     on_loop(talk)
@@ -126,10 +93,10 @@ def test_a_lane_of_somebody_elses_stream(floor: Floor) -> None:
     peer, other = Peer(floor, host), Peer(floor, host, WorkerInfo("eve", 8, 88))
 
     async def talk() -> None:
-        _, shake = await peer.dial()
-        await other.dial()
-        assert await other.refused(lane_of=shake.stream_id()) is Reason.UNKNOWN_STREAM
-        await peer.dial(lane_of=shake.stream_id())
+        _, shake = await peer.stream()
+        await other.stream()
+        assert await other.reason(shake.stream_id()) is Reason.UNKNOWN_STREAM
+        await peer.lane(shake.stream_id())
         await peer.close()
         await other.close()
 
@@ -148,7 +115,7 @@ def test_a_lane_of_a_stream_that_the_listener_dialled(floor: Floor) -> None:
     peer = Peer(floor, host, friend.info)
 
     async def talk() -> None:
-        assert await peer.refused(lane_of=stream_id) is Reason.UNKNOWN_STREAM
+        assert await peer.reason(stream_id) is Reason.UNKNOWN_STREAM
         await peer.close()
 
     on_loop(talk)
@@ -173,19 +140,20 @@ def test_hellos_that_do_not_fit(floor: Floor, purpose: str, stream: bytes) -> No
     assert Reason(refusal.reason) is Reason.MALFORMED
 
 
+@over_all
 @pytest.mark.parametrize("sequences", [[1], [0, 0], [0, 2]])
 def test_a_chunk_out_of_its_place_ends_the_stream(floor: Floor, sequences: list[int]) -> None:
     host = floor.worker("host")
     peer = Peer(floor, host)
 
     async def talk() -> None:
-        control, shake = await peer.dial()
-        lane, _ = await peer.dial(lane_of=shake.stream_id())
+        control, shake = await peer.stream()
+        lane = await peer.lane(shake.stream_id())
         await control.send(shake.frames().seal(pack_frame(Frame(envelopes=[BIG]))))
         for sequence in sequences:
             await lane.send(chunk(sequence, FIRST))
-        await ends(control)
-        await ends(lane)
+        await until_closed(control)
+        await until_closed(lane)
         await peer.close()
 
     on_loop(talk)
@@ -193,10 +161,10 @@ def test_a_chunk_out_of_its_place_ends_the_stream(floor: Floor, sequences: list[
     serves_on(floor, host)
 
 
+@over_all
 @pytest.mark.parametrize(
     "message",
     [
-        b"",
         b"x" * 28,
         b"\xff" * 1000,
         chunk(0, Piece(1, 2, 17, b"x")),
@@ -204,18 +172,18 @@ def test_a_chunk_out_of_its_place_ends_the_stream(floor: Floor, sequences: list[
         chunk(0, Piece(1, 7, 0, FIRST.data)),
         chunk(0, Piece(1, 2, 0, bytes(PIECE_BYTES + 1))),
     ],
-    ids=["nothing", "header", "noise", "grid", "short", "part", "long"],
+    ids=["header", "noise", "grid", "short", "part", "long"],
 )
 def test_garbage_on_a_lane(floor: Floor, message: bytes) -> None:
     host = floor.worker("host")
     peer = Peer(floor, host)
 
     async def talk() -> None:
-        control, shake = await peer.dial()
-        lane, _ = await peer.dial(lane_of=shake.stream_id())
+        control, shake = await peer.stream()
+        lane = await peer.lane(shake.stream_id())
         await control.send(shake.frames().seal(pack_frame(Frame(envelopes=[BIG]))))
         await lane.send(message)
-        await ends(lane)
+        await until_closed(lane)
         await peer.close()
 
     on_loop(talk)
@@ -228,9 +196,9 @@ def test_chunks_of_what_is_never_announced_hold_up_their_lane_alone(floor: Floor
     peer = Peer(floor, host)
 
     async def talk() -> None:
-        control, shake = await peer.dial()
-        mad = (await peer.dial(lane_of=shake.stream_id()))[0]
-        lane = (await peer.dial(lane_of=shake.stream_id()))[0]
+        control, shake = await peer.stream()
+        mad = await peer.lane(shake.stream_id())
+        lane = await peer.lane(shake.stream_id())
         await mad.send(chunk(0, Piece(1000, 2, 0, b"x")))
         await control.send(shake.frames().seal(pack_frame(Frame(envelopes=[BIG]))))
         for sequence, piece in enumerate((FIRST, SECOND)):

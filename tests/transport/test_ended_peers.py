@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
-from telegrad.transport import Carrier, Listener, Transport, shared_loop_thread
+from telegrad.transport import Carrier, Transport, shared_loop_thread
 from telegrad.transport.session import peers
 from telegrad.transport.session.peers import MOST_NAMES, Forgotten
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
-from tests.transport.workers import SECONDS, Floor, Worker, wait_until
+from tests.transport.workers import SECONDS, Floor, Worker, WrappedTransport, wait_until
 
 KEPT = 8
 
@@ -47,20 +46,16 @@ def test_those_that_ended_first_are_forgotten(floor: Floor) -> None:
     bob.recorder.wait_envelopes(2)
 
 
-class Gate(Transport):
+class Gate(WrappedTransport):
     """Dials only while it is open."""
 
     def __init__(self, inner: Transport) -> None:
-        self.scheme, self.schemes = inner.scheme, inner.schemes
-        self._inner = inner
+        super().__init__(inner)
         self.open = asyncio.Event()
-
-    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        return await self._inner.listen(accept)
 
     async def dial(self, endpoint: str) -> Carrier:
         await self.open.wait()
-        return await self._inner.dial(endpoint)
+        return await super().dial(endpoint)
 
 
 def forgotten(floor: Floor) -> tuple[Worker, Worker, Gate]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from telegrad.transport import Carrier, Listener, Transport, WrappedCarrier, shared_loop_thread
+from telegrad.transport import Carrier, Transport, WrappedCarrier, shared_loop_thread
 from telegrad.transport.session import exchange as module
-from tests.transport.workers import SECONDS, Floor, Worker, floor_of, wait_until
+from tests.transport.workers import SECONDS, Floor, Worker, WrappedTransport, floor_of, wait_until
 
 FLOOD = 300  # messages, of which no socket and no window of gRPC holds a half
 MESSAGE_BYTES = 60_000
@@ -19,20 +19,16 @@ TOLD = "'alice' ends before 'bob' has taken all that it sent; that took longer t
 REASON = "it left before it had sent everything; that took longer than 0.01 s (done here)"
 
 
-class Gate(Transport):
+class Gate(WrappedTransport):
     """What a worker listens with that may stop reading."""
 
     def __init__(self, inner: Transport) -> None:
-        self.scheme, self.schemes = inner.scheme, inner.schemes
-        self.inner = inner
+        super().__init__(inner)
         self.open = asyncio.Event()
         self.open.set()
 
-    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        return await self.inner.listen(lambda carrier: accept(GatedCarrier(carrier, self)))
-
-    async def dial(self, endpoint: str) -> Carrier:
-        return await self.inner.dial(endpoint)
+    def accepted(self, carrier: Carrier) -> Carrier:
+        return GatedCarrier(carrier, self)
 
 
 class GatedCarrier(WrappedCarrier):

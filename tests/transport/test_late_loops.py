@@ -7,16 +7,17 @@ lost is lost by the clock alone, however loaded the machine is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from telegrad.transport import Carrier, Listener, Transport, WrappedCarrier, shared_loop_thread
+from telegrad.transport import Carrier, Transport, WrappedCarrier, shared_loop_thread
 from tests.transport.workers import (
     SECONDS,
     Floor,
     ManualClock,
     Worker,
+    WrappedTransport,
     floor_of,
     let_pass,
     ticked,
@@ -78,20 +79,16 @@ def test_a_loop_that_oversleeps_again_and_again(floor: Floor) -> None:
     assert lost(alice, bob) == []
 
 
-class Slow(Transport):
+class Slow(WrappedTransport):
     """Its carriers bring all at once, or one message for each permit."""
 
     def __init__(self, inner: Transport) -> None:
-        self.scheme, self.schemes = inner.scheme, inner.schemes
-        self._inner = inner
+        super().__init__(inner)
         self.is_slow = False
         self.permits = asyncio.Semaphore(0)
 
-    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        return await self._inner.listen(lambda carrier: accept(_SlowCarrier(carrier, self)))
-
-    async def dial(self, endpoint: str) -> Carrier:
-        return await self._inner.dial(endpoint)
+    def accepted(self, carrier: Carrier) -> Carrier:
+        return _SlowCarrier(carrier, self)
 
 
 class _SlowCarrier(WrappedCarrier):

@@ -7,11 +7,9 @@ import pytest
 from telegrad.errors import UnreachableWorkerError, WorkerLostError
 from telegrad.transport import CarrierClosedError, shared_loop_thread
 from telegrad.transport.session.exchange import Tasks
-from telegrad.wire import Envelope
 from tests.transport.workers import (
     SECONDS,
-    BreakingTransport,
-    Breaks,
+    Breaking,
     Floor,
     ManualClock,
     Worker,
@@ -54,8 +52,8 @@ def test_what_was_posted_before_it_dialled_arrives(floor: Floor) -> None:
 
 
 def test_it_dials_again_when_its_stream_breaks(floor: Floor) -> None:
-    breaks = Breaks(floor.transport(), [12, 12, 12])
-    host, worker = floor.worker("host"), outbound(floor, transport=BreakingTransport(breaks))
+    breaks = Breaking(floor.transport(), [12, 12, 12])
+    host, worker = floor.worker("host"), outbound(floor, transport=breaks)
     host.knows(worker)
     worker.knows(host)
     for call in range(40):
@@ -64,17 +62,6 @@ def test_it_dials_again_when_its_stream_breaks(floor: Floor) -> None:
     assert worker.recorder.calls() == list(range(40))
     assert breaks.broken == 3
     assert not host.recorder.lost
-
-
-def test_big_ones_travel_both_ways_over_what_it_opened(floor: Floor) -> None:
-    host, worker = floor.worker("host"), outbound(floor)
-    host.knows(worker)
-    worker.knows(host)
-    for sender, receiver in ((host, worker), (worker, host)):
-        data = sender.info.name.encode() * 2**19
-        sender.exchange.post(receiver.info, Envelope("test.message", 1, buffers=[data]))
-        (envelope,) = receiver.recorder.wait_envelopes(1)
-        assert bytes(envelope.buffers[0]) == data
 
 
 def test_who_waits_for_one_that_never_dials_hears_so_after_the_bound(floor: Floor) -> None:

@@ -7,7 +7,6 @@ import gc
 import random
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from telegrad.transport import (
     Carrier,
     CarrierClosedError,
     GuestList,
-    Listener,
     Transport,
     WrappedCarrier,
     shared_loop_thread,
@@ -34,6 +32,7 @@ from tests.transport.workers import (
     Floor,
     ManualClock,
     Worker,
+    WrappedTransport,
     beat,
     first_of,
     let_pass,
@@ -481,20 +480,16 @@ async def _pass() -> None:
     return None
 
 
-class Slow(Transport):
+class Slow(WrappedTransport):
     """Dials only when it is let, and writes nothing once it is stuck."""
 
     def __init__(self, inner: Transport) -> None:
-        self.scheme, self.schemes = inner.scheme, inner.schemes
-        self.inner = inner
+        super().__init__(inner)
         self.stuck = False
         self.writing = threading.Event()
         self.dialling = threading.Event()
         self.go = asyncio.Event()
         self.closed = threading.Event()
-
-    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        return await self.inner.listen(accept)
 
     async def get_stuck(self) -> None:
         """In one step of the loop: a beat may be due in between."""

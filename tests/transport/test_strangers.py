@@ -7,36 +7,12 @@ import socket
 import pytest
 
 from telegrad import pb
-from telegrad.transport import Carrier, CarrierClosedError
+from telegrad.transport import ConnectionLimits
 from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
-from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.loops import on_loop
-from tests.transport.workers import SECONDS, TOKEN, Floor, Worker
-
-MALLORY = WorkerInfo("mallory", 9, 99)
-
-
-async def proved(floor: Floor, host: Worker) -> tuple[Carrier, DialHandshake]:
-    """Dials, and does all of the handshake."""
-    carrier = await floor.transport().dial(host.endpoints[0])
-    shake = DialHandshake(Identity("job", MALLORY), TOKEN)
-    await carrier.send(shake.hello())
-    shake.takes_answer(await carrier.receive())
-    await carrier.send(shake.prove(0, resumes=False))
-    shake.takes_welcome(await carrier.receive())
-    return carrier, shake
-
-
-async def until_closed(carrier: Carrier) -> list[bytes]:
-    """Reads all that comes until the other end closes."""
-    messages = []
-    try:
-        while True:
-            messages.append(await carrier.receive())
-    except CarrierClosedError:
-        await carrier.close()
-        return messages
+from tests.transport.hand_made import MALLORY, Peer, until_closed
+from tests.transport.workers import SECONDS, Floor, Worker
 
 
 def told(message: bytes) -> tuple[Reason, str]:
@@ -68,17 +44,18 @@ def test_garbage_in_place_of_a_hello(floor: Floor, message: bytes) -> None:
     serves_on(floor, host)
 
 
-def test_a_stranger_gets_16_kib(floor: Floor) -> None:
-    host = floor.worker("host")
+@pytest.mark.parametrize("most", [16384, 100])
+def test_a_stranger_gets_16_kib_or_what_the_limits_say(floor: Floor, most: int) -> None:
+    limits = ConnectionLimits() if most == 16384 else ConnectionLimits(handshake_bytes=most)
+    host = floor.worker("host", limits=limits)
 
     async def talk() -> list[bytes]:
         carrier = await floor.transport().dial(host.endpoints[0])
-        await carrier.send(b"H" + b"x" * 16384)
+        await carrier.send(b"H" + bytes(most))
         return await until_closed(carrier)
 
     (answer,) = on_loop(talk)
-    assert told(answer) == (Reason.MALFORMED, "16385 bytes before any proof")
-    serves_on(floor, host)
+    assert told(answer) == (Reason.MALFORMED, f"{most + 1} bytes before any proof")
 
 
 def test_a_slow_stranger_is_cut_off(floor: Floor) -> None:
@@ -125,7 +102,7 @@ def test_garbage_inside_a_stream_that_proved_itself(
     host = floor.worker("host")
 
     async def talk() -> None:
-        carrier, shake = await proved(floor, host)
+        carrier, shake = await Peer(floor, host).begin()
         await carrier.send(shake.frames().seal(payload) if sealed else payload)
         await until_closed(carrier)
 
@@ -139,7 +116,7 @@ def test_a_frame_that_is_repeated_closes_the_stream(floor: Floor) -> None:
     host = floor.worker("host")
 
     async def talk() -> None:
-        carrier, shake = await proved(floor, host)
+        carrier, shake = await Peer(floor, host).begin()
         frame = Frame(envelopes=[Envelope("test.message", 5, number=1)])
         message = shake.frames().seal(pack_frame(frame))
         await carrier.send(message)

@@ -1,4 +1,7 @@
-"""Streams that move from gRPC to TCP sockets: as all others, and nothing is lost on the way."""
+"""Streams that move from gRPC to TCP sockets: as all others, and nothing is lost on the way.
+
+What is imported of `test_promise.py` and `test_bulk_lanes.py` runs here over sockets.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,23 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport import GrpcTransport, TcpTransport, self_signed_tls
 from telegrad.transport.addresses import interfaces
+from telegrad.transport.channels.lanes import LANES
 from telegrad.transport.security.handshake import Reason, RefusedError
 from telegrad.transport.session import ask as ask_module
-from telegrad.transport.session import carriers as carriers_module
 from telegrad.transport.session import dial
 from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.transport.sockets import tcp as tcp_module
 from tests.loops import on_loop
 from tests.transport.between import Between as Relay
 from tests.transport.proxy import Proxy
-from tests.transport.test_bulk_lanes import (
+from tests.transport.test_bulk_lanes import (  # noqa: F401
     MIB,
     pattern,
     test_big_ones_both_ways_at_once,
     test_both_close_with_big_ones_under_way,
     test_leaving_lets_big_ones_arrive_first,
 )
-from tests.transport.test_promise import (
+from tests.transport.test_promise import (  # noqa: F401
     test_a_conversation,
     test_a_fenced_peer_stays_out,
     test_a_goodbye_follows_what_was_posted_and_is_a_loss_with_its_reason,
@@ -55,28 +58,9 @@ from tests.transport.workers import (
     Worker,
     first_of,
     floor_of,
+    port_of,
     wait_until,
 )
-
-# What every transport promises.
-__all__ = [
-    "test_a_conversation",
-    "test_a_fenced_peer_stays_out",
-    "test_a_goodbye_follows_what_was_posted_and_is_a_loss_with_its_reason",
-    "test_a_loss_lets_go_of_what_was_posted",
-    "test_a_refused_redial_is_a_loss_at_once",
-    "test_all_leave_at_once",
-    "test_an_envelope_arrives_whole",
-    "test_big_ones_both_ways_at_once",
-    "test_both_close_with_big_ones_under_way",
-    "test_both_dial_at_once",
-    "test_both_directions_at_once_from_many_threads",
-    "test_idle_peers_keep_each_other_alive",
-    "test_introduce_while_the_other_dials",
-    "test_leaving_lets_big_ones_arrive_first",
-    "test_leaving_one_peer_keeps_the_others",
-    "test_small_ones_pass_a_big_one",
-]
 
 KINDS = ["tcp", "self-signed tcp", "mutual tcp"]
 Between = Callable[..., tuple[Worker, Worker, Proxy]]
@@ -93,12 +77,6 @@ def each_floor(request: pytest.FixtureRequest, authority: Authority) -> Iterator
     """Workers over all three kinds, in `make test` as well."""
     with floor_of(request.param, authority) as workers:
         yield workers
-
-
-def port_of(worker: Worker) -> int:
-    """Returns the direct port of a worker."""
-    told, *_ = worker.sockets[0].told
-    return int(told.partition("=")[2])
 
 
 def leads_to(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
@@ -179,7 +157,7 @@ def test_a_stream_moves_and_goes_on(each_floor: Floor) -> None:
         one.post(other, 300, buffers=[pattern(3 * MIB)])
         got = other.recorder.wait_envelopes(301)
         assert bytes(got[-1].buffers[0]) == pattern(3 * MIB)
-    assert alice.exchange.statistics().lanes == 1
+    assert [each.exchange.statistics().lanes for each in (alice, bob)] == [1, 1]
     assert has_moved(alice, bob)
 
 
@@ -200,6 +178,8 @@ def test_both_ends_have_to_want_it(plain: Floor, who: str) -> None:
     alice.knows(bob)
     bob.exchange.connect(alice.info, ())
     talk(alice, bob, range(5))
+    exchange_big_ones(alice, bob, 5)
+    wait_until("lanes", lambda: alice.exchange.statistics().lanes == LANES)
     assert not has_moved(alice, bob)
 
 
@@ -230,43 +210,10 @@ def test_where_nobody_answers_it_stays(
         talk(alice, bob, range(50))
         wait_until("words", lambda: "calls to bob stay on gRPC: tcp" in caplog.text)
     assert "cannot be reached: " in kept(alice, bob)
+    exchange_big_ones(alice, bob, 50)
+    wait_until("lanes", lambda: alice.exchange.statistics().lanes == LANES)
     assert not has_moved(alice, bob)
     assert alice.exchange.statistics().connections == 1
-
-
-def test_it_is_said_once_a_peer_and_once_aloud(
-    plain: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A firewall stands before all peers alike: the first is a warning, the others are not."""
-    said: list[tuple[int, str]] = []
-    monkeypatch.setattr(
-        carriers_module.logger,
-        "log",
-        lambda level, words, *args: said.append((level, words % args)),
-    )
-    with Proxy(0) as gone:
-        leads_to(monkeypatch, gone.port)
-    alice = plain.worker("alice", transport=plain.transport(plan=[60]))
-    bob, carol = plain.worker("bob"), plain.worker("carol")
-    for other in (bob, carol):
-        alice.knows(other)
-        alice.post(other, 0)
-        wait_until_kept(alice, other)
-    for call in range(1, 100):  # the stream breaks, and the next one stays, too
-        alice.post(bob, call)
-        bob.recorder.wait_envelopes(call + 1)
-    wait_until("dialled again", lambda: alice.exchange.statistics().connections == 3)
-    wait_until("tried again", lambda: is_decided(alice, bob))
-    alice.exchange.close(SECONDS)  # what it had to say is said
-    assert [level for level, _ in said] == [logging.WARNING, logging.INFO]
-    assert "to bob stay on gRPC: tcp://" in said[0][1]
-    assert "to carol stay on gRPC: tcp://" in said[1][1]
-
-
-def is_decided(worker: Worker, peer: Worker) -> bool:
-    """Returns True if the stream that is up moves no more."""
-    stream = worker.connection(peer.info).stream
-    return stream is not None and not stream.lanes.held
 
 
 # -- who answers at a direct port that is none of ours ------------------------------------------
@@ -365,19 +312,19 @@ def test_lanes_over_grpc_are_let_go_when_it_moves_after_all(
 ) -> None:
     monkeypatch.setattr(dial, "HELD_SECONDS", 0.0)
     alice, bob, _ = between(floor)
-    exchange_big_ones(alice, bob, 0)
+    exchange_big_ones(alice, bob)
     wait_until_moved(alice, bob)
-    exchange_big_ones(alice, bob, 2)
+    exchange_big_ones(alice, bob, 3)
 
 
-def exchange_big_ones(alice: Worker, bob: Worker, first: int) -> None:
-    """Posts two big ones both ways; each comes once, as it was, behind so many that came before."""
-    sent = {first + i: pattern(2 * MIB + i, first + i) for i in range(2)}
+def exchange_big_ones(alice: Worker, bob: Worker, first: int = 0) -> None:
+    """Posts big ones both ways; each comes once, as it was, behind so many that came before."""
+    sent = {call: pattern(3 * MIB + call, call) for call in range(first, first + 3)}
     for call, data in sent.items():
         alice.post(bob, call, buffers=[data])
         bob.post(alice, call, buffers=[data])
     for worker in (alice, bob):
-        got = worker.recorder.wait_envelopes(first + 2)[first:]
+        got = worker.recorder.wait_envelopes(first + 3)[first:]
         assert {one.call: bytes(one.buffers[0]) for one in got} == sent
         assert not worker.recorder.lost
 
@@ -642,13 +589,16 @@ def test_a_handshake_of_tls_that_was_altered_is_none(
 
 
 def test_encrypted_bytes_tell_nothing(floor: Floor, between: Between) -> None:
+    """Neither of messages, nor of the chunks on a lane."""
     alice, bob, proxy = between(floor)
     talk(alice, bob, range(5))
     wait_until_moved(alice, bob)
-    alice.post(bob, 5, buffers=[b"a secret of nobody else's"])
+    data = pattern(2 * MIB)
+    alice.post(bob, 5, document=b"a secret of nobody else's", buffers=[data])
     bob.recorder.wait_envelopes(6)
-    told = b"a secret of nobody" in proxy.seen
-    assert told == (floor.kind == "tcp")
+    assert len(proxy.seen) > len(data)
+    for secret in (b"a secret of nobody", data[5000:5100]):
+        assert (secret in proxy.seen) is (floor.kind == "tcp")
 
 
 @pytest.mark.parametrize("kind", ["tcp", "self-signed tcp"])

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from telegrad.testing import leaks
 from telegrad.transport import shared_loop_thread
 from telegrad.transport.channels import lanes as bulk_lanes
 from telegrad.transport.channels import pace as bulk_pace
-from telegrad.transport.channels.lanes import LANES
 from telegrad.transport.session import dial
 from telegrad.transport.session.carriers import MOST_BROKEN_SOCKETS
 from telegrad.wire import Envelope
-from tests.transport.test_bulk_lanes import (
+from tests.transport.test_bulk_lanes import (  # noqa: F401
     MIB,
     chunks_received,
     pattern,
@@ -33,8 +30,8 @@ from tests.transport.test_tcp import (
     KINDS,
     Between,
     between,
+    exchange_big_ones,
     has_moved,
-    kept,
     talk,
     wait_until_moved,
 )
@@ -45,21 +42,11 @@ from tests.transport.workers import (
     ManualClock,
     Worker,
     beat,
-    first_of,
     floor_of,
     wait_until,
 )
 
-# What every lane does, and fixtures.
-__all__ = [
-    "between",
-    "test_big_ones_both_ways_at_once",
-    "test_both_close_with_big_ones_under_way",
-    "test_lanes_are_opened_when_there_is_something_big",
-    "test_leaving_lets_big_ones_arrive_first",
-    "test_the_answer_to_a_goodbye_is_heard_though_lanes_end_before_it",
-    "test_who_only_dialled_gets_big_ones_too",
-]
+__all__ = ["between"]  # a fixture
 
 LANE = "telegrad-lane"
 
@@ -74,67 +61,6 @@ def floor(request: pytest.FixtureRequest, authority: Authority) -> Iterator[Floo
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lane is dialled over gRPC while a stream is about to move, however slow the machine is."""
     monkeypatch.setattr(dial, "HELD_SECONDS", SECONDS)
-
-
-def lanes(worker: Worker) -> int:
-    return worker.exchange.statistics().lanes
-
-
-def exchange_big_ones(alice: Worker, bob: Worker, n: int = 3, size: int = 3 * MIB) -> None:
-    """Posts big ones both ways and checks that each comes once, as it was."""
-    data = [pattern(size + call, call) for call in range(n)]
-    for call in range(n):
-        alice.post(bob, call, buffers=[data[call]])
-        bob.post(alice, call, buffers=[data[call]])
-    for worker in (alice, bob):
-        got = worker.recorder.wait_envelopes(n)
-        assert sorted(one.call for one in got) == list(range(n))
-        assert all(bytes(one.buffers[0]) == data[one.call] for one in got)
-        assert not worker.recorder.lost
-
-
-# -- who uses them -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_lane_is_beside_a_stream_that_has_moved(kind: str, tmp_path: Path) -> None:
-    with floor_of(kind, Authority(tmp_path)) as floor:
-        alice, bob = floor.pair()
-        exchange_big_ones(alice, bob)
-        assert lanes(alice) == lanes(bob) == 1
-        assert has_moved(alice, bob)
-        assert has_moved(bob, alice)
-
-
-@pytest.mark.parametrize("who", ["alice", "bob"])
-def test_where_one_end_wants_none_lanes_go_over_grpc(plain: Floor, who: str) -> None:
-    alice = plain.worker("alice", sockets=who == "alice")
-    bob = plain.worker("bob", sockets=who == "bob")
-    alice.knows(bob)
-    alice.post(bob, 1, buffers=[bytes(MIB)])
-    bob.recorder.wait_envelopes(1)
-    wait_until("lanes", lambda: lanes(alice) == LANES)
-    assert not has_moved(alice, bob)
-
-
-def test_who_does_not_listen_dials_them(plain: Floor) -> None:
-    host, client = plain.worker("host"), plain.worker("alice", listen=False)
-    client.knows(host)
-    client.post(host, 1)
-    host.recorder.wait_envelopes(1)
-    host.post(client, 2, buffers=[bytes(MIB)])
-    client.recorder.wait_envelopes(1)
-    assert has_moved(client, host)
-    assert lanes(client) == lanes(host) == 1
-
-
-def test_where_nobody_answers_lanes_go_over_grpc(floor: Floor, between: Between) -> None:
-    alice, bob, proxy = between(floor)
-    with proxy:
-        pass  # and it is gone
-    exchange_big_ones(alice, bob)
-    wait_until("lanes", lambda: lanes(alice) == LANES)
-    assert kept(alice, bob)
 
 
 # -- what breaks -------------------------------------------------------------------------------
@@ -164,32 +90,6 @@ def test_what_breaks_in_the_middle_is_replaced(
     proxy.cuts = list(cuts)
     exchange_big_ones(alice, bob)
     assert not proxy.cuts
-
-
-@pytest.mark.parametrize("seed", first_of(3))
-def test_they_break_again_and_again(floor: Floor, between: Between, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    alice, bob, proxy = between(floor)
-    n = 8
-    data = [pattern(int(rng.integers(MIB, 4 * MIB)), call) for call in range(n)]
-    for call in range(n):
-        proxy.cuts = [int(rng.integers(MIB, 4 * MIB))] * 2
-        alice.post(bob, call, buffers=[data[call]])
-        bob.recorder.wait_envelopes(call + 1)
-    got = bob.recorder.wait_envelopes(n)
-    assert [one.call for one in got] == list(range(n))
-    assert all(bytes(one.buffers[0]) == data[one.call] for one in got)
-    wait_until("streams", lambda: alice.exchange.statistics().connections > 1)
-
-
-def test_after_some_that_broke_lanes_go_over_grpc(floor: Floor, between: Between) -> None:
-    """Something in between lets handshakes pass and breaks what follows."""
-    alice, bob, proxy = between(floor)
-    proxy.cuts = [STREAM, 50_000] * 100
-    exchange_big_ones(alice, bob, n=1)
-    most = 2 * MOST_BROKEN_SOCKETS  # a stream and its lane each time, and either end may notice
-    assert MOST_BROKEN_SOCKETS <= proxy.connections <= 2 * most
-    assert not has_moved(alice, bob)
 
 
 @pytest.mark.parametrize("hold_after", [0, 3 * MIB], ids=["handshake", "chunks"])
@@ -227,15 +127,6 @@ def test_what_was_altered_on_the_way_is_never_handed_over(
     exchange_big_ones(alice, bob)
     assert MOST_BROKEN_SOCKETS <= proxy.connections <= 4 * MOST_BROKEN_SOCKETS
     assert not has_moved(alice, bob)
-
-
-def test_encrypted_bytes_tell_nothing(floor: Floor, between: Between) -> None:
-    alice, bob, proxy = between(floor)
-    data = pattern(2 * MIB)
-    alice.post(bob, 1, buffers=[data])
-    bob.recorder.wait_envelopes(1)
-    assert len(proxy.seen) > len(data)
-    assert (data[5000:5100] in proxy.seen) is (floor.kind == "tcp")
 
 
 @pytest.mark.parametrize("end", ["kill", "fence"])

@@ -18,23 +18,18 @@ from hypothesis import strategies as st
 from telegrad.errors import DecodeError
 from telegrad.testing import leaks
 from telegrad.transport import (
-    Carrier,
     CarrierClosedError,
     ConnectionLimits,
     Session,
     TcpTransport,
-    Tls,
 )
 from telegrad.transport.channels.base import Counters, LaneThreads
 from telegrad.transport.channels.cargo import Cargo
 from telegrad.transport.channels.lane import Lane, SocketChunks
 from telegrad.transport.channels.pace import Pace
 from telegrad.transport.security.handshake import (
-    DialHandshake,
-    Identity,
     Reason,
     RefusedError,
-    Underlay,
 )
 from telegrad.transport.security.tls import trusting_context
 from telegrad.transport.sockets.message_socket import ByteSocket
@@ -42,23 +37,24 @@ from telegrad.transport.sockets.socket_carrier import SocketCarrier
 from telegrad.transport.sockets.tcp import direct_endpoint
 from telegrad.transport.sockets.tls_socket import TlsSocket
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, Frame, Piece, chunk_header, cut, pack_frame
+from telegrad.wire import Envelope, chunk_header, cut
 from tests.loops import on_loop
 from tests.repeated import on_examples
+from tests.transport.hand_made import Peer
 from tests.transport.socket_pairs import MemoryTls, certificate, header_of, tcp_pair
-from tests.transport.test_bulk_strangers import (
-    BIG,
-    DATA,
-    FIRST,
-    MALLORY,
-    SECOND,
-    chunk,
-    ends,
+from tests.transport.test_bulk_strangers import DATA
+from tests.transport.test_tcp import wait_until_moved
+from tests.transport.workers import (
+    LOCALHOST,
+    SECONDS,
+    Authority,
+    Floor,
+    Worker,
+    floor_of,
+    port_of,
+    wait_until,
 )
-from tests.transport.test_tcp import port_of, wait_until_moved
-from tests.transport.workers import SECONDS, TOKEN, Authority, Floor, Worker, floor_of, wait_until
 
-LOCALHOST = "127.0.0.1"
 MOST_BYTES = 16 * 1024  # of a message before the proof
 
 
@@ -72,81 +68,6 @@ def floor(request: pytest.FixtureRequest) -> Iterator[Floor]:
 def mutual(authority: Authority) -> Iterator[Floor]:
     with floor_of("mutual tcp", authority) as workers:
         yield workers
-
-
-class SocketPeer:
-    """A dialler made by hand, whose stream moves to a socket, and whose lanes are sockets.
-
-    Args:
-        floor: The floor of the host.
-        host: The worker to dial.
-        info: The worker that it claims to be.
-        tls: The certificate that it shows; None for none.
-    """
-
-    def __init__(
-        self, floor: Floor, host: Worker, info: WorkerInfo = MALLORY, tls: Tls | None = None
-    ) -> None:
-        self._floor, self._host, self._info = floor, host, info
-        self._dialler = TcpTransport((), lambda: None, tls=tls)
-        self._carriers: list[Carrier] = []
-
-    async def socket(self) -> Carrier:
-        """Returns a connection to the direct port, which has proved nothing yet."""
-        scheme = "tcp" if self._floor.kind == "tcp" else "tcps"
-        where = f"{scheme}://{LOCALHOST}:{port_of(self._host)}"
-        carrier = await self._dialler.dial(where)
-        self._carriers.append(carrier)
-        await carrier.secure()
-        return carrier
-
-    async def over_grpc(self, lane_of: bytes = b"") -> tuple[Carrier, DialHandshake]:
-        """Returns a stream, or a lane, over gRPC."""
-        carrier = await self._floor.grpc().dial(self._host.endpoints[0])
-        self._carriers.append(carrier)
-        return carrier, await self.prove(carrier, lane_of=lane_of)
-
-    async def prove(
-        self,
-        carrier: Carrier,
-        *,
-        token: bytes | None = TOKEN,
-        lane_of: bytes = b"",
-        moves: bool = False,
-    ) -> DialHandshake:
-        """Does the handshake of workers."""
-        identity, underlay = Identity("job", self._info), Underlay.of(carrier)
-        shake = DialHandshake(identity, token, lane_of=lane_of, moves=moves, underlay=underlay)
-        await carrier.send(shake.hello())
-        shake.takes_answer(await carrier.receive())
-        await carrier.send(shake.prove(0, resumes=moves))
-        shake.takes_welcome(await carrier.receive())
-        return shake
-
-    async def moved(self) -> tuple[Carrier, DialHandshake]:
-        """Returns a stream that has moved to a socket."""
-        _, first = await self.over_grpc()
-        carrier = await self.socket()
-        shake = await self.prove(carrier, lane_of=first.stream_id(), moves=True)
-        return carrier, shake
-
-    async def lane(self, stream: bytes, *, token: bytes | None = TOKEN) -> Carrier:
-        carrier = await self.socket()
-        await self.prove(carrier, token=token, lane_of=stream)
-        return carrier
-
-    async def reason(
-        self, stream: bytes, *, token: bytes | None = TOKEN, moves: bool = False
-    ) -> Reason:
-        """Returns why a socket is not taken."""
-        carrier = await self.socket()
-        with pytest.raises(RefusedError) as error:
-            await self.prove(carrier, token=token, lane_of=stream, moves=moves)
-        return error.value.reason
-
-    async def close(self) -> None:
-        for carrier in self._carriers:
-            await carrier.close()
 
 
 def connect(host: Worker) -> socket.socket:
@@ -193,31 +114,14 @@ def serves_on(floor: Floor, host: Worker) -> None:
 # -- who ---------------------------------------------------------------------------------------
 
 
-def test_a_lane_of_ones_own_stream(floor: Floor) -> None:
-    host = floor.worker("host")
-    peer = SocketPeer(floor, host)
-
-    async def talk() -> None:
-        control, shake = await peer.moved()
-        lane = await peer.lane(shake.stream_id())
-        await lane.send(chunk(0, SECOND))  # any order, and the announcement last
-        await control.send(shake.frames().seal(pack_frame(Frame(envelopes=[BIG]))))
-        await lane.send(chunk(1, FIRST))
-
-    on_loop(talk)
-    (got,) = host.recorder.wait_envelopes(1)
-    assert got.buffers[0] == DATA
-    on_loop(peer.close)
-
-
 @pytest.mark.parametrize("moves", [False, True])
 @pytest.mark.parametrize("token", [b"another token, long enough", None])
 def test_a_socket_without_the_token(floor: Floor, token: bytes | None, moves: bool) -> None:
     host = floor.worker("host")
-    peer = SocketPeer(floor, host)
+    peer = Peer(floor, host)
 
     async def talk() -> None:
-        _, shake = await (peer.over_grpc() if moves else peer.moved())
+        _, shake = await (peer.begin() if moves else peer.stream())
         refused = await peer.reason(shake.stream_id(), token=token, moves=moves)
         assert refused is Reason.AUTHENTICATION
         await peer.close()
@@ -230,12 +134,12 @@ def test_a_socket_without_the_token(floor: Floor, token: bytes | None, moves: bo
 @pytest.mark.parametrize("moves", [False, True])
 def test_a_socket_of_no_stream_or_of_an_old_one(floor: Floor, moves: bool) -> None:
     host = floor.worker("host")
-    peer = SocketPeer(floor, host)
+    peer = Peer(floor, host)
 
     async def talk() -> None:
         assert await peer.reason(b"x" * 32, moves=moves) is Reason.UNKNOWN_STREAM
-        _, old = await peer.moved()
-        await peer.moved()  # in place of the first
+        _, old = await peer.stream()
+        await peer.stream()  # in place of the first
         assert await peer.reason(old.stream_id(), moves=moves) is Reason.UNKNOWN_STREAM
         await peer.close()
 
@@ -245,15 +149,15 @@ def test_a_socket_of_no_stream_or_of_an_old_one(floor: Floor, moves: bool) -> No
 
 def test_lanes_are_where_their_stream_is_and_a_stream_moves_once(floor: Floor) -> None:
     host = floor.worker("host")
-    peer = SocketPeer(floor, host)
+    peer = Peer(floor, host)
 
     async def talk() -> None:
-        _, over_grpc = await peer.over_grpc()
+        _, over_grpc = await peer.begin()
         assert await peer.reason(over_grpc.stream_id()) is Reason.MALFORMED
-        _, moved = await peer.moved()
+        _, moved = await peer.stream()
         assert await peer.reason(moved.stream_id(), moves=True) is Reason.MALFORMED
         with pytest.raises(RefusedError) as refused:
-            await peer.over_grpc(lane_of=moved.stream_id())
+            await peer.begin(lane_of=moved.stream_id())
         assert refused.value.reason is Reason.MALFORMED
         await peer.close()
 
@@ -264,12 +168,12 @@ def test_lanes_are_where_their_stream_is_and_a_stream_moves_once(floor: Floor) -
 def test_somebody_elses_stream(floor: Floor) -> None:
     """Its id, and the token, are not enough under another name."""
     host = floor.worker("host")
-    alice, mallory = SocketPeer(floor, host, WorkerInfo("alice", 1, 1)), SocketPeer(floor, host)
+    alice, mallory = Peer(floor, host, WorkerInfo("alice", 1, 1)), Peer(floor, host)
 
     async def talk() -> None:
-        _, stays = await alice.over_grpc()
+        _, stays = await alice.begin()
         assert await mallory.reason(stays.stream_id(), moves=True) is Reason.UNKNOWN_STREAM
-        _, moved = await alice.moved()
+        _, moved = await alice.stream()
         assert await mallory.reason(moved.stream_id()) is Reason.UNKNOWN_STREAM
         await alice.close()
         await mallory.close()
@@ -279,7 +183,7 @@ def test_somebody_elses_stream(floor: Floor) -> None:
 
 def test_no_stream_begins_at_a_direct_port(floor: Floor) -> None:
     host = floor.worker("host")
-    peer = SocketPeer(floor, host)
+    peer = Peer(floor, host)
 
     async def talk() -> None:
         assert await peer.reason(b"") is Reason.MALFORMED
@@ -298,7 +202,6 @@ def test_under_mutual_tls_a_certificate_of_the_job_is_demanded(
     """No token gets so far: a client without one, or with a foreign one, is cut off before."""
     host = mutual.worker("host")
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
     foreign = Authority(elsewhere).tls("alice").pair
     paths = elsewhere / "crt", elsewhere / "key"
     paths[0].write_bytes(foreign.certificate)
@@ -319,7 +222,7 @@ def test_under_mutual_tls_a_name_is_that_of_its_certificate(
     alice.knows(host)
     alice.post(host, 1)
     host.recorder.wait_envelopes(1)
-    mallory = SocketPeer(mutual, host, alice.info, authority.tls("mallory"))
+    mallory = Peer(mutual, host, alice.info, authority.tls("mallory"))
 
     async def talk() -> None:
         assert await mallory.reason(b"x" * 32, moves=True) is Reason.AUTHENTICATION
@@ -332,7 +235,7 @@ def test_under_mutual_tls_a_name_is_that_of_its_certificate(
 def test_a_dialler_believes_its_own_authority_alone(encrypted: Floor, authority: Authority) -> None:
     """Who ends TLS at a direct port shows a certificate of the job, or is not talked to."""
     host = encrypted.worker("host")
-    peer = SocketPeer(encrypted, host, tls=authority.tls("alice"))
+    peer = Peer(encrypted, host, tls=authority.tls("alice"))
 
     async def talk() -> None:
         with pytest.raises(CarrierClosedError, match=r"no TLS \(CERTIFICATE_VERIFY_FAILED"):
@@ -500,57 +403,6 @@ def resident_kib() -> int:
     found = re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1])
-
-
-# -- what --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sequences", [[1], [0, 0], [0, 2]])
-def test_a_chunk_out_of_its_place_ends_the_stream(floor: Floor, sequences: list[int]) -> None:
-    host = floor.worker("host")
-    peer = SocketPeer(floor, host)
-
-    async def talk() -> None:
-        control, shake = await peer.moved()
-        lane = await peer.lane(shake.stream_id())
-        await control.send(shake.frames().seal(pack_frame(Frame(envelopes=[BIG]))))
-        for sequence in sequences:
-            await lane.send(chunk(sequence, FIRST))
-        await ends(control)
-        await ends(lane)
-        await peer.close()
-
-    on_loop(talk)
-    assert not host.recorder.lost
-    serves_on(floor, host)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        b"\x00" * 28,
-        b"\xff" * 1000,
-        chunk(0, Piece(1, 2, 17, b"x")),
-        chunk(0, Piece(1, 2, 0, b"short")),
-        chunk(0, Piece(1, 7, 0, FIRST.data)),
-    ],
-    ids=["header", "noise", "grid", "short", "part"],
-)
-def test_garbage_on_a_lane(floor: Floor, message: bytes) -> None:
-    host = floor.worker("host")
-    peer = SocketPeer(floor, host)
-
-    async def talk() -> None:
-        control, shake = await peer.moved()
-        lane = await peer.lane(shake.stream_id())
-        await control.send(shake.frames().seal(pack_frame(Frame(envelopes=[BIG]))))
-        await lane.send(message)
-        await ends(lane)
-        await peer.close()
-
-    on_loop(talk)
-    assert "it broke the protocol" in host.recorder.wait_lost().reason
-    serves_on(floor, host)
 
 
 # -- framing: a lane under TLS or without, and what a test writes on its socket ----------------

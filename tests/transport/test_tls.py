@@ -34,10 +34,9 @@ from tests.transport.between import Between
 from tests.transport.workers import (
     SECONDS,
     Authority,
-    BreakingTransport,
-    Breaks,
     Floor,
     Worker,
+    WrappedTransport,
     floor_of,
     wait_until,
 )
@@ -221,7 +220,7 @@ def test_somebody_in_between_has_no_certificate_of_the_worker(
     grpc_floor: Floor, authority: Authority, tmp_path: Path, insider: bool, says: str
 ) -> None:
     """One of the job's own workers has a good certificate, and still not the right one."""
-    signer = authority if insider else Authority(make_directory(tmp_path / "other"))
+    signer = authority if insider else Authority(tmp_path / "other")
     shown = signer.tls("mallory").pair
     tls = authority.tls("host")
     host = grpc_floor.worker("host", transport=over(tls))
@@ -232,11 +231,6 @@ def test_somebody_in_between_has_no_certificate_of_the_worker(
         words = refusal(alice, proxy.endpoint)
     assert says in words
     assert not host.recorder.envelopes
-
-
-def make_directory(path: Path) -> Path:
-    path.mkdir()
-    return path
 
 
 def written(directory: Path, pair: KeyPair) -> tuple[Path, Path]:
@@ -373,8 +367,8 @@ def test_a_listener_says_a_name_that_is_not_its_own(
 def test_a_lane_comes_from_whom_its_stream_is_from(grpc_floor: Floor, authority: Authority) -> None:
     """The name is looked at on each: a stream's id alone lets nobody in."""
     host = grpc_floor.worker("host", transport=over(authority.tls("host")))
-    own = Breaks(over(authority.tls("alice")), [])
-    alice = grpc_floor.worker("alice", transport=BreakingTransport(own))
+    own = WrappedTransport(over(authority.tls("alice")))
+    alice = grpc_floor.worker("alice", transport=own)
     meet(alice, host)
     big = np.ones(2**20, np.uint8)
     own.inner = over(authority.tls("mallory"))
@@ -386,7 +380,7 @@ def test_a_lane_comes_from_whom_its_stream_is_from(grpc_floor: Floor, authority:
 def test_certificates_of_another_authority(
     grpc_floor: Floor, authority: Authority, tmp_path: Path
 ) -> None:
-    other = Authority(make_directory(tmp_path / "other"))
+    other = Authority(tmp_path / "other")
     host = grpc_floor.worker("host", transport=over(authority.tls("host")))
     alice = grpc_floor.worker("alice", transport=over(other.tls("alice")))
     words = refusal(alice, host.endpoints[0])
@@ -399,7 +393,7 @@ def test_a_listener_does_not_believe_the_certificate_of_a_dialler(
     grpc_floor: Floor, authority: Authority, tmp_path: Path
 ) -> None:
     """gRPC hangs up on it without a word, so that it is the dialler that says why."""
-    other = Authority(make_directory(tmp_path / "other"))
+    other = Authority(tmp_path / "other")
     mine = authority.options("alice")
     theirs = other.options("alice")
     both = tmp_path / "both.crt"

@@ -20,11 +20,6 @@ from telegrad.transport.security import tls as tls_module
 from tests.transport.workers import Authority
 
 
-def make_directory(path: Path) -> Path:
-    path.mkdir()
-    return path
-
-
 def test_a_key_that_others_may_read(authority: Authority) -> None:
     options = authority.options("alice")
     os.chmod(options.key, 0o640)
@@ -34,7 +29,7 @@ def test_a_key_that_others_may_read(authority: Authority) -> None:
 
 def test_files_that_do_not_belong_together(authority: Authority, tmp_path: Path) -> None:
     alice, bob = authority.options("alice"), authority.options("bob")
-    other = Authority(make_directory(tmp_path / "other")).options("alice")
+    other = Authority(tmp_path / "other").options("alice")
     empty = tmp_path / "empty"
     empty.touch(0o600)
     for options, words in (

@@ -15,7 +15,8 @@ from telegrad.transport.session.session import Session
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame
 from tests.loops import on_loop
-from tests.transport.test_strangers import told, until_closed
+from tests.transport.hand_made import until_closed
+from tests.transport.test_strangers import told
 from tests.transport.workers import TOKEN, Floor
 
 
@@ -113,18 +114,6 @@ def test_as_many_connections_as_there_may_be(floor: Floor) -> None:
     third = floor.worker("third").knows(host)
     third.post(host, 3)
     host.recorder.wait_envelopes(3)
-
-
-def test_a_first_message_may_have_so_many_bytes(floor: Floor) -> None:
-    host = floor.worker("host", limits=ConnectionLimits(handshake_bytes=100))
-
-    async def talk() -> list[bytes]:
-        carrier = await floor.transport().dial(host.endpoints[0])
-        await carrier.send(b"H" + bytes(100))
-        return await until_closed(carrier)
-
-    (answer,) = on_loop(talk)
-    assert told(answer) == (Reason.MALFORMED, "101 bytes before any proof")
 
 
 def test_frames_that_bring_nothing_new() -> None:

@@ -45,6 +45,7 @@ from telegrad.wire import Envelope
 if TYPE_CHECKING:
     from telegrad.transport.session.carriers import Carriers
 
+LOCALHOST = "127.0.0.1"
 SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
 FAREWELL = 0.2  # for what a test has left under way; some peers are gone and answer no goodbye
 TICK = 0.25  # how often an exchange looks, with a bound of 10 s
@@ -113,39 +114,44 @@ class ManualClock:
         return self.now
 
 
-class Breaks:
+class WrappedTransport(Transport):
+    """A transport that passes all to another one; a subclass changes its carriers."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.scheme, self.schemes = inner.scheme, inner.schemes
+        self.inner = inner
+
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        return await self.inner.listen(lambda carrier: accept(self.accepted(carrier)))
+
+    async def dial(self, endpoint: str) -> Carrier:
+        return self.dialled(await self.inner.dial(endpoint))
+
+    def accepted(self, carrier: Carrier) -> Carrier:
+        return carrier
+
+    def dialled(self, carrier: Carrier) -> Carrier:
+        return carrier
+
+
+class Breaking(WrappedTransport):
     """A transport whose carriers close after a number of messages, by plan, then never more."""
 
     def __init__(self, inner: Transport, plan: Sequence[int]) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.plan = list(plan)
         self.broken = 0
-        self.dials = 0
 
+    def accepted(self, carrier: Carrier) -> Carrier:
+        return _BreakingCarrier(carrier, self)
 
-class BreakingTransport(Transport):
-    def __init__(self, breaks: Breaks) -> None:
-        self.scheme, self.schemes = breaks.inner.scheme, breaks.inner.schemes
-        self._breaks = breaks
-
-    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        async def accept_breaking(carrier: Carrier) -> None:
-            await accept(self._wrap(carrier))
-
-        return await self._breaks.inner.listen(accept_breaking)
-
-    async def dial(self, endpoint: str) -> Carrier:
-        self._breaks.dials += 1
-        return self._wrap(await self._breaks.inner.dial(endpoint))
-
-    def _wrap(self, carrier: Carrier) -> Carrier:
-        return _BreakingCarrier(carrier, self._breaks)
+    dialled = accepted
 
 
 class _BreakingCarrier(WrappedCarrier):
     """Counts both directions; the message at which it breaks is lost."""
 
-    def __init__(self, inner: Carrier, breaks: Breaks) -> None:
+    def __init__(self, inner: Carrier, breaks: Breaking) -> None:
         super().__init__(inner)
         self._breaks = breaks
         self._left = breaks.plan.pop(0) if breaks.plan else None
@@ -205,6 +211,7 @@ class Authority:
     """A certificate authority in a directory of the test's."""
 
     def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
         self._directory = directory
         self._pair = make_authority()
         self._written = 0
@@ -253,7 +260,7 @@ class Floor:
             inner = self._local
         else:
             inner = self.grpc()
-        return BreakingTransport(Breaks(inner, plan)) if plan else inner
+        return Breaking(inner, plan) if plan else inner
 
     def grpc(self, **options: Any) -> GrpcTransport:
         """Returns one that encrypts as this floor does."""
@@ -344,6 +351,12 @@ def floor_of(kind: str, authority: Authority | None = None) -> Iterator[Floor]:
         yield floor
     finally:
         floor.close()
+
+
+def port_of(worker: Worker) -> int:
+    """Returns the direct port of a worker."""
+    told, *_ = worker.sockets[0].told
+    return int(told.partition("=")[2])
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
