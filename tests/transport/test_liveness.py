@@ -30,10 +30,6 @@ def lost_at(liveness: Liveness, start: float, stop: float, *, answers: bool) -> 
     return None
 
 
-def test_answers_keep_it_alive() -> None:
-    assert lost_at(Liveness(100.0, lost_after=BOUND), 100.0, 200.0, answers=True) is None
-
-
 def test_silence_loses_it_after_the_bound() -> None:
     lost = lost_at(Liveness(100.0, lost_after=BOUND), 100.0, 200.0, answers=False)
     assert lost is not None

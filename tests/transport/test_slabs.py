@@ -620,8 +620,3 @@ def test_a_stream_without_slabs_takes_none(local: Floor) -> None:
     alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     error = bob.recorder.wait_lost()
     assert "speaks of shared memory on a stream that has none" in str(error)
-
-
-def test_an_exchange_that_knows_nobody(local: Floor) -> None:
-    alice = local.worker("alice")
-    assert alice.exchange.memory(alice.info).take(SIZE) is None

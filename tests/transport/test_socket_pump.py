@@ -128,12 +128,6 @@ def drive(ends: Ends, seconds: float = SECONDS) -> threading.Thread:
     return thread
 
 
-def test_the_loop_reads_while_nobody_waits(ends: Ends) -> None:
-    ends.send(b"a")
-    message, thread = ends.frames.came.get(timeout=SECONDS)
-    assert (message, thread.name) == (b"a", "pump-test")
-
-
 def test_who_waits_reads_and_the_loop_goes_on_after_that(ends: Ends) -> None:
     ends.frames.on_take = lambda message: ends.gate.open() if message == b"mine" else None
     driver = drive(ends)
@@ -181,31 +175,6 @@ def test_the_own_reply_wakes_nobody(ends: Ends, monkeypatch: pytest.MonkeyPatch)
     ends.send(b"mine")
     driver.join(SECONDS)
     assert not woken
-
-
-def test_a_gate_that_another_thread_opens_ends_the_wait(ends: Ends) -> None:
-    driver = drive(ends)
-    ends.gate.open()
-    driver.join(SECONDS)
-    assert not driver.is_alive()
-    ends.send(b"a")
-    assert ends.frames.came.get(timeout=SECONDS)[0] == b"a"
-
-
-def test_a_wait_ends_with_its_time(ends: Ends) -> None:
-    ends.reader.wait(ends.gate, 0.01)
-    assert ends.gate.wake is None
-    ends.send(b"a")
-    assert ends.frames.came.get(timeout=SECONDS)[1].name == "pump-test"
-
-
-def test_a_second_one_who_waits_does_not_read(ends: Ends) -> None:
-    driver = drive(ends)
-    other = Gate()
-    ends.reader.wait(other, SECONDS)  # returns at once
-    assert not other.driven.is_set()
-    ends.gate.open()
-    driver.join(SECONDS)
 
 
 def test_the_other_end_s_end_reaches_the_connection(ends: Ends) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,14 +52,6 @@ def worker(floor: Floor, name: str, parent: Path) -> Worker:
 def socket_of(worker: Worker) -> Path:
     (endpoint,) = worker.endpoints
     return Path("/" + endpoint.removeprefix("local://").partition("/")[2])
-
-
-def test_nobody_else_may_enter_and_the_end_removes_it(local_floor: Floor, short: Path) -> None:
-    path = socket_of(alice := worker(local_floor, "alice", short))
-    assert path.is_socket()
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    alice.exchange.close(1.0)
-    assert list(short.iterdir()) == []
 
 
 @pytest.mark.parametrize("left", ["nothing", "the directory", "the socket"])
