@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-EVERYWHERE: Final = ("0.0.0.0", "::")
 V6_TABLE: Final = Path("/proc/net/if_inet6")
 SIOCGIFADDR: Final = 0x8915  # the first IPv4 address of an interface
 HIGHEST_PORT: Final = 65535

@@ -27,7 +27,7 @@ from telegrad.arrays import SharedMemory, shared_below
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, Direct
 from telegrad.transport.channels.answers import Answering
-from telegrad.transport.channels.device_memory import DeviceSlabs, DeviceStream, Hold
+from telegrad.transport.channels.device_memory import DeviceSlabs, Hold
 from telegrad.transport.channels.ledger import Account, Block, Bounds, Ledger
 from telegrad.transport.channels.loans import FIRST_HANDLE, Loans, Watch
 from telegrad.wire import LENT_BYTES, Buffer, Envelope, Frame, Lending, Lent, Memory
@@ -167,9 +167,7 @@ class SlabPool:
         direct = carrier.direct
         if direct is None or SLABS not in capabilities or SLABS not in carrier.told:
             return None
-        stream = SlabStream(self, direct)
-        stream.share_gpus(carrier.told, capabilities)
-        return stream
+        return SlabStream(self, direct, carrier.told, capabilities)
 
     def tick(self) -> None:
         """Releases memory that was unused for a while."""
@@ -233,9 +231,17 @@ class SlabStream(Memory):
     Args:
         pool: The slabs of this worker.
         direct: Moves descriptors beside the stream's messages.
+        told: The capabilities in this end's hello.
+        capabilities: The capabilities in the peer's hello.
     """
 
-    def __init__(self, pool: SlabPool, direct: Direct) -> None:
+    def __init__(
+        self,
+        pool: SlabPool,
+        direct: Direct,
+        told: Sequence[str] = (),
+        capabilities: Sequence[str] = (),
+    ) -> None:
         self.bytes_sent = self.bytes_received = 0
         self._pool = pool
         self._direct = direct
@@ -244,16 +250,7 @@ class SlabStream(Memory):
         self._handles = Handles(self._account, self._new)
         self._loans = Loans(direct.descriptor, self._given_back, pool.bounds)
         self._replies = Answering(self, self._loans)
-        self._gpus: DeviceStream | None = None
-
-    def share_gpus(self, told: Sequence[str], capabilities: Sequence[str]) -> None:
-        """Shares memory of GPUs, too, before anything is sent.
-
-        Args:
-            told: The capabilities in this end's hello.
-            capabilities: The capabilities in the peer's hello.
-        """
-        self._gpus = self._pool.devices.open(told, capabilities, self.take)
+        self._gpus = pool.devices.open(told, capabilities, self.take)
 
     def lends(self, memory: SharedMemory) -> bool:
         """Returns True if arrays in some memory travel as they are."""

@@ -28,7 +28,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
@@ -68,10 +68,6 @@ class Reason(enum.IntEnum):
     @classmethod
     def _missing_(cls, value: object) -> Reason:
         return cls.UNSPECIFIED
-
-
-# A dialler that is refused for one of these will never reach that incarnation again.
-GONE: Final = frozenset({Reason.NAME, Reason.INCARNATION, Reason.FENCED, Reason.UNKNOWN_SESSION})
 
 
 class RefusedError(ConnectionError):
