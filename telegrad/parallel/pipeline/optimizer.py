@@ -113,7 +113,6 @@ class PipelineOptimizer:
         waiting: The gradients of the pipeline.
         stages: Returns the first stage of each worker, by name.
         loss_scale: The loss scale, if there is one.
-        now: True to make it now; False to make it when it is first used.
         after: Called after each step, and after a state was loaded.
 
     Attributes:
@@ -140,20 +139,18 @@ class PipelineOptimizer:
         waiting: WaitingGradients,
         stages: Callable[[], Mapping[str, int]],
         loss_scale: LossScale | None,
-        *,
-        now: bool,
         after: Callable[[], None],
     ) -> None:
         self._make = make
         self._after = after
-        self._made = make() if now else None
+        self._made: DistributedOptimizer | None = None
         self._waiting = waiting
         self._stages = stages
         self.loss_scale = loss_scale
 
     @property
     def made(self) -> DistributedOptimizer:
-        """For the pipeline: the optimizer of all parameters."""
+        """For the pipeline: the optimizer of all parameters, made when it is first used."""
         if self._made is None:
             self._made = self._make()
         return self._made

@@ -386,16 +386,14 @@ class Pipeline:
                 optimizer_class, rrefs, *args, max_norm=max_norm, loss_scale=loss_scale, **kwargs
             )
 
-        if self._uncut is not None:  # it is made once the model is split; a mistake shows here
-            optimizer_class(_trained(self._uncut[0]), *args, **kwargs)
         made = PipelineOptimizer(
-            make,
-            self._waiting,
-            lambda: self._places.first_stages(),
-            loss_scale,
-            now=self._uncut is None,
-            after=self._copy,
+            make, self._waiting, lambda: self._places.first_stages(), loss_scale, self._copy
         )
+        if self._uncut is None:
+            made.remake(None)
+        else:  # it is made once the model is split; a mistake shows here
+            trained = [each for each in self._uncut[0].parameters() if each.requires_grad]
+            optimizer_class(trained, *args, **kwargs)
         self._optimizers.append(made)
         return made
 
@@ -549,10 +547,6 @@ def _parameters(places: Places, *, trained: bool = False) -> list[RRef[Parameter
         for name, rref in rrefs.items()
         if (stage, name) not in places.copies and (not trained or name in facts[stage].trained)
     ]
-
-
-def _trained(model: Module) -> list[Parameter]:
-    return [each for each in model.parameters() if each.requires_grad]
 
 
 def _of_a_step(reports: list[StepReport]) -> list[StepReport]:

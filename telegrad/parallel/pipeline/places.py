@@ -29,7 +29,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.parallel.optimizer.dist_optimizer import DistributedOptimizer
-from telegrad.parallel.pipeline.checking import Checked, most_held
+from telegrad.parallel.pipeline.checking import Checked
 from telegrad.parallel.pipeline.mailbox import Mailboxes, PlaceId
 from telegrad.parallel.pipeline.plan import PlacePlan, Settings, StepOrder, StepReport, Tie
 from telegrad.parallel.pipeline.runner import StageFacts, StageRunner, StateCopy
@@ -94,7 +94,7 @@ class Places:
         placed: Sequence[tuple[tuple[WorkerInfo, ...], StageSource]],
         tied: Sequence[Sequence[tuple[int, str]]],
     ) -> None:
-        self._settings, self._tied = settings, tied
+        self._settings = settings
         self._pipeline = secrets.randbits(62)
         self._failed = False  # True if the last step has not ended well
         self._begun = 0  # the number of the last step
@@ -146,7 +146,6 @@ class Places:
                 self._homes,
                 current_agent().info,
                 self._begun,
-                most_held(member.row)[0],
                 self._skips,
                 [each for each in ties if number in (each.owner, each.copy)],
                 self._settings.loss if last in member.stages else None,
@@ -213,16 +212,16 @@ class Places:
         except (WorkerLostError, UnknownWorkerError, CallTimeoutError) as error:
             raise self._failure(error, calls, method) from error
 
-    def ask_living(self, method: str) -> list[tuple[RemotePlace, Any]]:
+    def ask_living(self, method: str) -> list[Any]:
         """Calls a method of each runner that can be reached; returns the values of those."""
-        calls: list[tuple[RemotePlace, Future[Any]]] = []
+        calls: list[Future[Any]] = []
         for member in self.members:
             with suppress(WorkerLostError, UnknownWorkerError):
-                calls.append((member, self._call(member, method, ())))
+                calls.append(self._call(member, method, ()))
         found = []
-        for member, call in calls:
+        for call in calls:
             with suppress(WorkerLostError, CallTimeoutError):
-                found.append((member, call.wait(math.inf)))
+                found.append(call.wait(math.inf))
         return found
 
     def _call(self, member: RemotePlace, method: str, arguments: Sequence[Any]) -> Future[Any]:
@@ -438,8 +437,7 @@ class Copies:
 
         def arguments(member: RemotePlace) -> Sequence[Any]:
             parts = [each._part_at(member.worker) for each in optimizers]
-            next_one = _neighbour(member, places.members)
-            neighbour = None if next_one is None else (member.id.place, next_one.runner)
+            neighbour = _neighbour(member, places.members)
             return self._version, [each for each in parts if each is not None], neighbour
 
         places.ask("copy", arguments)
@@ -447,10 +445,9 @@ class Copies:
     def newest(self, places: Places) -> Saved | None:
         """Returns the newest state of which living places have all parts; None if there is none."""
         found: dict[int, dict[int, StateCopy]] = {}
-        for member, kept in places.ask_living("copies"):
+        for kept in places.ask_living("copies"):
             for place, versions in kept.items():
-                of_place = found.setdefault(member.id.place if place < 0 else place, {})
-                of_place.update(versions)
+                found.setdefault(place, {}).update(versions)
         for version in sorted(self._groups, reverse=True):
             copies = [found.get(each.id.place, {}).get(version) for each in places.members]
             whole = [each for each in copies if each is not None]
@@ -459,11 +456,11 @@ class Copies:
         return None
 
 
-def _neighbour(member: RemotePlace, members: Sequence[RemotePlace]) -> RemotePlace | None:
-    """Returns the next place that is on another worker."""
+def _neighbour(member: RemotePlace, members: Sequence[RemotePlace]) -> RRef[StageRunner] | None:
+    """Returns the runner of the next place that is on another worker."""
     first = member.id.place + 1
     others = [*members[first:], *members[:first]]
-    return next((each for each in others if each.worker != member.worker), None)
+    return next((each.runner for each in others if each.worker != member.worker), None)
 
 
 def _joined(copies: Sequence[StateCopy], groups: Sequence[list[dict[str, Any]]]) -> Saved:

@@ -98,7 +98,6 @@ class PlacePlan:
         places: The places of each stage: several if several workers share its micro-batches.
         driver: The worker that trains the pipeline.
         begun: The number of the last step before the plan.
-        most_held: The most micro-batches whose activations each of its stages holds at a time.
         skips: The stages between which each skip connection goes, by name.
         ties: The parameters that it shares with other places.
         loss: The loss function, for the place of the last stage.
@@ -112,7 +111,6 @@ class PlacePlan:
     places: list[list[int]]
     driver: WorkerInfo
     begun: int
-    most_held: dict[int, int]
     skips: dict[str, tuple[int, int]]
     ties: list[Tie]
     loss: Any = None
@@ -184,16 +182,14 @@ class StepReport:
     """The answer of a place at the end of a step.
 
     Attributes:
-        ended: True if the place has run its whole row; False if it heard of a failure elsewhere.
         losses: The loss of each micro-batch, from a place of the last stage.
         outputs: The outputs of each micro-batch, from a place of the last stage in a forward.
         held: The most micro-batches whose activations each stage has held at a time.
         times: For each action the times when it had its inputs and when it had its results, on the
             clock of `time.monotonic`; of shape (actions, 2).
-        wait: The point at which the place heard of a failure elsewhere.
+        wait: The point at which the place heard of a failure elsewhere; None if its row has ended.
     """
 
-    ended: bool
     losses: dict[int, float] = field(default_factory=dict)
     outputs: dict[int, list[Array]] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
@@ -204,14 +200,14 @@ class StepReport:
         """Returns the report as plain values in fixed places; see `StepOrder.to_wire`."""
         pairs = [[*each, *each.values()] for each in (self.losses, self.outputs, self.held)]
         times = b"" if self.times is None else self.times.tobytes()
-        return [self.ended, *pairs, times, self.wait]
+        return [*pairs, times, self.wait]
 
     @staticmethod
     def from_wire(values: list[Any]) -> StepReport:
         """Returns the report that `to_wire` turned into these values."""
-        ended, losses, outputs, held, times, wait = values
+        losses, outputs, held, times, wait = values
         moments = np.frombuffer(times).reshape(-1, 2)
-        return StepReport(ended, _halves(losses), _halves(outputs), _halves(held), moments, wait)
+        return StepReport(_halves(losses), _halves(outputs), _halves(held), moments, wait)
 
 
 def _halves(values: list[Any]) -> dict[int, Any]:

@@ -158,7 +158,7 @@ class StageRunner:
                 elsewhere = isinstance(error.__cause__, EndedElsewhereError)
                 if elsewhere and isinstance(error, PipelineError):
                     at = error.worker, error.stage, error.micro_batch, error.phase
-                    return StepReport(ended=False, wait=Wait(str(error), *at))
+                    return StepReport(wait=Wait(str(error), *at))
                 raise
             finally:
                 leave_ambient(outside, token)
@@ -206,31 +206,32 @@ class StageRunner:
         self,
         version: int,
         optimizers: Sequence[RRef[OwnerOptimizer]],
-        neighbour: tuple[int, RRef[StageRunner]] | None,
+        neighbour: RRef[StageRunner] | None,
     ) -> None:
         """Keeps a copy of the state of this place, and hands one to a neighbour.
 
         Args:
             version: The number of the copy.
             optimizers: The parts of the pipeline's optimizers that step parameters here.
-            neighbour: The number of this place, and the runner of another one.
+            neighbour: The runner of another place.
         """
+        assert self._place is not None
+        place = self._place.plan.place
         states = [each.local_value().state() for each in optimizers]
         copied = StateCopy(self.state(), states)
-        self.keep(version, -1, copied)
+        self.keep(version, place, copied)
         if neighbour is not None:
-            place, runner = neighbour
-            runner.rpc_sync().keep(version, place, copied)
+            neighbour.rpc_sync().keep(version, place, copied)
 
     def keep(self, version: int, place: int, copied: StateCopy) -> None:
-        """Keeps a copy of a place, -1 for this one; older ones but the last are dropped."""
+        """Keeps a copy of a place; older ones but the last are dropped."""
         known = self._copies.setdefault(place, {})
         known[version] = copied
         for old in sorted(known)[:-2]:
             del known[old]
 
     def copies(self) -> dict[int, dict[int, StateCopy]]:
-        """Returns the copies kept here, by place (-1 for this one) and number.
+        """Returns the copies kept here, by place and number.
 
         A neighbour may still hand one over, from a step of the optimizer that has failed elsewhere.
         """

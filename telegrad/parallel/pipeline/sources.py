@@ -20,7 +20,7 @@ from telegrad.rpc import RRef
 from telegrad.rpc.seams import current_agent
 from telegrad.types import Shape, WorkerInfo
 
-_OWN = frozenset({"_parameters", "_modules", "_buffers", "_not_saved", "training"})
+_OWN = frozenset({"_parameters", "_modules", "_buffers", "_not_saved"})
 To: TypeAlias = str | int | WorkerInfo | Sequence[str | int | WorkerInfo]
 Stage: TypeAlias = (
     tuple[To, Module]
@@ -142,15 +142,6 @@ class StageSource:
 
 @final
 @dataclass(frozen=True, slots=True)
-class MovedGenerator:
-    """A random generator: the name of its bit generator, and its state."""
-
-    kind: str
-    state: Mapping[str, Any]
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class MovedPart:
     """One module of a moved module; numbers are places in the lists of `MovedModule`.
 
@@ -162,7 +153,6 @@ class MovedPart:
         modules: The number of each module directly inside.
         generators: The number of each random generator.
         not_saved: The buffers that are no part of its state.
-        training: Its mode.
     """
 
     module_class: type[Module]
@@ -172,7 +162,6 @@ class MovedPart:
     modules: dict[str, int]
     generators: dict[str, int]
     not_saved: list[str]
-    training: bool
 
 
 @final
@@ -184,12 +173,12 @@ class MovedModule:
         parts: The module itself, and all modules inside.
         tensors: Their tensors: an array, the shape to which it is broadcast, and True if it needs a
             gradient.
-        generators: Their random generators.
+        generators: Their random generators: the name of the bit generator, and its state.
     """
 
     parts: list[MovedPart] = field(default_factory=list)
     tensors: list[tuple[Any, Shape, bool]] = field(default_factory=list)
-    generators: list[MovedGenerator] = field(default_factory=list)
+    generators: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
     @staticmethod
     def of(module: Module) -> MovedModule:
@@ -233,7 +222,7 @@ class MovedModule:
                 raise TypeError(f"{made!r} is no Module class: it cannot be a part")
         modules = [object.__new__(part.module_class) for part in self.parts]
         tensors: dict[tuple[int, bool], Tensor] = {}
-        generators = [_generator(each) for each in self.generators]
+        generators = [_generator(*each) for each in self.generators]
 
         def tensor(number: int, kind: Callable[..., Tensor]) -> Tensor:
             known = tensors.get((number, kind is Parameter))
@@ -256,7 +245,6 @@ class MovedModule:
                 )
             for name, number in part.modules.items():
                 module.add_module(name, modules[number])
-            module.training = part.training
         return modules[0]
 
 
@@ -300,7 +288,6 @@ class _Taking:
             {name: self.part(x) for name, x in module._modules.items()},
             {name: self._generator(x) for name, x in generators.items()},
             sorted(module._not_saved),
-            module.training,
         )
         return number
 
@@ -312,9 +299,7 @@ class _Taking:
     def _generator(self, generator: np.random.Generator) -> int:
         bits = generator.bit_generator
         return self._number(
-            generator,
-            self._moved.generators,
-            lambda: MovedGenerator(type(bits).__name__, bits.state),
+            generator, self._moved.generators, lambda: (type(bits).__name__, bits.state)
         )
 
     def _number(self, taken: object, found: list[Any], moved: Callable[[], Any]) -> int:
@@ -325,9 +310,9 @@ class _Taking:
         return self._numbers[id(taken)]
 
 
-def _generator(moved: MovedGenerator) -> np.random.Generator:
-    if moved.kind not in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"):
-        raise TypeError(f"{moved.kind!r} is no bit generator of NumPy")
-    bits = getattr(np.random, moved.kind)()
-    bits.state = moved.state
+def _generator(kind: str, state: Mapping[str, Any]) -> np.random.Generator:
+    if kind not in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"):
+        raise TypeError(f"{kind!r} is no bit generator of NumPy")
+    bits = getattr(np.random, kind)()
+    bits.state = state
     return np.random.Generator(bits)

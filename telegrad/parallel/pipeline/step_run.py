@@ -73,7 +73,6 @@ class _Kept:
 
     inputs: list[Tensor]
     outputs: list[Tensor]
-    loss: Tensor | None = None
     halved: HalvedBackward | None = None
     stashed: dict[str, Tensor] = field(default_factory=dict)
     popped: dict[str, Tensor] = field(default_factory=dict)
@@ -236,7 +235,7 @@ class StepRun(Skips):
         self.place, self._last = place, place.last
         self._order = order
         self.gradients = gradients
-        self._kept: dict[tuple[int, int], _Kept] = {}
+        self._kept: dict[int, dict[int, _Kept]] = {stage: {} for stage in place.stages}
         self._now = (TIES, min(place.stages), -1)
         self._source = -1  # the stage whose values are awaited, or that values are handed to
         self._doing = ""  # that in words; empty while the stage itself is at work
@@ -244,8 +243,7 @@ class StepRun(Skips):
         self._results: list[tuple[Key, list[Any]]] = []  # gradients of skip connections
         self._began = 0.0
         self._times: list[tuple[float, float]] = []
-        self._holds: dict[int, int] = {}  # micro-batches, by stage; and the most so far
-        self._held: dict[int, int] = {}
+        self._held: dict[int, int] = {}  # the most micro-batches so far, by stage
         self._losses: dict[int, float] = {}
         self._outputs: dict[int, list[Array]] = {}
         self._sharing = _Sharing(self, place.plan if order.train else None)
@@ -274,7 +272,7 @@ class StepRun(Skips):
         finally:
             self._sharing.clear()
         times = np.asarray(self._times)
-        return StepReport(True, self._losses, self._outputs, self._held, times)
+        return StepReport(self._losses, self._outputs, self._held, times)
 
     # -- the actions -----------------------------------------------------------------------------
 
@@ -314,7 +312,9 @@ class StepRun(Skips):
         if stage == self._last:
             self._finish(i, kept)
         if order.train:
-            self._keep(stage, i, kept)
+            here = self._kept[stage]
+            here[i] = kept
+            self._held[stage] = max(len(here), self._held.get(stage, 0))
         return values
 
     def _call(self, stage: int, i: int, inputs: list[Tensor]) -> Any:
@@ -344,12 +344,12 @@ class StepRun(Skips):
                 f"{what} must be a Tensor of one item, the mean over the micro-batch, not "
                 f"{_shape_of(loss)}"
             )
-        kept.loss, kept.outputs = loss, []
+        kept.outputs = [loss]
         self._losses[i] = float(loss.data.reshape(()))
 
     def _backward(self, action: PlannedAction) -> list[Any]:
         _, stage, i, takes, _, _ = action
-        kept = self._drop(stage, i)
+        kept = self._kept[stage].pop(i)
         roots = self._roots(stage, i, takes, kept)
         target = _Target(self.gradients, kept.leaves(), self._sharing.awaited)
         if roots:
@@ -362,7 +362,7 @@ class StepRun(Skips):
 
     def _backward_of_inputs(self, action: PlannedAction) -> list[Any]:
         _, stage, i, takes, _, _ = action
-        kept = self._kept[stage, i]
+        kept = self._kept[stage][i]
         roots = self._roots(stage, i, takes, kept)
         edges = {x: edge for x in kept.leaves() if (edge := edge_of(x)) is not None}
         kept.halved = HalvedBackward(roots, list(edges.values()))
@@ -373,7 +373,7 @@ class StepRun(Skips):
     def _backward_of_weights(self, action: PlannedAction) -> list[Any]:
         _, stage, i, *_ = action
         self.place.mailbox.look()
-        kept = self._drop(stage, i)
+        kept = self._kept[stage].pop(i)
         assert kept.halved is not None
         target = _Target(self.gradients, (), self._sharing.awaited)
         self._present = kept
@@ -387,17 +387,15 @@ class StepRun(Skips):
         order = self._order
         if takes is not None:
             gradients = self.take(takes, stage + 1)
-            pairs = list(zip(kept.outputs, gradients, strict=True))
-        else:
-            loss = kept.loss
-            assert loss is not None
-            weight: Array = np.empty_like(loss.data)  # on its device
+        else:  # of the loss
+            weight: Array = np.empty_like(kept.outputs[0].data)  # on its device
             weight.fill(order.shares[i] * order.scale)
-            pairs = [(loss, weight)]
+            gradients = [weight]
+        pairs = list(zip(kept.outputs, gradients, strict=True))
         for name, value in kept.stashed.items():
             _, target = self.place.plan.skips[name]
             pairs += [(value, self.take(Key(BACKWARD, stage, i, name), target)[0])]
-        kept.outputs, kept.loss, kept.stashed = [], None, {}
+        kept.outputs, kept.stashed = [], {}
         return [graph_root(x, g) for x, g in pairs if g is not None and x.requires_grad]
 
     def _given(self, kept: _Kept, found: Mapping[Tensor, Gradient | None]) -> list[Any]:
@@ -495,21 +493,6 @@ class StepRun(Skips):
         self.place.mailboxes.carry(to, self._order.step, key, values, self.place.mailbox)
         self._doing = ""
 
-    def _keep(self, stage: int, i: int, kept: _Kept) -> None:
-        self._kept[stage, i] = kept
-        held = self._holds[stage] = self._holds.get(stage, 0) + 1
-        self._held[stage] = max(held, self._held.get(stage, 0))
-        most = self.place.plan.most_held[stage]
-        if held > most:
-            raise AssertionError(
-                f"stage {stage} holds the activations of {held} micro-batches, and its schedule "
-                f"says that it holds {most}"
-            )
-
-    def _drop(self, stage: int, i: int) -> _Kept:
-        self._holds[stage] -= 1
-        return self._kept.pop((stage, i))
-
     def _check_inputs(self, stage: int, i: int, inputs: list[Tensor]) -> None:
         """Raises an error that names both stages if `forward` cannot be called with the inputs."""
         place = self.place
@@ -539,7 +522,8 @@ class StepRun(Skips):
             return self._error(words, stage, i, phase)
         where = f"{place.name(stage, i)} {self._doing} the {work}"
         if isinstance(error, WorkerLostError):
-            homes = [self._lives(j, error.worker) for j in range(self._last + 1)]
+            names = [each.name for each in place.plan.workers]
+            homes = [error.worker in [names[k] for k in places] for places in place.plan.places]
             source = source if homes[source] or True not in homes else homes.index(True)
             words = f"stage {source} on worker {error.worker!r} is lost; {where}: {error}"
             return self._error(words, source, i, phase, error.worker)
@@ -550,10 +534,6 @@ class StepRun(Skips):
         else:
             words = f"{where}: {_words(error)}"
         return self._error(words, source, i, phase)
-
-    def _lives(self, stage: int, worker: str) -> bool:
-        plan = self.place.plan
-        return worker in [plan.workers[place].name for place in plan.places[stage]]
 
     def _error(
         self, words: str, stage: int, micro_batch: int, phase: str, worker: str = ""

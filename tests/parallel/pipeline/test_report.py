@@ -87,7 +87,7 @@ def test_clocks_of_different_hosts_do_not_change_the_order(
     for place, row in enumerate(true.rows):
         times = np.array([[each.start, each.end] for each in row])
         moved = times + (offsets[place] if place else 0.0)
-        reports.append(StepReport(True, times=moved))
+        reports.append(StepReport(times=moved))
     found = measured(checked, reports)
     ends = {each.action: each.end for row in found.rows for each in row}
     for row in found.rows:
