@@ -14,6 +14,9 @@ from telegrad import nn, optim
 from telegrad.autograd import Tensor
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import Pop, Stash
+from telegrad.parallel.pipeline.mailbox import Mailboxes
+from telegrad.rpc.seams import current_agent
+from telegrad.testing.leaks import held_references
 from telegrad.types import Array
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "batch",
     "cases",
     "close",
+    "left_behind",
     "losses",
     "make_model",
     "reference",
@@ -79,6 +83,15 @@ def losses(pipe: Pipeline, optimizer: Any, steps: int, rows: int) -> list[float]
         found.append(pipe.step(inputs, labels))
         optimizer.step()
     return found
+
+
+def left_behind() -> list[str]:
+    """What a failed step would leave on this worker."""
+    found = {
+        "values": len(current_agent().attachments[Mailboxes]),
+        "autograd contexts": held_references()["autograd contexts"],
+    }
+    return [f"{number} {kind}" for kind, number in found.items() if number]
 
 
 # -- any pipeline ----------------------------------------------------------------------------------

@@ -105,11 +105,6 @@ def test_a_schedule_can_be_run_in_the_memory_and_the_time_of_its_paper(
             expect(checked, places, micro_batches, chunks)
 
 
-def test_the_first_stage_of_1f1b_holds_an_eighth_of_what_it_holds_in_gpipe() -> None:
-    held = {name: check(make_schedule(name, 4, 32)).held[0] for name in ("gpipe", "1f1b")}
-    assert held == {"gpipe": 32, "1f1b": 4}
-
-
 def test_what_a_place_holds_is_that_of_its_stages_together() -> None:
     checked = check(table("0F0 0F1 1F0 1B0 1F1 1B1 0B0 0B1"))
     assert (checked.held, checked.held_at_place) == ((2, 1), (3,))

@@ -26,19 +26,19 @@ from telegrad.errors import (
 )
 from telegrad.parallel import Pipeline
 from telegrad.parallel.pipeline import places
-from telegrad.parallel.pipeline.mailbox import Mailboxes
 from telegrad.parallel.pipeline.plan import StepOrder
 from telegrad.parallel.pipeline.runner import StageRunner, StateCopy
 from telegrad.parallel.pipeline.sources import MovedModule
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
-from telegrad.testing.leaks import held_references, wait_until_gone
+from telegrad.testing.leaks import wait_until_gone
 from telegrad.wire import encode
 from tests.parallel.pipeline.models import (
     SCHEDULES,
     Block,
     batch,
     close,
+    left_behind,
     losses,
     make_model,
     reference,
@@ -134,15 +134,6 @@ def expected(model: nn.Module) -> tuple[float, dict[str, Any]]:
     found = reference(model, *batch(9))
     trap[-1].counts.clear()
     return found
-
-
-def left_behind() -> list[str]:
-    """What a failed step would leave on this worker."""
-    found = {
-        "values": len(current_agent().attachments[Mailboxes]),
-        "autograd contexts": held_references()["autograd contexts"],
-    }
-    return [f"{number} {kind}" for kind, number in found.items() if number]
 
 
 Where = tuple[str, int, int]  # phase, stage, micro-batch

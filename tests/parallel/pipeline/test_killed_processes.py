@@ -21,11 +21,9 @@ from telegrad import nn, optim, rpc
 from telegrad.autograd import Function, Tensor
 from telegrad.errors import PipelineError
 from telegrad.parallel import Pipeline
-from telegrad.parallel.pipeline.mailbox import Mailboxes
-from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import held_references, no_leaked_children, wait_until_gone
-from tests.parallel.pipeline.models import SCHEDULES, close
+from tests.parallel.pipeline.models import SCHEDULES, close, left_behind
 
 LOSS = nn.functional.mse_loss
 M, ROWS, WIDTH = 4, 126, 256  # a micro-batch is 64 KiB: it goes through shared memory
@@ -103,16 +101,6 @@ def arm(where: tuple[str, int, int], number: int) -> None:
 def disarm() -> None:
     """A step that failed has not run all forwards."""
     trap.counts.clear()
-
-
-def left_behind() -> list[str]:
-    """What a failed step would leave on this worker."""
-    held = held_references()
-    found = {
-        "values": len(current_agent().attachments[Mailboxes]),
-        "autograd contexts": held["autograd contexts"],
-    }
-    return [f"{number} {kind}" for kind, number in found.items() if number]
 
 
 def held() -> dict[str, int]:

@@ -62,11 +62,6 @@ def run_some_case() -> None:
     run_case(SOME_CASE)
 
 
-def test_workers_that_are_processes() -> None:
-    with Cluster(3, processes=True) as cluster:
-        cluster.call(0, run_some_case)
-
-
 # -- training ------------------------------------------------------------------------------------
 
 

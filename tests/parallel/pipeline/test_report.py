@@ -54,24 +54,6 @@ def test_a_step_tells_its_times_and_what_it_held(name: str) -> None:
         cluster.call(0, step, name)
 
 
-def test_1f1b_holds_a_fourth_of_fill_and_drain_at_most() -> None:
-    with Cluster(4) as cluster:
-        assert cluster.call(0, most_held, "1f1b") == (4, 3, 2, 1)
-        assert cluster.call(0, most_held, "gpipe") == (32, 32, 32, 32)
-
-
-def most_held(name: str) -> tuple[int, ...]:
-    pipe = Pipeline.from_sequential(
-        make_model(),
-        [f"worker{r}" for r in range(4)],
-        schedule=name,
-        num_microbatches=32,
-        loss=nn.functional.cross_entropy,
-    )
-    pipe.step(*batch(32))
-    return pipe.report().held
-
-
 @given(
     st.sampled_from(SCHEDULES),
     st.integers(1, 4),
