@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import telegrad as tg
 from telegrad import collectives as dist
-from telegrad import nn, optim
+from telegrad import nn
 from telegrad.errors import TelegradError
 from telegrad.parallel import (
     CommHook,
@@ -184,64 +184,8 @@ def test_a_loss_scale_sees_what_is_not_finite_and_the_next_step_is(
     assert ranks.run(overflowing, hook) == [(False, True)] * N
 
 
-# -- in training ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def digits() -> tuple[Array, Array]:
-    """Images and their labels."""
-    found = pytest.importorskip("sklearn.datasets").load_digits()
-    order = np.random.default_rng(0).permutation(len(found.target))
-    return (found.data[order] / 16).astype(np.float32), found.target[order]
-
-
-def trained(hook: CommHook | None, images: Array, labels: Array) -> tuple[float, bytes]:
-    """Returns the share of digits that a net recognises after some epochs, and its parameters."""
-    group = dist.init_process_group()
-    rng = np.random.default_rng(1)
-    net = nn.Sequential(nn.Linear(64, 32, rng=rng), nn.ReLU(), nn.Linear(32, 10, rng=rng))
-    model = DistributedDataParallel(net, bucket_bytes=4000)
-    if hook is not None:
-        model.register_comm_hook(ErrorFeedback(), hook)
-    optimizer = optim.SGD(net.parameters(), lr=0.3)
-    for _ in range(6):
-        for start in range(360, len(labels), 96):
-            own = slice(start + group.rank, start + 96, N)
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(images[own]), labels[own])
-            loss.backward()
-            optimizer.step()
-    with tg.no_grad():
-        right = np.argmax(host(net(images[:360])), axis=1) == labels[:360]
-    dist.destroy_process_group()
-    return float(right.mean()), b"".join(host(p).tobytes() for p in net.parameters())
-
-
 def host(value: Any) -> Array:
     return cast("Array", value.data)
-
-
-def test_a_net_learns_digits_as_well_as_without(ranks: Cluster, digits: Any) -> None:
-    whole = ranks.run(trained, None, *digits)[0][0]
-    assert whole > 0.85
-    for hook in HOOKS:
-        found = ranks.run(trained, hook, *digits)
-        assert len({parameters for _, parameters in found}) == 1  # bitwise equal
-        assert found[0][0] >= whole - 0.02
-
-
-def test_the_rest_is_what_lets_a_net_learn(ranks: Cluster, digits: Any) -> None:
-    """The same share of the gradients, without what was left out before, teaches less."""
-
-    def a_few(state: Any, bucket: GradientBucket) -> Any:
-        return top_k_compress_hook(state, bucket, share=0.003)
-
-    def forgetting(state: Any, bucket: GradientBucket) -> Any:
-        return a_few(ErrorFeedback(), bucket)
-
-    kept, forgotten = (ranks.run(trained, hook, *digits)[0][0] for hook in (a_few, forgetting))
-    assert kept > 0.8
-    assert forgotten < 0.5
 
 
 # -- mistakes --------------------------------------------------------------------------------------

@@ -19,9 +19,7 @@ from telegrad import dist_autograd
 from telegrad.autograd import Tensor, no_grad
 from telegrad.collectives import ReduceOp
 from telegrad.errors import CallTimeoutError, CollectiveMismatchError, InvalidUseError
-from telegrad.nn import Linear, Parameter
-from telegrad.optim import SGD
-from telegrad.parallel import DistributedDataParallel, functional
+from telegrad.parallel import functional
 from telegrad.testing import Cluster
 from telegrad.types import Array
 
@@ -359,71 +357,6 @@ def test_wrong_arguments_are_refused(pair: Cluster) -> None:
 
 
 # -- programs --------------------------------------------------------------------------------------
-
-X = np.random.default_rng(0).normal(size=(6, 4))
-
-
-def test_layers_that_are_split_over_the_ranks_learn_as_whole_ones(pair: Cluster) -> None:
-    """Tensor parallelism: each rank has half of the hidden units."""
-    rng = np.random.default_rng(1)
-    w1, w2 = rng.normal(size=(4, 6)), rng.normal(size=(6, 2))
-
-    def loss_of_whole(a: Any, b: Any) -> Any:
-        y = np.tanh(X @ a) @ b
-        return (y * y).mean()
-
-    a, b = (tg.tensor(w, requires_grad=True) for w in (w1, w2))
-    loss_of_whole(a, b).backward()
-
-    def step() -> tuple[Any, Any]:
-        group = dist.init_process_group()
-        own = slice(3 * group.rank, 3 * group.rank + 3)
-        first = Parameter(w1[:, own])
-        second = Parameter(w2[own])
-        hidden: Any = np.tanh(X @ first)
-        y = functional.all_reduce(hidden @ second)
-        ((y * y).mean() / group.size).backward()  # every rank has the whole loss
-        assert first.grad is not None
-        assert second.grad is not None
-        return first.grad.data, second.grad.data
-
-    (a0, b0), (a1, b1) = pair.run(step)
-    assert a.grad is not None
-    assert b.grad is not None
-    np.testing.assert_allclose(np.concatenate([a0, a1], axis=1), a.grad.data)
-    np.testing.assert_allclose(np.concatenate([b0, b1]), b.grad.data)
-
-
-def test_a_step_of_data_parallel_training_with_a_loss_over_all_samples(pair: Cluster) -> None:
-    """Each rank compares its samples with those of all ranks, as contrastive losses do."""
-    rng = np.random.default_rng(1)
-    weight = rng.normal(size=(2, 4))
-
-    def contrast(own: Any, everybody: Any) -> Any:
-        return np.tanh(own @ everybody.T).mean()
-
-    def model() -> Linear:
-        made = Linear(4, 2, bias=False, dtype=np.float64)
-        made.load_state_dict({"weight": weight})
-        return made
-
-    whole = model()
-    y: Any = whole(tg.tensor(X))
-    contrast(y, y).backward()
-    SGD(whole.parameters(), 0.1).step()
-
-    def step() -> Any:
-        rank = dist.init_process_group().rank
-        inner = model()
-        copy = DistributedDataParallel(inner)
-        optimizer = SGD(copy.parameters(), 0.1)
-        z = copy(tg.tensor(X[3 * rank : 3 * rank + 3]))
-        contrast(z, functional.all_gather_single(z)).backward()
-        optimizer.step()
-        return inner.weight.data
-
-    for trained in pair.run(step):
-        np.testing.assert_allclose(trained, whole.weight.data)
 
 
 def test_inside_a_distributed_backward(pair: Cluster) -> None:
