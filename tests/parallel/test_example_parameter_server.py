@@ -7,7 +7,6 @@ import sys
 import threading
 from argparse import Namespace
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -91,35 +90,6 @@ def test_a_trainer_goes_as_far_ahead_as_its_mode_lets_it(
     assert f"{mode}, servers: 2, trainers: 2" in output
     assert f"steps that a trainer had begun more than the slowest: {ahead}, at most" in output
     assert re.search(r"test accuracy: \d+\.\d %\n", output)
-
-
-@pytest.mark.parametrize("mode", ["synchronous", "bounded"])
-def test_the_others_go_on_without_a_trainer_that_is_killed(
-    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reached, killed = threading.Event(), threading.Event()
-    made = Counter[int]()
-    step = Trainer.step
-
-    def deadly_step(self: Trainer, images: Floats, labels: Labels) -> float:
-        made[self.me] += 1
-        if self.me == 1 and made[1] == 3:
-            reached.set()
-            assert killed.wait(20.0)
-        return step(self, images, labels)
-
-    monkeypatch.setattr(Trainer, "step", deadly_step)
-    options = Namespace(servers=SERVERS, trainers=TRAINERS, mode=mode, staleness=STALENESS)
-    with Cluster(SERVERS + TRAINERS) as cluster, ThreadPoolExecutor(1) as pool:
-        serving = pool.submit(cluster.call, 0, parameter_server.serve, options)
-        assert reached.wait(20.0)
-        cluster.kill(3)
-        killed.set()
-        serving.result()
-    output = capsys.readouterr().out
-    assert made[0] == STEPS
-    assert "lost: worker3; the others went on" in output
-    assert re.search(r"epoch  1/1  loss \d", output)
 
 
 def train_in_rounds() -> dict[str, Floats]:

@@ -14,8 +14,7 @@ import pytest
 import telegrad as tg
 from examples import split_learning
 from examples.split_learning import Body, Client
-from telegrad import dist_autograd, nn, rpc
-from telegrad.nn import functional
+from telegrad import rpc
 from telegrad.testing import Cluster
 from telegrad.testing.agents_here import AgentsHere
 from telegrad.transport import Carrier, InprocTransport, Listener, Transport, WrappedCarrier
@@ -175,40 +174,3 @@ def test_neither_inputs_nor_labels_reach_the_server(
         assert not any(form in seen for form in forms_of_labels(batch))
     assert images[3].tobytes() in leak
     assert labels[:32].tobytes() in leak
-
-
-# -- what it computes ----------------------------------------------------------------------------
-
-
-def gradients_of_body(context_id: int, body: rpc.RRef[Body]) -> list[split_learning.Floats]:
-    found = dist_autograd.get_gradients(context_id)
-    return [found[parameter].data for parameter in body.local_value().parameters()]
-
-
-def gradients_of_a_client() -> list[split_learning.Floats]:
-    body = rpc.lookup(0, split_learning.NAME)
-    images, labels = data_of(0)
-    client = Client(body, (images, labels), seed=1)
-    with dist_autograd.context() as context_id:
-        loss = functional.cross_entropy(client.logits(images), labels)
-        dist_autograd.backward(context_id, [loss])
-        found = dist_autograd.get_gradients(context_id)
-        own = [found[p].data for part in (client.stem, client.head) for p in part.parameters()]
-        return own + rpc.rpc_sync(0, gradients_of_body, (context_id, body))
-
-
-def test_gradients_are_those_of_the_whole_model() -> None:
-    with Cluster(2) as cluster:
-        cluster.call(0, serve)
-        found = cluster.call(1, gradients_of_a_client)
-    rng = np.random.default_rng(1)
-    stem = nn.Sequential(nn.Linear(64, split_learning.WIDTH, rng=rng), nn.ReLU())
-    head = nn.Linear(split_learning.WIDTH, 10, rng=rng)
-    body = Body(np.random.default_rng(0))
-    images, labels = data_of(0)
-    functional.cross_entropy(head(body(stem(tg.as_tensor(images)))), labels).backward()
-    parameters = [*stem.parameters(), *head.parameters(), *body.parameters()]
-    assert len(found) == len(parameters) == 8
-    for actual, parameter in zip(found, parameters, strict=True):
-        assert parameter.grad is not None
-        np.testing.assert_allclose(actual, parameter.grad.data, rtol=1e-4, atol=1e-6)
