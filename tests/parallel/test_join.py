@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -232,46 +231,6 @@ def raising_in_backward() -> str:
 def test_a_backward_that_raises_in_a_block_raises_on_every_rank(cluster: Cluster) -> None:
     for error in cluster.run(raising_in_backward):
         assert "no gradient today" in error
-
-
-def losing_a_rank(gate: threading.Barrier) -> str:
-    """Rank 0 is out of inputs, rank 1 goes on, and rank 2 is killed after its first input."""
-    rank = dist.init_process_group().rank
-    model = DistributedDataParallel(net())
-
-    def train() -> str:
-        with model.join():
-            for k in range((1, 4, 4)[rank]):
-                if k == 1 and rank == 2:
-                    gate.wait(30.0)
-                    gate.wait(30.0)  # it has been killed
-                    return "killed"
-                loss_of(model(tensor(X[rank, k]))).backward()
-        return "no error"
-
-    if rank == 2:
-        try:
-            return train()
-        except Exception as error:  # of a worker that does not live any more
-            return str(error)
-    with pytest.raises(WorkerLostError) as caught:
-        train()
-    return str(caught.value)
-
-
-def test_a_rank_that_is_lost_in_a_block_fails_the_others(cluster: Cluster) -> None:
-    gate = threading.Barrier(2)
-
-    def kill() -> None:
-        gate.wait(30.0)
-        cluster.kill(2)
-        gate.wait(30.0)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    for error in cluster.run(losing_a_rank, gate)[:2]:
-        assert "worker2" in error
-    thread.join()
 
 
 def killed_in_a_block() -> str:
