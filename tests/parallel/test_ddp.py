@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +21,7 @@ from telegrad.errors import (
 from telegrad.nn import BatchNorm1d, Embedding, Linear, Module, Parameter, Sequential
 from telegrad.optim import SGD
 from telegrad.parallel import DistributedDataParallel
+from telegrad.parallel.ddp import describe, first_difference
 from telegrad.testing import Cluster
 from telegrad.types import Array
 
@@ -111,12 +109,6 @@ def test_gradients_equal_those_of_one_process(cluster: Cluster, bucket_bytes: in
             assert value is None or value.tobytes() == cast("Array", other[name]).tobytes()
 
 
-@pytest.mark.long  # in make test the example's ranks, which are processes, learn as one process does
-def test_gradients_equal_those_of_one_process_over_processes() -> None:
-    with Cluster(N, processes=True) as cluster:
-        cluster.run(one_backward, 200)
-
-
 _sent: list[Array] = []
 
 
@@ -148,91 +140,6 @@ def test_a_gradient_that_was_sent_keeps_its_values() -> None:
     """The memory of a bucket is shared for reductions alone: a call sends a copy."""
     with Cluster(2, processes=True) as cluster:
         cluster.run(send_gradients)
-
-
-def two_backwards() -> None:
-    model, rank = wrap()
-    for _ in range(2):
-        loss_of(model(part(rank))).backward()
-    close(gradients(model), alone(), 2.0)
-    model.zero_grad()
-    outputs = model(part(rank))
-    loss_of(outputs).backward(retain_graph=True)
-    loss_of(outputs).backward()
-    close(gradients(model), alone(), 2.0)
-
-
-def test_backwards_add_up(cluster: Cluster) -> None:
-    cluster.run(two_backwards)
-
-
-def accumulation() -> None:
-    model, rank = wrap()
-    own = np.array_split(X[rank::N], 2)
-    with model.no_sync():
-        loss_of(model(tensor(own[0]))).backward()
-    assert dist.get_rank() == rank
-    local = gradients(model)["first.weight"]
-    assert local is not None
-    everyone = dist.all_gather(local)
-    assert not np.allclose(everyone[0], everyone[1])
-    loss_of(model(tensor(own[1]))).backward()
-    close(gradients(model), alone(), 2.0)
-
-
-def test_no_sync_accumulates_without_a_reduction(cluster: Cluster) -> None:
-    cluster.run(accumulation)
-
-
-class Branches(Module):
-    """Uses one of its layers, or none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for r in range(N + 1):
-            layer = Linear(4, 4, dtype=np.float64, rng=np.random.default_rng(r))
-            self.add_module(f"branch{r}", layer)
-        self.bias = Parameter(np.zeros(4))
-
-    def forward(self, x: Tensor, r: int) -> Tensor:
-        return cast("Tensor", dict(self.named_children())[f"branch{r}"](x) + self.bias)
-
-
-def branches() -> None:
-    dist.init_process_group()
-    rank = dist.get_rank()
-    model = DistributedDataParallel(Branches(), bucket_bytes=100)
-    loss_of(model(part(rank), rank)).backward()
-    whole = Branches()
-    losses = [loss_of(whole(part(r), r)) for r in range(N)]
-    (cast("Tensor", sum(losses)) / float(N)).backward()
-    close(gradients(model), gradients(whole))
-    assert gradients(model)[f"branch{N}.weight"] is None
-
-
-def test_ranks_may_take_different_ways_through_the_module(cluster: Cluster) -> None:
-    cluster.run(branches)
-
-
-def training(steps: int) -> bytes:
-    dist.init_process_group()
-    rank = dist.get_rank()
-    model = DistributedDataParallel(Net(rank, np.float32), bucket_bytes=100)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = SGD(trained, lr=0.1, momentum=0.9, weight_decay=0.01)
-    rng = np.random.default_rng(rank)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss_of(model(tensor(rng.normal(size=(5, 4)).astype(np.float32)))).backward()
-        optimizer.step()
-    dist.barrier()
-    return b"".join(array.tobytes() for array in model.state_dict().values())
-
-
-@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_parameters_are_bitwise_equal_after_twenty_steps(processes: bool) -> None:
-    with Cluster(N, processes=processes) as cluster:
-        assert len(set(cluster.run(training, 20))) == 1
 
 
 def in_a_group_of_two() -> None:
@@ -319,12 +226,6 @@ def test_a_part_of_the_model_may_be_behind_a_call(cluster: Cluster) -> None:
     cluster.run(part_behind_an_rpc)
 
 
-@pytest.mark.long
-def test_a_part_of_the_model_may_be_behind_a_call_over_processes() -> None:
-    with Cluster(N, processes=True) as cluster:
-        cluster.run(part_behind_an_rpc)
-
-
 # -- the wrapper -------------------------------------------------------------------------------
 
 
@@ -404,10 +305,10 @@ class Words(Module):
 WORDS = np.random.default_rng(1).integers(0, 50, size=(12, 3))
 
 
-def tables(sparse: bool) -> tuple[Array, int]:
+def tables() -> tuple[Array, int]:
     """Returns the table after five steps, and the bytes that this rank sent for one."""
     dist.init_process_group()
-    model = DistributedDataParallel(Words(sparse))
+    model = DistributedDataParallel(Words(sparse=True))
     optimizer = SGD(model.parameters(), lr=0.5)
     for _ in range(5):
         optimizer.zero_grad()
@@ -415,7 +316,7 @@ def tables(sparse: bool) -> tuple[Array, int]:
         loss_of(model(WORDS[dist.get_rank() :: N])).backward()
         sent = dist.world_group().statistics().bytes_sent - before
         table = cast("Words", model.module).table.weight
-        assert is_row_sparse(table.grad) == sparse
+        assert is_row_sparse(table.grad)
         optimizer.step()
     return table.data, sent
 
@@ -427,18 +328,11 @@ def test_sparse_gradients_travel_as_rows(cluster: Cluster) -> None:
         optimizer.zero_grad()
         loss_of(alone(WORDS)).backward()
         optimizer.step()
-    found = cluster.run(tables, True)
+    found = cluster.run(tables)
     assert len({table.tobytes() for table, _ in found}) == 1
     np.testing.assert_allclose(found[0][0], alone.table.weight.data, RELATIVE)
     rows = 12 * 3  # at most, for a batch; the layer has 20 parameters
     assert all(sent <= (N - 1) * (rows * (4 + 1) + 40) * 8 for _, sent in found)
-
-
-@pytest.mark.long
-def test_dense_gradients_of_tables_are_the_same(cluster: Cluster) -> None:
-    dense = cluster.run(tables, False)[0][0]
-    with Cluster(N) as other:
-        np.testing.assert_allclose(other.run(tables, True)[0][0], dense, RELATIVE)
 
 
 # -- buffers -----------------------------------------------------------------------------------
@@ -534,53 +428,11 @@ def test_a_forward_that_shares_buffers_on_a_loop_is_refused(cluster: Cluster) ->
     cluster.call(0, forward_on_the_loop)
 
 
-def losing_a_rank_before_a_forward(gate: threading.Barrier) -> str:
-    model, rank = wrap()
-    gate.wait(30.0)
-    if rank == 2:
-        return "killed"
-    with pytest.raises(WorkerLostError) as caught:
-        model(part(rank))
-    return str(caught.value)
-
-
-def test_a_rank_that_is_lost_before_a_forward(cluster: Cluster) -> None:
-    gate = threading.Barrier(N + 1)
-
-    def kill() -> None:
-        gate.wait(30.0)
-        cluster.kill(2)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    for error in cluster.run(losing_a_rank_before_a_forward, gate)[:2]:
-        assert "worker2" in error
-    thread.join()
-
-
 # -- ranks that differ -------------------------------------------------------------------------
 
 
 def linear(out: int = 4, dtype: Any = np.float32) -> Module:
     return Sequential(Linear(4, 4, rng=np.random.default_rng(0)), Linear(4, out, dtype=dtype))
-
-
-def another_shape(rank: int) -> Module:
-    return linear(5 if rank == 2 else 4)
-
-
-def another_dtype(rank: int) -> Module:
-    return linear(dtype=np.float64 if rank == 2 else np.float32)
-
-
-def another_length(rank: int) -> Module:
-    return Sequential(*([Linear(4, 4)] + [Linear(4, 4)] * (rank == 1)))
-
-
-def another_name(rank: int) -> Module:
-    module = Module()
-    module.add_module("right" if rank == 1 else "left", Linear(4, 4))
-    return module
 
 
 def one_frozen(rank: int) -> Module:
@@ -589,97 +441,89 @@ def one_frozen(rank: int) -> Module:
     return module
 
 
-def another_buffer(rank: int) -> Module:
-    module = linear()
-    module.register_buffer("mean", tensor(np.zeros(rank // 2 + 1)))
+def with_a(kind: str, part: Any) -> Module:
+    module = Module()
+    if kind == "buffer":
+        module.register_buffer("mean", part)
+    else:
+        module.add_module(kind, part)
     return module
 
 
-def sparse_on_one(rank: int) -> Module:
-    return Words(sparse=rank == 1)
-
-
-DIFFERENCES: dict[Callable[[int], Module], str] = {
-    another_shape: r"parameter '1.weight' has shape \(4, 4\) on rank 0 and \(5, 4\) on rank 2",
-    another_dtype: "parameter '1.weight' has dtype float32 on rank 0 and float64 on rank 2",
-    another_length: "parameter '1.weight' is on rank 1 and not on rank 0",
-    another_name: "number 0 is parameter 'left.weight' on rank 0 and parameter 'right.weight' on",
-    one_frozen: "parameter '1.bias' has requires_grad True on rank 0 and False on rank 1",
-    sparse_on_one: "parameter 'table.weight' has sparse False on rank 0 and True on rank 1",
-    another_buffer: r"buffer 'mean' has shape \(1,\) on rank 0 and \(2,\) on rank 2",
-}
-
-
-def construction(make: Callable[[int], Module], message: str) -> None:
-    dist.init_process_group()
-    with pytest.raises(CollectiveMismatchError, match=message):
-        DistributedDataParallel(make(dist.get_rank()))
-
-
-@pytest.mark.parametrize("make", DIFFERENCES, ids=lambda make: make.__name__)
-def test_modules_that_differ_are_named_on_every_rank(
-    cluster: Cluster, make: Callable[[int], Module]
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda r: linear(5 if r == 2 else 4),
+            "parameter '1.weight' has shape (4, 4) on rank 0 and (5, 4) on rank 2",
+        ),
+        (
+            lambda r: linear(dtype=np.float64 if r == 2 else np.float32),
+            "parameter '1.weight' has dtype float32 on rank 0 and float64 on rank 2",
+        ),
+        (
+            lambda r: Sequential(*([Linear(4, 4)] + [Linear(4, 4)] * (r == 1))),
+            "parameter '1.weight' is on rank 1 and not on rank 0",
+        ),
+        (
+            lambda r: with_a("right" if r == 1 else "left", Linear(4, 4)),
+            "number 0 is parameter 'left.weight' on rank 0 and parameter 'right.weight' on rank 1",
+        ),
+        (one_frozen, "parameter '1.bias' has requires_grad True on rank 0 and False on rank 1"),
+        (
+            lambda r: Words(sparse=r == 1),
+            "parameter 'table.weight' has sparse False on rank 0 and True on rank 1",
+        ),
+        (
+            lambda r: with_a("buffer", tensor(np.zeros(r // 2 + 1))),
+            "buffer 'mean' has shape (1,) on rank 0 and (2,) on rank 2",
+        ),
+    ],
+)
+def test_the_first_difference_between_modules_is_named(
+    make: Callable[[int], Module], words: str
 ) -> None:
-    cluster.run(construction, make, DIFFERENCES[make])
+    found = [describe(make(r), 8) for r in range(N)]
+    assert first_difference(found, range(N)) == words
 
 
-def another_bucket_size() -> None:
-    dist.init_process_group()
-    with pytest.raises(
-        CollectiveMismatchError, match="bucket_bytes is 8 on rank 0 and 9 on rank 1"
-    ):
-        DistributedDataParallel(linear(), bucket_bytes=8 + (dist.get_rank() == 1))
+def another_option(options: list[dict[str, Any]], words: str) -> None:
+    rank = dist.init_process_group().rank
+    with pytest.raises(CollectiveMismatchError, match=words):
+        DistributedDataParallel(linear(), **options[rank])
 
 
-def test_bucket_sizes_that_differ(cluster: Cluster) -> None:
-    cluster.run(another_bucket_size)
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("bucket_bytes", [8, 9, 8], "bucket_bytes is 8 on rank 0 and 9 on rank 1"),
+        (
+            "broadcast_buffers",
+            [True, False, True],
+            "broadcast_buffers is True on rank 0 and False on rank 1",
+        ),
+    ],
+)
+def test_every_rank_raises_where_ranks_differ(
+    cluster: Cluster, name: str, values: list[Any], words: str
+) -> None:
+    cluster.run(another_option, [{name: value} for value in values], words)
 
 
-def buffers_shared_by_some() -> None:
-    dist.init_process_group()
-    with pytest.raises(
-        CollectiveMismatchError, match="broadcast_buffers is True on rank 0 and False on rank 1"
-    ):
-        DistributedDataParallel(linear(), broadcast_buffers=dist.get_rank() != 1)
-
-
-def test_options_for_buffers_that_differ(cluster: Cluster) -> None:
-    cluster.run(buffers_shared_by_some)
-
-
-def uneven(after: Callable[[], object]) -> str:
+def uneven() -> str:
     """Rank 2 has one batch less, and goes on to what comes after training."""
     model, rank = wrap(broadcast_buffers=False)
-    try:
+    with pytest.raises(CollectiveMismatchError) as caught:
         for _ in range(3 if rank == 2 else 4):
             model.zero_grad()
             loss_of(model(part(rank))).backward()
-        after()
-    except CollectiveMismatchError as error:
-        if rank != 2:
-            assert all(value is None for value in gradients(model).values())
-        return str(error)
-    return "no error"
-
-
-def leave() -> None:
-    dist.destroy_process_group()
-
-
-def metrics() -> None:
-    dist.all_reduce(np.zeros(3))
-
-
-def test_a_rank_with_one_batch_less_that_leaves_is_named(cluster: Cluster) -> None:
-    errors = cluster.run(uneven, leave)
-    assert errors[2] == "no error"
-    for error in errors[:2]:
-        assert "DistributedDataParallel backward 4, bucket 0" in error
-        assert "rank 2 ('worker2') left the group" in error
+        dist.all_reduce(np.zeros(3))
+    assert rank == 2 or all(value is None for value in gradients(model).values())
+    return str(caught.value)
 
 
 def test_a_rank_with_one_batch_less_that_goes_on_is_named(cluster: Cluster) -> None:
-    for error in cluster.run(uneven, metrics):
+    for error in cluster.run(uneven):
         assert "DistributedDataParallel backward 4, bucket 0" in error
         assert "rank 2 ('worker2') called all_reduce(op=SUM, dtype=float64, shape=(3,))" in error
 
@@ -687,16 +531,15 @@ def test_a_rank_with_one_batch_less_that_goes_on_is_named(cluster: Cluster) -> N
 # -- failures ----------------------------------------------------------------------------------
 
 
+def fail(_: Tensor) -> None:
+    raise ArithmeticError("no gradient today")
+
+
 def failing_rule() -> None:
     model, rank = wrap(1)
     loss_of(model(part(rank))).backward()
-
-    def fail(_: Tensor) -> None:
-        raise ArithmeticError("no gradient today")
-
     net = cast("Net", model.module)
-    if rank == 1:
-        net.first.weight.register_hook(fail)
+    handle = net.first.weight.register_hook(fail) if rank == 1 else None
     with pytest.raises(ArithmeticError, match="no gradient today"):
         loss_of(model(part(rank))).backward()
     assert all(value is None for value in gradients(model).values())
@@ -704,6 +547,11 @@ def failing_rule() -> None:
         AutogradError, match="out of step with the other ranks since its backward 2"
     ):
         loss_of(model(part(rank))).backward()
+    if handle is not None:
+        handle.remove()
+    again = DistributedDataParallel(net, process_group=dist.new_group(range(N)))
+    loss_of(again(part(rank))).backward()
+    close(gradients(again), alone())
 
 
 def test_a_rule_that_raises_on_one_rank_raises_on_every(cluster: Cluster) -> None:
@@ -720,10 +568,6 @@ def failing_at_once() -> None:
         group = dist.new_group(range(N))
         net = Net(0)
         model = DistributedDataParallel(net, process_group=group, bucket_bytes=8)
-
-        def fail(_: Tensor) -> None:
-            raise ArithmeticError("no gradient today")
-
         if group.rank == 0:
             net.second.weight.register_hook(fail)
         with pytest.raises(ArithmeticError, match="no gradient today"):
@@ -756,32 +600,8 @@ def test_create_graph_on_every_rank_is_refused_before_anything_is_started(cluste
     cluster.run(recorded_everywhere)
 
 
-def a_new_group_after_a_failure() -> None:
-    model, rank = wrap()
-
-    def fail(_: Tensor) -> None:
-        raise ArithmeticError("no gradient today")
-
-    net = cast("Net", model.module)
-    handle = net.first.weight.register_hook(fail)
-    with pytest.raises(ArithmeticError):
-        loss_of(model(part(rank))).backward()
-    handle.remove()
-    again = DistributedDataParallel(net, process_group=dist.new_group(range(N)))
-    loss_of(again(part(rank))).backward()
-    close(gradients(again), alone())
-
-
-def test_a_new_group_goes_on_after_a_failure(cluster: Cluster) -> None:
-    cluster.run(a_new_group_after_a_failure)
-
-
 def failing_in_a_context() -> None:
     model, rank = wrap(1)
-
-    def fail(_: Tensor) -> None:
-        raise ArithmeticError("no gradient today")
-
     if rank == 1:
         cast("Net", model.module).first.weight.register_hook(fail)
     with dist_autograd.context() as context_id:
@@ -825,48 +645,6 @@ def test_a_rank_that_is_lost_in_the_middle(cluster: Cluster, in_context: bool) -
     for error in cluster.run(losing_a_rank, in_context, gate)[:2]:
         assert "worker2" in error
     thread.join()
-
-
-def killed_in_a_hook() -> str:
-    """Rank 2 ends in the middle of its third backward, with buckets of it under way.
-
-    The others have ended their second by then: what a killed process had not yet written of an
-    operation that it had ended is lost, and ends that operation on them.
-    """
-    model, rank = wrap(1)
-    begun = 0
-    token = np.zeros(1)
-
-    def kill(_: Tensor) -> None:
-        if rank == 2 and begun == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    cast("Net", model.module).first.weight.register_hook(kill)
-    try:
-        while begun < 5:
-            begun += 1
-            model.zero_grad()
-            if begun == 3 and rank == 2:
-                dist.recv(token, src=0)
-                dist.recv(token, src=1)
-            elif begun == 3:
-                dist.send(token, dst=2)
-            loss_of(model(part(rank))).backward()
-    except WorkerLostError as error:
-        assert all(value is None for value in gradients(model).values())
-        return f"{begun}: {error}"
-    return "no error"
-
-
-def test_a_process_that_is_killed_in_the_middle() -> None:
-    with Cluster(N, processes=True) as cluster, ThreadPoolExecutor(N) as pool:
-        running = [pool.submit(cluster.call, r, killed_in_a_hook) for r in range(N)]
-        for future in running[:2]:
-            error = future.result()
-            assert error.startswith("3: ")
-            assert "worker2" in error
-        assert running[2].exception() is not None
-        cluster.kill(2)
 
 
 class Trainer:
