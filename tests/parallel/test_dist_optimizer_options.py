@@ -11,6 +11,7 @@ import pytest
 
 from telegrad import dist_autograd, optim, rpc
 from telegrad.autograd import RowSparse, tensor
+from telegrad.errors import ContextError
 from telegrad.nn import Embedding
 from telegrad.nn.utils import clip_grad_norm_
 from telegrad.parallel import DistributedOptimizer, LossScale, parameter_rrefs
@@ -96,47 +97,57 @@ def test_schedulers_drive_the_rates_of_all_owners(cluster: Cluster, make: Any) -
     cluster.call(0, scheduled, make)
 
 
-def plateau() -> None:
-    parts = make_parts(TWO)
-    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.5)
-    scheduler = optim.ReduceLROnPlateau(optimizer, factor=0.1, patience=0)
-    for loss in (1.0, 1.0):
-        scheduler.step(loss)
-    before = values(parts)
-    step(optimizer, parts, XS[0])
-    moved = values(parts)[0] - before[0]
-    np.testing.assert_allclose(moved, -0.05 * 2 * before[0] * XS[0], rtol=RELATIVE)
+def references() -> None:
+    own, there = Part(0), make_parts(["worker1"])[0]
+    rrefs = parameter_rrefs(own)
+    for rref, parameter in zip(rrefs, own.parameters(), strict=True):
+        assert rref.local_value() is parameter
+    assert [rref.owner_name() for rref in parameter_rrefs(there)] == ["worker1"] * 2
+    assert len(parameter_rrefs(rpc.RRef(own))) == len(rrefs)
+    with pytest.raises(TypeError, match="a Module or an RRef of one"):
+        parameter_rrefs([own])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="is to list, not to a Module"):
+        parameter_rrefs(rpc.remote("worker1", list))
 
 
-def test_a_rate_falls_on_a_plateau_at_all_owners(cluster: Cluster) -> None:
-    cluster.call(0, plateau)
+def test_references_to_the_parameters_of_a_module(cluster: Cluster) -> None:
+    cluster.call(0, references)
 
 
-def bad_groups() -> None:
+def bad_input() -> None:
     rrefs = rrefs_of(make_parts(["worker1"]))
-    cases: list[tuple[Any, type[Exception], str]] = [
-        ([{"params": rrefs, "rate": 1.0}], ValueError, "SGD has no option rate"),
-        ([{"params": rrefs, "lr": -1.0}], ValueError, "SGD needs lr >= 0"),
-        ([{"params": rrefs}, {"params": []}], ValueError, "each group"),
-        ([{"params": rrefs}, rrefs[0]], TypeError, r"params_rref\[1\] must be a dict"),
-        ([{"params": [1.0]}], TypeError, r"params_rref\[0\]\['params'\]\[0\] must be an RRef"),
-        ({"params": rrefs}, TypeError, "must be a list of RRefs"),
-        ([{"params": rrefs}, {"params": rrefs[0]}], ValueError, "given twice"),
+    cases: list[tuple[Any, Any, type[Exception], str]] = [
+        (Part, rrefs, TypeError, "must be a subclass of telegrad.optim.Optimizer"),
+        (optim.SGD, [], ValueError, "at least one parameter"),
+        (optim.SGD, rrefs[0], TypeError, r"write \[rref\]"),
+        (optim.SGD, [Part(0)], TypeError, r"params_rref\[0\] must be an RRef"),
+        (optim.SGD, [rpc.RRef("no parameter")], TypeError, "not of a parameter"),
+        (optim.SGD, [{"params": rrefs, "rate": 1.0}], ValueError, "SGD has no option rate"),
+        (optim.SGD, [{"params": rrefs, "lr": -1.0}], ValueError, "SGD needs lr >= 0"),
+        (optim.SGD, [{"params": rrefs}, {"params": []}], ValueError, "each group"),
+        (optim.SGD, [{"params": rrefs}, rrefs[0]], TypeError, r"params_rref\[1\] must be a dict"),
+        (optim.SGD, [{"params": [1.0]}], TypeError, r"params_rref\[0\]\['params'\]\[0\] must be"),
+        (optim.SGD, {"params": rrefs}, TypeError, "must be a list of RRefs"),
+        (optim.SGD, [{"params": rrefs}, {"params": rrefs[0]}], ValueError, "given twice"),
     ]
-    for groups, error, words in cases:
+    for optimizer_class, params, error, words in cases:
         with pytest.raises(error, match=words):
-            DistributedOptimizer(optim.SGD, groups)
+            DistributedOptimizer(optimizer_class, params)
     parts = make_parts(TWO)
     optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts))
-    optimizer.param_groups[0]["lr"] = -1.0
     before = values(parts)
+    with dist_autograd.context() as context_id:
+        optimizer.step(context_id)  # no gradients: nothing is stepped
+    with pytest.raises(ContextError, match="released"):
+        optimizer.step(context_id)
+    optimizer.param_groups[0]["lr"] = -1.0
     with pytest.raises(ValueError, match="SGD needs lr >= 0"):
         step(optimizer, parts, XS[0])
     close(values(parts), before)
 
 
-def test_bad_groups_are_told_of(cluster: Cluster) -> None:
-    cluster.call(0, bad_groups)
+def test_bad_input_is_told_of(cluster: Cluster) -> None:
+    cluster.call(0, bad_input)
 
 
 def added_group() -> None:
@@ -420,20 +431,3 @@ def state_that_does_not_fit() -> None:
 
 def test_state_that_does_not_fit_changes_nothing(cluster: Cluster) -> None:
     cluster.call(0, state_that_does_not_fit)
-
-
-# -- one's own gradients --------------------------------------------------------------------------
-
-
-def contexts_need_no_zero_grad() -> None:
-    parts = make_parts(TWO)
-    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.1)
-    for x in XS[:4]:
-        step(optimizer, parts, x)
-    close(values(parts), here(2, XS[:4], optim.SGD, lr=0.1))
-    assert all(rref.rpc_sync().grad is None for rref in rrefs_of(parts))
-    assert not hasattr(optimizer, "zero_grad")
-
-
-def test_gradients_are_the_contexts_and_need_no_zero_grad(cluster: Cluster) -> None:
-    cluster.call(0, contexts_need_no_zero_grad)
