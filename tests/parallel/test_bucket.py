@@ -22,26 +22,6 @@ SOME_SPARSE = st.lists(st.builds(Slot, SHAPES, st.sampled_from(DTYPES), st.boole
 
 
 @given(SLOTS, st.integers(1, 200))
-def test_buckets_hold_every_parameter_once(slots: list[Slot], limit: int) -> None:
-    buckets = assign_buckets(slots, limit)
-    members = [i for bucket in buckets for i in bucket.members]
-    assert sorted(members) == list(range(len(slots)))
-    for bucket in buckets:
-        assert {slots[i].dtype for i in bucket.members} == {bucket.dtype}
-        assert list(bucket.members) == sorted(bucket.members, reverse=True)
-        assert len(bucket.members) == 1 or sum(slots[i].nbytes for i in bucket.members) <= limit
-    assert buckets == assign_buckets(slots, limit)
-
-
-@given(SLOTS, st.integers(1, 200))
-def test_buckets_stand_in_the_order_in_which_backward_fills_them(
-    slots: list[Slot], limit: int
-) -> None:
-    last = [min(bucket.members) for bucket in assign_buckets(slots, limit)]
-    assert last == sorted(last, reverse=True)
-
-
-@given(SLOTS, st.integers(1, 200))
 def test_a_bucket_is_closed_only_by_what_does_not_fit(slots: list[Slot], limit: int) -> None:
     by_dtype = defaultdict(list)
     for bucket in assign_buckets(slots, limit):
@@ -52,34 +32,26 @@ def test_a_bucket_is_closed_only_by_what_does_not_fit(slots: list[Slot], limit: 
             assert size + slots[following[0]].nbytes > limit
 
 
-@st.composite
-def slots_and_order(draw: st.DrawFn) -> tuple[list[Slot], list[int]]:
-    slots = draw(SLOTS)
-    return slots, draw(st.permutations(range(len(slots))))
-
-
-@given(slots_and_order(), st.integers(1, 200))
-def test_buckets_follow_the_order_in_which_gradients_came(
-    given: tuple[list[Slot], list[int]], limit: int
+@given(SOME_SPARSE, st.integers(1, 200), st.data())
+def test_buckets_hold_every_parameter_once_in_the_order_in_which_gradients_come(
+    slots: list[Slot], limit: int, data: st.DataObject
 ) -> None:
-    slots, order = given
+    everything = range(len(slots))
+    order = data.draw(st.none() | st.permutations(everything))
     buckets = assign_buckets(slots, limit, order)
-    assert sorted(i for bucket in buckets for i in bucket.members) == list(range(len(slots)))
+    assert buckets == assign_buckets(slots, limit, order)
+    assert sorted(i for bucket in buckets for i in bucket.members) == [*everything]
+    alone = [bucket.members for bucket in buckets if bucket.sparse]
+    assert sorted(alone) == [(i,) for i, slot in enumerate(slots) if slot.sparse]
+    reached = [*everything][::-1] if order is None else order
     last = []
     for bucket in buckets:
-        places = [order.index(i) for i in bucket.members]
+        assert {slots[i].dtype for i in bucket.members} == {bucket.dtype}
+        places = [reached.index(i) for i in bucket.members]
         assert places == sorted(places)
         assert len(places) == 1 or sum(slots[i].nbytes for i in bucket.members) <= limit
         last.append(places[-1])
     assert last == sorted(last)
-
-
-@given(SOME_SPARSE, st.integers(1, 200))
-def test_a_sparse_array_has_a_bucket_alone(slots: list[Slot], limit: int) -> None:
-    buckets = assign_buckets(slots, limit)
-    alone = [bucket.members for bucket in buckets if bucket.sparse]
-    assert sorted(alone) == [(i,) for i, slot in enumerate(slots) if slot.sparse]
-    assert sorted(i for b in buckets for i in b.members) == list(range(len(slots)))
 
 
 @given(st.integers(0, 20), st.data())
@@ -92,14 +64,16 @@ def test_an_order_is_completed_by_what_was_not_seen(n: int, data: st.DataObject)
     assert order[len(seen) :] == sorted(order[len(seen) :], reverse=True)
 
 
-def test_the_drawing() -> None:
-    slots = [Slot((n,), np.dtype(np.int8)) for n in (4, 4, 2, 6, 3, 3)]
-    assert [bucket.members for bucket in assign_buckets(slots, 8)] == [(5, 4), (3, 2), (1, 0)]
-
-
-def test_one_larger_than_a_bucket_is_alone() -> None:
-    slots = [Slot((n,), np.dtype(np.int8)) for n in (1, 9, 1)]
-    assert [bucket.members for bucket in assign_buckets(slots, 4)] == [(2,), (1,), (0,)]
+@pytest.mark.parametrize(
+    ("sizes", "limit", "buckets"),
+    [
+        ((4, 4, 2, 6, 3, 3), 8, [(5, 4), (3, 2), (1, 0)]),  # the drawing
+        ((1, 9, 1), 4, [(2,), (1,), (0,)]),  # one that is larger than a bucket is alone
+    ],
+)
+def test_buckets_of_sizes(sizes: list[int], limit: int, buckets: list[tuple[int, ...]]) -> None:
+    slots = [Slot((n,), np.dtype(np.int8)) for n in sizes]
+    assert [bucket.members for bucket in assign_buckets(slots, limit)] == buckets
 
 
 def test_dtypes_are_filled_side_by_side() -> None:
@@ -127,14 +101,19 @@ def test_memory_is_used_again_once_no_array_lies_in_it(
             assert (view == value).all()
 
 
-def test_no_more_than_two_of_a_bucket_are_kept() -> None:
+def counted() -> tuple[Buffers, list[int]]:
+    """Returns buffers, and the sizes of the memory that they make."""
     made: list[int] = []
 
     def make(nbytes: int) -> Array:
         made.append(nbytes)
         return np.empty(nbytes, np.uint8)
 
-    buffers, dtype = Buffers(make), np.dtype(np.float64)
+    return Buffers(make), made
+
+
+def test_no_more_than_two_of_a_bucket_are_kept() -> None:
+    (buffers, made), dtype = counted(), np.dtype(np.float64)
     for _ in range(3):
         buffers.take(0, 4, dtype)
     assert made == [32]
@@ -146,13 +125,7 @@ def test_no_more_than_two_of_a_bucket_are_kept() -> None:
 
 
 def test_none_is_used_again_after_clear() -> None:
-    made: list[int] = []
-
-    def make(nbytes: int) -> Array:
-        made.append(nbytes)
-        return np.empty(nbytes, np.uint8)
-
-    buffers = Buffers(make)
+    buffers, made = counted()
     buffers.take(0, 4, np.dtype(np.float64))
     buffers.clear()
     buffers.take(0, 2, np.dtype(np.float64))

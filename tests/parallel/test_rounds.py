@@ -36,31 +36,6 @@ def test_a_round_takes_one_share_of_each_in_the_order_of_the_trainers() -> None:
     assert rounds.take() == ["A", "B", "C"]
 
 
-def test_a_round_waits_no_more_for_one_that_is_gone() -> None:
-    rounds: Rounds[str, str] = Rounds(TRAINERS)
-    rounds.arrive("A", "a")
-    rounds.arrive("C", "c")
-    assert rounds.remove("C") == "c"
-    assert rounds.take() == []
-    assert rounds.remove("B") is None
-    assert rounds.take() == ["a"]
-    with pytest.raises(KeyError):
-        rounds.arrive("B", "b")
-
-
-def test_a_share_that_is_withdrawn_does_not_count() -> None:
-    rounds: Rounds[str, Share] = Rounds("AB")
-    first, second = Share("A"), Share("A")
-    rounds.arrive("A", first)
-    rounds.withdraw("A", first)
-    other = Share("B")
-    rounds.arrive("B", other)
-    assert rounds.take() == []
-    rounds.arrive("A", second)
-    rounds.withdraw("A", first)  # late: it is of another step
-    assert rounds.take() == [second, other]
-
-
 @given(events)
 def test_rounds_in_any_order(order: list[tuple[str, str]]) -> None:
     rounds: Rounds[str, Share] = Rounds(TRAINERS)
@@ -77,7 +52,12 @@ def test_rounds_in_any_order(order: list[tuple[str, str]]) -> None:
                 with pytest.raises(KeyError):
                     rounds.arrive(trainer, share)
         elif event == "withdraw":
-            rounds.withdraw(trainer, waiting.pop(trainer, Share(trainer)))
+            late = rounds.withdraw(trainer, Share(trainer))  # one that is of another step
+            assert not late
+            assert rounds.withdraw(trainer, waiting.get(trainer, Share(trainer))) is (
+                trainer in waiting
+            )
+            waiting.pop(trainer, None)
         elif event == "remove":
             assert rounds.remove(trainer) is waiting.pop(trainer, None)
             present = [each for each in present if each != trainer]
@@ -97,31 +77,7 @@ def test_rounds_in_any_order(order: list[tuple[str, str]]) -> None:
             taken |= set(shares)
             waiting, stepping = {}, True
         assert rounds.trainers == tuple(present)
-
-
-def test_whoever_is_ahead_waits_for_the_slowest() -> None:
-    counts: StepCounts[str, str] = StepCounts("AB", 1)
-    counts.arrive("A", 1, "a1")
-    assert counts.take() == ["a1"]
-    counts.arrive("A", 2, "a2")
-    assert counts.take() == []
-    counts.arrive("B", 1, "b1")
-    assert sorted(counts.take()) == ["a2", "b1"]
-    counts.arrive("A", 3, "a3")
-    assert counts.take() == []
-    assert counts.add("C") == 1  # where the slowest is
-    counts.remove("B")
-    assert counts.take() == []
-    counts.remove("C")
-    assert counts.take() == ["a3"]
-
-
-def test_without_staleness_all_go_in_step() -> None:
-    counts: StepCounts[str, str] = StepCounts("AB", 0)
-    counts.arrive("A", 1, "a")
-    assert counts.take() == []
-    counts.arrive("B", 1, "b")
-    assert sorted(counts.take()) == ["a", "b"]
+        assert rounds.awaited() == tuple(each for each in present if each not in waiting)
 
 
 @given(events, st.integers(0, 3))
