@@ -51,7 +51,6 @@ from telegrad.arrays.streams import Place, Streams, current_place, follow, worki
 from telegrad.arrays.twins import (
     add_at,
     check_supported,
-    fourier_twin,
     reduction_twin,
     special_twin,
     stable_order,
@@ -88,7 +87,6 @@ __all__ = [
     "device_of",
     "empty_beside",
     "follow",
-    "fourier_twin",
     "gpu_identities",
     "has_cupy",
     "has_nccl",

@@ -3,7 +3,6 @@
     np.add.at                    CuPy's adds no complex numbers and no short floats but float16
     argsort(stable=)             CuPy's is always stable, and takes no other kind
     sum, mean, var, max, ...     CuPy's take no `where`, `initial` and `correction`
-    fft2, fftn and the inverse   CuPy's take no length -1, and ignore lengths that equal the shape
     sliding_window_view          CuPy's takes no axis twice, and waits for the GPU
     scipy.special                CuPy's are fewer, in a module that is imported when one is called
 
@@ -216,27 +215,6 @@ def _deviation(a: Any, *args: Any, **options: Any) -> Any:
 
 
 # -- transforms and windows ----------------------------------------------------------------------
-
-
-def fourier_twin(name: str, last: tuple[int, ...] | None) -> Callable[..., Array]:
-    """Returns `cupy.fft.<name>` for the lengths that NumPy's transform of several axes takes.
-
-    Args:
-        name: fft2, ifft2, fftn or ifftn.
-        last: The axes of the transform if the caller gives none; None for all, or the last ones.
-
-    >>> fourier_twin("fft2", (-2, -1))(np.ones((2, 3)), (-1, 1)).shape
-    (2, 1)
-    """
-
-    def transform(a: Any, s: Any = None, axes: Any = last, norm: str | None = None) -> Any:
-        if s is not None:
-            places = range(-len(s), 0) if axes is None else axes
-            # A list, as CuPy takes a tuple that equals the shape for lengths in the order of axes.
-            s = [a.shape[axis] if n in (-1, None) else n for n, axis in zip(s, places, strict=True)]
-        return getattr(namespace(a).fft, name)(a, s, axes, norm)
-
-    return transform
 
 
 def windows_twin(x: Any, window_shape: Any, axis: Any = None) -> Array:

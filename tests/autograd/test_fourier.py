@@ -9,8 +9,7 @@ import pytest
 
 import telegrad.numpy as tnp
 from telegrad.autograd import Tensor, tensor
-from telegrad.errors import AutogradError
-from tests.autograd.samples.sample import complex_numbers, of_shape
+from tests.autograd.samples.sample import of_shape
 
 
 def leaf(x: Any) -> Any:
@@ -35,13 +34,6 @@ def test_there_and_back(n: int) -> None:
     y: Any = np.fft.irfft(np.fft.rfft(x), n)
     y.backward(np.arange(float(n)))
     np.testing.assert_allclose(x.grad.data, np.arange(float(n)), atol=1e-13)
-
-
-def test_an_axis_named_twice_with_lengths_is_refused() -> None:
-    x = leaf(complex_numbers((3, 4)))
-    y: Any = np.fft.fftn(x, (2, 5), (0, 0))
-    with pytest.raises(AutogradError, match=r"names an axis twice \(axes: \(0, 0\)\)"):
-        y.backward(np.ones(y.shape))
 
 
 def test_lengths_and_axes_agree() -> None:

@@ -16,10 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import fourier_twin
 from telegrad.autograd.extend import composed, numpy_function
 from telegrad.autograd.ops.shape import along, getitem, put, scatter
-from telegrad.errors import AutogradError
 from telegrad.types import Shape
 
 # For each norm of a transform, the norm with which the inverse transform is its transpose.
@@ -59,27 +57,7 @@ def _of_irfft(g: Any, shape: Shape, axis: int, norm: Any) -> Any:
     return _fitted(put(spectrum * 2, getitem(spectrum, index=index), index=index), shape)
 
 
-def _enter_several(function: Any, transform: Any, options: dict[str, Any]) -> None:
-    """Enters a transform of several axes, whose gradient is the transform `transform`."""
-
-    def of_several(g: Any, shape: Shape, s: Any, axes: Any, norm: Any) -> Any:
-        if axes is None:
-            axes = range(-len(shape if s is None else s), 0)
-        if s is not None and len({axis % len(shape) for axis in axes}) < len(axes):
-            raise AutogradError(
-                f"a transform to lengths {tuple(s)} that names an axis twice (axes: "
-                f"{tuple(axes)}) has no gradient; transform the axis twice, each time by itself"
-            )
-        return _fitted(transform(g, axes=tuple(axes), norm=norm), shape)
-
-    there = {"cupy": fourier_twin(function.__name__, options["axes"])}
-    how: Any = {"options": options, "complex_rule": _H, "kernels": there}
-    numpy_function(function, "a", **how, a=of_several)
-
-
 _ONE: Final = {"n": None, "axis": -1, "norm": None}
-_TWO: Final = {"s": None, "axes": (-2, -1), "norm": None}
-_MANY: Final = {"s": None, "axes": None, "norm": None}
 _H: Final = "holomorphic"
 
 # fmt: off
@@ -91,15 +69,14 @@ ifft      = numpy_function(
     a=lambda g, shape, axis, norm: _fitted(np.fft.ifft(g, axis=axis, norm=norm), shape))
 rfft      = numpy_function(np.fft.rfft,      "a", options=_ONE,  complex_rule="own", a=_of_rfft)
 irfft     = numpy_function(np.fft.irfft,     "a", options=_ONE,  complex_rule="own", a=_of_irfft)
-_enter_several(np.fft.fft2, np.fft.fftn, _TWO)
-_enter_several(np.fft.ifft2, np.fft.ifftn, _TWO)
-_enter_several(np.fft.fftn, np.fft.fftn, _MANY)
-_enter_several(np.fft.ifftn, np.fft.ifftn, _MANY)
 fftshift  = numpy_function(np.fft.fftshift, "x", options={"axes": None}, complex_rule=_H,
                            x=lambda g, axes: np.fft.ifftshift(g, axes))
 ifftshift = numpy_function(np.fft.ifftshift, "x", options={"axes": None}, complex_rule=_H,
                            x=lambda g, axes: np.fft.fftshift(g, axes))
 # fmt: on
+
+
+# -- transforms of several axes, one axis after the other ----------------------------------------
 
 
 def _lengths(shape: Shape, s: Any, axes: Any) -> tuple[list[Any], list[int]]:
@@ -112,13 +89,26 @@ def _lengths(shape: Shape, s: Any, axes: Any) -> tuple[list[Any], list[int]]:
     return lengths, list(axes)
 
 
+def _enter_several(function: Any, transform: Any) -> None:
+    """Enters a transform of several axes; `transform` is that of one axis."""
+
+    @composed(function)
+    def of_several(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+        lengths, axes = _lengths(a.shape, s, axes)
+        for n, axis in zip(lengths[::-1], axes[::-1], strict=True):
+            a = transform(a, n, axis, norm)
+        return a
+
+
+_enter_several(np.fft.fftn, np.fft.fft)
+_enter_several(np.fft.ifftn, np.fft.ifft)
+
+
 @composed(np.fft.rfftn)
 def _rfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     lengths, axes = _lengths(a.shape, s, axes)
     a = np.fft.rfft(a, lengths[-1], axes[-1], norm)
-    for n, axis in zip(lengths[-2::-1], axes[-2::-1], strict=True):
-        a = np.fft.fft(a, n, axis, norm)
-    return a
+    return np.fft.fftn(a, lengths[:-1], axes[:-1], norm)
 
 
 @composed(np.fft.irfftn)
@@ -130,6 +120,8 @@ def _irfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
 
 
 # fmt: off
+composed(np.fft.fft2)(lambda a, s=None, axes=(-2, -1), norm=None: np.fft.fftn(a, s, axes, norm))
+composed(np.fft.ifft2)(lambda a, s=None, axes=(-2, -1), norm=None: np.fft.ifftn(a, s, axes, norm))
 composed(np.fft.rfft2)(lambda a, s=None, axes=(-2, -1), norm=None: np.fft.rfftn(a, s, axes, norm))
 composed(np.fft.irfft2)(lambda a, s=None, axes=(-2, -1), norm=None: np.fft.irfftn(a, s, axes, norm))
 composed(np.fft.hfft)(lambda a, n=None, axis=-1, norm=None:

@@ -59,6 +59,7 @@ def _bodies(real: bool) -> list[Sample]:
             Sample((_CUBE,), {"axes": (2, 0), "norm": "ortho"}),
             Sample((_CUBE,), {"axes": (1,)}),
             Sample((_CUBE[:, :2], None, (1, 1, -1))),  # an axis twice
+            Sample((_CUBE[0], (2, 5), (0, 0))),
             Sample((_REAL[2],)),
         ]
     )
