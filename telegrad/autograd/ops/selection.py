@@ -9,11 +9,10 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from telegrad.arrays import array_beside, is_array, namespace
-from telegrad.autograd.extend import composed, numpy_function, primitive
+from telegrad.autograd.extend import composed, numpy_function
 from telegrad.autograd.ops.shape import (
     along,
     getitem,
-    put,
     ravel,
     read,
     reshape,
@@ -87,17 +86,9 @@ def _of_taken(g: Any, shape: Shape, indices: Any, axis: int | None) -> Any:
     return scatter(g, index=_along(indices, axis, shape), into=shape)
 
 
-def _of_chosen(g: Any, shape: Shape, indices: Any, axis: int) -> Any:
-    return put(zeros_beside(g, shape), g, index=_along(indices, axis, shape))
-
-
 # fmt: off
 take_along_axis = numpy_function(np.take_along_axis, "arr indices", options={"axis": -1},
                                  complex_rule="own", arr=_of_taken)
-# `take_along_axis` for indices that name no item twice.
-chosen = primitive(
-    "chosen", lambda a, indices, *, axis: namespace(a).take_along_axis(a, indices, axis),
-    "a indices", options={"axis": -1}, complex_rule="own", a=_of_chosen)
 # fmt: on
 
 

@@ -17,7 +17,7 @@ from telegrad.autograd.extend import composed
 from telegrad.autograd.ops.axes import moveaxis
 from telegrad.autograd.ops.elementwise import where
 from telegrad.autograd.ops.joining import alike
-from telegrad.autograd.ops.selection import chosen, take
+from telegrad.autograd.ops.selection import take, take_along_axis
 from telegrad.autograd.ops.shape import (
     along,
     astype,
@@ -30,14 +30,13 @@ from telegrad.autograd.ops.shape import (
 )
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.autograd.tensor.tensor import Tensor
-from telegrad.types import DTypeLike
 
 
 def _ordered(a: Any, axis: int | None, order: Callable[[Any, int], Any]) -> Any:
     if axis is None:
         a, axis = ravel(a), 0
     axis = normalize_axis_index(axis, a.ndim)
-    return chosen(a, order(a.data, axis), axis=axis)
+    return take_along_axis(a, order(a.data, axis), axis=axis)
 
 
 def _refuse_fields(order: None) -> None:
@@ -153,17 +152,13 @@ def _intersect1d(
 # slope is that of the piece that begins there; at the last knot, that of the last piece.
 
 
-def _cast(x: Any, dtype: DTypeLike) -> Any:
-    return x if x.dtype == dtype else astype(x, dtype=np.dtype(dtype))
-
-
 @composed(np.interp)
 def _interp(
     x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
 ) -> Any:
     x, xp, fp = alike((x, xp, fp))
-    x, xp = _cast(x, np.float64), _cast(xp, np.float64)
-    fp = _cast(fp, np.complex128 if fp.dtype.kind == "c" else np.float64)
+    x, xp = np.astype(x, np.float64, copy=False), np.astype(xp, np.float64, copy=False)
+    fp = np.astype(fp, np.complex128 if fp.dtype.kind == "c" else np.float64, copy=False)
     if xp.ndim != 1 or xp.shape != fp.shape or xp.size == 0:
         raise ValueError(f"xp and fp are vectors of one length, not {xp.shape} and {fp.shape}")
     if period is not None:
@@ -200,7 +195,7 @@ def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: Any = 1) -> A
     if edge_order not in (1, 2):
         raise ValueError(f"edge_order is 1 or 2, not {edge_order}")
     f = alike((f, *varargs))[0]
-    f = f if f.dtype.kind in "fc" else _cast(f, np.float64)
+    f = f if f.dtype.kind in "fc" else np.astype(f, np.float64, copy=False)
     axes = range(f.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     spacings = varargs or (1.0,)
     if len(spacings) == 1 and np.ndim(spacings[0]) == 0:
@@ -231,7 +226,7 @@ def _slope(f: Any, axis: int, spacing: Any, edge_order: int) -> Any:
         if np.shape(spacing) != (n,):
             raise ValueError(f"{np.shape(spacing)[0]} coordinates are given for {n} items")
         shape = tuple([-1 if k == axis else 1 for k in range(f.ndim)])
-        coordinates = _cast(alike((spacing, f))[0], np.float64)
+        coordinates = np.astype(alike((spacing, f))[0], np.float64, copy=False)
         spacing = reshape(coordinates[1:] - coordinates[:-1], to=shape)
         share = part(spacing, None, -1) / (part(spacing, None, -1) + part(spacing, 1, None))
     slopes = (part(f, 1, None) - part(f, None, -1)) / spacing
@@ -242,7 +237,7 @@ def _slope(f: Any, axis: int, spacing: Any, edge_order: int) -> Any:
         first = first - part(bend, None, 1) * part(share, None, 1)
         last = last + part(bend, -1, None) * (1 - part(share, -1, None))
     whole = concatenate(first, inside, last, axis=axis)
-    return _cast(whole, f.dtype)
+    return np.astype(whole, f.dtype, copy=False)
 
 
 # -- functions of the user, applied along axes ---------------------------------------------------

@@ -23,7 +23,7 @@ from telegrad.autograd.ops.elementwise import where
 from telegrad.autograd.ops.elementwise import where as choose
 from telegrad.autograd.ops.joining import alike
 from telegrad.autograd.ops.reduction import mean
-from telegrad.autograd.ops.selection import chosen, plain
+from telegrad.autograd.ops.selection import plain, take_along_axis
 from telegrad.autograd.ops.shape import (
     along,
     astype,
@@ -444,7 +444,7 @@ def _between(lines: Any, places: Array, exact: Any, bad: bool) -> Any:
     def at(rank: Array) -> Any:
         index = xp.broadcast_to(xp.asarray(rank), shape)
         items = xp.take_along_axis(order, index, -1)
-        return (chosen if shape[-1] == 1 else np.take_along_axis)(lines, items, axis=-1)
+        return take_along_axis(lines, items, axis=-1)
 
     below = at(low)
     result = below
@@ -455,7 +455,7 @@ def _between(lines: Any, places: Array, exact: Any, bad: bool) -> Any:
         used = part > 0 if exact is None else (part.data > 0) | xp.isfinite(rise.data)
         result = below + where(used, rise, 0.0) * astype(part, dtype=lines.dtype)
     if bad:
-        worst = chosen(lines, order[..., -1:], axis=-1)
+        worst = take_along_axis(lines, order[..., -1:], axis=-1)
         none = xp.isnan(worst.data)
         result = where(none, worst, result) if none.any() else result
     return result

@@ -11,7 +11,7 @@ from telegrad.arrays import namespace
 from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
 from telegrad.autograd.ops.elementwise import base_slope, exponent_slope, sigmoid, sign, sqrt, where
 from telegrad.autograd.ops.joining import alike
-from telegrad.autograd.ops.selection import chosen, in_range, plain
+from telegrad.autograd.ops.selection import in_range, plain, take_along_axis
 from telegrad.autograd.ops.shape import broadcast_to, getitem, put, stack
 from telegrad.autograd.tensor.creation import as_tensor
 from telegrad.types import Array
@@ -222,7 +222,7 @@ def _choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     shape = np.broadcast_shapes(numbers.shape, *[x.shape for x in parts])
     pile = stack(*[broadcast_to(x, to=shape) for x in parts], axis=0)
     places = broadcast_to(numbers, to=shape)[None].astype(np.intp)
-    return getitem(chosen(pile, places, axis=0), index=0)
+    return getitem(take_along_axis(pile, places, axis=0), index=0)
 
 
 @composed(np.select)
