@@ -2,7 +2,8 @@
 
 Modules fill the table while they are imported, and an entry never changes, so the table is no
 state. `import telegrad` imports `ops`, which enters the functions that operators, methods and
-modules need. `ops.later` enters all others; the first lookup of a missing function imports it.
+modules need. The files in `_LATER` enter all others; the first lookup of a missing function imports
+them.
 
 Operations, and the `backward` that runs a graph, import Tensor. Tensor's methods call them through
 this table, so no module below Tensor imports a module above it.
@@ -39,7 +40,7 @@ class Tier(Enum):
 class DispatchTable(dict[object, Callable[..., Any]]):
     """Implementations by the function that they replace; each entry is written once.
 
-    The first miss imports `ops.later`, which enters the rest.
+    The first miss imports the files that enter the rest.
     """
 
     def __init__(self) -> None:
@@ -91,6 +92,12 @@ TABLE: Final = DispatchTable()
 PLAIN: Final = "functions without a rule"
 """The key of the function called with (function, args, kwargs) for functions without an entry."""
 
+_LATER: Final = (
+    "axes", "fourier", "joining", "layers", "linear_algebra", "products", "selection", "sequences",
+    "sorting", "statistics", "ufuncs",
+)  # fmt: skip
+"""The files of operations that operators and methods do not need."""
+
 BACKWARD: Final = "backward"
 """The key of the engine's `backward`, which runs a graph."""
 
@@ -109,7 +116,8 @@ def refuse_out(function: object, out: object) -> None:
 
 def _load_rules() -> None:
     # Imported at the first miss: at the top, the rules would take half of `import telegrad`.
-    importlib.import_module("telegrad.autograd.ops.later")
+    for name in _LATER:
+        importlib.import_module(f"telegrad.autograd.ops.{name}")
     if "scipy.special" in sys.modules:  # a program without it has none of its functions
         importlib.import_module("telegrad.autograd.ops.special")
 

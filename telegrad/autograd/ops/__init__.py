@@ -3,7 +3,8 @@
 If all arguments are arrays, the result is an array. If one is a Tensor, the result is a Tensor and
 the operation is recorded.
 
-`import telegrad` loads the files `elementwise`, `reduction` and `shape`; `later` lists all others.
+`import telegrad` loads the files `elementwise`, `reduction` and `shape`; the first use of a
+function that is not there loads the others.
 The names here are those that the packages above use; programs call NumPy's functions.
 """
 
