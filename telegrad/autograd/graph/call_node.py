@@ -49,11 +49,6 @@ class CallNode(Node):
         """The name of the operation, or of the user's class."""
         return self._plan.name
 
-    @property
-    def splits(self) -> bool:
-        """True if `backward_of` runs the rules of some inputs alone."""
-        return self._plan.splits
-
     def backward(
         self, gradients: Gradients, rules: Iterable[RuleOfInput] | None = None
     ) -> Gradients:
@@ -105,7 +100,7 @@ class CallNode(Node):
         return tuple(results)
 
     def backward_of(self, gradients: Gradients, wanted: Sequence[int]) -> Gradients:
-        """Runs the rules of some of these inputs."""
+        """Runs the rules of some inputs, if its plan `splits`; the rest of the result is None."""
         return self.backward(gradients, [rule for rule in self._plan.rules if rule[0] in wanted])
 
     def _recorded(self, k: int, value: Any) -> Tensor:

@@ -38,6 +38,7 @@ from telegrad.arrays import (
     owns_memory,
 )
 from telegrad.autograd.graph.autocast import CASTING
+from telegrad.autograd.graph.call_node import CallNode
 from telegrad.autograd.graph.grad_mode import ENABLED, set_mode
 from telegrad.autograd.graph.node import Edge, Node, Sink
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
@@ -313,7 +314,7 @@ class GraphTask:
         """Runs the rules of the inputs that lead to captures; leaves out the others."""
         edges, waiting = node.edges, self._waiting
         others = [i for i, e in enumerate(edges) if e is not None and e[0] not in waiting]
-        if others and node.splits and node._hooks is None:
+        if others and type(node) is CallNode and node._plan.splits and node._hooks is None:
             now = [i for i, e in enumerate(edges) if e is not None and e[0] in waiting]
             results = node.backward_of(gradients, now)
             later.append((node, gradients, others))

@@ -12,7 +12,7 @@ input needs no gradient.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, final
 
 from telegrad.errors import AutogradError
@@ -127,11 +127,6 @@ class Node(ABC):
         """The node's name in messages."""
         return type(self).__name__
 
-    @property
-    def splits(self) -> bool:
-        """True if `backward_of` runs the rules of some inputs alone."""
-        return False
-
     @abstractmethod
     def backward(self, gradients: _Gradients) -> _Gradients:
         """Runs the rule.
@@ -146,16 +141,6 @@ class Node(ABC):
         Raises:
             AutogradError: A value that the rule needs was freed, or changed in place.
         """
-
-    def backward_of(self, gradients: _Gradients, wanted: Sequence[int]) -> _Gradients:
-        """Runs the rules of some inputs, if the node `splits`; the rest of the result is None.
-
-        Args:
-            gradients: As for `backward`.
-            wanted: The indices of the inputs.
-        """
-        del wanted
-        return self.backward(gradients)
 
     def release(self) -> None:
         """Frees the values that the rule saved. A node that had saved values cannot run again."""
