@@ -216,31 +216,20 @@ _REMEMBERED: Final = 256  # entries, one for each pair of numbers of axes
 
 
 @lru_cache(_REMEMBERED)
-def _of_dot(n: int, m: int) -> str:
-    a = _LETTERS[:n]
-    if not n or not m:
-        b = _LETTERS[n : n + m]
-        return f"{a},{b}->{a}{b}"
-    others = _LETTERS[n : n + m - 1]
-    b = others[:-1] + a[-1] + others[-1:]
-    return f"{a},{b}->{a[:-1]}{others}"
-
-
-@lru_cache(_REMEMBERED)
-def _of_inner(n: int, m: int) -> str:
-    if not n or not m:
-        return _of_dot(n, m)
-    a, others = _LETTERS[:n], _LETTERS[n : n + m - 1]
-    return f"{a},{others}{a[-1]}->{a[:-1]}{others}"
-
-
-@lru_cache(_REMEMBERED)
 def _of_tensordot(n: int, m: int, axes: tuple[tuple[int, ...], tuple[int, ...]]) -> str:
     a, b = list(_LETTERS[:n]), list(_LETTERS[n : n + m])
     for i, j in zip(*axes, strict=True):
         b[j] = a[i]
     out = [x for x in a if x not in b] + [x for x in b if x not in a]
     return f"{''.join(a)},{''.join(b)}->{''.join(out)}"
+
+
+def _of_dot(n: int, m: int) -> str:
+    return _of_tensordot(n, m, ((n - 1,), (max(m - 2, 0),)) if n and m else ((), ()))
+
+
+def _of_inner(n: int, m: int) -> str:
+    return _of_tensordot(n, m, ((n - 1,), (m - 1,)) if n and m else ((), ()))
 
 
 def _axes_of_tensordot(n: int, axes: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
