@@ -281,10 +281,13 @@ def gradients_of_roots(
         return [None] * count
     if isinstance(gradients, (list, tuple)):
         if len(gradients) != count:
-            raise AutogradError(f"{count} outputs were given {len(gradients)} gradients")
+            raise AutogradError(
+                f"{count} roots were given {len(gradients)} gradients; give one for each, None "
+                "where a scalar's is 1"
+            )
         return gradients
     if count != 1:
-        raise AutogradError(f"{count} outputs were given one gradient; pass a list")
+        raise AutogradError(f"{count} roots were given one gradient; pass a list")
     return [gradients]  # type: ignore[list-item]
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from telegrad.arrays import namespace
-from telegrad.autograd import Edge, Gradient, Tensor, attach
+from telegrad.autograd import Edge, Gradient, Tensor, attach, gradients_of_roots
 from telegrad.autograd.seams import array_of, graph_root
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
@@ -58,19 +58,12 @@ def gradients_for(roots: Sequence[object], gradients: object) -> list[Any]:
         TypeError: `gradients` is no list or tuple.
         AutogradError: The numbers of gradients and roots differ.
     """
-    if gradients is None:
-        return [None] * len(roots)
-    if not isinstance(gradients, list | tuple):
+    if not isinstance(gradients, list | tuple | None):
         raise TypeError(
             f"gradients must be a list with one for each root, not {type(gradients).__name__}; for "
             "one root write dist_autograd.backward(context_id, [root], [gradient])"
         )
-    if len(gradients) != len(roots):
-        raise AutogradError(
-            f"{len(roots)} roots were given {len(gradients)} gradients; give one for each, None "
-            "where a scalar's is 1"
-        )
-    return list(gradients)
+    return list(gradients_of_roots(gradients, len(roots)))
 
 
 def check_root(root: object, what: str, *, given: bool = False) -> Tensor:

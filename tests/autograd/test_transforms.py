@@ -276,7 +276,7 @@ def test_grad_over_trees() -> None:
     found = tg.grad(outputs, parameters, retain_graph=True)
     close(found["w"], T + 1)
     close(found["rest"][0], X)
-    with pytest.raises(AutogradError, match="2 outputs were given 1 gradients"):
+    with pytest.raises(AutogradError, match="2 roots were given 1 gradients"):
         tg.grad(outputs, parameters, [1.0])
     of_pair = tg.grad(outputs["a"], Pair(w, None), retain_graph=True)
     assert type(of_pair) is Pair

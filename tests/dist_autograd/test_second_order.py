@@ -116,39 +116,6 @@ def test_penalties_of_many_random_programs(cluster: Cluster) -> None:
 A_B_C = [Step("tanh", (0, 1, 2), 0, 1), Step("softened", (1, 2, 0), 2, 0)]
 
 
-@pytest.mark.long
-def test_a_penalty_over_processes() -> None:
-    with Cluster(3, processes=True) as cluster:
-        cluster.call(0, penalty_by_grad, A_B_C, 5)
-        cluster.call(0, penalty_in_the_context, A_B_C, 5)
-
-
-def slope_penalty(parts: list[Any], x: Array) -> float:
-    with dist_autograd.context() as context_id:
-        leaf = tensor(x, requires_grad=True)
-        value = run_steps(A_B_C, parts, [leaf, tensor(X)])
-        (slope,) = dist_autograd.grad(context_id, value, leaf)
-        assert not slope.requires_grad
-        return float(penalty_on([slope]).item())
-
-
-def by_finite_differences() -> None:
-    parts, step = parts_there(), 1e-5
-    with dist_autograd.context() as context_id:
-        leaf = tensor(X, requires_grad=True)
-        value = run_steps(A_B_C, parts, [leaf, tensor(X)])
-        (slope,) = dist_autograd.grad(context_id, value, leaf, create_graph=True)
-        (found,) = dist_autograd.grad(context_id, penalty_on([slope]), leaf)
-    for i, unit in enumerate(np.eye(SIZE)):
-        high = slope_penalty(parts, X + step * unit)
-        low = slope_penalty(parts, X - step * unit)
-        assert found.data[i] == pytest.approx((high - low) / (2 * step), rel=1e-6, abs=1e-8)
-
-
-def test_a_penalty_by_finite_differences(cluster: Cluster) -> None:
-    cluster.call(0, by_finite_differences)
-
-
 def orders(context_id: int | None, parts: list[Any]) -> list[Array]:
     leaf = tensor(X, requires_grad=True)
     value, found = run_steps(A_B_C, parts, [leaf, leaf * 2.0]), []
@@ -216,7 +183,7 @@ def errors_of_grad() -> None:
             dist_autograd.grad(context_id, value, part)
         with pytest.raises(AutogradError, match="input 0 of shape .* needs no gradient"):
             dist_autograd.grad(context_id, value, tensor(1.0))
-        with pytest.raises(AutogradError, match="1 outputs were given 2 gradients"):
+        with pytest.raises(AutogradError, match="1 roots were given 2 gradients"):
             dist_autograd.grad(context_id, [value], x, [None, None])
         rpc.rpc_sync("worker1", on_the_user_loop, (context_id, x))
         dist_autograd.grad(context_id, value, x)
