@@ -84,17 +84,6 @@ def test_an_exception_releases_too(cluster: Cluster) -> None:
     none_left(cluster)
 
 
-def many() -> None:
-    for _ in range(50):
-        with dist_autograd.context():
-            rpc.rpc_sync("worker1", double, (vector(),))
-
-
-def test_many_contexts_leave_nothing(cluster: Cluster) -> None:
-    cluster.run(many)
-    none_left(cluster)
-
-
 def recorded_cuts() -> list[str]:
     gc.collect()
     found = [str(each) for each in gc.get_objects() if type(each) is Functions]

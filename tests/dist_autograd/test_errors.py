@@ -19,7 +19,6 @@ from telegrad.dist_autograd.messages import ABORT, PASS
 from telegrad.errors import (
     AutogradError,
     BlockingCallError,
-    CallTimeoutError,
     ContextError,
     ContextMismatchError,
     DecodeError,
@@ -29,7 +28,6 @@ from telegrad.errors import (
 from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
-from tests.patience import with_more_time
 
 
 @pytest.fixture
@@ -51,36 +49,14 @@ def vector() -> Tensor:
 # -- roots and contexts --------------------------------------------------------------------------
 
 
-def bad_roots() -> None:
-    x = vector()
-    with dist_autograd.context() as context_id:
-        loss = rpc.rpc_sync("worker1", double, (x,)).sum()
-        for roots, error, words in (
-            (loss, TypeError, r"write dist_autograd.backward\(context_id, \[loss\]\)"),
-            ([], AutogradError, "at least one root"),
-            ([1.0], TypeError, r"roots\[0\] must be a Tensor, not float"),
-            ([loss, x * 2], AutogradError, r"roots\[1\] has shape \(3,\)"),
-            ([tensor(1.0)], AutogradError, r"roots\[0\] needs no gradient"),
-        ):
-            with pytest.raises(error, match=words):
-                dist_autograd.backward(context_id, roots)  # type: ignore[arg-type]
-        for timeout in (0, -1):
-            with pytest.raises(ValueError, match="timeout must be above 0"):
-                dist_autograd.backward(context_id, [loss], timeout=timeout)
-        dist_autograd.backward(context_id, [loss])
-
-
-def test_bad_roots(cluster: Cluster) -> None:
-    cluster.call(0, bad_roots)
-
-
 def bad_contexts() -> None:
     loss = vector().sum()
     for verb in (dist_autograd.get_gradients, lambda c: dist_autograd.backward(c, [loss])):
         with pytest.raises(ContextError, match="knows no autograd context 77"):
             verb(77)
-        with pytest.raises(TypeError, match="context_id must be"):
-            verb("77")  # type: ignore[arg-type]
+        for context_id in ("77", True, 7.0, None):
+            with pytest.raises(TypeError, match="context_id must be"):
+                verb(context_id)  # type: ignore[arg-type]
         with dist_autograd.context() as context_id:
             pass
         with pytest.raises(ContextError, match=f"context {context_id} was released"):
@@ -292,56 +268,6 @@ reached: SimpleQueue[str] = SimpleQueue()
 go_on = Event()
 
 
-def wait_backwards(x: Tensor) -> Tensor:
-    """Its gradient is announced, and held up until the test says."""
-
-    def hook(gradient: Tensor) -> None:
-        reached.put("hook")
-        go_on.wait(30)
-
-    y = x * 3.0
-    y.register_hook(hook)
-    return y * 1.0
-
-
-def late_backward(timeout: float) -> None:
-    go_on.clear()
-    x = vector()
-    with dist_autograd.context() as context_id:
-        loss = rpc.rpc_sync("worker1", wait_backwards, (x,)).sum()
-        with pytest.raises(CallTimeoutError, match=r"backward was not done after .*'worker1'"):
-            dist_autograd.backward(context_id, [loss], timeout=timeout)
-        go_on.set()
-        assert dist_autograd.get_gradients(context_id) == {}
-    assert not reached.empty(), "the pass was over before it had come there"
-    reached.get()
-
-
-def test_a_pass_that_takes_too_long(cluster: Cluster) -> None:
-    with_more_time(lambda timeout: cluster.call(0, late_backward, timeout), 0.2, 2.0, 12.0)
-
-
-def released_while_it_runs() -> None:
-    go_on.clear()
-    x = vector()
-    context = dist_autograd.context()
-    with context as context_id:
-        loss = rpc.rpc_sync("worker1", wait_backwards, (x,)).sum()
-        future = rpc.rpc_async(rpc.get_worker_info(), start_it, (context_id, loss))
-        reached.get(timeout=20)
-    with pytest.raises(ContextError, match="released"):
-        future.wait()
-    go_on.set()
-
-
-def start_it(context_id: int, loss: Tensor) -> None:
-    dist_autograd.backward(context_id, [loss])
-
-
-def test_a_context_released_while_a_pass_runs(cluster: Cluster) -> None:
-    cluster.call(0, released_while_it_runs)
-
-
 async def backward_on_the_loop(context_id: int, x: Tensor) -> int:
     loss = (x * x).sum()
     with pytest.raises(BlockingCallError, match="to_thread"):
@@ -403,38 +329,6 @@ def test_a_callee_lost_before_backward(cluster: Cluster) -> None:
     go_on.set()
     thread.join()
     assert results == ["worker1"]
-
-
-def lost_in_the_middle() -> None:
-    x = vector()
-    tail = rpc.remote("worker2", Tail)
-    with dist_autograd.context() as context_id:
-        y = tail.rpc_sync().forward(x, None, False)
-        loss = rpc.rpc_sync("worker1", wait_backwards, (y,)).sum()
-        with pytest.raises(WorkerLostError, match="worker1") as lost:
-            dist_autograd.backward(context_id, [loss + y.sum()], timeout=20)
-        assert f"backward of autograd context {context_id}" in lost.value.__notes__[-1]
-        assert dist_autograd.get_gradients(context_id) == {}
-        assert tail.rpc_sync().gradients(context_id) == 0
-
-
-def test_a_callee_lost_in_the_middle_of_backward(cluster: Cluster) -> None:
-    go_on.clear()
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            cluster.call(0, lost_in_the_middle)
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    reached.get(timeout=20)
-    cluster.kill(1)
-    thread.join()
-    go_on.set()
-    assert failures == []
 
 
 def test_a_log_tells_of_so_many_garbage_messages_and_no_more(

@@ -12,7 +12,6 @@ import telegrad as tg
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Function, FunctionContext, Tensor, tensor
 from telegrad.dist_autograd.seams import RecvFunction
-from telegrad.errors import AutogradError
 from telegrad.testing import Cluster
 from tests.dist_autograd.second_order import Softened
 
@@ -176,45 +175,6 @@ def test_retained_gradients(cluster: Cluster) -> None:
     cluster.call(0, retained)
 
 
-# -- hooks that raise ----------------------------------------------------------------------------------
-
-
-def raises(*_: Any) -> Any:
-    raise ZeroDivisionError("a hook failed")
-
-
-def raising(x: Tensor, where: str) -> Tensor:
-    node = x.grad_fn
-    assert node is not None
-    if where == "tensor":
-        x.register_hook(raises)
-    elif where == "before the node":
-        node.register_prehook(raises)
-    else:
-        node.register_hook(raises)
-    return x * 2.0
-
-
-def hooks_that_raise() -> None:
-    x = tensor(X, requires_grad=True)
-    for where in ("tensor", "before the node", "behind the node"):
-        for create in (False, True):
-            with dist_autograd.context() as context_id:
-                value = rpc.rpc_sync("worker2", raising, (x, where)).sum()
-                for verb in (dist_autograd.backward, dist_autograd.grad):
-                    more: tuple[Any, ...] = () if verb is dist_autograd.backward else (x,)
-                    with pytest.raises(ZeroDivisionError, match="a hook failed") as caught:
-                        verb(context_id, [value], *more, create_graph=create, retain_graph=True)
-                    assert any("'worker2'" in note for note in caught.value.__notes__)
-                assert dist_autograd.get_gradients(context_id) == {}
-                dist_autograd.backward(context_id, [x.sum()])
-                assert x in dist_autograd.get_gradients(context_id)
-
-
-def test_hooks_that_raise(cluster: Cluster) -> None:
-    cluster.call(0, hooks_that_raise)
-
-
 # -- Functions -----------------------------------------------------------------------------------------
 
 
@@ -262,30 +222,3 @@ def functions() -> None:
 
 def test_functions_of_several_results(cluster: Cluster) -> None:
     cluster.call(0, functions)
-
-
-class WrongShape(Function):
-    @staticmethod
-    def forward(ctx: FunctionContext, x: Any) -> Any:
-        return x * 1.0
-
-    @staticmethod
-    def backward(ctx: FunctionContext, gradient: Any) -> Any:
-        return gradient, gradient
-
-
-def wrong(x: Tensor) -> Any:
-    return WrongShape.apply(x)
-
-
-def functions_that_are_wrong() -> None:
-    x = tensor(X, requires_grad=True)
-    with dist_autograd.context() as context_id:
-        value = rpc.rpc_sync("worker1", wrong, (x,)).sum()
-        with pytest.raises(AutogradError, match="WrongShape returned 2 gradients for 1") as caught:
-            dist_autograd.backward(context_id, [value], create_graph=True)
-        assert any("'worker1'" in note for note in caught.value.__notes__)
-
-
-def test_a_function_that_is_wrong(cluster: Cluster) -> None:
-    cluster.call(0, functions_that_are_wrong)

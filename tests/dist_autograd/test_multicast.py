@@ -40,9 +40,3 @@ def test_gradients_of_a_multicast_are_those_of_its_parts(monkeypatch: pytest.Mon
     with Cluster(3) as cluster:
         cluster.call(0, step)
     assert len(encoded) == 1
-
-
-@pytest.mark.long
-def test_gradients_of_a_multicast_between_processes() -> None:
-    with Cluster(3, processes=True) as cluster:
-        cluster.call(0, step)

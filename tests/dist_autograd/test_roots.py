@@ -94,12 +94,6 @@ def test_roots_on_all_workers(cluster: Cluster) -> None:
     cluster.call(0, roots_everywhere)
 
 
-@pytest.mark.long
-def test_over_processes() -> None:
-    with Cluster(3, processes=True) as cluster:
-        cluster.call(0, roots_everywhere)
-
-
 def asked_by_a_callee(context_id: int, roots: list[Any], given: list[Any]) -> None:
     dist_autograd.backward(context_id, roots, given)
 
@@ -223,7 +217,7 @@ def bad_roots() -> None:
     with dist_autograd.context() as context_id:
         there = rpc.remote("worker1", Layer, (1,)).remote().forward(x)
         text, constant = (rpc.remote("worker1", echo, (value,)) for value in ("text", tensor(1.0)))
-        bad: list[tuple[list[Any], Any, type[Exception], str]] = [
+        bad: list[tuple[Any, Any, type[Exception], str]] = [
             ([loss, text], None, TypeError, "value of this RRef at 'worker1' must be a Tensor"),
             ([loss, constant], None, AutogradError, "needs no gradient"),
             (
@@ -245,10 +239,17 @@ def bad_roots() -> None:
             ([loss], True, TypeError, "gradients must be a list with one for each root, not bool"),
             ([there], [X[0]], AutogradError, r"of shape \(5, 4\) has shape \(4,\)"),
             ([loss, 1.0], None, TypeError, r"roots\[1\] must be a Tensor, not float"),
+            (loss, None, TypeError, r"write dist_autograd.backward\(context_id, \[loss\]\)"),
+            ([], None, AutogradError, "at least one root"),
+            ([loss, tensor(1.0)], None, AutogradError, r"roots\[1\] needs no gradient"),
         ]
         for roots, given, error, words in bad:
             with pytest.raises(error, match=words):
                 dist_autograd.backward(context_id, roots, given)
+        for timeout in (0, -1):
+            for root in (loss, there):
+                with pytest.raises(ValueError, match="timeout must be above 0"):
+                    dist_autograd.backward(context_id, [root], [None], timeout=timeout)
         assert dist_autograd.get_gradients(context_id) == {}
         dist_autograd.backward(context_id, [loss, there], [None, X])
         assert x in dist_autograd.get_gradients(context_id)

@@ -6,7 +6,6 @@ import contextvars
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,6 @@ from telegrad.errors import (
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks, no_leaked_references
 from telegrad.types import Array
-from tests.dist_autograd.test_errors import FailsBackwards
 from tests.faults.remote_code import entered, gate, hold, release, vector
 from tests.patience import with_more_time
 
@@ -248,59 +246,12 @@ def test_a_creation_that_has_failed(cluster: Cluster) -> None:
 # -- what a user may do wrong ----------------------------------------------------------------------
 
 
-def echo(value: Any) -> Any:
-    return value
-
-
-def bad_values(owner: str) -> None:
-    with dist_autograd.context() as context_id:
-        for value, error, words in (
-            ("text", TypeError, f"value of this RRef at '{owner}' must be a Tensor, not str"),
-            (vector(), AutogradError, r"has shape \(3,\), and a root must be a scalar"),
-            (tensor(1.0), AutogradError, "needs no gradient"),
-        ):
-            rref = rpc.remote(owner, echo, (value,))
-            with pytest.raises(error, match=words):
-                rref.backward(context_id)
-        x = vector()
-        loss = rpc.remote(owner, sum_of, (x,))
-        for timeout in (0, -1):
-            with pytest.raises(ValueError, match="timeout must be above 0"):
-                loss.backward(context_id, timeout=timeout)
-        loss.backward(context_id)
-        assert dist_autograd.get_gradients(context_id)[x].data.tolist() == [1.0] * 3
-
-
 def sum_of(x: Tensor) -> Tensor:
     return x.sum()
 
 
-@pytest.mark.parametrize("owner", ["worker0", "worker1"])
-def test_bad_values(cluster: Cluster, owner: str) -> None:
-    cluster.call(0, bad_values, owner)
-
-
-def bad_contexts(owner: str) -> None:
-    """The worker that starts the pass knows whether there is such a context."""
-    loss = rpc.remote(owner, sum_of_own)
-    for context_id in ("77", True, 7.0):
-        with pytest.raises(TypeError, match="context_id must be"):
-            loss.backward(context_id)  # type: ignore[arg-type]
-    with pytest.raises(ContextError, match="worker 'worker0' knows no autograd context 77"):
-        loss.backward(77)
-    with dist_autograd.context() as released:
-        rpc.rpc_sync(owner, echo, (1,))  # it hears of it
-    with pytest.raises(ContextError, match=f"context {released} was released on worker 'worker0'"):
-        loss.backward(released)
-
-
 def sum_of_own() -> Tensor:
     return vector().sum()
-
-
-@pytest.mark.parametrize("owner", ["worker0", "worker1"])
-def test_bad_contexts(cluster: Cluster, owner: str) -> None:
-    cluster.call(0, bad_contexts, owner)
 
 
 def not_heard_of() -> None:
@@ -314,21 +265,6 @@ def not_heard_of() -> None:
 
 def test_a_context_that_the_owner_has_not_heard_of(cluster: Cluster) -> None:
     cluster.call(0, not_heard_of)
-
-
-def roots_that_are_no_list() -> None:
-    with dist_autograd.context() as context_id:
-        loss = rpc.remote("worker1", sum_of_own)
-        with pytest.raises(TypeError, match="context_id must be"):
-            dist_autograd.backward(None, [loss])  # type: ignore[arg-type]
-        with pytest.raises(
-            TypeError, match=r"write dist_autograd.backward\(context_id, \[loss\]\)"
-        ):
-            dist_autograd.backward(context_id, loss)  # type: ignore[arg-type]
-
-
-def test_roots_that_are_no_list(cluster: Cluster) -> None:
-    cluster.call(0, roots_that_are_no_list)
 
 
 # -- without a context -----------------------------------------------------------------------------
@@ -376,26 +312,6 @@ def test_without_a_context_it_waits_for_the_value(cluster: Cluster, name: str) -
 
 
 # -- errors, deadlines, losses ---------------------------------------------------------------------
-
-
-def fails_backwards(x: Tensor, layer: rpc.RRef[Layer]) -> Tensor:
-    y: Tensor = FailsBackwards.apply(layer.rpc_sync().forward(x))
-    return y.sum()
-
-
-def a_rule_fails() -> None:
-    x, layer = tensor(X, requires_grad=True), rpc.remote("worker2", Layer, (1,))
-    with dist_autograd.context() as context_id:
-        loss = rpc.remote("worker1", fails_backwards, (x, layer))
-        with pytest.raises(ZeroDivisionError, match="a rule failed") as caught:
-            loss.backward(context_id)
-        assert any("'worker1'" in note for note in caught.value.__notes__)
-        assert dist_autograd.get_gradients(context_id) == {}
-        assert layer.rpc_sync().gradient(context_id) is None
-
-
-def test_a_rule_that_raises(cluster: Cluster) -> None:
-    cluster.call(0, a_rule_fails)
 
 
 def loss_that_is_held(x: Tensor, name: str, tail: rpc.RRef[Layer]) -> Tensor:
@@ -449,7 +365,9 @@ def late(name: str, timeout: float) -> None:
     step = Step(name)
     with dist_autograd.context() as context_id:
         loss = step.loss()
-        with pytest.raises(CallTimeoutError) as caught:
+        with pytest.raises(
+            CallTimeoutError, match=r"backward was not done after .*'worker1'"
+        ) as caught:
             loss.backward(context_id, timeout=timeout)
         assert gate(f"{name} entered").is_set(), "the pass was over before it had come there"
         assert "left no gradients" in str(caught.value)
@@ -552,11 +470,8 @@ def loses_the_owner(name: str) -> str:
     return caught.value.worker
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
-def test_the_owner_is_killed_in_the_middle(
-    pool: ThreadPoolExecutor, name: str, processes: bool
-) -> None:
-    with Cluster(3, processes=processes) as cluster:
+def test_the_owner_is_killed_in_the_middle(pool: ThreadPoolExecutor, name: str) -> None:
+    with Cluster(3) as cluster:
         asked = pool.submit(cluster.call, 0, loses_the_owner, name)
         cluster.call(1, entered, name)
         cluster.kill(1)
@@ -575,13 +490,8 @@ def loses_another(name: str) -> str:
     return caught.value.worker
 
 
-@pytest.mark.parametrize(
-    "processes", [False, pytest.param(True, marks=pytest.mark.long)], ids=["here", "processes"]
-)
-def test_another_worker_is_killed_in_the_middle(
-    pool: ThreadPoolExecutor, name: str, processes: bool
-) -> None:
-    with Cluster(3, processes=processes) as cluster:
+def test_another_worker_is_killed_in_the_middle(pool: ThreadPoolExecutor, name: str) -> None:
+    with Cluster(3) as cluster:
         asked = pool.submit(cluster.call, 0, loses_another, name)
         cluster.call(1, entered, name)
         cluster.kill(2)
@@ -594,14 +504,9 @@ def nothing_is_served() -> None:
     leaks.wait_until_gone("calls", lambda: [call.record.function for call in serving.calls()])
 
 
-@pytest.mark.parametrize(
-    "processes", [False, pytest.param(True, marks=pytest.mark.long)], ids=["here", "processes"]
-)
-def test_who_asks_is_killed_in_the_middle(
-    pool: ThreadPoolExecutor, name: str, processes: bool
-) -> None:
+def test_who_asks_is_killed_in_the_middle(pool: ThreadPoolExecutor, name: str) -> None:
     """Nobody waits any more, so the owner does not either."""
-    with Cluster(3, processes=processes) as cluster:
+    with Cluster(3) as cluster:
         asked = pool.submit(cluster.call, 0, loses_the_owner, name)
         cluster.call(1, entered, name)
         cluster.kill(0)
