@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from tests.faults.remote_code import release
+
+PACKAGE = "/telegrad/"
 
 _numbers = itertools.count()
 
@@ -16,3 +23,24 @@ def name() -> Iterator[str]:
     name = f"gate {next(_numbers)}"
     yield name
     release(name)
+
+
+@pytest.fixture
+def called() -> Iterator[Counter[tuple[int, str]]]:
+    """How often this package's functions ran, by thread; in all threads that begin from now on."""
+    found: Counter[tuple[int, str]] = Counter()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        del argument
+        code = frame.f_code
+        if event == "call" and PACKAGE in code.co_filename:
+            place = f"{code.co_filename.partition(PACKAGE)[2]}:{code.co_qualname}"
+            found[threading.get_ident(), place] += 1
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)

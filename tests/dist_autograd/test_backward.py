@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,30 +13,9 @@ from telegrad.autograd import Tensor, is_grad_enabled, no_grad, tensor
 from telegrad.errors import AutogradError
 from telegrad.testing import Cluster
 from telegrad.types import Array
+from tests.dist_autograd.layers import Layer, X
 
 RELATIVE = 1e-10
-
-
-def weights(seed: int, *shape: int) -> Array:
-    return np.random.default_rng(seed).normal(size=shape)
-
-
-def tanh(x: Tensor) -> Tensor:
-    return cast("Tensor", np.tanh(x))
-
-
-class Layer:
-    """Lives on one worker, with a weight that is the same wherever it is made."""
-
-    def __init__(self, seed: int, n: int = 4) -> None:
-        self.weight = tensor(weights(seed, n, n), requires_grad=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return tanh(x @ self.weight)
-
-    def gradient(self, context_id: int) -> Array:
-        assert self.weight.grad is None
-        return dist_autograd.get_gradients(context_id)[self.weight].data
 
 
 def local_gradient(program: Callable[..., Tensor], *seeds: int) -> list[Array]:
@@ -45,11 +24,9 @@ def local_gradient(program: Callable[..., Tensor], *seeds: int) -> list[Array]:
     return [layer.weight.grad.data for layer in layers if layer.weight.grad is not None]
 
 
-def close(actual: Array, expected: Array) -> None:
+def close(actual: Array | None, expected: Array) -> None:
+    assert actual is not None
     np.testing.assert_allclose(actual, expected, rtol=RELATIVE)
-
-
-X = weights(99, 5, 4)
 
 
 # -- a model split over workers ----------------------------------------------------------------

@@ -6,17 +6,12 @@ Work is counted, not time: messages, buffers, nodes, and the calls of telegrad's
 from __future__ import annotations
 
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import telegrad
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.seams import RecvFunction, SendFunction
@@ -24,7 +19,6 @@ from telegrad.testing import Cluster
 from telegrad.transport import Exchange
 from telegrad.wire import Envelope
 
-PACKAGE = str(Path(telegrad.__file__).parent)
 LENGTH = 16  # of each tensor
 # Calls of functions of telegrad for one tensor of a step: it goes there and comes back, and so does
 # its gradient. They are 162; they were 271 when each Tensor was a document of its own.
@@ -46,43 +40,22 @@ def step(count: int) -> None:
     np.testing.assert_array_equal(gradients[given[-1]].data, ones[-1])
 
 
-class CallCounter:
-    """Counts calls of functions of telegrad, in all threads that start while it is in place."""
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            thread = threading.get_ident()  # each thread adds to its own
-            self._counts[thread] = self._counts.get(thread, 0) + 1
-
-    def total(self) -> int:
-        return sum(self._counts.copy().values())
-
-
-@pytest.fixture
-def calls() -> Iterator[CallCounter]:
-    counter, before = CallCounter(), threading.getprofile()
-    threading.setprofile(counter)
-    yield counter
-    threading.setprofile(before)
-
-
-def calls_of_steps(counter: CallCounter, counts: list[int]) -> list[int]:
+def calls_of_steps(called: Counter[tuple[int, str]], counts: list[int]) -> list[int]:
     found = []
     for count in counts:
         step(count)  # whatever is done once is done
-        before = counter.total()
+        before = called.copy().total()
         step(count)
-        found.append(counter.total() - before)
+        found.append(called.copy().total() - before)
     return found
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a debugger or coverage counts, too")
-def test_function_calls_for_a_tensor_are_few_and_as_many_for_each(calls: CallCounter) -> None:
+def test_function_calls_for_a_tensor_are_few_and_as_many_for_each(
+    called: Counter[tuple[int, str]],
+) -> None:
     with Cluster(2) as cluster:
-        few, some, many = cluster.call(0, calls_of_steps, calls, [50, 150, 450])
+        few, some, many = cluster.call(0, calls_of_steps, called, [50, 150, 450])
     first, second = (some - few) / 100, (many - some) / 300
     assert second < MOST_CALLS
     assert second < 1.1 * first + 5.0

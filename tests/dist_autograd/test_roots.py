@@ -23,26 +23,11 @@ from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks
 from telegrad.types import Array
+from tests.dist_autograd.layers import Layer, X
 from tests.dist_autograd.test_errors import FailsBackwards
 from tests.faults.remote_code import entered, hold, release
 
-X, GIVEN = (np.random.default_rng(i).normal(size=(5, 4)) for i in (1, 2))
-
-
-class Layer:
-    """Lives on one worker, with a weight that is the same wherever it is made."""
-
-    def __init__(self, seed: int) -> None:
-        values = np.random.default_rng(seed).normal(size=(4, 4))
-        self.weight = tensor(values, requires_grad=True)
-
-    def forward(self, x: Any) -> Any:
-        x = x.to_here() if isinstance(x, rpc.RRef) else x
-        return np.tanh(x @ self.weight)
-
-    def gradient(self, context_id: int) -> Array | None:
-        found = dist_autograd.get_gradients(context_id).get(self.weight)
-        return None if found is None else found.data
+GIVEN = np.random.default_rng(2).normal(size=(5, 4))
 
 
 def layers_there() -> list[rpc.RRef[Layer]]:

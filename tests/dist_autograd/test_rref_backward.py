@@ -26,10 +26,9 @@ from telegrad.errors import (
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks, no_leaked_references
 from telegrad.types import Array
+from tests.dist_autograd.layers import Layer, X
 from tests.faults.remote_code import entered, gate, hold, release, vector
 from tests.patience import with_more_time
-
-X = np.random.default_rng(1).normal(size=(5, 4))
 
 
 @pytest.fixture
@@ -37,27 +36,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
     """Threads for calls that last."""
     with ThreadPoolExecutor(4) as pool:
         yield pool
-
-
-class Layer:
-    """Lives on one worker, with a weight that is the same wherever it is made."""
-
-    def __init__(self, seed: int) -> None:
-        values = np.random.default_rng(seed).normal(size=(4, 4))
-        self.weight = tensor(values, requires_grad=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
-
-    def loss(self, x: Tensor, tail: rpc.RRef[Layer]) -> Tensor:
-        """Goes on to another worker, and comes back."""
-        y = tail.rpc_sync().forward(self.forward(x))
-        return (y * y).sum()
-
-    def gradient(self, context_id: int) -> Array | None:
-        assert self.weight.grad is None
-        found = dist_autograd.get_gradients(context_id).get(self.weight)
-        return None if found is None else found.data
 
 
 def expected() -> list[Array]:

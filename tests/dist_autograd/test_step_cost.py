@@ -5,21 +5,15 @@ Right after a thread was woken each of them takes three times what it takes in a
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any
 
 import numpy as np
-import pytest
 
 from telegrad import Tensor, dist_autograd, optim, rpc, tensor
 from telegrad.parallel import DistributedOptimizer
 from telegrad.testing import Cluster
 
-PACKAGE = "/telegrad/"
 STEPS = 12
 # Two calls with a Tensor each way, backward through both, a step of SGD; of two workers together.
 # 1,344 were counted last. It was 3,300 when each call judged its method anew, and a message of a
@@ -37,27 +31,6 @@ class Layer:
 
     def parameter(self) -> rpc.RRef[Tensor]:
         return rpc.RRef(self.weight)
-
-
-@pytest.fixture
-def called() -> Iterator[Counter[tuple[int, str]]]:
-    """How often this package's functions ran, by thread; in all threads that begin from now on."""
-    found: Counter[tuple[int, str]] = Counter()
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        del argument
-        code = frame.f_code
-        if event == "call" and PACKAGE in code.co_filename:
-            place = f"{code.co_filename.partition(PACKAGE)[2]}:{code.co_qualname}"
-            found[threading.get_ident(), place] += 1
-
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
-        yield found
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
 
 
 def test_the_functions_of_a_step(called: Counter[tuple[int, str]]) -> None:
