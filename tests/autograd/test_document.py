@@ -1,4 +1,4 @@
-"""The programs of docs/autograd.md run."""
+"""The programs of the pages about autograd run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "autograd.md"
+import pytest
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
-def test_the_programs_of_the_document_run() -> None:
+@pytest.mark.parametrize(
+    ("page", "count"), [("autograd.md", 4), ("sparse.md", 3), ("extend.md", 3)]
+)
+def test_the_programs_of_a_page_run(page: str, count: int) -> None:
     names: dict[str, Any] = {}
-    programs = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert len(programs) == 4
+    programs = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.M | re.DOTALL)
+    assert len(programs) >= count
     for program in programs:
-        exec(compile(program, str(DOCUMENT), "exec"), names)
+        exec(compile(program, page, "exec"), names)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import re
 from collections import namedtuple
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from telegrad.autograd.graph.plan import Plan
 from telegrad.errors import AutogradError
 from tests.autograd.samples.sample import complex_numbers, of_shape
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "extend.md"
 Polar = namedtuple("Polar", "radius angle")
 
 
@@ -242,11 +239,3 @@ def test_the_gradient_of_a_complex_number_is_the_direction_of_ascent() -> None:
     assert x.grad.item() == 1.0
     with pytest.raises(AutogradError, match="complex.*real part"):
         (z * z).backward()
-
-
-def test_the_examples_of_the_document_run() -> None:
-    names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert len(blocks) >= 3
-    for block in blocks:
-        exec(block, names)
