@@ -16,18 +16,6 @@ def leaf(x: Any) -> Any:
     return Tensor(x, requires_grad=True)
 
 
-@pytest.mark.parametrize("n", [7, 8])
-@pytest.mark.parametrize("norm", [None, "ortho", "forward"])
-def test_the_energy_of_a_spectrum(n: int, norm: Any) -> None:
-    """Parseval's theorem: the energy of the spectrum is that of the signal, and so its gradient."""
-    x = leaf(of_shape((n,), -1.0, 1.0))
-    energy = (abs(np.fft.fft(x, norm=norm)) ** 2).sum()
-    energy.backward()
-    factor = {None: n, "ortho": 1, "forward": 1 / n}[norm]
-    np.testing.assert_allclose(energy.data, factor * (x.data**2).sum())
-    np.testing.assert_allclose(x.grad.data, 2 * factor * x.data, atol=1e-13)
-
-
 @pytest.mark.parametrize("n", [1, 2, 5, 6])
 def test_there_and_back(n: int) -> None:
     x = leaf(of_shape((n,), -1.0, 1.0))

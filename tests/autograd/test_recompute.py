@@ -177,31 +177,6 @@ def reachable(value: Tensor) -> frozenset[Any]:
     return frozenset(GraphTask([(edge, value.data)], accumulate=lambda *_: None).reachable)
 
 
-def test_eight_threads_at_once() -> None:
-    w, x = leaves()
-    expected = tg.grad(chain(plainly, w, x), [w, x])
-    found: list[Any] = [None] * 8
-    start = threading.Barrier(8)
-
-    def run(k: int) -> None:
-        start.wait()
-        found[k] = tg.grad(chain(tg.recompute, w, x), [w, x])
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for each in found:
-        same(each, expected)
-
-
-def chain(run: Any, w: Any, x: Any) -> Any:
-    for _ in range(10):
-        x = run(lambda h: np.tanh(h @ w) + h, x)
-    return x.sum()
-
-
 def test_backwards_of_two_threads_through_one_part() -> None:
     w, x = leaves()
     calls: list[int] = []

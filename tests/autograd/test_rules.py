@@ -36,7 +36,7 @@ from tests.autograd.samples.tables import SAMPLES
 from tests.gpu.comparison import close, host
 from tests.gpu.stand_in_special import NAMES as SPECIAL_NAMES
 
-# Entries that are no function of NumPy; tests/autograd/operation_cases.py proves them.
+# Entries that are no function of NumPy; tests/autograd/test_operations.py proves them.
 OTHERS = {
     operator.getitem,
     operator.setitem,

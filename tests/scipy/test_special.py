@@ -19,7 +19,7 @@ import pytest
 from scipy import special
 
 import telegrad as tg
-from telegrad.autograd import Tensor, extend, grad, gradcheck, gradgradcheck, no_grad, tensor
+from telegrad.autograd import Tensor, grad, gradcheck, gradgradcheck, no_grad, tensor
 from telegrad.errors import AutogradError
 from tests.autograd.samples.special import SPECIAL, WITHOUT_PROTOCOL
 from tests.gpu.stand_in import stand_in
@@ -54,12 +54,6 @@ def test_names_and_signatures_are_scipys() -> None:
         except ValueError:
             continue  # a ufunc, before NumPy 2.4
         assert inspect.signature(here) == expected
-
-
-def test_the_nine_are_of_second_order() -> None:
-    nine = "erf expit logit logsumexp softmax log_softmax gammaln digamma xlogy"
-    for name in nine.split():
-        assert extend.tier_of(getattr(special, name)) is extend.Tier.SECOND_ORDER
 
 
 def test_what_has_no_rule_raises() -> None:
@@ -255,14 +249,6 @@ def test_bessel_functions_near_0_have_exact_derivatives_of_higher_order() -> Non
     (slope,) = grad(ours.i1(at_0).sum(), at_0, create_graph=True)
     (bend,) = grad(slope.sum(), at_0)
     np.testing.assert_array_equal([slope.data, bend.data], [[0.5, 0.5], [0.0, 0.0]])
-
-
-def test_a_logarithm_of_a_normal_tail_keeps_its_slope() -> None:
-    """Where ndtr itself is 0 in float64."""
-    x = tensor([-40.0], requires_grad=True)
-    special.log_ndtr(x).sum().backward()
-    assert x.grad is not None
-    np.testing.assert_allclose(x.grad.data, [40.0], rtol=1e-2)
 
 
 # -- when it is found -----------------------------------------------------------------------------
