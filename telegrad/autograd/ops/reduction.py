@@ -28,16 +28,11 @@ from telegrad.types import Shape
 
 
 def _average(g: Any, shape: Shape, axis: Any, where: Any) -> Any:
+    # With `where`, each result has its own count, which keeps the reduced axes as `kept` does.
     return masked(
-        spread(shared(_with_axes(g, shape, axis, where), count(shape, axis, where)), shape, axis),
+        spread(shared(kept(g, shape, axis), count(shape, axis, where)), shape, axis),
         where,
     )
-
-
-def _with_axes(g: Any, shape: Shape, axis: Any, where: Any) -> Any:
-    # With `where`, each result has its own count. The counts keep the reduced axes, so the gradient
-    # must have them, too.
-    return g if where is None or where is True else kept(g, shape, axis)
 
 
 _OVER: Final = {"axis": None, "keepdims": False}

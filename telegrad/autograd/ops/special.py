@@ -238,20 +238,17 @@ def _last(function: Any, x: Any, axis: Any) -> Any:
     return np.swapaxes(function(np.swapaxes(x, axis, -1)), axis, -1)
 
 
-def _softmax(x: Any, axis: Any = None) -> Any:
-    if not has_tensor(x):
-        return _on_arrays("softmax", x, axis=axis)
-    if isinstance(axis, tuple):
-        return exp(x - _logsumexp(x, axis, keepdims=True))
-    return _last(softmax_of_last, x, axis)
+def _along_axes(name: str, of_last: Any, of_difference: Any) -> Callable[..., Any]:
+    """Returns `softmax` or its logarithm: `of_difference` of x and the logarithm of the sum."""
 
+    def body(x: Any, axis: Any = None) -> Any:
+        if not has_tensor(x):
+            return _on_arrays(name, x, axis=axis)
+        if isinstance(axis, tuple):
+            return of_difference(x - _logsumexp(x, axis, keepdims=True))
+        return _last(of_last, x, axis)
 
-def _log_softmax(x: Any, axis: Any = None) -> Any:
-    if not has_tensor(x):
-        return _on_arrays("log_softmax", x, axis=axis)
-    if isinstance(axis, tuple):
-        return x - _logsumexp(x, axis, keepdims=True)
-    return _last(log_softmax_of_last, x, axis)
+    return body
 
 
 def _enter(function: Callable[..., Any], body: Callable[..., Any]) -> None:
@@ -262,5 +259,5 @@ def _enter(function: Callable[..., Any], body: Callable[..., Any]) -> None:
 
 
 _enter(special.logsumexp, _logsumexp)
-_enter(special.softmax, _softmax)
-_enter(special.log_softmax, _log_softmax)
+_enter(special.softmax, _along_axes("softmax", softmax_of_last, exp))
+_enter(special.log_softmax, _along_axes("log_softmax", log_softmax_of_last, lambda x: x))
