@@ -40,7 +40,7 @@ def flatten(tree: Any) -> tuple[list[Any], Rebuild]:
 
     def rebuild(others: Iterable[Any]) -> Any:
         remaining = iter(others)
-        return _map(lambda _: next(remaining), tree)
+        return tree_map(lambda _: next(remaining), tree)
 
     return leaves, rebuild
 
@@ -51,7 +51,23 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     >>> tree_map(lambda x: x + 1, {"a": 1, "b": [2, 3]})
     {'a': 2, 'b': [3, 4]}
     """
-    return _map(function, tree)
+    if not is_branch(tree):
+        return function(tree)
+    children = [tree_map(function, child) for child in _children(tree)]
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        copied = copy.copy(tree)  # keeps the type and its state, such as a default factory
+        copied.update(zip(tree, children, strict=True))
+        return copied
+    if isinstance(tree, (list, tuple)):
+        kind: Any = type(tree)
+        named = isinstance(tree, tuple) and kind is not tuple
+        return kind(*children) if named else kind(children)
+    made = object.__new__(type(tree))
+    for each, child in zip(dataclasses.fields(tree), children, strict=True):
+        object.__setattr__(made, each.name, child)  # works on frozen dataclasses, too
+    return made
 
 
 def is_branch(tree: Any) -> bool:
@@ -79,26 +95,6 @@ def _leaves(tree: Any) -> Iterator[Any]:
         return
     for child in _children(tree):
         yield from _leaves(child)
-
-
-def _map(function: Callable[[Any], Any], tree: Any) -> Any:
-    if not is_branch(tree):
-        return function(tree)
-    children = [_map(function, child) for child in _children(tree)]
-    if tree is None:
-        return None
-    if isinstance(tree, dict):
-        copied = copy.copy(tree)  # keeps the type and its state, such as a default factory
-        copied.update(zip(tree, children, strict=True))
-        return copied
-    if isinstance(tree, (list, tuple)):
-        kind: Any = type(tree)
-        named = isinstance(tree, tuple) and kind is not tuple
-        return kind(*children) if named else kind(children)
-    made = object.__new__(type(tree))
-    for each, child in zip(dataclasses.fields(tree), children, strict=True):
-        object.__setattr__(made, each.name, child)  # works on frozen dataclasses, too
-    return made
 
 
 # -- gradients with respect to chosen tensors ----------------------------------------------------

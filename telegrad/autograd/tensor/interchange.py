@@ -194,7 +194,9 @@ class Interchange(ArrayHolder):
     def __array_interface__(self) -> Any:
         if sparse_product_asks():
             raise AttributeError("scipy.sparse leaves the product to Tensor")
-        array = self._host_only("__array_interface__")
+        array: Any = self._value.array
+        if is_cupy(array):
+            raise AttributeError(f"__array_interface__ is of host memory, this is on {self.device}")
         if array.dtype.kind == "V":  # bfloat16 and the like: the interface has no name for them
             raise AttributeError(f"__array_interface__ cannot say {array.dtype}")
         self._exported()
@@ -217,12 +219,6 @@ class Interchange(ArrayHolder):
     def __dlpack_device__(self) -> Any:
         array: Any = self._value.array
         return array.__dlpack_device__()
-
-    def _host_only(self, name: str) -> Any:
-        array: Any = self._value.array
-        if is_cupy(array):
-            raise AttributeError(f"{name} is of arrays in host memory, this is on {self.device}")
-        return array
 
 
 # -- printing ------------------------------------------------------------------------------------
