@@ -52,7 +52,6 @@ from telegrad.transport import (
     Exchange,
     GuestList,
     Identity,
-    LoopThread,
     SocketReader,
     Transport,
     longest_spin,
@@ -70,7 +69,6 @@ def make_agent(
     transports: Sequence[Transport],
     control_transports: Sequence[Transport] | None = None,
     on_found: Callable[[str], None] | None = None,
-    loop: LoopThread | None = None,
     context: contextvars.Context | None = None,
     call_off: CallOff | None = None,
 ) -> AgentCore:
@@ -86,7 +84,6 @@ def make_agent(
         transports: Where this worker listens and how it reaches the others.
         control_transports: How it reaches the coordinator; `transports` by default.
         on_found: Hears the coordinator's endpoint before this worker listens, if another hosts it.
-        loop: The loop thread; the process' shared one by default.
         context: What user functions run in copies of; an empty one by default.
         call_off: Ends the wait for the job, called by another thread.
 
@@ -94,7 +91,6 @@ def make_agent(
         RendezvousError: The job could not be joined; nothing is left behind.
         OSError: A port is in use.
     """
-    owned = shared_loop_thread() if loop is None else loop
     events = JobEvents()
     opened: list[AgentCore] = []
     guests, limits = GuestList(), connection_limits(options.limits)
@@ -107,14 +103,12 @@ def make_agent(
             transports=transports,
             entrance=Entrance(guests=guests, listens=options.listens),
             lost_after=options.lost_after,
-            loop=owned,
             limits=limits,
         )
         made = _plug_together(
             info,
             world_size,
             options,
-            owned,
             contextvars.Context() if context is None else context,
             open_exchange,
         )
@@ -143,7 +137,6 @@ def make_agent(
             timeout=options.init_timeout,
             lost_after=options.lost_after,
             limits=limits,
-            loop=owned,
             call_off=call_off,
         )
     except BaseException:
@@ -165,7 +158,6 @@ def _plug_together(
     info: WorkerInfo,
     world_size: int,
     options: RpcOptions,
-    loop: LoopThread,
     context: contextvars.Context,
     open_exchange: Callable[..., Exchange],
 ) -> AgentCore:
@@ -175,11 +167,10 @@ def _plug_together(
         info: The worker.
         world_size: The number of workers that make the job complete.
         options: As given to `init_rpc`.
-        loop: The loop thread that owns the sockets.
         context: The Context whose copies user functions run in.
         open_exchange: Makes the Exchange, given its `receiver` and its `reader`.
     """
-    name, limits = info.name, options.limits
+    name, limits, loop = info.name, options.limits, shared_loop_thread()
     life, deadlines = Life(name), Deadlines(loop)
     reader = SocketReader(loop, longest_spin())
     pool = Pool(name, options.num_threads, deadlines, context.copy, reader.watch_idle)

@@ -36,7 +36,6 @@ from telegrad.transport import (
     Exchange,
     GuestList,
     Identity,
-    LoopThread,
     Receiver,
     Transport,
     on_own_loop,
@@ -235,7 +234,6 @@ class ControlLine(Receiver):
         owner: The name of the line's worker, which its certificate has to prove; "" if it has no
             name yet.
         limits: The limits on what the coordinator may use of this worker.
-        loop: The loop thread; the process' shared one by default.
 
     Attributes:
         another: Makes a line with the same settings, but without the callbacks.
@@ -254,7 +252,6 @@ class ControlLine(Receiver):
         on_lost: Callable[[WorkerLostError], None] = _ignore_loss,
         owner: str = "",
         limits: ConnectionLimits = DEFAULT_LIMITS,
-        loop: LoopThread | None = None,
     ) -> None:
         self.lost_after = lost_after
         self._on_message = on_message
@@ -280,7 +277,6 @@ class ControlLine(Receiver):
                 entrance=Entrance(guests=self._guests),
                 lost_after=lost_after,
                 limits=limits,
-                loop=loop,
             )
 
         self.another = functools.partial(
@@ -292,7 +288,6 @@ class ControlLine(Receiver):
             lost_after=lost_after,
             owner=owner,
             limits=limits,
-            loop=loop,
         )
         self._open_exchange = open_exchange
         self._exchange = open_exchange()

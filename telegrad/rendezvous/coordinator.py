@@ -46,7 +46,6 @@ from telegrad.transport import (
     Entrance,
     Exchange,
     Identity,
-    LoopThread,
     Receiver,
     Transport,
 )
@@ -113,7 +112,6 @@ class Coordinator(Receiver):
         on_session_lost: Called on the loop for each session that ended, of members and of other
             users of the store, with the WorkerInfo that opened it.
         limits: The limits on what others may use; the store holds at most one message's document.
-        loop: The loop thread; the process' shared one by default.
     """
 
     def __init__(
@@ -127,7 +125,6 @@ class Coordinator(Receiver):
         lost_after: float = LOST_AFTER,
         on_session_lost: Callable[[WorkerInfo, WorkerLostError], None] | None = None,
         limits: ConnectionLimits = DEFAULT_LIMITS,
-        loop: LoopThread | None = None,
     ) -> None:
         if world_size is not None and world_size < 1:
             raise ValueError(f"world_size must be at least 1 (got {world_size})")
@@ -157,7 +154,6 @@ class Coordinator(Receiver):
             receiver=self,
             entrance=Entrance(on_refused=self._on_refused),
             lost_after=lost_after,
-            loop=loop,
             limits=limits,
         )
         # Each returns what the membership says to a request about members. Called with the lock.

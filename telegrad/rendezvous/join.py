@@ -47,7 +47,7 @@ from telegrad.rendezvous.listening import address_words, loopback_words
 from telegrad.rendezvous.membership import Member, StartWhen, check_name
 from telegrad.rendezvous.multicast import MulticastSource
 from telegrad.rendezvous.store import check_timeout
-from telegrad.transport import ConnectionLimits, GuestList, LoopThread, Transport
+from telegrad.transport import ConnectionLimits, GuestList, Transport
 from telegrad.types import WorkerInfo
 
 # -- cancelling a join that still waits, from another thread -------------------------------------
@@ -142,7 +142,6 @@ def join_job(
     timeout: float = JOIN_TIMEOUT,
     lost_after: float = LOST_AFTER,
     limits: ConnectionLimits = DEFAULT_LIMITS,
-    loop: LoopThread | None = None,
     call_off: CallOff | None = None,
 ) -> JoinedJob:
     """Joins a job; waits until all its workers have joined, or those of `start_when`.
@@ -171,7 +170,6 @@ def join_job(
         lost_after: Seconds of silence after which the coordinator is lost for this worker, and
             this worker, if that is later than others, for the coordinator.
         limits: The limits on the line to the coordinator, and on the coordinator if it runs here.
-        loop: The loop thread; the process' shared one by default.
         call_off: Ends the wait when another thread calls it.
 
     Raises:
@@ -215,7 +213,6 @@ def join_job(
                 host=address.rank,
                 lost_after=lost_after,
                 limits=dataclasses.replace(limits, connections=LINES * limits.connections),
-                loop=loop,
             )
             endpoint = coordinator.start()[0]
             if source is not None:
@@ -230,7 +227,6 @@ def join_job(
             on_lost=events.on_coordinator_lost,
             owner=name,
             limits=limits,
-            loop=loop,
         )
         attempt = _Attempt(
             address=address,

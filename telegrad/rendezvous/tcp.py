@@ -15,7 +15,6 @@ from telegrad.transport import (
     GrpcTransport,
     InprocNetwork,
     InprocTransport,
-    LoopThread,
     Transport,
     address_of,
     find_token,
@@ -69,7 +68,6 @@ class TCPStore(Store):
         token: str | bytes | None = None,
         job: str = DEFAULT_JOB,
         advertise: str | None = None,
-        loop: LoopThread | None = None,
     ) -> TCPStore:
         """Starts a server in this process, which lives until the returned store is closed.
 
@@ -80,7 +78,6 @@ class TCPStore(Store):
                 `rpc.init_rpc` would take (`TELEGRAD_TOKEN`, or the user's own).
             job: A name; clients that name another one are refused.
             advertise: The host that others dial, or `host:port`, if it is not `host`.
-            loop: The loop thread; the process' shared one by default.
 
         Raises:
             OSError: The port is in use.
@@ -100,10 +97,10 @@ class TCPStore(Store):
         # The server's own process needs no port to reach it, nor the address that others dial.
         inside = InprocTransport(InprocNetwork())
         transports = [GrpcTransport(place.bind, port, place.advertise), inside]
-        server = Coordinator(transports, job=job, token=secret, loop=loop)
+        server = Coordinator(transports, job=job, token=secret)
         try:
             endpoint, own = server.start()
-            client = cls.connect(own, token=secret, job=job, transports=[inside], loop=loop)
+            client = cls.connect(own, token=secret, job=job, transports=[inside])
         except BaseException:
             server.close()
             raise
@@ -120,7 +117,6 @@ class TCPStore(Store):
         rank: int = 0,
         name: str = "",
         timeout: float = STORE_TIMEOUT,
-        loop: LoopThread | None = None,
     ) -> TCPStore:
         """Connects to a server that listens already.
 
@@ -132,7 +128,6 @@ class TCPStore(Store):
             rank: The client's rank, for the server's log.
             name: The worker's name that the transports' certificate proves, if they have one.
             timeout: Seconds for everything.
-            loop: The loop thread; the process' shared one by default.
 
         Raises:
             ConnectionError: Nobody answers at the endpoint.
@@ -155,7 +150,6 @@ class TCPStore(Store):
             token=find_token(token, os.environ),
             transports=[GrpcTransport()] if transports is None else transports,
             owner=name,
-            loop=loop,
         )
         try:
             line.connect(place, timeout)
