@@ -26,7 +26,19 @@ class Published:
 
 
 class EndpointSource(ABC):
-    """A file, or a multicast group. Blocking; for one worker, which writes it or reads it."""
+    """A file, or a multicast group. Blocking; for one worker, which writes it or reads it.
+
+    Attributes:
+        name: The source, in words.
+        waiting: The event that a worker waits for which has read nothing, in words.
+        unread: What rank 0 has not done, for a worker that has read nothing in all its time.
+        remedy: What to do then.
+    """
+
+    name: str
+    waiting: str
+    unread: str
+    remedy: str
 
     @abstractmethod
     def publish(self, endpoint: str) -> None:
@@ -47,26 +59,6 @@ class EndpointSource(ABC):
     @abstractmethod
     def withdraw(self) -> None:
         """Takes back what `publish` made known, and ends the use of the source; idempotent."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The source, in words."""
-
-    @property
-    @abstractmethod
-    def waiting(self) -> str:
-        """The event that a worker waits for which has read nothing, in words."""
-
-    @property
-    @abstractmethod
-    def unread(self) -> str:
-        """What rank 0 has not done, for a worker that has read nothing in all its time."""
-
-    @property
-    @abstractmethod
-    def remedy(self) -> str:
-        """What to do then."""
 
     @abstractmethod
     def unreached(self, published: Published, problem: str) -> str:

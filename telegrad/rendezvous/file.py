@@ -429,6 +429,10 @@ class EndpointFile(EndpointSource):
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.name = repr(path)
+        self.waiting = f"rank 0 to write {path!r}"
+        self.unread = f"has not written {path!r}"
+        self.remedy = "start it, and check that all workers see the same file"
         self._mine: Published | None = None
 
     def publish(self, endpoint: str) -> None:
@@ -503,26 +507,6 @@ class EndpointFile(EndpointSource):
                     os.link(aside, self.path)
             os.unlink(aside)
         self._mine = None
-
-    @property
-    def name(self) -> str:
-        """The source, in words."""
-        return repr(self.path)
-
-    @property
-    def waiting(self) -> str:
-        """The event that a worker waits for which has read nothing, in words."""
-        return f"rank 0 to write {self.path!r}"
-
-    @property
-    def unread(self) -> str:
-        """What rank 0 has not done, for a worker that has read nothing in all its time."""
-        return f"has not written {self.path!r}"
-
-    @property
-    def remedy(self) -> str:
-        """What to do then."""
-        return "start it, and check that all workers see the same file"
 
     def unreached(self, published: Published, problem: str) -> str:
         """Returns what to say of an endpoint from here that has a problem, and the remedy."""

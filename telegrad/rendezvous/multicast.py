@@ -230,6 +230,17 @@ class MulticastSource(EndpointSource):
     def __init__(self, group: MulticastGroup, job: str) -> None:
         self._group = group
         self._job = job
+        self.name = f"multicast group {group}"
+        self.waiting = (
+            f"rank 0 of job {job!r} to answer on {self.name} (it has not started, or the network "
+            "does not pass multicast from it to here)"
+        )
+        self.unread = f"has not answered on {self.name}"
+        self.remedy = (
+            f"start it with the same address and job={job}, and check that both are on one "
+            f"network which passes multicast and UDP port {group.port}; else write "
+            "init_method='tcp://HOST:PORT' with the host of rank 0"
+        )
         self._nonce = secrets.token_hex(8)
         self._socket: socket.socket | None = None
         self._began = 0.0
@@ -298,33 +309,6 @@ class MulticastSource(EndpointSource):
         self._stopped.close()
         if self._socket is not None:
             self._socket.close()
-
-    @property
-    def name(self) -> str:
-        """The source, in words."""
-        return f"multicast group {self._group}"
-
-    @property
-    def waiting(self) -> str:
-        """The event that a worker waits for which has read nothing, in words."""
-        return (
-            f"rank 0 of job {self._job!r} to answer on multicast group {self._group} (it has not "
-            "started, or the network does not pass multicast from it to here)"
-        )
-
-    @property
-    def unread(self) -> str:
-        """What rank 0 has not done, for a worker that has read nothing in all its time."""
-        return f"has not answered on multicast group {self._group}"
-
-    @property
-    def remedy(self) -> str:
-        """What to do then."""
-        return (
-            f"start it with the same address and job={self._job}, and check that both are on one "
-            f"network which passes multicast and UDP port {self._group.port}; else write "
-            "init_method='tcp://HOST:PORT' with the host of rank 0"
-        )
 
     def unreached(self, published: Published, problem: str) -> str:
         """Returns what to say of an endpoint from here that has a problem, and the remedy."""
