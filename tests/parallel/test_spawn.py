@@ -19,7 +19,7 @@ from telegrad import collectives as dist
 from telegrad import parallel, rpc
 from telegrad.arrays import shared_empty
 from telegrad.errors import EncodeError, InvalidUseError, WorkerLostError
-from telegrad.launch.local_workers import LocalProcess
+from telegrad.launch.local_workers import LOADING, LocalProcess
 from telegrad.types import Array
 from tests.conftest import Programs
 from tests.launch.test_run import wait_until_gone
@@ -36,9 +36,14 @@ def train(rank: int, sums: Array, own: Array, options: dict[str, Any]) -> None:
     sums[rank] = x[0] + own.sum()
     own[:] = -1.0
     dist.destroy_process_group()
+    sys.stdout.write(f"from {rank}\n")
+    sys.stderr.write("to the other\n")
 
 
-def test_the_processes_form_a_job_and_share_memory_that_can_be_shared() -> None:
+def test_the_processes_form_a_job_and_share_memory_that_can_be_shared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Their output appears here with the rank."""
     whole = shared_empty((4, 4))
     own = np.ones(3)
     assert parallel.spawn(train, (whole[1:, 2], own, {"offset": 0.5}), nprocs=3) is None
@@ -46,6 +51,9 @@ def test_the_processes_form_a_job_and_share_memory_that_can_be_shared() -> None:
     expected[1:, 2] = 0 + 1 + 2 + 3 * 0.5 + 3
     np.testing.assert_array_equal(whole, expected)
     np.testing.assert_array_equal(own, np.ones(3))
+    shown = capsys.readouterr()
+    assert sorted(shown.out.splitlines()) == ["[0] from 0", "[1] from 1", "[2] from 2"]
+    assert sorted(shown.err.splitlines()) == [f"[{r}] to the other" for r in range(3)]
 
 
 def own_pid() -> int:
@@ -91,11 +99,19 @@ def fail(rank: int, how: str) -> None:
     dist.barrier()
 
 
-def test_the_error_of_a_rank_is_raised_with_its_traceback() -> None:
-    with pytest.raises(Wrong) as raised:
-        parallel.spawn(fail, ("raise",), nprocs=3)
-    assert raised.value.args == ("no", 1)
-    (note,) = raised.value.__notes__
+def test_the_error_of_a_rank_is_raised_by_each_join_with_its_traceback() -> None:
+    context = parallel.spawn(fail, ("raise",), nprocs=3, join=False)
+    assert context is not None
+    errors = []
+    for _ in range(2):
+        with pytest.raises(Wrong) as raised:
+            context.join()
+        errors.append(raised.value)
+    first, second = errors
+    assert first is not second
+    assert (first.args, first.__notes__) == (second.args, second.__notes__)
+    assert first.args == ("no", 1)
+    (note,) = first.__notes__
     assert re.match(r"raised by fail at rank 1 \(process \d+\):\nTraceback", note)
     assert 'raise Wrong("no", rank)' in note
     assert "spawned.py" not in note
@@ -113,19 +129,6 @@ def test_a_rank_that_ends_by_itself_is_named(how: str, words: str) -> None:
         context.join()
     assert raised.value.worker == "worker1"
     wait_until_gone(pids)
-
-
-def test_each_join_raises_the_first_failure() -> None:
-    context = parallel.spawn(fail, ("raise",), nprocs=3, join=False)
-    assert context is not None
-    errors = []
-    for _ in range(2):
-        with pytest.raises(Wrong) as raised:
-            context.join()
-        errors.append(raised.value)
-    first, second = errors
-    assert first is not second
-    assert (first.args, first.__notes__) == (second.args, second.__notes__)
 
 
 def succeed(rank: int) -> None:
@@ -152,11 +155,6 @@ def many_descriptors() -> Iterator[None]:
             opened.callback(os.close, descriptor)
         opened.callback(os.close, descriptor)
         yield
-
-
-@pytest.mark.usefixtures("many_descriptors")
-def test_a_program_with_more_than_a_thousand_descriptors() -> None:
-    assert parallel.spawn(succeed, nprocs=1) is None
 
 
 def test_a_process_that_cannot_be_ended_leaves_the_rest_of_the_end(
@@ -194,6 +192,7 @@ def stay(rank: int) -> None:
     signal.pause()
 
 
+@pytest.mark.usefixtures("many_descriptors")
 def test_a_wait_with_a_timeout_and_the_end_of_the_block() -> None:
     context = parallel.spawn(stay, nprocs=2, join=False)
     assert context is not None
@@ -203,18 +202,6 @@ def test_a_wait_with_a_timeout_and_the_end_of_the_block() -> None:
     context.close()
     with pytest.raises(InvalidUseError, match=r"stay has no result at ranks 0, 1: close\(\) has"):
         context.join()
-
-
-def shout(rank: int) -> None:
-    sys.stdout.write(f"from {rank}\n")
-    sys.stderr.write("to the other\n")
-
-
-def test_output_appears_here_with_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    parallel.spawn(shout, nprocs=2)
-    shown = capsys.readouterr()
-    assert sorted(shown.out.splitlines()) == ["[0] from 0", "[1] from 1"]
-    assert sorted(shown.err.splitlines()) == ["[0] to the other", "[1] to the other"]
 
 
 # -- wrong arguments -------------------------------------------------------------------------------
@@ -245,12 +232,10 @@ def test_wrong_arguments_are_refused_before_a_process_starts(
 # -- programs --------------------------------------------------------------------------------------
 
 
-def test_a_script_without_a_guard_is_told_so(programs: Programs) -> None:
-    script = programs.script(
-        "from telegrad import parallel\ndef f(rank): pass\nparallel.spawn(f, nprocs=2)\n"
-    )
-    output = programs.run(["python", script], code=1, preload=[])
-    assert 'put what the program does under `if __name__ == "__main__":`' in output
+def test_a_script_without_a_guard_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOADING, "1")  # as where a process imports the script that has started it
+    with pytest.raises(InvalidUseError, match='under `if __name__ == "__main__":`'):
+        parallel.spawn(stay, nprocs=2)
 
 
 WAITING = """
@@ -279,46 +264,32 @@ if __name__ == "__main__":
         ("join", signal.SIGINT),
         ("later", signal.SIGINT),
         ("main", signal.SIGINT),
+        ("daemon", None),
         ("join", signal.SIGKILL),  # whatever the program does
     ],
 )
 def test_the_end_of_the_program_is_that_of_all(
-    programs: Programs, mode: str, end: signal.Signals
+    programs: Programs, tmp_path: Path, mode: str, end: signal.Signals | None
 ) -> None:
-    program = programs.start(["python", programs.script(WAITING), mode], preload=[])
+    """And no directory is left behind."""
+    file, folder = tmp_path / "go on", tmp_path / "temporary"
+    folder.mkdir()
+    words, environment = ["python", programs.script(WAITING), mode, file], {"TMPDIR": str(folder)}
+    program = programs.start(words, preload=[], env=environment)
     program.wait_for("[0] pid ")
     program.wait_for("[1] pid ")
+    assert len(list(folder.iterdir())) == 1
     pids = [int(pid) for pid in re.findall(r"pid (\d+)", program.output)]
-    program.process.send_signal(end)
+    if end is None:
+        file.touch()
+    else:
+        program.process.send_signal(end)
     program.wait(code=None)
     wait_until_gone(pids)
+    while list(folder.iterdir()):  # after a kill, a process of its own removes it
+        time.sleep(0.01)
 
 
 def test_an_uncaught_error_of_the_program_ends_all(programs: Programs) -> None:
     output = programs.run(["python", programs.script(WAITING), "error"], code=1, preload=[])
     assert "RuntimeError: of the program" in output
-
-
-def test_the_end_of_a_program_ends_daemons(programs: Programs, tmp_path: Path) -> None:
-    file = tmp_path / "go on"
-    program = programs.start(["python", programs.script(WAITING), "daemon", file], preload=[])
-    program.wait_for("[0] pid ")
-    program.wait_for("[1] pid ")
-    file.touch()
-    wait_until_gone([int(pid) for pid in re.findall(r"pid (\d+)", program.wait())])
-
-
-def test_no_directory_is_left_behind(
-    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    script = programs.script(WAITING)
-    environment = {"TMPDIR": str(folder)}
-    program = programs.start(["python", script, "join"], preload=[], env=environment)
-    program.wait_for("[1] pid ")
-    assert len(list(folder.iterdir())) == 1
-    program.process.send_signal(signal.SIGKILL)
-    program.wait(code=None)
-    while list(folder.iterdir()):  # a process of its own removes it
-        time.sleep(0.01)
