@@ -35,12 +35,6 @@ def test_the_culprit_is_who_began_to_fail_first_not_who_exited_first() -> None:
     assert policy.exit_code == 8
 
 
-def test_death_by_signal_is_128_plus_n() -> None:
-    policy = Policy({0})
-    policy.exited(0, -signal.SIGKILL, now=1.0, place=0)
-    assert policy.exit_code == 137
-
-
 def test_interrupt_once_then_kill() -> None:
     policy = Policy({0, 1})
     assert policy.signalled(signal.SIGINT, now=1.0) == [SendSignal(signal.SIGINT)]

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from telegrad.launch import worker_process
+from telegrad.launch.cli import main
 from telegrad.testing.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +140,7 @@ def wait_until_gone(pids: list[int]) -> None:
 WAIT = "print(f'pid={os.getpid()} ready'); signal.pause()\n"
 
 
-def test_environment(run: Callable[..., Run]) -> None:
+def test_environment(run: Callable[..., Run], tmp_path: Path) -> None:
     names = (
         "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TELEGRAD_JOB "
         "TELEGRAD_NAME TELEGRAD_TOKEN_FILE OMP_NUM_THREADS"
@@ -169,14 +170,7 @@ def test_environment(run: Callable[..., Run]) -> None:
         assert not Path(match[3]).exists()
     assert len(seen) == 1
     assert len(lines) == 4
-
-
-def test_prefixes_last_lines_and_carriage_returns(run: Callable[..., Run]) -> None:
-    code, lines = run(
-        "sys.stdout.write('one\\n10%\\r20%\\rwindows\\r\\nlast without end')\n", 1
-    ).finish()
-    assert code == 0, lines[-9:]
-    assert lines == ["[0] one", "[0] windows", "[0] last without end"]
+    assert not list(tmp_path.glob("telegrad-*"))
 
 
 def test_in_place_on_a_terminal(run: Callable[..., Run]) -> None:
@@ -211,12 +205,6 @@ def test_exit_code_and_traceback_last(run: Callable[..., Run]) -> None:
     assert all(line.startswith("[1] ") for line in lines[began:-1])
 
 
-def test_exit_code_of_a_signal(run: Callable[..., Run]) -> None:
-    code, lines = run("os.kill(os.getpid(), signal.SIGSEGV)\n").finish()
-    assert code == 128 + signal.SIGSEGV
-    assert lines[-1] == "telegrad run: rank 0 was killed by SIGSEGV"
-
-
 FAILS_AFTER_THE_OTHERS = (
     "import pathlib, time\n"
     "rank = os.environ['RANK']\n"
@@ -244,14 +232,6 @@ def test_the_others_end_when_one_fails(tmp_path: Path) -> None:
         wait_until_gone(started.pids())
 
 
-CATCH = (
-    "def caught(*_): os.write(1, b'caught\\n')\n"
-    "signal.signal(signal.SIGINT, caught)\n"
-    "print(f'pid={os.getpid()} ready')\n"
-    "while True: signal.pause()\n"
-)
-
-
 def test_nobody_waits_for_a_rank_that_has_ended_without_joining(run: Callable[..., Run]) -> None:
     code, lines = run(
         "if os.environ['RANK'] == '1':\n"
@@ -265,41 +245,6 @@ def test_nobody_waits_for_a_rank_that_has_ended_without_joining(run: Callable[..
         "RendezvousError: rank 1 ended (exit code 0) without joining; have every rank" in line
         for line in lines
     ), lines
-
-
-def test_first_interrupt_reaches_each_worker_once_and_second_kills(
-    run: Callable[..., Run],
-) -> None:
-    started = run(CATCH, 2)
-    started.wait_for("ready", 2)
-    started.process.send_signal(signal.SIGINT)
-    started.wait_for("caught", 2)
-    started.process.send_signal(signal.SIGINT)
-    code, lines = started.finish()
-    assert code == 130
-    assert sum("caught" in line for line in lines) == 2
-    wait_until_gone(started.pids())
-
-
-def test_interrupt_ends_workers_that_do_not_catch_it(run: Callable[..., Run]) -> None:
-    started = run(WAIT, 2)
-    started.wait_for("ready", 2)
-    started.process.send_signal(signal.SIGINT)
-    code, lines = started.finish()
-    assert code == 130
-    assert sorted(line for line in lines if line.endswith("KeyboardInterrupt")) == [
-        "[0] KeyboardInterrupt",
-        "[1] KeyboardInterrupt",
-    ]
-
-
-def test_terminate(run: Callable[..., Run]) -> None:
-    started = run(WAIT, 2)
-    started.wait_for("ready", 2)
-    started.process.send_signal(signal.SIGTERM)
-    code, lines = started.finish()
-    assert code == 143, lines[-9:]
-    wait_until_gone(started.pids())
 
 
 FAMILY = (
@@ -351,15 +296,19 @@ def test_module(run: Callable[..., Run], tmp_path: Path) -> None:
         (["--unknown", "x.py"], "--unknown|SCRIPT|unrecognized"),
     ],
 )
-def test_bad_usage_is_one_line_and_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_bad_usage_is_one_line_and_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
     (tmp_path / "x.py").touch()
-    started = Run(tmp_path, *arguments)
-    code, lines = started.finish()
-    started.close()
-    assert code == 2
-    assert len(lines) == 1
-    assert re.search(words, lines[0]), lines
-    assert lines[0].startswith("telegrad")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(words, line)
+    assert line.startswith("telegrad")
 
 
 def test_output_that_nobody_reads_ends_the_run(run: Callable[..., Run], tmp_path: Path) -> None:
@@ -371,16 +320,16 @@ def test_output_that_nobody_reads_ends_the_run(run: Callable[..., Run], tmp_path
     wait_until_gone(started.pids())
 
 
-def test_nothing_is_left_in_the_temporary_directory(
-    run: Callable[..., Run], tmp_path: Path
-) -> None:
-    assert run("pass\n").finish()[0] == 0
-    assert not list(tmp_path.glob("telegrad-*"))
+@pytest.mark.parametrize(
+    ("end", "exit_code"),
+    [(("SIGKILL",), -signal.SIGKILL), (("SIGTERM",), 143), (("SIGINT", "SIGINT"), 130)],
+    ids=str,
+)
+def test_a_launcher_that_ends_a_job_leaves_no_socket(end: tuple[str, ...], exit_code: int) -> None:
+    """Workers that were killed cannot remove the directories of their sockets themselves.
 
-
-@pytest.mark.parametrize("end", [("SIGKILL",), ("SIGTERM",), ("SIGINT", "SIGINT")], ids="-".join)
-def test_a_launcher_that_ends_a_job_leaves_no_socket(end: tuple[str, ...]) -> None:
-    """Workers that were killed cannot remove the directories of their sockets themselves."""
+    The first interrupt reaches each worker once, the second one kills them.
+    """
     script = (
         "import os, signal\n"
         "from telegrad import rpc\n"
@@ -401,7 +350,9 @@ def test_a_launcher_that_ends_a_job_leaves_no_socket(end: tuple[str, ...]) -> No
                 if count:
                     started.wait_for("caught", 2)
                 started.process.send_signal(signal.Signals[signal_name])
-            started.finish()
+            code, lines = started.finish()
+            assert code == exit_code, lines
+            assert sum("caught" in line for line in lines) == 2 * (len(end) - 1)
             wait_until_gone(started.pids())
             deadline = time.monotonic() + LIMIT
             while list(directory.glob("telegrad-*")) and time.monotonic() < deadline:

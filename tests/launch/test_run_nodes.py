@@ -132,18 +132,6 @@ def test_a_rank_that_ended_elsewhere_without_joining_is_waited_for_by_nobody(
     assert runs[1].finish()[0] == 1
 
 
-@pytest.mark.long
-def test_workers_that_do_not_notice_a_failure_elsewhere_are_ended(start: StartNodes) -> None:
-    script = "rpc.init_rpc()\nsys.exit(3) if os.environ['RANK'] == '1' else signal.pause()\n"
-    first, second = start(script, 1, 1)
-    code, lines = first.finish()
-    assert code == 3, lines
-    words = "telegrad run: rank 1 on node 1 failed with exit code 3"
-    assert f"{words}; the workers here get 5 s to end" in lines
-    assert lines[-1] == words
-    assert second.finish()[0] == 3
-
-
 @pytest.mark.parametrize("node", [0, 1])
 def test_ctrl_c_on_any_host_interrupts_all(start: StartNodes, node: int) -> None:
     runs = start(WAIT, 1, 1)
