@@ -90,12 +90,9 @@ def cluster(request: pytest.FixtureRequest, two_processes: Cluster) -> Iterator[
         yield made
 
 
-def test_results_come_by_rank(cluster: Cluster) -> None:
-    assert cluster.run(my_rank) == [0, 1]
-
-
 def test_a_function_sees_its_own_worker(cluster: Cluster) -> None:
     assert cluster.run(ask_next, 3.0) == [9.0, 9.0]
+    assert cluster.run(my_rank) == [0, 1]
     assert cluster.call(1, my_rank) == 1
 
 
