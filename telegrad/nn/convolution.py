@@ -186,6 +186,8 @@ class _Convolution(Module, Generic[SizeT]):
 
     _function: ClassVar[Callable[..., Tensor]]
     _axes: ClassVar[int]
+    _shown = "{in_channels}, {out_channels}, {kernel_size}"
+    _usual: ClassVar = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "bias": True}
     bias: Parameter | None
 
     def __init__(
@@ -235,18 +237,6 @@ class _Convolution(Module, Generic[SizeT]):
         return self._function(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
-
-    def __repr__(self) -> str:
-        options = {
-            "stride": (self.stride, 1),
-            "padding": (self.padding, 0),
-            "dilation": (self.dilation, 1),
-            "groups": (self.groups, 1),
-            "bias": (self.bias is not None, True),
-        }
-        others = "".join(f", {k}={x!r}" for k, (x, usual) in options.items() if x != usual)
-        name = type(self).__name__
-        return f"{name}({self.in_channels}, {self.out_channels}, {self.kernel_size}{others})"
 
 
 class Conv2d(_Convolution[Pair]):

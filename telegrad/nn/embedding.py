@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -64,6 +64,9 @@ class Embedding(Module):
     ((1, 3, 4), False)
     """
 
+    _shown = "{num_embeddings}, {embedding_dim}"
+    _usual: ClassVar = {"padding_idx": None}
+
     def __init__(
         self,
         num_embeddings: int,
@@ -121,7 +124,3 @@ class Embedding(Module):
             IndexError: An index names no row.
         """
         return embedding(indices, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
-
-    def __repr__(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"Embedding({self.num_embeddings}, {self.embedding_dim}{padding})"

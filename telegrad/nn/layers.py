@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, SupportsIndex, overload
+from typing import Any, ClassVar, SupportsIndex, overload
 
 import numpy as np
 
@@ -57,6 +57,8 @@ class Linear(Module):
     (5, 2)
     """
 
+    _shown = "{in_features}, {out_features}"
+    _usual: ClassVar = {"bias": True}
     bias: Parameter | None
 
     def __init__(
@@ -86,10 +88,6 @@ class Linear(Module):
                 f"{self!r} needs an input of shape (..., {self.in_features}), not {x.shape}"
             )
         return linear(x, self.weight, self.bias)
-
-    def __repr__(self) -> str:
-        bias = "" if self.bias is not None else ", bias=False"
-        return f"Linear({self.in_features}, {self.out_features}{bias})"
 
 
 class Identity(Module):

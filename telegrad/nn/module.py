@@ -235,6 +235,7 @@ class Module:
     _not_saved: set[str]
     _hooks: ModuleHooks | None = None
     _shown: ClassVar[str] = ""  # the attributes in the repr, as a format: "{p}, dim={dim}"
+    _usual: ClassVar[Mapping[str, Any]] = {}  # attributes that it has if they differ from these
 
     def __init__(self) -> None:
         own = self.__dict__
@@ -541,7 +542,13 @@ class Module:
     def __repr__(self) -> str:
         inside = [f"({name}): {module!r}" for name, module in self.named_children()]
         if self._shown or not inside:
-            return f"{type(self).__name__}({self._shown.format_map(vars(self))})"
+            shown = self._shown.format_map(vars(self))
+            for name, usual in self._usual.items():
+                own = getattr(self, name)
+                if isinstance(usual, bool):  # a parameter may be there or not
+                    own = own is not None and own is not False
+                shown += f", {name}={own!r}" if own != usual else ""
+            return f"{type(self).__name__}({shown})"
         lines = "\n".join(inside).replace("\n", "\n  ")
         return f"{type(self).__name__}(\n  {lines}\n)"
 

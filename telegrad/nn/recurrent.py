@@ -25,6 +25,8 @@ def _kind(nonlinearity: str) -> str:
 class _Recurrent(Module):
     """The base of cells and sequences: parameters, drawn from ±1/sqrt(hidden_size), and checks."""
 
+    _shown = "{input_size}, {hidden_size}"
+    _usual: ClassVar = {"bias": True}
     kind: str
     states: ClassVar[int] = 1
 
@@ -71,15 +73,6 @@ class _Recurrent(Module):
                 f"length {self.input_size}, not shape {x.shape}"
             )
 
-    def __repr__(self) -> str:
-        said = [f"{self.input_size}, {self.hidden_size}", *self._options()]
-        return f"{type(self).__name__}({', '.join(said)})"
-
-    def _options(self) -> list[str]:
-        """Returns the options that `repr` shows: those that differ from their defaults."""
-        said = [] if self.bias else ["bias=False"]
-        return [*said, "nonlinearity='relu'"] if self.kind == "rnn_relu" else said
-
 
 class _Cell(_Recurrent):
     def __init__(
@@ -123,6 +116,8 @@ class RNNCell(_Cell):
     (5, 2)
     """
 
+    _usual: ClassVar = {"bias": True, "nonlinearity": "tanh"}
+
     def __init__(
         self,
         input_size: int,
@@ -134,6 +129,7 @@ class RNNCell(_Cell):
         rng: np.random.Generator | None = None,
     ) -> None:
         self.__dict__["kind"] = _kind(nonlinearity)  # before the parameters, which depend on it
+        self.__dict__["nonlinearity"] = nonlinearity
         super().__init__(input_size, hidden_size, bias=bias, dtype=dtype, rng=rng)
 
     def forward(self, x: Any, hx: Any = None) -> Tensor:
@@ -204,6 +200,14 @@ class LSTMCell(_Cell):
 
 
 class _Sequence(_Recurrent):
+    _usual: ClassVar = {
+        "bias": True,
+        "num_layers": 1,
+        "batch_first": False,
+        "dropout": 0.0,
+        "bidirectional": False,
+    }
+
     def __init__(
         self,
         input_size: int,
@@ -230,16 +234,6 @@ class _Sequence(_Recurrent):
             inputs = input_size if layer == 0 else hidden_size * len(self._suffixes)
             for suffix in self._suffixes:
                 self._draw(inputs, f"_l{layer}{suffix}", dtype, rng)
-
-    def _options(self) -> list[str]:
-        given = {
-            "num_layers": (self.num_layers, 1),
-            "batch_first": (self.batch_first, False),
-            "dropout": (self.dropout, 0.0),
-            "bidirectional": (self.bidirectional, False),
-        }
-        own = [f"{name}={value}" for name, (value, usual) in given.items() if value != usual]
-        return [*super()._options(), *own]
 
     def _run(self, x: Any, hx: Any) -> tuple[Any, tuple[Any, ...]]:
         self._check_input(x, (2, 3))
@@ -305,6 +299,8 @@ class RNN(_Sequence):
     ((7, 5, 4), (4, 5, 2))
     """
 
+    _usual: ClassVar = {**_Sequence._usual, "nonlinearity": "tanh"}
+
     def __init__(
         self,
         input_size: int,
@@ -320,6 +316,7 @@ class RNN(_Sequence):
         rng: np.random.Generator | None = None,
     ) -> None:
         self.__dict__["kind"] = _kind(nonlinearity)  # before the parameters, which depend on it
+        self.__dict__["nonlinearity"] = nonlinearity
         super().__init__(
             input_size,
             hidden_size,
