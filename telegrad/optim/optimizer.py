@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from sys import getrefcount
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -56,17 +55,6 @@ def restored(saved: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
             moved = to_device(array, device_of(parameter.data))
             found[name] = namespace(moved).array(moved, dtype=parameter.dtype, copy=True)
     return found
-
-
-def with_rows(state: Mapping[str, Any], name: str, rows: Array, values: Array) -> Array:
-    """Returns the array `state[name]` with `values` in `rows`.
-
-    It is the same array if only `state` refers to it, else a copy.
-    """
-    sole = getrefcount(state[name]) == 2 and state[name].base is None  # 2: `state` and this call
-    table: Array = state[name] if sole else state[name].copy()
-    table[rows] = values
-    return table
 
 
 def check_saved_state(
@@ -534,12 +522,12 @@ class Optimizer(ABC):
             state = self._states.get(parameter) or self.initial(array, options)
             if self._change_rows(parameter, array, exact, state, options):
                 return
-            parts = {name: x[rows] if _of_rows(x, array) else x for name, x in state.items()}
+            tables: Any = {n: x for n, x in state.items() if np.shape(x) == array.shape}
+            parts = {**state, **{name: table[rows] for name, table in tables.items()}}
             array[rows], stepped = self.update(array[rows], exact.values, parts, **options)
-            self._states[parameter] = {
-                name: with_rows(state, name, rows, x) if _of_rows(state.get(name), array) else x
-                for name, x in stepped.items()
-            }
+            for name, table in tables.items():
+                table[rows] = stepped[name]
+            self._states[parameter] = {**stepped, **tables}
 
         change_rows(parameter, change)
 
@@ -628,10 +616,6 @@ def _held(state: Mapping[str, Any], names: Iterable[str], like: Any) -> list[Any
         exact = x.dtype == like.dtype and x.flags.c_contiguous
         held.append(x if exact else x.astype(like.dtype, order="C"))
     return held
-
-
-def _of_rows(x: Any, parameter: Array) -> bool:
-    return is_array(x) and x.shape == parameter.shape
 
 
 def _as_groups(params: Any) -> list[Mapping[str, Any]]:
