@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import check_devices, is_cupy, namespace, views_of
+from telegrad.arrays import check_devices, device_of, is_cupy, namespace, views_of
 from telegrad.kernels.cuda import Kernel, Table, all_contiguous, blocks_for
 from telegrad.types import Array, Shape
 
@@ -99,15 +99,17 @@ def scaled(arrays: Sequence[Array], factor: float | Array) -> list[Array]:
     """Returns new arrays: each times `factor`, in its own dtype.
 
     Args:
-        arrays: Arrays of any dtypes, all on one device.
-        factor: A number, or an array without axes that holds it.
+        arrays: Arrays of any dtypes and devices.
+        factor: A number, or an array without axes that holds it, on the device of all arrays.
 
     >>> scaled([np.array([1.0, 2.0]), np.array(3, np.float32)], 0.5)
     [array([0.5, 1. ]), array(1.5, dtype=float32)]
     """
     made: dict[int, Array] = {}
-    for dtype in dict.fromkeys([array.dtype for array in arrays]):
-        places = [i for i, array in enumerate(arrays) if array.dtype == dtype]
+    alike: dict[Any, list[int]] = {}
+    for i, array in enumerate(arrays):
+        alike.setdefault((array.dtype, device_of(array)), []).append(i)
+    for places in alike.values():
         some = [arrays[i] for i in places]
         views = views_of(flatten(some, scale=factor), [array.shape for array in some])
         made.update(zip(places, views, strict=True))
@@ -117,20 +119,15 @@ def scaled(arrays: Sequence[Array], factor: float | Array) -> list[Array]:
 def _launched(arrays: Sequence[Any], buffer: Any, scale: Any) -> bool:
     """Copies CuPy arrays by the kernel; returns False and copies nothing if it refuses them."""
     kinds = [arrays[0].dtype, buffer.dtype]
-    define: dict[str, Any] = {"REAL": "float", "CAST": 0}
     factor, more = (1.0, scale) if is_cupy(scale) else (float(scale), None)
     if more is None and factor == 1.0 and kinds[0] == kinds[1]:
-        define["FROM"] = define["TO"] = _WORDS[buffer.itemsize]
+        word = _WORDS[buffer.itemsize]
+        define: dict[str, Any] = {"FROM": word, "TO": word, "REAL": "float", "CAST": 0}
     elif any(kind.kind in "bc" for kind in kinds):
         return False
     else:
-        wide = any(kind.name not in _SHORT for kind in kinds)
-        define = {
-            "FROM": kinds[0],
-            "TO": kinds[1],
-            "REAL": "double" if wide else "float",
-            "CAST": 1,
-        }
+        real = "double" if any(kind.name not in _SHORT for kind in kinds) else "float"
+        define = {"FROM": kinds[0], "TO": kinds[1], "REAL": real, "CAST": 1}
     with buffer.device:
         table = Table([x.size for x in arrays], arrays=all_contiguous(arrays), out=buffer)
         blocks = blocks_for(table.blocks, 1)

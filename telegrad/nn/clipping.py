@@ -55,11 +55,19 @@ def clip_grad_norm_(
     if not max_norm >= 0:
         raise ValueError(f"max_norm must not be negative, it is {max_norm}")
     found = _with_gradient(parameters)
-    items = [_items(p.grad) for p in found]
-    devices = {device_of(x) for x in items if x.size}
-    if len(devices) == 1 and CPU not in devices and not error_if_nonfinite:
-        return _clip_there(found, [x for x in items if x.size], max_norm, norm_type)
-    total = _norm(_parts(items, norm_type), norm_type)
+    on: dict[str, list[Any]] = {}
+    for items in [_items(p.grad) for p in found]:
+        if items.size:
+            on.setdefault(device_of(items), []).append(items)
+    # All norms are computed first, so that each device is waited for once.
+    with np.errstate(invalid="ignore"):  # an infinite norm, and no limit
+        norms = [_norm(items, max_norm, norm_type) for items in on.values()]
+    if len(norms) == 1 and CPU not in on and not error_if_nonfinite:
+        there, factor = norms[0]
+        _scale(found, factor)
+        return Tensor(there)
+    totals = [float(norm) for norm, _ in norms]
+    total = float(np.linalg.norm(totals, norm_type)) if totals else 0.0
     if error_if_nonfinite and not math.isfinite(total):
         raise ValueError(
             f"the gradients' norm of order {norm_type} is {total}; find the operation that made "
@@ -67,29 +75,32 @@ def clip_grad_norm_(
         )
     factor = max_norm / (total + 1e-6)
     if not factor >= 1:
-        with np.errstate(invalid="ignore"):  # infinite items times zero
-            for p in found:
-                _replace(p, (p.grad if isinstance(p.grad, RowSparse) else p.grad.data) * factor)
+        _scale(found, factor)
     return total
 
 
-def _clip_there(found: list[Any], items: list[Any], max_norm: float, order: float) -> Tensor:
-    """Clips gradients that are all on one GPU, without a wait, and returns their norm there."""
+def _norm(items: list[Any], max_norm: float, order: float) -> tuple[Any, Any]:
+    """Returns the norm of arrays of one device and the factor of clipping, without a wait."""
     if order == 2 and all(is_floating(x.dtype) for x in items):
-        total, factor = kernels.joint_norm(items, max_norm)
+        return kernels.joint_norm(items, max_norm)
+    xp = namespace(*items)
+    sizes = [xp.abs(x.astype(computing_dtype(x.dtype), copy=False)) for x in items]
+    if math.isinf(order):
+        norm = xp.stack([x.max() for x in sizes]).max()
     else:
-        xp = namespace(*items)
-        joint = xp.stack([_part(x, order) for x in items])
-        total = joint.max() if math.isinf(order) else joint.sum() ** (1 / order)
-        factor = xp.minimum(max_norm / (total + 1e-6), 1.0)  # NaN stays NaN
-    dense = [p for p in found if not isinstance(p.grad, RowSparse) and p.grad.size]
-    for p in found:
-        if isinstance(p.grad, RowSparse):
-            _replace(p, p.grad * factor)
-    clipped = kernels.scaled([p.grad.data for p in dense], factor)
-    for p, gradient in zip(dense, clipped, strict=True):
+        norm = xp.stack([(x**order).sum() for x in sizes]).sum() ** (1 / order)
+    return norm, xp.minimum(max_norm / (norm + 1e-6), 1.0)  # NaN stays NaN
+
+
+def _scale(parameters: list[Any], factor: Any) -> None:
+    dense = [p for p in parameters if not isinstance(p.grad, RowSparse)]
+    with np.errstate(invalid="ignore"):  # infinite items times zero
+        for p in parameters:
+            if isinstance(p.grad, RowSparse):
+                _replace(p, p.grad * factor)
+        scaled = kernels.scaled([p.grad.data for p in dense], factor)
+    for p, gradient in zip(dense, scaled, strict=True):
         _replace(p, gradient)
-    return Tensor(total)
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
@@ -127,33 +138,6 @@ def _with_gradient(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
 
 def _items(gradient: Any) -> Any:
     return gradient.coalesce().values if isinstance(gradient, RowSparse) else gradient.data
-
-
-def _parts(arrays: list[Any], order: float) -> dict[str, list[Any]]:
-    """Returns the parts of the norm by device."""
-    parts: dict[str, list[Any]] = {}
-    for items in arrays:
-        if items.size:
-            parts.setdefault(device_of(items), []).append(_part(items, order))
-    return parts
-
-
-def _norm(parts: dict[str, list[Any]], order: float) -> float:
-    # All parts were computed first, so that each device is waited for once.
-    found = [x for some in parts.values() for x in namespace(*some).stack(some).tolist()]
-    if math.isnan(sum(found)):
-        return math.nan
-    return max(found, default=0.0) if math.isinf(order) else math.pow(sum(found), 1 / order)
-
-
-def _part(items: Any, order: float) -> Any:
-    """Returns the sum whose root is the norm; for `math.inf` the largest size."""
-    wide = items.astype(computing_dtype(items.dtype), copy=False)
-    if order == 2 and wide.dtype.kind == "f":
-        flat = wide.ravel()
-        return flat @ flat
-    sizes = namespace(items).abs(wide)
-    return sizes.max() if math.isinf(order) else (sizes**order).sum()
 
 
 def _clipped(items: Any, limit: float) -> Any:
