@@ -398,17 +398,6 @@ def test_a_graph_recorded_before_keeps_its_values() -> None:
     np.testing.assert_allclose(found.data, expected)
 
 
-def test_states_that_somebody_holds_are_not_written_into() -> None:
-    weight = table()
-    optimizer = optim.Adagrad([weight], lr=0.1)
-    step(weight, optimizer)
-    held = optimizer._states[weight]["sum"]
-    before = held.copy()
-    step(weight, optimizer)
-    np.testing.assert_array_equal(held, before)
-    assert not np.array_equal(optimizer.state_dict()["state"][0]["sum"], before)
-
-
 def test_a_table_that_is_read_while_it_is_stepped_is_never_half_stepped() -> None:
     """A step changes all rows by the same; embedding in another thread sees no two states."""
     rows, width = 200, 64
