@@ -1,8 +1,7 @@
-"""Schedules against their formulas, and how they go on."""
+"""How schedules go on, and what they refuse; torch's rates are in the golden tests."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,46 +23,22 @@ def rates(scheduler: Any, steps: int) -> list[list[float]]:
     return found
 
 
-def cosine(start: float, end: float, part: float) -> float:
-    return end + (start - end) * (1 + math.cos(math.pi * part)) / 2
-
-
-CASES: list[tuple[Callable[[Any], Any], Callable[[float, int], float]]] = [
-    (lambda o: optim.StepLR(o, 3, gamma=0.5), lambda b, t: b * 0.5 ** (t // 3)),
-    (lambda o: optim.MultiStepLR(o, [5, 2]), lambda b, t: b * 0.1 ** ((t >= 2) + (t >= 5))),
-    (lambda o: optim.ExponentialLR(o, 0.9), lambda b, t: b * 0.9**t),
-    (lambda o: optim.LambdaLR(o, lambda t: 1 / (1 + t)), lambda b, t: b / (1 + t)),
-    (
-        lambda o: optim.LinearLR(o, start_factor=0.25, total_iters=4),
-        lambda b, t: b * (0.25 + 0.75 * min(t, 4) / 4),
+CASES: list[Callable[[Any], Any]] = [
+    lambda o: optim.StepLR(o, 3, gamma=0.5),
+    lambda o: optim.MultiStepLR(o, [5, 2]),
+    lambda o: optim.ExponentialLR(o, 0.9),
+    lambda o: optim.LambdaLR(o, lambda t: 1 / (1 + t)),
+    lambda o: optim.LinearLR(o, start_factor=0.25, total_iters=4),
+    lambda o: optim.CosineAnnealingLR(o, 6, eta_min=0.01),
+    lambda o: optim.SequentialLR(
+        o, [optim.LinearLR(o, start_factor=0.5), optim.CosineAnnealingLR(o, 4)], [5]
     ),
-    (
-        lambda o: optim.CosineAnnealingLR(o, 6, eta_min=0.01),
-        lambda b, t: cosine(b, 0.01, t / 6),
-    ),
-    (
-        lambda o: optim.SequentialLR(
-            o, [optim.LinearLR(o, start_factor=0.5), optim.CosineAnnealingLR(o, 4)], [5]
-        ),
-        lambda b, t: b * (0.5 + 0.5 * t / 5) if t < 5 else cosine(b, 0.0, (t - 5) / 4),
-    ),
-    (
-        lambda o: optim.OneCycleLR(o, 1.0, 10, pct_start=0.4, cycle_momentum=False),
-        lambda b, t: cosine(0.04, 1.0, t / 3) if t <= 3 else cosine(1.0, 4e-6, (t - 3) / 6),
-    ),
-]  # fmt: skip
+    lambda o: optim.OneCycleLR(o, 1.0, 10, pct_start=0.4, cycle_momentum=False),
+]
 
 
-@pytest.mark.parametrize(("make", "rate"), CASES)
-def test_the_formula(make: Any, rate: Any) -> None:
-    optimizer = made()
-    found = rates(make(optimizer), 9)
-    for t, row in enumerate(found):
-        assert row == pytest.approx([rate(0.2, t), rate(0.4, t)], rel=1e-12)
-
-
-@pytest.mark.parametrize(("make", "rate"), CASES)
-def test_it_goes_on_where_it_was(make: Any, rate: Any) -> None:
+@pytest.mark.parametrize("make", CASES)
+def test_it_goes_on_where_it_was(make: Any) -> None:
     whole = rates(make(made()), 9)
     first = make(made())
     rates(first, 4)
