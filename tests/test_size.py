@@ -9,7 +9,16 @@ import sys
 import telegrad
 
 # Each of them was seen to make the import slower by a tenth or more.
-SLOW = {"asyncio", "email", "grpc", "importlib.metadata", "msgpack", "multiprocessing", "ssl"}
+SLOW = {
+    "asyncio",
+    "cupy",
+    "email",
+    "grpc",
+    "importlib.metadata",
+    "msgpack",
+    "multiprocessing",
+    "ssl",
+}
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

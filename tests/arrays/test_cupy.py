@@ -11,18 +11,6 @@ from telegrad import arrays
 from tests.gpu.comparison import DTYPES, SHAPES, host
 
 
-def test_an_array_of_cupy_is_an_array(cupy: Any) -> None:
-    array = cupy.zeros(3)
-    assert arrays.is_array(array)
-    assert arrays.is_cupy(array)
-    assert not arrays.is_cupy(np.zeros(3))
-    assert arrays.namespace(array) is cupy
-    assert arrays.namespace(1.0, np.zeros(3), array) is cupy
-    assert arrays.namespace(np.zeros(3)) is np
-    assert arrays.device_of(array) == "cuda:0"
-    assert arrays.is_floating(array.dtype)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_there_and_back(cupy: Any, shape: tuple[int, ...], subtests: pytest.Subtests) -> None:
     for dtype in DTYPES:
