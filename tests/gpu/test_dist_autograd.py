@@ -11,7 +11,7 @@ import pytest
 
 import telegrad as tg
 from telegrad import arrays, dist_autograd, nn, optim, rpc
-from telegrad.autograd import RowSparse, Tensor, ops, tensor
+from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd import pass_runner
 from telegrad.dist_autograd.functions import SendFunction
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
@@ -109,23 +109,6 @@ def penalties(xp: Any) -> None:
 
 def test_gradients_of_gradients(cluster: Cluster, xp: Any) -> None:
     cluster.call(0, penalties, xp)
-
-
-def rows_of_a_table(xp: Any) -> None:
-    table = tensor(xp.asarray(X), requires_grad=True)
-    with dist_autograd.context() as context_id:
-        dist_autograd.backward(context_id, [rpc.rpc_sync("worker1", look_up, (table,)).sum()])
-        found: Any = dist_autograd.get_gradients(context_id)[table]
-    assert isinstance(found, RowSparse)
-    close(found.to_dense(), np.array([[0.0], [2.0], [0.0], [1.0], [0.0], [0.0]]) * np.ones(X.shape))
-
-
-def look_up(table: Any) -> Any:
-    return ops.layers.embedding(table, [1, 3, 1], sparse=True)
-
-
-def test_gradients_of_some_rows(cluster: Cluster, xp: Any) -> None:
-    cluster.call(0, rows_of_a_table, xp)
 
 
 def steps(device: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from telegrad import arrays, rpc
 from telegrad.testing import Cluster
@@ -20,10 +19,6 @@ def weighted(x: Any, y: Any, *, scale: float) -> Any:
     assert on_gpu(x)
     assert on_gpu(y)
     return {"sum": scale * (x + y), "dot": (x * y).sum(), "host": host(x)}
-
-
-def raise_it(x: Any) -> None:
-    raise ValueError(f"no such shape: {x.shape}")
 
 
 class Counter:
@@ -56,20 +51,6 @@ def test_arguments_and_results(cluster: Cluster, xp: Any) -> None:
     on_caller(cluster, arguments_and_results, xp)
 
 
-def values_at_the_time_of_the_call(xp: Any) -> None:
-    x = xp.zeros(1000)
-    futures = []
-    for i in range(10):
-        x[...] = i
-        futures.append(rpc.rpc_async("worker1", np.add, (x, 0.0)))
-    for i, result in enumerate(rpc.wait_all(futures)):
-        close(result, np.full(1000, float(i)))
-
-
-def test_what_is_sent_is_the_value_at_the_time_of_the_call(cluster: Cluster, xp: Any) -> None:
-    on_caller(cluster, values_at_the_time_of_the_call, xp)
-
-
 def calls_to_oneself(xp: Any) -> None:
     x = xp.zeros(3)
     future = rpc.rpc_async("worker0", np.add, (x, 0.0))
@@ -94,15 +75,6 @@ def references(xp: Any) -> None:
 
 def test_references(cluster: Cluster, xp: Any) -> None:
     on_caller(cluster, references, xp)
-
-
-def failures(xp: Any) -> None:
-    with pytest.raises(ValueError, match=r"no such shape: \(2, 3\)"):
-        rpc.rpc_sync("worker1", raise_it, (xp.zeros((2, 3)),))
-
-
-def test_failures(cluster: Cluster, xp: Any) -> None:
-    on_caller(cluster, failures, xp)
 
 
 def big_arrays(source: Any) -> None:

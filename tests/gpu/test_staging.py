@@ -66,18 +66,6 @@ def test_shapes_orders_and_dtypes(xp: Any, dtype: Any) -> None:
         np.testing.assert_array_equal(arrays.to_host(view), host(view))
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_what_is_copied_is_what_was_there(xp: Any) -> None:
-    source = octets(9 * PIECE)
-    there: Any = arrays.to_device(source, "cuda")
-    before = source.copy()
-    source[:] = 0
-    np.testing.assert_array_equal(there.get(), before)
-    back = arrays.to_host(there)
-    there[...] = 1
-    np.testing.assert_array_equal(back, before)
-
-
 @pytest.mark.parametrize("size", [1, 9, 512, 513, 70_000])
 def test_small_arrays_go_by_pinned_memory_too(stand_in_alone: Any, size: int) -> None:
     source = octets(size)
@@ -180,12 +168,6 @@ def test_an_interrupted_copy_has_ended_when_its_error_arrives(
         else:
             arrays.octets_from_gpu(here, there)
     assert seen.waits == ["synchronize"]  # else the memory may be unregistered during the copy
-
-
-def test_an_array_of_several_pieces(xp: Any) -> None:
-    source = octets(2 * staging.PIECE_BYTES + 5)
-    back = arrays.to_host(arrays.to_device(source, "cuda"))
-    assert back.tobytes() == source.tobytes()
 
 
 # -- every path of an array that travels ---------------------------------------------------------

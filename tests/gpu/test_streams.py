@@ -464,41 +464,6 @@ def test_a_stage_of_the_driver_gets_inputs_that_are_complete(
 # -- collectives ---------------------------------------------------------------------------------
 
 
-def train_in_parallel(steps: int) -> list[Any]:
-    collectives.init_process_group()
-    rank = collectives.get_rank()
-    stream = STREAMS[f"rank {rank}"]
-    with stream:
-        net = nn.Sequential(
-            nn.Linear(4, 8, rng=np.random.default_rng(0)),
-            nn.Tanh(),
-            nn.Linear(8, 3, rng=np.random.default_rng(1)),
-        )
-        model = DistributedDataParallel(net.to("cuda"), bucket_bytes=64)
-        optimizer = optim.Adam(model.parameters(), lr=0.1)
-        x, labels = (
-            tg.tensor(X[rank::2], device="cuda"),
-            tg.tensor(abs(LABELS[rank::2]) % 3, device="cuda"),
-        )
-        for _ in range(steps):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), labels).backward()
-            optimizer.step()
-        return [p.numpy() for p in (q.detach() for q in model.parameters())]
-
-
-def test_data_parallel_training_on_streams(
-    streams: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for rank in range(2):
-        monkeypatch.setitem(STREAMS, f"rank {rank}", streams[rank])
-    with Cluster(2) as cluster, watched() as seen:
-        first, second = cluster.run(train_in_parallel, 3)
-    assert not seen.races
-    for one, other in zip(first, second, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def doubling_hook(state: Any, bucket: Any) -> Any:
     def average(done: Any) -> Any:
         buffer = bucket.buffer

@@ -40,28 +40,6 @@ def test_gradient_against_differences() -> None:
     np.testing.assert_allclose(gradient, numeric, atol=1e-8)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(7, 10), (4, 3, 5), (1, 1), (300, 1000)])
-def test_cupys_numbers_are_numpys(cupy: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    logits = 10 * normal(0, *shape, dtype=dtype)
-    labels = np.random.default_rng(1).integers(0, shape[-1], shape[:-1])
-    gradient = normal(2, *shape[:-1], dtype=dtype)
-    there, at = cupy.asarray(logits), cupy.asarray(labels)
-    for kernel in (kernels.softmax, kernels.log_softmax):
-        close_on(cupy, kernel(there), kernel(logits))
-    close_on(cupy, kernels.cross_entropy(there, at), kernels.cross_entropy(logits, labels))
-    close_on(
-        cupy,
-        kernels.cross_entropy_gradient(cupy.asarray(gradient), there, at),
-        kernels.cross_entropy_gradient(gradient, logits, labels),
-    )
-    close_on(
-        cupy,
-        kernels.one_hot(at, classes=shape[-1], dtype=dtype),
-        kernels.one_hot(labels, classes=shape[-1], dtype=dtype),
-    )
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.int64])
 def test_labels_of_any_integer_type(xp: Any, dtype: Any) -> None:
     logits, labels = normal(0, 4, 3), np.array([2, 0, 1, 2], dtype)
