@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["convolved", "cross_entropies", "normalized", "pooled"]
+__all__ = ["convolved", "normalized", "pooled"]
 
 
 def convolved(
@@ -56,12 +56,3 @@ def pooled(
 def normalized(rows: Any, eps: float) -> Any:
     """Returns rows with mean 0 and variance 1, one after the other."""
     return np.array([(row - row.mean()) / np.sqrt(row.var() + eps) for row in rows])
-
-
-def cross_entropies(x: Any, labels: Any) -> Any:
-    """Returns one loss per label; the classes are the second axis."""
-    y = np.zeros(labels.shape)
-    for index in np.ndindex(*labels.shape):
-        scores = x[(index[0], slice(None), *index[1:])]
-        y[index] = np.log(np.exp(scores).sum()) - scores[labels[index]]
-    return y

@@ -10,7 +10,6 @@ import pytest
 from telegrad import nn
 from telegrad.autograd import Tensor, gradcheck
 from telegrad.kernels import Windows, convolution
-from tests.autograd.finite_differences import check_second_along_a_line
 from tests.nn.reference import convolved
 
 F = nn.functional
@@ -59,25 +58,6 @@ def test_gradients(case: Any) -> None:
         return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
     assert gradcheck(call, leaves)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        ((1, 2, 4, 3), (2, 1, 3, 2), (2, 1), 1, 1, 2),
-        ((2, 1, 3, 3), (2, 1, 1, 1), 1, 0, 1, 1),
-        ((1, 1, 4, 4), (1, 1, 2, 2), 1, 0, 2, 1),
-    ],
-    ids=str,
-)
-def test_gradients_of_gradients(case: Any) -> None:
-    image, filters, stride, padding, dilation, groups = case
-    leaves = [Tensor(a, requires_grad=True) for a in arrays(image, filters)]
-
-    def call(x: Any, weight: Any, bias: Any) -> Any:
-        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-
-    check_second_along_a_line(call, leaves)
 
 
 def test_images_are_computed_in_groups_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
