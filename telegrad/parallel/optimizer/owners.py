@@ -531,8 +531,7 @@ def left_until(ends: float) -> float:
 
 def _copy(error: WorkerLostError) -> Exception:
     """Returns a copy to which notes may be added; the agent raises the original elsewhere, too."""
-    copied = fresh_copy(error)
-    return copied if isinstance(copied, Exception) else error
+    return fresh_copy(error)
 
 
 def _outcome(call: Any) -> tuple[Any, Exception | None, bool]:

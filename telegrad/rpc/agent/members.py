@@ -66,8 +66,7 @@ class Members:
 
     def eviction(self) -> EvictedError | None:
         """Returns a fresh error where the job goes on without this worker."""
-        copy = None if self._evicted is None else fresh_copy(self._evicted)
-        return copy if isinstance(copy, EvictedError) else self._evicted
+        return None if self._evicted is None else fresh_copy(self._evicted)
 
     def means_me(self, cause: BaseException) -> bool:
         """Returns True if an error that a peer told says that this worker is lost."""
@@ -134,8 +133,7 @@ class Members:
             return None if successor is member else self._replaced(member, successor)
         if self._evicted is not None:
             return self.eviction()
-        copy = fresh_copy(error)
-        return copy if isinstance(copy, WorkerLostError) else error
+        return fresh_copy(error)
 
     def _forget_replaced(self) -> None:
         """Forgets the reasons of the first losses among replaced members. Holds the lock.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import final
@@ -99,21 +98,18 @@ class CalleeAdmission:
 
     def _event(self, event: Callable[[], list[Grant]]) -> None:
         with self._lock:
-            grants = deque(event())
+            grants = event()
             self.expects = self._budget.expects
             watch = self._budget.is_full and not self._watching
             self._watching |= watch
             seen = self._budget.changes
         if watch:
             self._deadlines.after(self._pause, lambda: self._look(seen))
-        while grants:
-            grant = grants.popleft()
+        for grant in grants:
             try:
                 self._post(grant.peer, write_body(ADMIT, grant.call))
             except (WorkerLostError, UnknownWorkerError):
-                with self._lock:
-                    grants.extend(self._budget.release(grant.peer, grant.call))
-                    self.expects = self._budget.expects
+                self.lose(grant.peer)
 
     def _look(self, seen: int) -> None:
         """Looks for a stall, a while after calls began to wait; on the loop."""

@@ -10,16 +10,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MemberDescriptorType, TracebackType
-from typing import final
+from typing import TypeVar, final
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.rpc.policy.policy import project_function
 from telegrad.wire import add_note, decode_exception, encode_exception, escaped
 
+E = TypeVar("E", bound=BaseException)
+
 # -- a fresh exception like another, since raising one writes into it ----------------------------
 
 
-def fresh_copy(error: BaseException) -> BaseException:
+def fresh_copy(error: E) -> E:
     """For the library: returns an exception equal to `error`, without a traceback.
 
     Its `__init__` is not run; its attributes are the same objects, also those in slots and in C
@@ -35,7 +37,7 @@ def fresh_copy(error: BaseException) -> BaseException:
     cls = type(error)
     builtin = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     try:
-        copy: BaseException = cls.__new__(cls, *error.args)
+        copy = cls.__new__(cls, *error.args)
         builtin.__init__(copy, *error.args)  # type: ignore[misc]
         copy.args = error.args
         _copy_members(error, copy)
