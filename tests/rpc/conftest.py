@@ -35,6 +35,7 @@ from telegrad.transport import (
 )
 from tests.rpc import remote_code
 from tests.rpc.joining import SERVE, join
+from tests.rpc.membership_world import World
 
 logger = logging.getLogger(__name__)
 
@@ -255,6 +256,17 @@ def make_job(request: pytest.FixtureRequest, processes: Job | None) -> Iterator[
 def job(make_job: MakeJob) -> Job:
     """Three workers: w0, w1, w2."""
     return make_job(3)
+
+
+@pytest.fixture
+def worlds() -> Iterator[list[World]]:
+    """Takes the jobs of a test whose workers come and go one by one; they are closed after it."""
+    made: list[World] = []
+    remote_code.gates.begin()
+    yield made
+    remote_code.gates.open_all()
+    for world in made:
+        world.close()
 
 
 @pytest.fixture

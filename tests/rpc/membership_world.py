@@ -20,13 +20,19 @@ from telegrad.transport import (
     make_token,
     shared_loop_thread,
 )
+from tests.rpc import remote_code
 from tests.rpc.joining import make_agent
 
-__all__ = ["Heard", "World"]
+__all__ = ["Heard", "World", "who"]
 
 T = TypeVar("T")
 
 LIMIT = 20.0
+
+
+def who(agent: seams.AgentCore, to: str | rpc.WorkerInfo) -> object:
+    """Asks a worker for its name."""
+    return seams.call(agent, to, remote_code.who).wait(LIMIT)
 
 
 class Heard:

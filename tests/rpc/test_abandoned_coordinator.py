@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from telegrad.errors import RendezvousError
 from telegrad.rpc import seams
 from telegrad.testing import leaks
-from tests.rpc import remote_code
-from tests.rpc.membership_world import LIMIT, Heard, World
+from tests.rpc.membership_world import LIMIT, Heard, World, who
 
 SOON = 1.0  # lost_after where a test waits for silence; all run in this process, and stall as one
 PATIENT = 1000.0
 CLOSED = "gave up the coordinator of this job.*nobody can join this job any more"
-
-
-def who(agent: seams.AgentCore, to: str) -> object:
-    return seams.call(agent, to, remote_code.who).wait(LIMIT)
 
 
 def asking(agent: seams.AgentCore) -> list[str]:
@@ -42,15 +36,6 @@ def all_call_all(agents: list[seams.AgentCore]) -> None:
     names = [agent.info.name for agent in agents]
     for agent in agents:
         assert [who(agent, name) for name in names] == names
-
-
-@pytest.fixture
-def worlds() -> Iterator[list[World]]:
-    """Takes the jobs of a test; they are closed after it."""
-    made: list[World] = []
-    yield made
-    for world in made:
-        world.close()
 
 
 @pytest.mark.parametrize(("kind", "port"), [("inproc", 0), ("grpc", 0), ("inproc", None)])

@@ -61,9 +61,3 @@ def test_a_life_of_another_process_says_so() -> None:
     life.pid += 1
     with pytest.raises(AgentForkedError, match="'w0' belongs to process"):
         life.check_process()
-
-
-def test_a_call_is_a_function_of_an_agent() -> None:
-    with rpc.Agent("me") as agent:
-        assert not rpc.is_initialized()
-        assert seams.call(seams.core_of(agent), "me", abs, (-1,)).wait() == 1

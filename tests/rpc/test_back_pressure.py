@@ -37,9 +37,9 @@ from telegrad.wire import Envelope
 from tests.counting import counted
 from tests.rpc import pressure_code, remote_code
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.interceptors import Undone
 from tests.rpc.pressure_code import MIB, megabytes, meter
 from tests.rpc.rest import assert_at_rest
-from tests.rpc.undone import Undone
 
 GUIDE = Path(__file__).parents[2] / "docs" / "back-pressure.md"
 

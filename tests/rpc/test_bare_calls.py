@@ -8,7 +8,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallRefusedError, DecodeError
-from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.call.interceptor import Message
 from telegrad.rpc.call.user_call import (
     ARGUMENTS,
     CallMode,
@@ -25,6 +25,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Encoded, FunctionRef, decode, encode, read_head
 from tests.rpc import remote_code
 from tests.rpc.conftest import MakeJob
+from tests.rpc.interceptors import Idle
 
 CALLER = WorkerInfo("w0", 0, 1)
 REFS = [FunctionRef("m:f"), FunctionRef("__main__:f", "s.py"), FunctionRef("m:" + "f" * 600)]
@@ -97,7 +98,7 @@ def test_each_call_is_judged_anew() -> None:
     assert read_head(document, ARGUMENTS)["func"] == "__main__:f"
 
 
-class Silent(Interceptor):
+class Silent(Idle):
     """Has nothing to do with messages that are a document and nothing else."""
 
     hears_all = False
@@ -105,10 +106,6 @@ class Silent(Interceptor):
     def __init__(self, *, talks: bool) -> None:
         self.talks = talks
         self.heard: list[str] = []
-
-    @property
-    def name(self) -> str:
-        return "silent"
 
     def speaks(self, call: CallRecord, *, reply: bool) -> bool:
         return self.talks

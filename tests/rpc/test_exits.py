@@ -14,10 +14,11 @@ from telegrad.errors import RemoteError, WorkerLostError
 from telegrad.rpc import seams
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
 from telegrad.rpc.call.failure import Contained, is_interrupt
-from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.call.interceptor import Message
 from telegrad.types import WorkerInfo
 from tests.rpc import exit_code, remote_code
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.interceptors import Idle
 
 KINDS = pytest.mark.parametrize("kind", range(3), ids=[e.__name__ for e in exit_code.ERRORS])
 
@@ -114,15 +115,11 @@ def test_what_nobody_waits_for_is_logged(job: Job, caplog: pytest.LogCaptureFixt
     assert "callback on w1-user-loop raised KeyboardInterrupt" in said
 
 
-class Leaving(Interceptor):
+class Leaving(Idle):
     """Leaves at one of its places, while it is told to."""
 
     def __init__(self) -> None:
         self.where: tuple[str, bool] | None = None
-
-    @property
-    def name(self) -> str:
-        return "leaving"
 
     def _pass(self, where: str, message: Message) -> None:
         if self.where == (where, message.reply):

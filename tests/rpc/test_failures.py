@@ -26,14 +26,14 @@ from telegrad.errors import (
 )
 from telegrad.rpc import seams
 from telegrad.rpc.call import calling
-from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.call.interceptor import Message
 from telegrad.rpc.pool import user_loop
 from telegrad.rpc.seams import fresh_copy
 from telegrad.testing import leaks
 from telegrad.wire import Envelope
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
-from tests.rpc.undone import Undone
+from tests.rpc.interceptors import Idle, Undone
 from tests.wire.samples import EXCEPTIONS, OddError, is_like
 
 OVER_FAULTS_TOO = True
@@ -268,15 +268,11 @@ def test_what_a_call_leaves_behind_inherits_nothing(job: Job) -> None:
     assert saw.payload == (math.inf, 0)  # type: ignore[attr-defined]
 
 
-class Recorder(Interceptor):
+class Recorder(Idle):
     """Adds a header to every message and writes down what it hears."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, bool, object]] = []
-
-    @property
-    def name(self) -> str:
-        return "recorder"
 
     def outgoing(self, message: Message) -> None:
         message.headers[self.name] = message.call.function

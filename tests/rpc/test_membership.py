@@ -7,7 +7,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -28,7 +27,7 @@ from telegrad.testing import leaks
 from tests.patience import with_more_time
 from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
-from tests.rpc.membership_world import LIMIT, Heard, World
+from tests.rpc.membership_world import LIMIT, Heard, World, who
 
 QUICK = 1.0  # lost_after where a test waits for silence; all run in this process, and stall as one
 
@@ -36,16 +35,6 @@ QUICK = 1.0  # lost_after where a test waits for silence; all run in this proces
 @pytest.fixture(params=TRANSPORTS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def worlds() -> Iterator[list[World]]:
-    made: list[World] = []
-    remote_code.gates.begin()
-    yield made
-    remote_code.gates.open_all()
-    for world in made:
-        world.close()
 
 
 @pytest.fixture
@@ -59,10 +48,6 @@ def make_world(worlds: list[World], kind: str) -> functools.partial[World]:
 
 
 MakeWorld = functools.partial[World]
-
-
-def who(agent: seams.AgentCore, to: str | rpc.WorkerInfo) -> object:
-    return seams.call(agent, to, remote_code.who).wait(LIMIT)
 
 
 # -- start when ----------------------------------------------------------------------------------

@@ -47,6 +47,12 @@ def in_thread(func: object, **kwargs: object) -> tuple[threading.Thread, rpc.Fut
     return thread, outcome
 
 
+def end_all(ending: list[tuple[threading.Thread, rpc.Future[None]]]) -> None:
+    for thread, outcome in ending:
+        assert outcome.wait(20) is None
+        thread.join()
+
+
 def test_graceful_shutdown_serves_until_all_have_called_it(job: Job) -> None:
     first, *others = job.agents
     ending = [in_thread(agent.shutdown) for agent in others]
@@ -54,9 +60,7 @@ def test_graceful_shutdown_serves_until_all_have_called_it(job: Job) -> None:
         assert rpc.rpc_sync("w1", remote_code.chain, (["w2", "w0", "w1"],))[-1] == "w1"
         assert not any(outcome.done() for _, outcome in ending)
         first.shutdown()
-    for thread, outcome in ending:
-        assert outcome.wait(20) is None
-        thread.join()
+    end_all(ending)
 
 
 def test_calls_in_flight_are_answered_before_it_leaves(job: Job) -> None:
@@ -66,9 +70,7 @@ def test_calls_in_flight_are_answered_before_it_leaves(job: Job) -> None:
         ending = [in_thread(agent.shutdown) for agent in job.agents]
         assert not future.done()
         remote_code.release("flight")
-        for thread, outcome in ending:
-            assert outcome.wait(20) is None
-            thread.join()
+        end_all(ending)
         assert future.wait() == "flight"
 
 
@@ -224,9 +226,7 @@ def test_a_long_wait_is_told_with_what_it_waits_for(
         told = "shutdown waits for 1 call that it serves: tests.rpc.remote_code:hold for 'w0'"
         leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
         remote_code.release("long")
-        for thread, outcome in ending:
-            assert outcome.wait(20) is None
-            thread.join()
+        end_all(ending)
 
 
 def test_who_has_not_called_it_is_told(
@@ -243,9 +243,7 @@ def test_who_has_not_called_it_is_told(
         told = "shutdown waits for 'w0', which has not called it"
         leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
         first.shutdown()
-        for thread, outcome in ending:
-            assert outcome.wait(20) is None
-            thread.join()
+        end_all(ending)
     # A worker that only serves waits here for as long as the job runs: nothing is wrong.
     told_at = {record.levelno for record in caplog.records if "waits for" in record.getMessage()}
     assert told_at == {logging.INFO}
@@ -266,9 +264,7 @@ def test_a_wait_is_told_of_ever_more_rarely() -> None:
 def test_a_worker_that_leaves_at_once_holds_nobody_up(job: Job) -> None:
     job.agents[2].shutdown(graceful=False)
     ending = [in_thread(agent.shutdown) for agent in job.agents[:2]]
-    for thread, outcome in ending:
-        assert outcome.wait(20) is None
-        thread.join()
+    end_all(ending)
 
 
 def test_on_the_user_loop_it_is_refused(job: Job) -> None:

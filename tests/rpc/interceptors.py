@@ -1,13 +1,30 @@
-"""An interceptor that counts the messages that it had to take back."""
+"""Interceptors of tests: one that does nothing, and one that counts what it had to take back."""
 
 from __future__ import annotations
 
 from telegrad.rpc.call.interceptor import Interceptor, Message
 
-__all__ = ["Undone"]
+__all__ = ["Idle", "Undone"]
 
 
-class Undone(Interceptor):
+class Idle(Interceptor):
+    """Does nothing with any message."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def outgoing(self, message: Message) -> None:
+        pass
+
+    def incoming(self, message: Message) -> None:
+        pass
+
+    def undelivered(self, message: Message) -> None:
+        pass
+
+
+class Undone(Idle):
     """Counts the messages that it had to take back.
 
     Args:
@@ -19,16 +36,9 @@ class Undone(Interceptor):
         self._bulky = bulky
         self.count = 0
 
-    @property
-    def name(self) -> str:
-        return "undone"
-
     def outgoing(self, message: Message) -> None:
         if message.reply is self._bulky and not self.count:
             message.headers[self.name] = "x" * (3 * 2**20)
-
-    def incoming(self, message: Message) -> None:
-        pass
 
     def undelivered(self, message: Message) -> None:
         self.count += 1
