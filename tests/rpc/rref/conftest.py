@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from telegrad.rpc import RpcOptions
+from telegrad.rpc import RpcOptions, seams
 from telegrad.testing import Cluster
-from tests.rpc.rref.programs import N, gates, promises
+from tests.rpc.rref.programs import N, closed, gates, promises
 
 # Short: the reply that brings an error keeps the frames of its traceback, and the references in
 # them, until its receipt comes, with the next heartbeat at the latest. There are five in a bound.
@@ -19,3 +19,11 @@ def cluster() -> Iterator[Cluster]:
     promises.clear()
     with Cluster(N, options=OPTIONS) as made:
         yield made
+
+
+@pytest.fixture
+def worker0(cluster: Cluster) -> Iterator[None]:
+    """Has the test run on worker0; no stream and no reference may be left when it has ended."""
+    with seams.use_agent(cluster.call(0, seams.current_agent)):
+        yield
+    closed(cluster)

@@ -17,6 +17,8 @@ from telegrad.errors import (
 from telegrad.rpc import Future, RRef, functions
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.rpc.seams import current_agent
+from telegrad.rpc.stream.reading import StreamReaders
+from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 
@@ -146,6 +148,21 @@ def drained(cluster: Cluster) -> None:
         ]
 
     wait_until_gone("RRefs", left)
+
+
+def closed(cluster: Cluster) -> None:
+    """Waits until no worker owns or uses anything, and none has an end of a stream."""
+
+    def left() -> list[str]:
+        found = []
+        for r in cluster.living:
+            agent = cluster.call(r, current_agent)
+            ends = len(agent.attachments[StreamReaders]), len(agent.attachments[StreamProducers])
+            found += [f"worker{r}: {ends}"] * any(ends)
+        return found
+
+    wait_until_gone("streams", left)
+    drained(cluster)
 
 
 def confirmed(rref: RRef[Any]) -> None:

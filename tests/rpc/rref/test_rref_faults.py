@@ -45,54 +45,41 @@ from tests.rpc.rref.programs import (
 
 
 @pytest.mark.parametrize("kind", ["rref.call", "rref.read", "rref.stream"])
-def test_the_owner_refuses_private_names(cluster: Cluster, kind: str) -> None:
+def test_the_owner_refuses_private_names(worker0: None, kind: str) -> None:
     """A proxy never sends one; whoever writes the message by hand is refused too."""
-
-    def body() -> None:
-        rref = rpc.remote("worker1", Model, (4,))
-        agent, reference = current_agent(), reference_of(rref)
-        payload = {"rref": list(reference.rref), "method": "_secret", "args": [], "kwargs": {}}
-        request = {**payload, "stream": 10**6} if kind == "rref.stream" else payload
-        with pytest.raises(CallRefusedError, match="underscore"):
-            agent.calling.send(reference.owner, kind, request, function="x").wait()
-
-    on(cluster, 0, body)
+    rref = rpc.remote("worker1", Model, (4,))
+    agent, reference = current_agent(), reference_of(rref)
+    payload = {"rref": list(reference.rref), "method": "_secret", "args": [], "kwargs": {}}
+    request = {**payload, "stream": 10**6} if kind == "rref.stream" else payload
+    with pytest.raises(CallRefusedError, match="underscore"):
+        agent.calling.send(reference.owner, kind, request, function="x").wait()
 
 
-def test_a_value_that_is_gone_is_named_by_its_owner(cluster: Cluster) -> None:
+def test_a_value_that_is_gone_is_named_by_its_owner(worker0: None) -> None:
     """As after a cut, at whose end the owner has let go of what this worker still holds."""
-
-    def body() -> None:
-        rref = rpc.remote("worker1", Model, (4,))
-        assert rref.rpc_sync().me() is not None
-        agent, reference = current_agent(), reference_of(rref)
-        owner, payload = reference.owner, {"rref": list(reference.rref)}
-        rref.release()
-        assert rpc.rpc_sync("worker1", len, ([],)) == 0  # brings the release
-        with pytest.raises(ValueNotFoundError, match="is not at its owner") as caught:
-            agent.calling.send(owner, "rref.fetch", payload, function="x").wait()
-        assert isinstance(caught.value, TelegradError)
-
-    on(cluster, 0, body)
-    drained(cluster)
+    rref = rpc.remote("worker1", Model, (4,))
+    assert rref.rpc_sync().me() is not None
+    agent, reference = current_agent(), reference_of(rref)
+    owner, payload = reference.owner, {"rref": list(reference.rref)}
+    rref.release()
+    assert rpc.rpc_sync("worker1", len, ([],)) == 0  # brings the release
+    with pytest.raises(ValueNotFoundError, match="is not at its owner") as caught:
+        agent.calling.send(owner, "rref.fetch", payload, function="x").wait()
+    assert isinstance(caught.value, TelegradError)
 
 
 @pytest.mark.parametrize("to", ["worker0", "worker1"])
-def test_a_failed_creation(cluster: Cluster, to: str) -> None:
-    def body() -> None:
-        rref: RRef[Any] = rpc.remote(to, fail)
-        for _ in range(2):
-            with pytest.raises(GateError, match="no value here"):
-                rref.to_here()
-        with pytest.raises(GateError):
-            rref.rpc_sync().anything()
-        assert not rref.confirmed_by_owner()
-        with pytest.raises(GateError):
-            rpc.rpc_sync("worker2", read_value, (rref,))
-        wait_until_gone("creations", lambda: [] if "failed" in repr(rref) else [rref])
-
-    on(cluster, 0, body)
-    drained(cluster)
+def test_a_failed_creation(worker0: None, to: str) -> None:
+    rref: RRef[Any] = rpc.remote(to, fail)
+    for _ in range(2):
+        with pytest.raises(GateError, match="no value here"):
+            rref.to_here()
+    with pytest.raises(GateError):
+        rref.rpc_sync().anything()
+    assert not rref.confirmed_by_owner()
+    with pytest.raises(GateError):
+        rpc.rpc_sync("worker2", read_value, (rref,))
+    wait_until_gone("creations", lambda: [] if "failed" in repr(rref) else [rref])
 
 
 def words_of(rref: RRef[Any]) -> list[Any]:
@@ -134,43 +121,33 @@ def hand_back(rref: RRef[Any]) -> RRef[Any]:
     return rref
 
 
-def test_no_holder_says_confirmed_of_a_failed_creation(cluster: Cluster) -> None:
+def test_no_holder_says_confirmed_of_a_failed_creation(worker0: None) -> None:
     """Only its creator and its owner did not: a third worker has it from either, or back."""
-
-    def body() -> None:
-        rref: RRef[Any] = rpc.remote("worker1", fail)
-        with pytest.raises(GateError):
-            rref.to_here()
-        nobody = [(False, False), (False, False)]
-        assert rpc.rpc_sync("worker2", words_of, (rref,)) == nobody
-        assert rpc.rpc_sync("worker1", words_of, (rref,)) == nobody
-        assert words_of(rpc.rpc_sync("worker1", hand_back, (rref,))) == nobody
-        assert words_of(rpc.rpc_sync("worker2", hand_back, (rref,))) == nobody
-        by_method = rpc.remote("worker1", Model, (1,)).remote().step("no rate")
-        with pytest.raises(Exception, match="ufunc|subtract"):
-            by_method.to_here()
-        assert not rpc.rpc_sync("worker2", is_confirmed, (by_method,))
-
-    on(cluster, 0, body)
-    drained(cluster)
+    rref: RRef[Any] = rpc.remote("worker1", fail)
+    with pytest.raises(GateError):
+        rref.to_here()
+    nobody = [(False, False), (False, False)]
+    assert rpc.rpc_sync("worker2", words_of, (rref,)) == nobody
+    assert rpc.rpc_sync("worker1", words_of, (rref,)) == nobody
+    assert words_of(rpc.rpc_sync("worker1", hand_back, (rref,))) == nobody
+    assert words_of(rpc.rpc_sync("worker2", hand_back, (rref,))) == nobody
+    by_method = rpc.remote("worker1", Model, (1,)).remote().step("no rate")
+    with pytest.raises(Exception, match="ufunc|subtract"):
+        by_method.to_here()
+    assert not rpc.rpc_sync("worker2", is_confirmed, (by_method,))
 
 
 @pytest.mark.parametrize("ask", [words_when, words_in_method])
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
 def test_a_creation_that_fails_while_others_hold_it(
-    cluster: Cluster, owner: str, ask: Callable[..., Any]
+    worker0: None, owner: str, ask: Callable[..., Any]
 ) -> None:
     """They had counted it as confirmed; whoever has asked knows better."""
     gates.update({name: threading.Event() for name in ("here", "fails")})
-
-    def body() -> None:
-        rref: RRef[Any] = rpc.remote(owner, fail_slowly, ("fails",))
-        asked = rpc.rpc_async("worker2", ask, (rref, "here", "fails"))
-        assert gates["here"].wait(30)
-        assert asked.wait() in (False, [(False, False)])
-
-    on(cluster, 0, body)
-    drained(cluster)
+    rref: RRef[Any] = rpc.remote(owner, fail_slowly, ("fails",))
+    asked = rpc.rpc_async("worker2", ask, (rref, "here", "fails"))
+    assert gates["here"].wait(30)
+    assert asked.wait() in (False, [(False, False)])
 
 
 async def make_slowly_async(gate: str, value: int) -> int:
@@ -203,135 +180,96 @@ def hear_of(rref: RRef[int], gate: str) -> tuple[str, bool]:
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
 @pytest.mark.parametrize("form", ["plain", "coroutine", "future", "method"])
 def test_a_creation_that_takes_too_long_has_failed_for_all(
-    cluster: Cluster, owner: str, form: str
+    worker0: None, owner: str, form: str
 ) -> None:
     """For those who hold an RRef to it, too, whatever the function returns in the end."""
     gates[form] = threading.Event()
     forms = {"plain": make_slowly, "coroutine": make_slowly_async, "future": make_slowly_later}
-
-    def body() -> None:
-        if form == "method":
-            slow = rpc.remote(owner, Slow)
-            rref = slow.remote(timeout=0.1).make(form, 5)
-        else:
-            rref = rpc.remote(owner, forms[form], (form, 5), timeout=0.1)
-        other = rpc.rpc_async("worker2", hear_of, (rref, form))
-        with pytest.raises(CallTimeoutError):
-            rref.to_here()
-        assert other.wait() == ("CallTimeoutError", False)
-        with pytest.raises(CallTimeoutError):
-            rref.to_here()
-        assert not rref.confirmed_by_owner()
-
-    on(cluster, 0, body)
-    drained(cluster)
+    if form == "method":
+        slow = rpc.remote(owner, Slow)
+        rref = slow.remote(timeout=0.1).make(form, 5)
+    else:
+        rref = rpc.remote(owner, forms[form], (form, 5), timeout=0.1)
+    other = rpc.rpc_async("worker2", hear_of, (rref, form))
+    with pytest.raises(CallTimeoutError):
+        rref.to_here()
+    assert other.wait() == ("CallTimeoutError", False)
+    with pytest.raises(CallTimeoutError):
+        rref.to_here()
+    assert not rref.confirmed_by_owner()
 
 
-def test_creations_that_cannot_start(cluster: Cluster) -> None:
-    def body() -> None:
-        with pytest.raises(EncodeError):
-            rpc.remote("worker1", lambda: 1)
-        rref = rpc.remote("worker1", Model, ("no size",))  # type: ignore[arg-type]
-        with pytest.raises(TypeError):
-            rref.to_here()
-
-    on(cluster, 0, body)
-    drained(cluster)
+def test_creations_that_cannot_start(worker0: None) -> None:
+    with pytest.raises(EncodeError):
+        rpc.remote("worker1", lambda: 1)
+    rref = rpc.remote("worker1", Model, ("no size",))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        rref.to_here()
 
 
-def test_release(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = rpc.remote("worker1", Model, (4,))
-        running = rref.rpc_async().me()
-        rref.release()
-        rref.release()
-        assert running.wait() == "worker1"  # the call in flight kept the value
-        for use in (rref.to_here, rref.rpc_sync().me, rref.rpc_async().me, rref.remote().me):
-            with pytest.raises(RuntimeError, match="released"):
-                use()
+def test_release(worker0: None) -> None:
+    rref = rpc.remote("worker1", Model, (4,))
+    running = rref.rpc_async().me()
+    rref.release()
+    rref.release()
+    assert running.wait() == "worker1"  # the call in flight kept the value
+    for use in (rref.to_here, rref.rpc_sync().me, rref.rpc_async().me, rref.remote().me):
         with pytest.raises(RuntimeError, match="released"):
-            rpc.rpc_sync("worker2", read_value, (rref,))
-        assert "released" in repr(rref)
-        with RRef("inside") as mine:
-            assert mine.local_value() == "inside"
-        with pytest.raises(RuntimeError, match="released"):
-            mine.to_here()
-
-    on(cluster, 0, body)
-    drained(cluster)
-
-
-def test_a_reference_that_is_dropped_at_once(cluster: Cluster) -> None:
-    def body() -> None:
-        assert rpc.remote("worker1", Model, (4,)).rpc_async().step(1.0).wait() == 1
-        for _ in range(20):
-            rpc.remote("worker1", Model, (4,))
-            RRef(object())
-
-    on(cluster, 0, body)
-    drained(cluster)
+            use()
+    with pytest.raises(RuntimeError, match="released"):
+        rpc.rpc_sync("worker2", read_value, (rref,))
+    assert "released" in repr(rref)
+    with RRef("inside") as mine:
+        assert mine.local_value() == "inside"
+    with pytest.raises(RuntimeError, match="released"):
+        mine.to_here()
 
 
-def test_a_reference_in_a_cycle_is_freed(cluster: Cluster) -> None:
-    def body() -> None:
-        cycle: list[Any] = [rpc.remote("worker1", Model, (4,))]
-        cycle.append(cycle)
-
-    on(cluster, 0, body)
-    drained(cluster)
+def test_a_reference_that_is_dropped_at_once(worker0: None) -> None:
+    assert rpc.remote("worker1", Model, (4,)).rpc_async().step(1.0).wait() == 1
+    for _ in range(20):
+        rpc.remote("worker1", Model, (4,))
+        RRef(object())
 
 
-def test_a_user_keeps_the_value_when_the_owner_drops_it(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = rpc.rpc_sync("worker1", make_rref, ("kept",))
-        rpc.rpc_sync("worker1", collect_garbage)
-        assert rref.to_here() == "kept"
-        assert rref.confirmed_by_owner()
-
-    on(cluster, 0, body)
-    drained(cluster)
+def test_a_reference_in_a_cycle_is_freed(worker0: None) -> None:
+    cycle: list[Any] = [rpc.remote("worker1", Model, (4,))]
+    cycle.append(cycle)
 
 
-def test_a_reply_that_nobody_reads_gives_its_forks_back(cluster: Cluster) -> None:
-    def body() -> None:
-        rpc.rpc_async("worker1", make_rref, ("unread",))
-
-    on(cluster, 0, body)
-    drained(cluster)
-
-
-def test_an_argument_that_cannot_travel_leaves_nothing(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = RRef("mine")
-        with pytest.raises(TypeError):
-            rpc.rpc_sync("worker1", read_value, (rref, object()))  # type: ignore[arg-type]
-        with pytest.raises(TypeError):
-            rpc.remote("worker1", read_value, (rref, object()))  # type: ignore[arg-type]
-
-    on(cluster, 0, body)
-    drained(cluster)
+def test_a_user_keeps_the_value_when_the_owner_drops_it(worker0: None) -> None:
+    rref = rpc.rpc_sync("worker1", make_rref, ("kept",))
+    rpc.rpc_sync("worker1", collect_garbage)
+    assert rref.to_here() == "kept"
+    assert rref.confirmed_by_owner()
 
 
-def test_no_copy_and_no_pickle(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = RRef("mine")
-        for make in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError, match="pass it as an argument"):
-                make(rref)
-        assert rref != RRef("mine")
-        assert len({rref, rref}) == 1
-
-    on(cluster, 0, body)
+def test_a_reply_that_nobody_reads_gives_its_forks_back(worker0: None) -> None:
+    rpc.rpc_async("worker1", make_rref, ("unread",))
 
 
-def test_wrong_timeouts_are_refused(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = RRef("mine")
-        for make in (rref.to_here, rref.rpc_sync, rref.rpc_async, rref.remote):
-            with pytest.raises(ValueError, match="above 0"):
-                make(timeout=0)
+def test_an_argument_that_cannot_travel_leaves_nothing(worker0: None) -> None:
+    rref = RRef("mine")
+    with pytest.raises(TypeError):
+        rpc.rpc_sync("worker1", read_value, (rref, object()))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        rpc.remote("worker1", read_value, (rref, object()))  # type: ignore[arg-type]
 
-    on(cluster, 0, body)
+
+def test_no_copy_and_no_pickle(worker0: None) -> None:
+    rref = RRef("mine")
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="pass it as an argument"):
+            make(rref)
+    assert rref != RRef("mine")
+    assert len({rref, rref}) == 1
+
+
+def test_wrong_timeouts_are_refused(worker0: None) -> None:
+    rref = RRef("mine")
+    for make in (rref.to_here, rref.rpc_sync, rref.rpc_async, rref.remote):
+        with pytest.raises(ValueError, match="above 0"):
+            make(timeout=0)
 
 
 def test_an_rref_of_another_agent_is_refused(cluster: Cluster) -> None:

@@ -16,11 +16,10 @@ from telegrad.errors import CallRefusedError, CallTimeoutError, OwnerLostError
 from telegrad.rpc import RpcOptions, RRef
 from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.rpc.stream.protocol import WINDOW_ITEMS
-from telegrad.rpc.stream.reading import StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
-from tests.rpc.rref.programs import GateError, Model, drained, gates, make_slowly, on
+from tests.rpc.rref.programs import GateError, Model, closed, gates, make_slowly, on
 
 
 class Numbers:
@@ -86,21 +85,6 @@ async def read_all_later(rref: RRef[Numbers], method: str, n: int) -> list[Any]:
     return [each async for each in getattr(rref.rpc_stream(), method)(n)]
 
 
-def streams_left(cluster: Cluster) -> list[str]:
-    left = []
-    for r in cluster.living:
-        agent = cluster.call(r, current_agent)
-        ends = len(agent.attachments[StreamReaders]), len(agent.attachments[StreamProducers])
-        if any(ends):
-            left.append(f"worker{r}: {ends}")
-    return left
-
-
-def closed(cluster: Cluster) -> None:
-    wait_until_gone("streams", lambda: streams_left(cluster))
-    drained(cluster)
-
-
 def known_to_have_failed(rref: RRef[Any]) -> None:
     reference = reference_of(rref)
     failure = reference.registry.failure
@@ -112,37 +96,29 @@ EITHER = ["count", "acount"]
 
 @pytest.mark.parametrize("method", EITHER)
 @pytest.mark.parametrize("owner", ["worker0", "worker1"])
-def test_items_come_in_order(cluster: Cluster, owner: str, method: str) -> None:
-    def body() -> None:
-        rref = rpc.remote(owner, Numbers, (7,))
-        for n in (0, 1, 200):
-            assert read_all(rref, method, n) == list(range(7, 7 + n))
-        assert rpc.rpc_sync("worker2", read_all, (rref, method, 100)) == list(range(7, 107))
-        assert rpc.rpc_sync("worker2", read_all_later, (rref, method, 100)) == list(range(7, 107))
+def test_items_come_in_order(worker0: None, owner: str, method: str) -> None:
+    rref = rpc.remote(owner, Numbers, (7,))
+    for n in (0, 1, 200):
+        assert read_all(rref, method, n) == list(range(7, 7 + n))
+    assert rpc.rpc_sync("worker2", read_all, (rref, method, 100)) == list(range(7, 107))
+    assert rpc.rpc_sync("worker2", read_all_later, (rref, method, 100)) == list(range(7, 107))
 
-        async def read() -> list[int]:
-            return [each async for each in getattr(rref.rpc_stream(), method)(50)]
+    async def read() -> list[int]:
+        return [each async for each in getattr(rref.rpc_stream(), method)(50)]
 
-        assert asyncio.run(read()) == list(range(7, 57))
-
-    on(cluster, 0, body)
-    closed(cluster)
+    assert asyncio.run(read()) == list(range(7, 57))
 
 
-def test_every_kind_of_method(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = rpc.remote("worker1", Numbers, (7,))
-        stream: Any = rref.rpc_stream()
-        assert list(stream.squares(4)) == [0, 1, 4, 9]
-        assert list(stream.fixed(n=3)) == [0, 1, 2]
-        assert list(stream.named(2)) == ["Numbers"] * 2
-        assert list(stream(3)) == [7, 7, 7]
-        assert "Numbers.count at 'worker1', not called" in repr(stream.count)
-        own = RRef(Numbers(1))
-        assert list(own.rpc_stream().count(2)) == [1, 2]
-
-    on(cluster, 0, body)
-    closed(cluster)
+def test_every_kind_of_method(worker0: None) -> None:
+    rref = rpc.remote("worker1", Numbers, (7,))
+    stream: Any = rref.rpc_stream()
+    assert list(stream.squares(4)) == [0, 1, 4, 9]
+    assert list(stream.fixed(n=3)) == [0, 1, 2]
+    assert list(stream.named(2)) == ["Numbers"] * 2
+    assert list(stream(3)) == [7, 7, 7]
+    assert "Numbers.count at 'worker1', not called" in repr(stream.count)
+    own = RRef(Numbers(1))
+    assert list(own.rpc_stream().count(2)) == [1, 2]
 
 
 def test_a_generator_runs_no_further_ahead_than_any_stream(cluster: Cluster) -> None:
@@ -182,76 +158,59 @@ def rref_of_its_own(rref: RRef[Numbers]) -> RRef[Keeper]:
     return RRef(Keeper(rref))
 
 
-def test_errors_come_in_their_place(cluster: Cluster) -> None:
-    def body() -> None:
-        rref = rpc.remote("worker1", Numbers)
-        untyped: Any = rref.rpc_stream()
-        items = untyped.fails_after(3)
-        assert [next(items) for _ in range(3)] == [0, 1, 2]
-        for _ in range(2):
-            with pytest.raises(GateError, match="in the middle"):
-                next(items)
-        with pytest.raises(AttributeError, match="nothing"):
-            next(untyped.nothing())
-        with pytest.raises(TypeError, match=r"Numbers\.answer returned int.*rpc\.rpc_sync"):
-            next(untyped.answer())
-        with pytest.raises(TypeError, match=r"Numbers\.start is no method but int"):
-            next(untyped.start())
-        with pytest.raises(TypeError, match=r"Numbers\.made is no method but range_iterator"):
-            next(untyped.made())
-
-    on(cluster, 0, body)
-    closed(cluster)
+def test_errors_come_in_their_place(worker0: None) -> None:
+    rref = rpc.remote("worker1", Numbers)
+    untyped: Any = rref.rpc_stream()
+    items = untyped.fails_after(3)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    for _ in range(2):
+        with pytest.raises(GateError, match="in the middle"):
+            next(items)
+    with pytest.raises(AttributeError, match="nothing"):
+        next(untyped.nothing())
+    with pytest.raises(TypeError, match=r"Numbers\.answer returned int.*rpc\.rpc_sync"):
+        next(untyped.answer())
+    with pytest.raises(TypeError, match=r"Numbers\.start is no method but int"):
+        next(untyped.start())
+    with pytest.raises(TypeError, match=r"Numbers\.made is no method but range_iterator"):
+        next(untyped.made())
 
 
-def test_what_is_refused_before_anything_is_sent(cluster: Cluster) -> None:
-    def refused() -> None:
-        rref = rpc.remote("worker1", Model, (1,))
-        rref.rpc_sync().me()
-        sent = rpc.statistics().calls_sent
-        for name in ("_hidden", "__array__"):
-            with pytest.raises(AttributeError, match="underscore"):
-                getattr(rref.rpc_stream(), name)
-        with pytest.raises(ValueError, match="above 0"):
-            rref.rpc_stream(timeout=0)
-        rref.release()
-        with pytest.raises(RuntimeError, match="released"):
-            rref.rpc_stream().read()
-        assert rpc.statistics().calls_sent == sent
-
-    on(cluster, 0, refused)
-    closed(cluster)
+def test_what_is_refused_before_anything_is_sent(worker0: None) -> None:
+    rref = rpc.remote("worker1", Model, (1,))
+    rref.rpc_sync().me()
+    sent = rpc.statistics().calls_sent
+    for name in ("_hidden", "__array__"):
+        with pytest.raises(AttributeError, match="underscore"):
+            getattr(rref.rpc_stream(), name)
+    with pytest.raises(ValueError, match="above 0"):
+        rref.rpc_stream(timeout=0)
+    rref.release()
+    with pytest.raises(RuntimeError, match="released"):
+        rref.rpc_stream().read()
+    assert rpc.statistics().calls_sent == sent
 
 
-def test_the_policy_is_that_of_calls(cluster: Cluster) -> None:
-    def body() -> None:
-        untyped: Any = rpc.remote("worker1", Numbers).rpc_stream()
-        with pytest.raises(CallRefusedError, match="subprocess"):
-            next(untyped.foreign("echo run"))
-
-    on(cluster, 0, body)
-    closed(cluster)
+def test_the_policy_is_that_of_calls(worker0: None) -> None:
+    untyped: Any = rpc.remote("worker1", Numbers).rpc_stream()
+    with pytest.raises(CallRefusedError, match="subprocess"):
+        next(untyped.foreign("echo run"))
 
 
-def test_a_value_that_is_still_made_is_waited_for_without_a_thread(cluster: Cluster) -> None:
+def test_a_value_that_is_still_made_is_waited_for_without_a_thread(worker0: None) -> None:
     gates["slow"] = threading.Event()
-
-    def body() -> None:
-        rref: RRef[Any] = rpc.remote("worker1", make_slowly, ("slow", [1, 2, 3]))
-        with pytest.raises(CallTimeoutError, match="next item"):
-            next(rref.rpc_stream(timeout=0.05)("never"))
-        gates["slow"].set()
-        failed: RRef[Any] = rpc.remote("worker1", make_slowly, ("slow", None))
-        with pytest.raises(GateError, match="the gate is shut"):
-            next(failed.rpc_stream().anything())
-        known_to_have_failed(failed)
-        sent = rpc.statistics().calls_sent
-        with pytest.raises(GateError, match="the gate is shut"):
-            next(failed.rpc_stream().anything())
-        assert rpc.statistics().calls_sent == sent
-
-    on(cluster, 0, body)
-    closed(cluster)
+    rref: RRef[Any] = rpc.remote("worker1", make_slowly, ("slow", [1, 2, 3]))
+    with pytest.raises(CallTimeoutError, match="next item"):
+        next(rref.rpc_stream(timeout=0.05)("never"))
+    gates["slow"].set()
+    failed: RRef[Any] = rpc.remote("worker1", make_slowly, ("slow", None))
+    with pytest.raises(GateError, match="the gate is shut"):
+        next(failed.rpc_stream().anything())
+    known_to_have_failed(failed)
+    sent = rpc.statistics().calls_sent
+    with pytest.raises(GateError, match="the gate is shut"):
+        next(failed.rpc_stream().anything())
+    assert rpc.statistics().calls_sent == sent
 
 
 def make_numbers(gate: str) -> Numbers:
@@ -259,29 +218,20 @@ def make_numbers(gate: str) -> Numbers:
     return Numbers(5)
 
 
-def test_a_stream_opened_before_its_value_is_there(cluster: Cluster) -> None:
+def test_a_stream_opened_before_its_value_is_there(worker0: None) -> None:
     gates["slow"] = threading.Event()
-
-    def body() -> None:
-        rref = rpc.remote("worker1", make_numbers, ("slow",))
-        streams = [rref.rpc_stream().count(20) for _ in range(20)]
-        given_up = rref.rpc_stream().count(20)
-        given_up.close()
-        gates["slow"].set()
-        assert [list(each) for each in streams] == [list(range(5, 25))] * 20
-
-    on(cluster, 0, body)
-    closed(cluster)
+    rref = rpc.remote("worker1", make_numbers, ("slow",))
+    streams = [rref.rpc_stream().count(20) for _ in range(20)]
+    given_up = rref.rpc_stream().count(20)
+    given_up.close()
+    gates["slow"].set()
+    assert [list(each) for each in streams] == [list(range(5, 25))] * 20
 
 
-def test_it_starts_when_the_rrefs_that_it_is_given_are_counted(cluster: Cluster) -> None:
-    def body() -> None:
-        theirs = [rpc.remote("worker2", np.zeros, (1,)) for _ in range(5)]
-        rref = rpc.remote("worker1", Numbers)
-        assert list(rref.rpc_stream().rrefs_in(theirs)) == [True] * 5
-
-    on(cluster, 0, body)
-    closed(cluster)
+def test_it_starts_when_the_rrefs_that_it_is_given_are_counted(worker0: None) -> None:
+    theirs = [rpc.remote("worker2", np.zeros, (1,)) for _ in range(5)]
+    rref = rpc.remote("worker1", Numbers)
+    assert list(rref.rpc_stream().rrefs_in(theirs)) == [True] * 5
 
 
 def test_whoever_reads_hears_that_the_owner_is_lost() -> None:

@@ -97,46 +97,37 @@ PLACES = [in_list, in_dict, in_tuple, in_set, in_dataclass, in_named_tuple]
 
 @pytest.mark.parametrize("place", PLACES)
 def test_in_every_container_there_and_back(
-    cluster: Cluster, place: Callable[[RRef[Any]], Any]
+    worker0: None, place: Callable[[RRef[Any]], Any]
 ) -> None:
     """One RRef in several places arrives as one."""
-
-    def body() -> None:
-        for rref in (RRef("text"), rpc.remote("worker1", str, ("text",))):
-            value = place(rref)
-            count = len(found_in(value))
-            for to in ("worker0", "worker1", "worker2"):
-                for func in (echo, echo_later, echo_promise):
-                    back = rpc.rpc_sync(to, func, (value,))
-                    assert type(back) is type(value)
-                    found = found_in(back)
-                    assert len(found) == count
-                    assert len(set(found)) == 1
-                    assert found[0].owner_name() == rref.owner_name()
-                    assert found[0].to_here() == "text"
-
-    on(cluster, 0, body)
-    drained(cluster)
+    for rref in (RRef("text"), rpc.remote("worker1", str, ("text",))):
+        value = place(rref)
+        count = len(found_in(value))
+        for to in ("worker0", "worker1", "worker2"):
+            for func in (echo, echo_later, echo_promise):
+                back = rpc.rpc_sync(to, func, (value,))
+                assert type(back) is type(value)
+                found = found_in(back)
+                assert len(found) == count
+                assert len(set(found)) == 1
+                assert found[0].owner_name() == rref.owner_name()
+                assert found[0].to_here() == "text"
 
 
-def test_in_values_that_are_referred_to(cluster: Cluster) -> None:
-    def body() -> None:
-        inner = rpc.remote("worker1", str, ("inner",))
-        outer = rpc.remote("worker2", Echo, (in_dataclass(inner),))
-        inner.release()
-        assert found_in(outer.rpc_sync().get())[0].to_here() == "inner"
-        assert found_in(outer.rpc_sync().value)[0].to_here() == "inner"
-        held = outer.remote().get()
-        outer.release()
-        assert found_in(held.to_here())[0].to_here() == "inner"
-        deep = rpc.remote("worker0", Echo, (held,))
-        held.release()
-        again = deep.rpc_sync().get()
-        assert again.owner_name() == "worker2"
-        assert found_in(again.to_here())[0].to_here() == "inner"
-
-    on(cluster, 0, body)
-    drained(cluster)
+def test_in_values_that_are_referred_to(worker0: None) -> None:
+    inner = rpc.remote("worker1", str, ("inner",))
+    outer = rpc.remote("worker2", Echo, (in_dataclass(inner),))
+    inner.release()
+    assert found_in(outer.rpc_sync().get())[0].to_here() == "inner"
+    assert found_in(outer.rpc_sync().value)[0].to_here() == "inner"
+    held = outer.remote().get()
+    outer.release()
+    assert found_in(held.to_here())[0].to_here() == "inner"
+    deep = rpc.remote("worker0", Echo, (held,))
+    held.release()
+    again = deep.rpc_sync().get()
+    assert again.owner_name() == "worker2"
+    assert found_in(again.to_here())[0].to_here() == "inner"
 
 
 def test_a_value_that_refers_to_itself_is_told_at_the_end_only(cluster: Cluster) -> None:
