@@ -11,7 +11,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError, OwnerLostError
-from telegrad.rpc import Future, RpcOptions, RRef, functions
+from telegrad.rpc import Future, RpcOptions, RRef, functions, seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
@@ -21,7 +21,6 @@ from tests.rpc.rref.programs import (
     give_back,
     make_rref,
     make_slowly,
-    on,
     promises,
     read_value,
 )
@@ -55,7 +54,7 @@ class Checker:
 
 @pytest.fixture
 def cut() -> Iterator[Cluster]:
-    """Four workers whose network can be cut."""
+    """Four workers whose network can be cut; no reference may be left when the test has ended."""
     started.clear()
     gates.clear()
     promises.clear()
@@ -63,14 +62,17 @@ def cut() -> Iterator[Cluster]:
     with Cluster(4, options=options, faults=FaultPlan()) as made:
         yield made
         made.network.heal()
+        drained(made)
 
 
-def cut_off_from_worker2(cut: Cluster) -> RRef[str]:
-    """Makes a value on worker1, and cuts that off from worker2."""
-    theirs = rpc.remote("worker1", str, ("one",))
-    assert theirs.to_here() == "one"
-    cut.network.partition("worker1", "worker2")
-    return theirs
+@pytest.fixture
+def theirs(cut: Cluster) -> Iterator[RRef[str]]:
+    """A value on worker1, which then is cut off from worker2; the test runs on worker0."""
+    with seams.use_agent(cut.call(0, seams.current_agent)):
+        with rpc.remote("worker1", str, ("one",)) as made:
+            assert made.to_here() == "one"
+            cut.network.partition("worker1", "worker2")
+            yield made
 
 
 def answered(cluster: Cluster, r: int) -> None:
@@ -89,107 +91,78 @@ def parked(cluster: Cluster, r: int) -> None:
 
 
 @pytest.mark.parametrize("func", [is_confirmed, is_confirmed_later, is_confirmed_then])
-def test_what_arrives_is_confirmed(cluster: Cluster, func: Callable[..., bool]) -> None:
+def test_what_arrives_is_confirmed(worker0: None, func: Callable[..., bool]) -> None:
     gates["slow"] = threading.Event()
-
-    def body() -> None:
-        mine, theirs = RRef("zero"), rpc.remote("worker1", str, ("one",))
-        pending = rpc.remote("worker1", make_slowly, ("slow", "two"))  # its creator need not wait
-        for _ in range(8):
-            given = rpc.rpc_sync("worker1", make_rref, ("three",))
-            assert rpc.rpc_sync("worker2", func, ([mine, theirs, given],))
-            assert rpc.rpc_sync("worker2", func, ([pending, pending],))
-            checker = rpc.remote("worker2", Checker, ([theirs, pending],))
-            assert checker.rpc_sync().check([given, pending])
-        gates["slow"].set()
-        assert pending.to_here() == "two"
-
-    on(cluster, 0, body)
-    drained(cluster)
+    mine, theirs = RRef("zero"), rpc.remote("worker1", str, ("one",))
+    pending = rpc.remote("worker1", make_slowly, ("slow", "two"))  # its creator need not wait
+    for _ in range(8):
+        given = rpc.rpc_sync("worker1", make_rref, ("three",))
+        assert rpc.rpc_sync("worker2", func, ([mine, theirs, given],))
+        assert rpc.rpc_sync("worker2", func, ([pending, pending],))
+        checker = rpc.remote("worker2", Checker, ([theirs, pending],))
+        assert checker.rpc_sync().check([given, pending])
+    gates["slow"].set()
+    assert pending.to_here() == "two"
 
 
-def test_nothing_starts_before_the_owner_has_counted(cut: Cluster) -> None:
-    def call() -> tuple[Future[bool], RRef[Checker]]:
-        theirs = cut_off_from_worker2(cut)
-        made = rpc.remote("worker2", Checker, ([theirs],))
-        return rpc.rpc_async("worker2", is_confirmed, ([theirs],)), made
-
-    future, made = on(cut, 0, call)
+def test_nothing_starts_before_the_owner_has_counted(cut: Cluster, theirs: RRef[str]) -> None:
+    made = rpc.remote("worker2", Checker, ([theirs],))
+    future = rpc.rpc_async("worker2", is_confirmed, ([theirs],))
     parked(cut, 2)
     assert not started
     assert not future.done()
     assert not made.confirmed_by_owner()
     cut.network.heal()
     assert future.wait()
-    assert on(cut, 0, made.rpc_sync().check, [])
+    assert made.rpc_sync().check([])
     assert started == ["is_confirmed"]
-    del future, made
-    drained(cut)
 
 
-def test_a_parked_call_ends_at_its_deadline(cut: Cluster) -> None:
-    def call() -> None:
-        theirs = cut_off_from_worker2(cut)
-        with pytest.raises(CallTimeoutError):
-            rpc.rpc_sync("worker2", is_confirmed, ([theirs],), timeout=0.2)
-
-    on(cut, 0, call)
-    answered(cut, 2)
-    cut.network.heal()
-    drained(cut)
-    assert not started
+def test_a_parked_call_ends_at_its_deadline(cut: Cluster, theirs: RRef[str]) -> None:
+    with pytest.raises(CallTimeoutError):
+        rpc.rpc_sync("worker2", is_confirmed, ([theirs],), timeout=0.2)
+    never_starts(cut, theirs)
 
 
-def test_a_parked_call_is_cancelled(cut: Cluster) -> None:
-    def call() -> Future[bool]:
-        theirs = cut_off_from_worker2(cut)
-        return rpc.rpc_async("worker2", is_confirmed, ([theirs],))
-
-    future = on(cut, 0, call)
+def test_a_parked_call_is_cancelled(cut: Cluster, theirs: RRef[str]) -> None:
+    future = rpc.rpc_async("worker2", is_confirmed, ([theirs],))
     parked(cut, 2)
     assert future.cancel()
+    del future
+    never_starts(cut, theirs)
+
+
+def never_starts(cut: Cluster, theirs: RRef[str]) -> None:
+    """Says so once nothing is left of the call."""
     answered(cut, 2)
     cut.network.heal()
-    del future
+    theirs.release()
     drained(cut)
     assert not started
 
 
-def test_a_parked_call_hears_of_the_loss_of_the_owner(cut: Cluster) -> None:
+def test_a_parked_call_hears_of_the_loss_of_the_owner(cut: Cluster, theirs: RRef[str]) -> None:
     """It does not start: the RRef that it brought will never be confirmed."""
-
-    def call() -> tuple[RRef[str], Future[bool], RRef[Checker]]:
-        theirs = cut_off_from_worker2(cut)
-        future = rpc.rpc_async("worker2", is_confirmed, ([theirs],))
-        return theirs, future, rpc.remote("worker2", Checker, ([theirs],))
-
-    theirs, future, made = on(cut, 0, call)
+    future = rpc.rpc_async("worker2", is_confirmed, ([theirs],))
+    made = rpc.remote("worker2", Checker, ([theirs],))
     parked(cut, 2)
     cut.kill(1)
     cut.network.heal()
-    with pytest.raises(OwnerLostError, match="worker1"):
-        future.wait()
-    for rref in (made, theirs):
+    for use in (future.wait, made.to_here, theirs.to_here):
         with pytest.raises(OwnerLostError, match="worker1"):
-            on(cut, 0, rref.to_here)
+            use()
     assert not made.confirmed_by_owner()
     assert not started
-    del theirs, future, made, rref
-    drained(cut)
 
 
-def test_a_creation_that_never_starts_tells_whoever_waits_for_its_value(cut: Cluster) -> None:
+def test_a_creation_that_never_starts_tells_whoever_waits_for_its_value(
+    cut: Cluster, theirs: RRef[str]
+) -> None:
     """A third worker's fetch of it is parked at the worker that will never create it."""
-
-    def call() -> tuple[RRef[Checker], Future[Any]]:
-        made = rpc.remote("worker2", Checker, ([cut_off_from_worker2(cut)],))
-        return made, rpc.rpc_async("worker3", read_value, (made,))
-
-    made, fetched = on(cut, 0, call)
+    made = rpc.remote("worker2", Checker, ([theirs],))
+    fetched = rpc.rpc_async("worker3", read_value, (made,))
     parked(cut, 2)
     cut.kill(1)
     cut.network.heal()
     with pytest.raises(OwnerLostError, match="worker1"):
         fetched.wait()
-    del made, fetched
-    drained(cut)
