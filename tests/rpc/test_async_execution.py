@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -51,47 +51,51 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
 }
 
 
-def test_every_form_of_a_function(job: Job) -> None:
+@pytest.fixture
+def job(job: Job) -> Iterator[Job]:
+    """Three workers; the test runs on w0."""
     with seams.use_agent(job.agents[0]):
-        for form, (func, args, expected) in FORMS.items():
-            assert rpc.rpc_sync("w1", func, args) == expected, form
-            assert rpc.rpc_async("w1", func, args).wait() == expected, form
-            assert rpc.remote("w1", func, args).to_here() == expected, form
-            assert rpc.gather([("w1", func, args)] * 2).wait() == [expected] * 2, form
+        yield job
+
+
+def test_every_form_of_a_function(job: Job) -> None:
+    for form, (func, args, expected) in FORMS.items():
+        assert rpc.rpc_sync("w1", func, args) == expected, form
+        assert rpc.rpc_async("w1", func, args).wait() == expected, form
+        assert rpc.remote("w1", func, args).to_here() == expected, form
+        assert rpc.gather([("w1", func, args)] * 2).wait() == [expected] * 2, form
 
 
 @pytest.mark.parametrize("owner", ["w1", "w0"], ids=["other", "self"])
 def test_methods_through_every_stand_in_of_an_rref(job: Job, owner: str) -> None:
-    with seams.use_agent(job.agents[0]):
-        rref: Any = rpc.remote(owner, Promises, ("w2",))
-        calls: list[tuple[str, tuple[Any, ...], Any]] = [
-            ("bound", (1,), 2),
-            ("static", ("w2", 1), 2),
-            ("static_above", ("w2", 1), 2),
-            ("of_class", ("w2", 1), "Promises 2"),
-            ("of_class_above", ("w2", 1), "Promises 2"),
-        ]
-        for name, args, expected in calls:
-            assert getattr(rref.rpc_sync(), name)(*args) == expected, name
-            assert getattr(rref.rpc_async(), name)(*args).wait() == expected, name
-            assert getattr(rref.remote(), name)(*args).to_here() == expected, name
-        promise: Any = rpc.remote(owner, Promise)
-        assert promise.rpc_sync()("w2") == "w2"
-        assert promise.rpc_async()("w2").wait() == "w2"
-        assert promise.remote()("w2").to_here() == "w2"
+    rref: Any = rpc.remote(owner, Promises, ("w2",))
+    calls: list[tuple[str, tuple[Any, ...], Any]] = [
+        ("bound", (1,), 2),
+        ("static", ("w2", 1), 2),
+        ("static_above", ("w2", 1), 2),
+        ("of_class", ("w2", 1), "Promises 2"),
+        ("of_class_above", ("w2", 1), "Promises 2"),
+    ]
+    for name, args, expected in calls:
+        assert getattr(rref.rpc_sync(), name)(*args) == expected, name
+        assert getattr(rref.rpc_async(), name)(*args).wait() == expected, name
+        assert getattr(rref.remote(), name)(*args).to_here() == expected, name
+    promise: Any = rpc.remote(owner, Promise)
+    assert promise.rpc_sync()("w2") == "w2"
+    assert promise.rpc_async()("w2").wait() == "w2"
+    assert promise.remote()("w2").to_here() == "w2"
 
 
 def test_an_rref_as_the_value(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        given: Any = rpc.rpc_sync("w1", form_code.gives_an_rref, ("w2",))
-        assert given.owner_name() == "w2"
-        assert given.rpc_sync().add(1) == 8
-        holder: Any = rpc.remote("w1", Promises, ("w2",))
-        made = holder.rpc_sync().an_rref()
-        assert made.owner_name() == "w1"
-        assert made.rpc_sync().add(1) == 2
-        inner: Any = rpc.remote("w1", form_code.gives_an_rref, ("w2",)).to_here()
-        assert inner.owner_name() == "w2"
+    given: Any = rpc.rpc_sync("w1", form_code.gives_an_rref, ("w2",))
+    assert given.owner_name() == "w2"
+    assert given.rpc_sync().add(1) == 8
+    holder: Any = rpc.remote("w1", Promises, ("w2",))
+    made = holder.rpc_sync().an_rref()
+    assert made.owner_name() == "w1"
+    assert made.rpc_sync().add(1) == 2
+    inner: Any = rpc.remote("w1", form_code.gives_an_rref, ("w2",)).to_here()
+    assert inner.owner_name() == "w2"
 
 
 def test_no_thread_waits_for_what_is_promised(make_job: MakeJob) -> None:
@@ -105,53 +109,48 @@ def test_no_thread_waits_for_what_is_promised(make_job: MakeJob) -> None:
 
 
 def test_errors_before_and_after_the_first_yield_keep_their_class(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        rref: Any = rpc.remote("w1", Promises, ("w2",))
-        failing: list[tuple[Callable[[], Any], str]] = [
-            (lambda: rpc.rpc_async("w1", form_code.raises_before), "before the first yield"),
-            (lambda: rpc.rpc_async("w1", form_code.raises_after, ("w2",)), "after the first"),
-            (
-                lambda: rpc.rpc_async("w1", form_code.fails_with_the_error_of_another, ("w2",)),
-                "before the first yield",
-            ),
-            (lambda: rref.rpc_async().fail(), "in a method"),
-        ]
-        for call, words in failing:
-            with pytest.raises(KeyError, match=words) as info:
-                call().wait()
-            assert "KeyError" in (rpc.remote_traceback(info.value) or "")
-        for func, args in ((form_code.raises_before, []), (form_code.raises_after, ["w2"])):
-            with pytest.raises(KeyError, match="the first yield"):
-                rpc.remote("w1", func, args).to_here()
+    rref: Any = rpc.remote("w1", Promises, ("w2",))
+    failing: list[tuple[Callable[[], Any], str]] = [
+        (lambda: rpc.rpc_async("w1", form_code.raises_before), "before the first yield"),
+        (lambda: rpc.rpc_async("w1", form_code.raises_after, ("w2",)), "after the first"),
+        (
+            lambda: rpc.rpc_async("w1", form_code.fails_with_the_error_of_another, ("w2",)),
+            "before the first yield",
+        ),
+        (lambda: rref.rpc_async().fail(), "in a method"),
+    ]
+    for call, words in failing:
+        with pytest.raises(KeyError, match=words) as info:
+            call().wait()
+        assert "KeyError" in (rpc.remote_traceback(info.value) or "")
+    for func, args in ((form_code.raises_before, []), (form_code.raises_after, ["w2"])):
+        with pytest.raises(KeyError, match="the first yield"):
+            rpc.remote("w1", func, args).to_here()
 
 
 def test_a_wrong_return_type_is_named_at_the_caller(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        rref: Any = rpc.remote("w1", Promises, ("w2",))
-        words = r"marked async_execution and must return a telegrad\.rpc\.Future, not "
-        for call, what in (
-            (lambda: rpc.rpc_async("w1", form_code.returns, (3,)), "3 \\(int\\)"),
-            (lambda: rpc.rpc_async("w1", form_code.returns_nothing), "None"),
-            (lambda: rref.rpc_async().wrong(), "3"),
-        ):
-            with pytest.raises(TypeError, match=words + what):
-                call().wait()
-        with pytest.raises(TypeError, match=words):
-            rpc.remote("w1", form_code.returns, (3,)).to_here()
-        with pytest.raises(EncodeError, match="a Future does not travel"):
-            rpc.rpc_sync("w1", form_code.future_of_a_future)
-        with pytest.raises(
-            EncodeError, match=r"args\[0\].* a Future does not travel; wait\(\) for"
-        ):
-            rpc.rpc_sync("w1", form_code.returns, (rpc.Future(),))
+    rref: Any = rpc.remote("w1", Promises, ("w2",))
+    words = r"marked async_execution and must return a telegrad\.rpc\.Future, not "
+    for call, what in (
+        (lambda: rpc.rpc_async("w1", form_code.returns, (3,)), "3 \\(int\\)"),
+        (lambda: rpc.rpc_async("w1", form_code.returns_nothing), "None"),
+        (lambda: rref.rpc_async().wrong(), "3"),
+    ):
+        with pytest.raises(TypeError, match=words + what):
+            call().wait()
+    with pytest.raises(TypeError, match=words):
+        rpc.remote("w1", form_code.returns, (3,)).to_here()
+    with pytest.raises(EncodeError, match="a Future does not travel"):
+        rpc.rpc_sync("w1", form_code.future_of_a_future)
+    with pytest.raises(EncodeError, match=r"args\[0\].* a Future does not travel; wait\(\) for"):
+        rpc.rpc_sync("w1", form_code.returns, (rpc.Future(),))
 
 
 def test_a_coroutine_in_the_place_of_a_future_is_closed(job: Job) -> None:
     """It said on the callee's stderr that nobody had awaited it."""
-    with seams.use_agent(job.agents[0]):
-        with pytest.raises(TypeError, match="must return .*coroutine"):
-            rpc.rpc_sync("w1", form_code.returns_a_coroutine)
-        assert rpc.rpc_sync("w1", form_code.coroutines_closed) == 1
+    with pytest.raises(TypeError, match="must return .*coroutine"):
+        rpc.rpc_sync("w1", form_code.returns_a_coroutine)
+    assert rpc.rpc_sync("w1", form_code.coroutines_closed) == 1
 
 
 def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob) -> None:

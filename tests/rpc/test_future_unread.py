@@ -60,9 +60,9 @@ class Log:
 def log(
     job: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Log]:
-    """Looks into the queue are the test's alone."""
+    """The test runs on w0; looks into the queue are its alone."""
     monkeypatch.setattr(UnreadErrors, "_look", lambda self: None)
-    with caplog.at_level(logging.WARNING, LOGGER):
+    with caplog.at_level(logging.WARNING, LOGGER), seams.use_agent(job.agents[0]):
         yield Log(job, caplog)
 
 
@@ -96,9 +96,8 @@ def made_here(offset: int = 0) -> str:
 
 
 def test_a_call(log: Log) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        rpc.rpc_async("w1", remote_code.fail, ("unread",))
-        here = made_here(-1)
+    rpc.rpc_async("w1", remote_code.fail, ("unread",))
+    here = made_here(-1)
     text = log.wait()
     assert re.search(r"the call of \S+:fail on 'w1' failed, and nobody read its error", text)
     assert here in text
@@ -120,9 +119,8 @@ def test_a_call(log: Log) -> None:
     ids=["proxy", "to_thread", "gather", "first_n", "then", "callback"],
 )
 def test_what_else_gives_a_future(log: Log, make: Callable[[], object], label: str) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        make()
-        text = log.wait()
+    make()
+    text = log.wait()
     assert label in text
     assert re.search(rf"made at {re.escape(__file__)}:\d+:", text)
     assert text.count("\n") == 0
@@ -130,22 +128,21 @@ def test_what_else_gives_a_future(log: Log, make: Callable[[], object], label: s
 
 @pytest.mark.parametrize("to", ["w1", "w0"])
 def test_an_rref_whose_value_could_not_be_made(log: Log, to: str) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        rpc.remote(to, remote_code.fail, ("unread",))
-        here = made_here(-1)
-        text = log.wait()
-        assert re.search(rf"rpc.remote of \S+:fail on '{to}' failed, and nobody read", text)
-        assert here in text
-        assert "CustomError('unread')" in text
-        assert text.count("\n") == 0
-        rref = rpc.remote(to, remote_code.fail, ("unread",))
-        until_failed(rref)
-        assert log.told() == ""
-        rref.remote().method()  # it hears of the failure, and is not heard in turn
-        del rref
-        text = log.wait()
-        assert "method" in text
-        assert text.count("\n") == 0
+    rpc.remote(to, remote_code.fail, ("unread",))
+    here = made_here(-1)
+    text = log.wait()
+    assert re.search(rf"rpc.remote of \S+:fail on '{to}' failed, and nobody read", text)
+    assert here in text
+    assert "CustomError('unread')" in text
+    assert text.count("\n") == 0
+    rref = rpc.remote(to, remote_code.fail, ("unread",))
+    until_failed(rref)
+    assert log.told() == ""
+    rref.remote().method()  # it hears of the failure, and is not heard in turn
+    del rref
+    text = log.wait()
+    assert "method" in text
+    assert text.count("\n") == 0
 
 
 RREF_READERS: dict[str, Callable[[rpc.RRef[Any]], object]] = {
@@ -170,33 +167,30 @@ def give_to_others(rref: rpc.RRef[Any]) -> None:
 def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
     log: Log, read: Callable[[rpc.RRef[Any]], object], to: str
 ) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        read(rpc.remote(to, remote_code.fail, ("read",)))
-        assert log.told() == ""
+    read(rpc.remote(to, remote_code.fail, ("read",)))
+    assert log.told() == ""
 
 
 def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
-    agent = log.job.agents[0]
-    with seams.use_agent(agent):
-        for begun in (False, True):
-            dropped = rpc.stream("w1", remote_code.one_then_fail, ("unread",))
-            here = made_here(-1)
-            if begun:
-                assert next(dropped) == 1
-            until_failed(dropped)  # its end is here, and unread
-            assert log.told() == ""
-            del dropped
-            gc.collect()
-            text = log.wait()
-            assert re.search(r"the stream of \S+:one_then_fail on 'w1' failed, and nobody", text)
-            assert here in text
-            assert "CustomError('unread')" in text
-        rref = rpc.remote("w1", remote_code.fail, ("unread",))
-        until_failed(rref)
-        dropped = rref.rpc_stream().method()  # known to fail before it is asked for
-        until_failed(dropped)
+    for begun in (False, True):
+        dropped = rpc.stream("w1", remote_code.one_then_fail, ("unread",))
+        here = made_here(-1)
+        if begun:
+            assert next(dropped) == 1
+        until_failed(dropped)  # its end is here, and unread
+        assert log.told() == ""
         del dropped
-        assert "the stream of" in log.wait()
+        gc.collect()
+        text = log.wait()
+        assert re.search(r"the stream of \S+:one_then_fail on 'w1' failed, and nobody", text)
+        assert here in text
+        assert "CustomError('unread')" in text
+    rref = rpc.remote("w1", remote_code.fail, ("unread",))
+    until_failed(rref)
+    dropped = rref.rpc_stream().method()  # known to fail before it is asked for
+    until_failed(dropped)
+    del dropped
+    assert "the stream of" in log.wait()
 
 
 STREAM_READERS: dict[str, Callable[[rpc.Stream[Any]], object]] = {
@@ -210,31 +204,28 @@ STREAM_READERS: dict[str, Callable[[rpc.Stream[Any]], object]] = {
 def test_the_failure_of_a_stream_that_was_read_or_closed_is_not_told(
     log: Log, read: Callable[[rpc.Stream[Any]], object]
 ) -> None:
-    agent = log.job.agents[0]
-    with seams.use_agent(agent):
-        read(rpc.stream("w1", remote_code.one_then_fail, ("read",)))
-        gc.collect()
-        assert log.told() == ""
+    read(rpc.stream("w1", remote_code.one_then_fail, ("read",)))
+    gc.collect()
+    assert log.told() == ""
 
 
 def test_a_plain_future_and_its_children(log: Log) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        future: Future[int] = Future()
-        here = made_here(-1)
-        future.set_exception(ValueError("mine"))
-        del future
-        text = log.wait()
-        assert here in text
-        assert "a future failed" in text
+    future: Future[int] = Future()
+    here = made_here(-1)
+    future.set_exception(ValueError("mine"))
+    del future
+    text = log.wait()
+    assert here in text
+    assert "a future failed" in text
 
-        parent: Future[int] = Future()
-        child = parent.then(lambda done: done.value())
-        here = made_here(-1)
-        parent.set_exception(ValueError("mine"))
-        del parent
-        assert log.told() == ""
-        del child
-        assert here in log.wait()
+    parent: Future[int] = Future()
+    child = parent.then(lambda done: done.value())
+    here = made_here(-1)
+    parent.set_exception(ValueError("mine"))
+    del parent
+    assert log.told() == ""
+    del child
+    assert here in log.wait()
 
 
 def test_a_method_of_the_agent_is_not_where_it_was_made(log: Log) -> None:
@@ -272,33 +263,30 @@ async def awaiting(future: Future[int]) -> int:
 def test_an_error_that_was_read_or_handed_on_is_not_told(
     log: Log, read: Callable[[Future[Any]], object]
 ) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        read(failing())
-        plain: Future[int] = Future()
-        plain.set_exception(remote_code.CustomError("plain", code=1))
-        read(plain)
-        del plain
-        assert log.told() == ""
+    read(failing())
+    plain: Future[int] = Future()
+    plain.set_exception(remote_code.CustomError("plain", code=1))
+    read(plain)
+    del plain
+    assert log.told() == ""
 
 
 def test_what_wait_all_left_unread_when_it_timed_out_is_told(log: Log) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        futures: list[Future[int]] = [Future(), Future()]
-        with pytest.raises(TimeoutError):
-            wait_all(futures, timeout=0.001)
-        futures[1].set_exception(KeyError("late"))
-        del futures
-        assert "KeyError('late')" in log.wait()
+    futures: list[Future[int]] = [Future(), Future()]
+    with pytest.raises(TimeoutError):
+        wait_all(futures, timeout=0.001)
+    futures[1].set_exception(KeyError("late"))
+    del futures
+    assert "KeyError('late')" in log.wait()
 
 
 def test_values_and_what_the_library_makes_for_itself_are_not_told(log: Log) -> None:
-    with seams.use_agent(log.job.agents[0]):
-        rpc.rpc_async("w1", remote_code.add, (1, 2))
-        rpc.remote("w1", remote_code.add, (1, 2))
-        with pytest.raises(remote_code.CustomError):
-            rpc.rpc_sync("w1", remote_code.fail_later)
-        Future()
-        assert log.told() == ""
+    rpc.rpc_async("w1", remote_code.add, (1, 2))
+    rpc.remote("w1", remote_code.add, (1, 2))
+    with pytest.raises(remote_code.CustomError):
+        rpc.rpc_sync("w1", remote_code.fail_later)
+    Future()
+    assert log.told() == ""
 
 
 def test_a_future_refused_by_its_constructor_says_nothing_else() -> None:
@@ -336,17 +324,16 @@ def test_the_queue_is_looked_through_off_the_loop_and_only_when_something_may_co
 
 def test_a_finaliser_takes_no_lock_and_decodes_nothing(log: Log) -> None:
     """It runs wherever the garbage collector does: inside the future's own lock, say."""
-    with seams.use_agent(log.job.agents[0]):
-        future: Future[Any] = failing()
-        until_done(future)
-        rpc.rpc_sync("w1", remote_code.who)  # its reply done with, the loop holds the first no more
-        lock, reply = future._lock, future._thunk
-        with lock:
-            del future
-        report = log.unread.reports.get(timeout=20)
-        assert isinstance(report, Report)
-        assert report.error is reply
-        assert isinstance(report.read(), remote_code.CustomError)
+    future: Future[Any] = failing()
+    until_done(future)
+    rpc.rpc_sync("w1", remote_code.who)  # its reply done with, the loop holds the first no more
+    lock, reply = future._lock, future._thunk
+    with lock:
+        del future
+    report = log.unread.reports.get(timeout=20)
+    assert isinstance(report, Report)
+    assert report.error is reply
+    assert isinstance(report.read(), remote_code.CustomError)
 
 
 def test_what_is_in_the_queue_at_the_end_is_told_too(

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +47,14 @@ HOLDS: list[Callable[..., Any]] = [stream_code.holds, stream_code.aholds]
 
 counts = stream_code.counts
 gates = remote_code.gates
+
+
+@pytest.fixture
+def job(job: Job) -> Iterator[Job]:
+    """Three workers; the test runs on w0, and leaves no end of a stream, nor a call."""
+    with seams.use_agent(job.agents[0]):
+        yield job
+    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 @pytest.fixture(autouse=True)
@@ -127,20 +135,19 @@ def test_a_generator_rests_when_it_is_ahead(
 
 def test_big_items_are_fewer_ahead(job: Job) -> None:
     size = WINDOW_BYTES // 4
-    with seams.use_agent(job.agents[0]):
-        arguments = (10, size // 8, "big")
-        with rpc.stream("w1", stream_code.arrays, arguments) as items:
-            wait_for("rest", rests(job, 1))
-            assert counts.yielded("big") == 4
-            assert next(items)[0] == 0
-            assert counts.yielded("big") == 4
-            assert next(items)[0] == 1
-            assert counts.wait_yielded("big", 6)
-            assert [each[0] for each in items] == list(range(2, 10))
-        one = rpc.stream("w1", stream_code.arrays, (3, 2 * WINDOW_BYTES // 8, "huge"))
+    arguments = (10, size // 8, "big")
+    with rpc.stream("w1", stream_code.arrays, arguments) as items:
         wait_for("rest", rests(job, 1))
-        assert counts.yielded("huge") == 1  # an item that is larger comes alone
-        assert [each[0] for each in one] == [0, 1, 2]
+        assert counts.yielded("big") == 4
+        assert next(items)[0] == 0
+        assert counts.yielded("big") == 4
+        assert next(items)[0] == 1
+        assert counts.wait_yielded("big", 6)
+        assert [each[0] for each in items] == list(range(2, 10))
+    one = rpc.stream("w1", stream_code.arrays, (3, 2 * WINDOW_BYTES // 8, "huge"))
+    wait_for("rest", rests(job, 1))
+    assert counts.yielded("huge") == 1  # an item that is larger comes alone
+    assert [each[0] for each in one] == [0, 1, 2]
 
 
 def test_what_a_stream_costs(job: Job) -> None:
@@ -163,14 +170,13 @@ def test_what_a_stream_costs(job: Job) -> None:
 
 @pytest.mark.parametrize("func", [*FOREVER, stream_code.aholds_in_finally])
 def test_closing_runs_the_finally_blocks(job: Job, func: Callable[..., Any]) -> None:
-    with seams.use_agent(job.agents[0]):
-        with rpc.stream("w1", func, ("left",)) as items:
-            for each in items:
-                if each == 40:
-                    break
-        assert list(items) == []
-        items.close()
-        assert not items.cancel()
+    with rpc.stream("w1", func, ("left",)) as items:
+        for each in items:
+            if each == 40:
+                break
+    assert list(items) == []
+    items.close()
+    assert not items.cancel()
     assert counts.wait_closed("left")
     leaks.wait_until_gone("streams", lambda: left(job))
     assert counts.closed("left") == 1
@@ -186,28 +192,24 @@ def test_leaving_an_async_block(job: Job, func: Callable[..., Any]) -> None:
         assert [each async for each in items] == []
         await items.aclose()
 
-    with seams.use_agent(job.agents[0]):
-        asyncio.run(main())
+    asyncio.run(main())
     assert counts.wait_closed("left")
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 @pytest.mark.parametrize("func", FOREVER)
 def test_one_that_nobody_holds_any_more(job: Job, func: Callable[..., Any]) -> None:
-    with seams.use_agent(job.agents[0]):
-        for each in rpc.stream("w1", func, ("garbage",)):
-            if each == 3:
-                break
-        gc.collect()
+    for each in rpc.stream("w1", func, ("garbage",)):
+        if each == 3:
+            break
+    gc.collect()
     assert counts.wait_closed("garbage")
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 @pytest.mark.parametrize("func", HOLDS)
 def test_cancelling_wakes_who_reads(
     job: Job, func: Callable[..., Any], waits: threading.Event
 ) -> None:
-    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", func, ("held", 2))
         assert [next(items), next(items)] == [0, 1]
         waits.clear()
@@ -221,7 +223,6 @@ def test_cancelling_wakes_who_reads(
         assert not items.cancel()
     gates("held").set()
     assert counts.wait_closed("held")
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 def test_a_task_that_is_cancelled_loses_no_item(job: Job, waits: threading.Event) -> None:
@@ -238,35 +239,26 @@ def test_a_task_that_is_cancelled_loses_no_item(job: Job, waits: threading.Event
             gates("task").set()
             return [first, *[each async for each in items]]
 
-    with seams.use_agent(job.agents[0]):
-        assert asyncio.run(main()) == [0, 1]
-    leaks.wait_until_gone("streams", lambda: left(job))
+    assert asyncio.run(main()) == [0, 1]
 
 
 def test_cancelling_before_it_has_begun(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        for _ in range(20):
-            items = rpc.stream("w1", stream_code.forever, ("early",))
-            assert items.cancel()
-            with pytest.raises(CallCancelledError):
-                next(items)
-    leaks.wait_until_gone("streams", lambda: left(job))
+    for _ in range(20):
+        items = rpc.stream("w1", stream_code.forever, ("early",))
+        assert items.cancel()
+        with pytest.raises(CallCancelledError):
+            next(items)
 
 
 def test_a_generator_that_takes_no_cancellation(job: Job) -> None:
-    with seams.use_agent(job.agents[0]):
-        items = rpc.stream("w1", stream_code.aswallows, ("swallows",))
-        assert gates("swallows-entered").wait(20)
-        items.close()
+    items = rpc.stream("w1", stream_code.aswallows, ("swallows",))
+    assert gates("swallows-entered").wait(20)
+    items.close()
     assert counts.wait_closed("swallows")
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 def test_a_generator_that_refuses_to_close(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        seams.use_agent(job.agents[0]),
-        rpc.stream("w1", stream_code.refuses_to_close, ("stubborn",)) as items,
-    ):
+    with rpc.stream("w1", stream_code.refuses_to_close, ("stubborn",)) as items:
         assert next(items) == 1
     assert counts.wait_yielded("stubborn-refused", 1)
     leaks.wait_until_gone("streams", lambda: left(job))
@@ -275,14 +267,10 @@ def test_a_generator_that_refuses_to_close(job: Job, caplog: pytest.LogCaptureFi
 
 
 def test_a_closed_outer_stream_closes_the_inner_one(job: Job) -> None:
-    with (
-        seams.use_agent(job.agents[0]),
-        rpc.stream("w1", stream_code.relayed_forever, ("w2", "inner")) as items,
-    ):
+    with rpc.stream("w1", stream_code.relayed_forever, ("w2", "inner")) as items:
         assert [next(items) for _ in range(3)] == [0, 1, 2]
     assert counts.wait_closed("inner-outer")
     assert counts.wait_closed("inner")
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 # Deadlines ----------------------------------------------------------------------------------------
@@ -308,20 +296,18 @@ def test_the_time_for_the_next_item(job: Job, func: Callable[..., Any]) -> None:
                 next(items)
         return info.value
 
-    with seams.use_agent(job.agents[0]):
-        error = with_more_time(read, 0.2, 5.0)
-        assert (error.worker, error.phase) == ("w1", "waiting for the next item")
-        assert error.function.endswith("holds")
+    error = with_more_time(read, 0.2, 5.0)
+    assert (error.worker, error.phase) == ("w1", "waiting for the next item")
+    assert error.function.endswith("holds")
     if func is stream_code.holds:
         assert not counts.closed("late")
         gates("late").set()
     assert counts.wait_closed("late")
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 @pytest.mark.parametrize("func", HOLDS)
 def test_what_a_served_call_has_left_bounds_all_of_it(job: Job, func: Callable[..., Any]) -> None:
-    with seams.use_agent(job.agents[0]), pytest.raises(CallTimeoutError):
+    with pytest.raises(CallTimeoutError):
         rpc.rpc_sync("w1", stream_code.read_first_of, ("w2", func, "bound", 60.0), timeout=0.5)
     gates("bound").set()
     leaks.wait_until_gone("streams", lambda: left(job))
@@ -365,20 +351,18 @@ def test_the_time_counts_for_each_reader_since_the_last_item(
 
 @pytest.mark.parametrize("func", FOREVER)
 def test_a_lost_producer_after_what_has_come(job: Job, func: Callable[..., Any]) -> None:
-    with seams.use_agent(job.agents[0]):
-        items = rpc.stream("w1", func, ("lost",))
-        wait_for("rest", rests(job, 1))
-        assert [next(items) for _ in range(3)] == [0, 1, 2]
-        job.agents[1].shutdown(graceful=False)
-        read: list[int] = []
-        with pytest.raises(WorkerLostError) as info:
-            read.extend(items)
-        assert info.value.worker == "w1"
-        with pytest.raises(WorkerLostError):
-            next(items)
+    items = rpc.stream("w1", func, ("lost",))
+    wait_for("rest", rests(job, 1))
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    job.agents[1].shutdown(graceful=False)
+    read: list[int] = []
+    with pytest.raises(WorkerLostError) as info:
+        read.extend(items)
+    assert info.value.worker == "w1"
+    with pytest.raises(WorkerLostError):
+        next(items)
     assert read == list(range(3, 3 + len(read)))
     assert counts.wait_closed("lost")  # there, too
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 @pytest.mark.parametrize("read", [0, 2])
@@ -408,7 +392,7 @@ def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
     monkeypatch.setattr(StreamReader, "start", noted_start)
     monkeypatch.setattr(StreamReader, "lose", noted)
     monkeypatch.setattr(producer.messages, "post_envelope", never_arrives)
-    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", stream_code.count, (5,), timeout=math.inf)
         assert ended.wait(20)
         assert [next(items) for _ in range(read)] == list(range(read))
@@ -425,7 +409,6 @@ def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
             assert [next(items), next(items)] == [0, 1]
         with pytest.raises(WorkerLostError):
             next(items)
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 @pytest.mark.parametrize("func", FOREVER)
@@ -437,7 +420,6 @@ def test_a_lost_consumer(job: Job, func: Callable[..., Any]) -> None:
         with pytest.raises((NotInitializedError, WorkerLostError)):
             list(items)
     assert counts.wait_closed("orphan")
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 @pytest.mark.parametrize("func", FOREVER)
@@ -528,7 +510,6 @@ def test_items_beyond_the_window_end_the_stream(job: Job, readers: list[StreamRe
             next(items)
     gates("beyond").set()
     assert counts.wait_closed("beyond")
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 def test_an_item_that_is_garbage_before_the_verb_returns(
@@ -542,40 +523,36 @@ def test_an_item_that_is_garbage_before_the_verb_returns(
         start(reader, reply)
 
     monkeypatch.setattr(StreamReader, "start", late)
-    with seams.use_agent(job.agents[0]), pytest.raises(DecodeError, match="was not expected"):
+    with pytest.raises(DecodeError, match="was not expected"):
         list(rpc.stream("w1", stream_code.forever, ("early",)))
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 def test_items_that_come_when_it_was_given_up_are_no_garbage(
     job: Job, readers: list[StreamReader]
 ) -> None:
-    with seams.use_agent(job.agents[0]):
-        closed = rpc.stream("w1", stream_code.holds, ("late", 1))
-        closed.close()
-        assert not readers[0].arrive(1, 1, Envelope(ITEM))
-        cancelled = rpc.stream("w1", stream_code.holds, ("late", 1))
-        cancelled.cancel()
-        assert not readers[1].arrive(1, 1, Envelope(ITEM))
-        expired = rpc.stream("w1", stream_code.holds, ("late", 0), timeout=0.01)
-        with pytest.raises(CallTimeoutError):
-            next(expired)
-        assert not readers[2].arrive(0, 1, Envelope(ITEM))
+    closed = rpc.stream("w1", stream_code.holds, ("late", 1))
+    closed.close()
+    assert not readers[0].arrive(1, 1, Envelope(ITEM))
+    cancelled = rpc.stream("w1", stream_code.holds, ("late", 1))
+    cancelled.cancel()
+    assert not readers[1].arrive(1, 1, Envelope(ITEM))
+    expired = rpc.stream("w1", stream_code.holds, ("late", 0), timeout=0.01)
+    with pytest.raises(CallTimeoutError):
+        next(expired)
+    assert not readers[2].arrive(0, 1, Envelope(ITEM))
     gates("late").set()
-    leaks.wait_until_gone("streams", lambda: left(job))
 
 
 def test_nobody_is_warned_of_streams_that_end_early(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with seams.use_agent(job.agents[0]):
-        for func in FOREVER:
-            rpc.stream("w1", func, ("quiet",)).close()
-            rpc.stream("w1", func, ("quiet",)).cancel()
-            next(rpc.stream("w1", func, ("quiet",)))
-        with rpc.stream("w1", stream_code.fails_after, (0,)):
-            pass
-        gc.collect()
-        leaks.wait_until_gone("streams", lambda: left(job))
-        job.shutdown()
+    for func in FOREVER:
+        rpc.stream("w1", func, ("quiet",)).close()
+        rpc.stream("w1", func, ("quiet",)).cancel()
+        next(rpc.stream("w1", func, ("quiet",)))
+    with rpc.stream("w1", stream_code.fails_after, (0,)):
+        pass
+    gc.collect()
+    leaks.wait_until_gone("streams", lambda: left(job))
+    job.shutdown()
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
