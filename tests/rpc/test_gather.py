@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import Queue
 from typing import Any
 
@@ -48,8 +48,10 @@ class Counter:
         return self._func(*args, **kwargs)
 
 
-def settled(job: Job) -> None:
-    """Returns when no call is pending or served anywhere."""
+@pytest.fixture
+def job(job: Job) -> Iterator[Job]:
+    """Three workers, on which no call is pending or served when the test has ended."""
+    yield job
     for agent in job.agents:
         wait_until_idle(agent)
 
@@ -104,7 +106,6 @@ def test_one_failure_fails_all_and_cancels_the_rest(job: Job) -> None:
     assert remote_code.gates("rest-cancelled").wait(20)
     with pytest.raises(CallCancelledError):  # perhaps a moment later than the result is there
         plain.wait(20)
-    settled(job)
 
 
 def test_k_of_n_gives_the_first_values_in_the_order_of_the_calls(job: Job) -> None:
@@ -118,7 +119,6 @@ def test_k_of_n_gives_the_first_values_in_the_order_of_the_calls(job: Job) -> No
     remote_code.release("late")
     assert future.wait() == ["late", "w2"]
     assert remote_code.gates("never-cancelled").wait(20)
-    settled(job)
     assert job.on(0, rpc.gather, [("w1", remote_code.hold_async, ("x",))], 0).value() == []
 
 
@@ -136,7 +136,6 @@ def test_k_of_n_fails_when_too_few_are_left_and_names_each_failure(job: Job) -> 
     assert "fail on 'w1': CustomError: first" in text
     assert "fail on 'w2': CustomError: second" in text
     assert {str(error) for error in info.value.failures} == {"first", "second"}
-    settled(job)
 
 
 def test_cancelling_the_gather_cancels_all_of_its_calls(job: Job) -> None:
@@ -149,7 +148,6 @@ def test_cancelling_the_gather_cancels_all_of_its_calls(job: Job) -> None:
         assert remote_code.gates(f"{to}-cancelled").wait(20)
     with pytest.raises(CallCancelledError, match="gather of 3"):
         future.wait()
-    settled(job)
 
 
 def test_the_timeout_is_that_of_the_calls_and_of_futures_among_them(job: Job) -> None:
@@ -163,7 +161,6 @@ def test_the_timeout_is_that_of_the_calls_and_of_futures_among_them(job: Job) ->
         plain.wait(20)
     with pytest.raises(ValueError, match="above 0"):
         job.on(0, rpc.gather, [call], timeout=0)
-    settled(job)
 
 
 def test_nothing_is_sent_when_one_of_the_calls_cannot_be(job: Job) -> None:
@@ -202,7 +199,6 @@ def test_a_call_that_cannot_be_sent_cancels_those_before_it(job: Job) -> None:
 
     with pytest.raises(RuntimeError, match="was released"):
         job.on(0, make)
-    settled(job)
 
 
 # -- multicast ---------------------------------------------------------------------------------
