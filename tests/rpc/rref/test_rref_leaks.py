@@ -17,7 +17,6 @@ from telegrad.rpc.rref.interceptor import MOST_TOLD
 from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
-from tests.conftest import Programs
 from tests.rpc.rref.programs import Model, give_back, make_rref, on, registry
 
 LOGGER = "telegrad.rpc.rref.interceptor"
@@ -205,30 +204,3 @@ def test_a_holder_that_hangs_holds_the_owner_up_for_a_bounded_time() -> None:
         waited.join(20.0)
         assert not waited.is_alive()
         assert owner.counts() == (1, 0)
-
-
-SCRIPT = """
-import logging
-from telegrad import rpc
-
-class Model:
-    def where(self):
-        return rpc.get_worker_info().name
-
-def main():
-    logging.basicConfig(level=logging.INFO)
-    with rpc.init_rpc():
-        if rpc.get_worker_info().rank == 0:
-            model = rpc.remote("worker1", Model)
-            assert model.rpc_sync().where() == "worker1"
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-def test_over_processes(programs: Programs) -> None:
-    outputs = [program.wait() for program in programs.ranks(programs.script(SCRIPT), 2)]
-    assert "Model, created by 'worker0', held by 'worker0' (from " in outputs[1]
-    assert "script.py:" in outputs[1]
-    assert "RRefs" not in outputs[0]
