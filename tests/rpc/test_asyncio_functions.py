@@ -45,29 +45,13 @@ async def _wait_for_the_first(future: Any) -> Any:
     return only.value()
 
 
-async def _wait_for(future: Any) -> Any:
-    return await asyncio.wait_for(future, SECONDS)
-
-
 async def _gather(future: Any) -> Any:
     return (await asyncio.gather(future, asyncio.sleep(0)))[0]
-
-
-async def _shield(future: Any) -> Any:
-    return await asyncio.shield(future)
 
 
 async def _as_completed(future: Any) -> Any:
     (only,) = asyncio.as_completed([future], timeout=SECONDS)
     return await only
-
-
-async def _ensure_future(future: Any) -> Any:
-    return await asyncio.ensure_future(future)
-
-
-async def _wrap_future(future: Any) -> Any:
-    return await asyncio.wrap_future(future)
 
 
 async def _task_group(future: Any) -> Any:
@@ -85,12 +69,12 @@ WAYS: dict[str, Way] = {
     "await": _await,
     "wait": _wait,
     "wait for the first": _wait_for_the_first,
-    "wait_for": _wait_for,
+    "wait_for": lambda future: asyncio.wait_for(future, SECONDS),
     "gather": _gather,
-    "shield": _shield,
+    "shield": asyncio.shield,
     "as_completed": _as_completed,
-    "ensure_future": _ensure_future,
-    "wrap_future": _wrap_future,
+    "ensure_future": asyncio.ensure_future,
+    "wrap_future": asyncio.wrap_future,
     "TaskGroup": _task_group,
     "timeout": _timeout,
 }
@@ -173,33 +157,17 @@ def test_a_cancelled_wait_cancels_the_call(job: Job, subtests: pytest.Subtests) 
     wait_until_idle(job.agents[1])
 
 
-async def _then(future: Any) -> Any:
-    return await future.then(lambda done: done.value())
-
-
-async def _collect_all(future: Any) -> Any:
-    return await rpc.collect_all([future])
-
-
-async def _first_n(future: Any) -> Any:
-    return await rpc.first_n([future, rpc.Future()], 1)
-
-
 async def _as_completed_of_telegrads(future: Any) -> Any:
     return [each.value() async for each in rpc.as_completed([future])]
 
 
-async def _gather_of_telegrads(future: Any) -> Any:
-    return await rpc.gather([future])
-
-
 # The table of docs/cancellation.md: whether the call goes on.
 MADE_OF_CALLS: dict[str, tuple[Way, bool]] = {
-    "then": (_then, True),
-    "collect_all": (_collect_all, True),
-    "first_n": (_first_n, True),
+    "then": (lambda future: future.then(lambda done: done.value()), True),
+    "collect_all": (lambda future: rpc.collect_all([future]), True),
+    "first_n": (lambda future: rpc.first_n([future, rpc.Future()], 1), True),
     "rpc.as_completed": (_as_completed_of_telegrads, True),
-    "rpc.gather": (_gather_of_telegrads, False),
+    "rpc.gather": (lambda future: rpc.gather([future]), False),
 }
 
 
