@@ -47,6 +47,27 @@ def same_as_whole(model: nn.Sequential, rows: int, **options: Any) -> Pipeline:
     return pipe
 
 
+def train(model: nn.Sequential, m: int, **options: Any) -> Pipeline:
+    """Trains a pipeline and the unsplit model, and compares them."""
+    own = optim.Adam(model.parameters(), lr=1e-2)
+    pipe = same_as_whole(model, m + 4, num_microbatches=m, **options)
+    assert len(pipe.parameter_rrefs()) == len(list(model.parameters()))
+    optimizer = pipe.optimizer(optim.Adam, lr=1e-2, max_norm=0.5)
+    for _ in range(3):
+        inputs, labels = batch(m + 4)
+        optimizer.zero_grad()
+        loss, _ = reference(model, inputs, labels)
+        assert pipe.step(inputs, labels) == pytest.approx(loss, rel=1e-9)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        own.step()
+        optimizer.step()
+    state = pipe.state_dict()
+    close(state, model.state_dict())
+    pipe.load_state_dict(state)
+    assert pipe.step(inputs, labels) == pytest.approx(reference(model, inputs, labels)[0])
+    return pipe
+
+
 def past_one_stage() -> None:
     model = nn.Sequential(Inner(0, "past"), Block(2), nn.Sequential(Block(3), Pop("past")))
     same_as_whole(model, 4, workers=["worker1", "worker0", "worker2"], num_microbatches=2)
@@ -100,23 +121,7 @@ def tied(which: set[int]) -> nn.Sequential:
 
 
 def train_tied(which: set[int], workers: Sequence[Any], schedule: str) -> None:
-    model = tied(which)
-    own = optim.Adam(model.parameters(), lr=1e-2)
-    pipe = same_as_whole(model, 7, workers=workers, schedule=schedule, num_microbatches=3)
-    assert len(pipe.parameter_rrefs()) == len(list(model.parameters()))
-    optimizer = pipe.optimizer(optim.Adam, lr=1e-2, max_norm=0.5)
-    for _ in range(3):
-        inputs, labels = batch(7)
-        optimizer.zero_grad()
-        loss, _ = reference(model, inputs, labels)
-        assert pipe.step(inputs, labels) == pytest.approx(loss, rel=1e-9)
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        own.step()
-        optimizer.step()
-    state = pipe.state_dict()
-    close(state, model.state_dict())
-    pipe.load_state_dict(state)
-    assert pipe.step(inputs, labels) == pytest.approx(reference(model, inputs, labels)[0])
+    train(tied(which), 3, workers=workers, schedule=schedule)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -143,28 +148,11 @@ def test_tied_weights_are_one_parameter(
 # -- stages of several workers -------------------------------------------------------------------
 
 
-def train_shared(groups: list[int], schedule: str, m: int, recompute: str = "never") -> None:
+def train_shared(groups: list[int], schedule: str, m: int, recompute: str) -> None:
     names = iter(WORKERS)
     workers = [[next(names) for _ in range(size)] for size in groups]
     model = nn.Sequential(*(Block(k) for k in range(BLOCKS)))
-    own = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    pipe = same_as_whole(
-        model,
-        m + 4,
-        workers=workers,
-        schedule=schedule,
-        num_microbatches=m,
-        recompute=recompute,
-    )
-    optimizer = pipe.optimizer(optim.SGD, lr=0.1, momentum=0.9)
-    for _ in range(3):
-        inputs, labels = batch(m + 4)
-        optimizer.zero_grad()
-        loss, _ = reference(model, inputs, labels)
-        assert pipe.step(inputs, labels) == pytest.approx(loss, rel=1e-9)
-        own.step()
-        optimizer.step()
-    close(pipe.state_dict(), model.state_dict())
+    pipe = train(model, m, workers=workers, schedule=schedule, recompute=recompute)
     found = pipe.report()
     assert len(found.idle) == sum(groups)
     assert found.held <= found.held_by_schedule
@@ -172,24 +160,16 @@ def train_shared(groups: list[int], schedule: str, m: int, recompute: str = "nev
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_workers_that_share_a_stage_train_one_model(cluster: Cluster, schedule: str) -> None:
-    @given(st.sampled_from([[2, 2], [1, 3], [3, 1], [2, 1, 2], [5]]), st.integers(1, 6))
-    @settings(max_examples=5, deadline=None)
-    def check(groups: list[int], m: int) -> None:
-        cluster.call(0, train_shared, groups, schedule, m)
-
-    check()
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_workers_that_share_a_stage_hand_gradients_over_in_buckets(
-    cluster: Cluster, schedule: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bucket_bytes", [200, 2**22], ids=["small", "large"])
+def test_workers_that_share_a_stage_train_one_model(
+    cluster: Cluster, schedule: str, bucket_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_run, "BUCKET_BYTES", 200)  # a bias, or a weight alone
+    """Their gradients travel in buckets: of a bias, or of a weight alone; or of all parameters."""
+    monkeypatch.setattr(step_run, "BUCKET_BYTES", bucket_bytes)
 
     @given(
-        st.sampled_from([[2, 2], [3], [2, 1, 2]]),
-        st.integers(1, 5),
+        st.sampled_from([[2, 2], [1, 3], [3, 1], [2, 1, 2], [5]]),
+        st.integers(1, 6),
         st.sampled_from(["never", "always", "except_last"]),
     )
     @settings(max_examples=4, deadline=None)
