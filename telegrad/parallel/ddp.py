@@ -22,15 +22,15 @@ from telegrad.collectives import (
     broadcast,
     world_group,
 )
-from telegrad.errors import BlockingCallError, CollectiveMismatchError, InvalidUseError
+from telegrad.errors import CollectiveMismatchError, InvalidUseError
 from telegrad.kernels import flatten, unflatten
 from telegrad.nn import Embedding, Module
+from telegrad.parallel.blocking import refuse_on_loop
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.hooks import CommHook
 from telegrad.parallel.join import Turn, Turns
 from telegrad.parallel.reducer import Gathered, Reducer
 from telegrad.rpc import expose
-from telegrad.rpc.seams import on_own_loop
 from telegrad.types import Array, Rank
 
 # -- the check that all ranks have the same module -----------------------------------------------
@@ -115,12 +115,8 @@ def _difference(left: Description, right: Description, r: Rank, other: Rank) -> 
                 f"number {i} is {a.kind} {a.name!r} on rank {r} and {b.kind} {b.name!r} on rank "
                 f"{other}"
             )
-        for what, x, y in (
-            ("shape", a.shape, b.shape),
-            ("dtype", a.dtype, b.dtype),
-            ("requires_grad", a.requires_grad, b.requires_grad),
-            ("sparse", a.sparse, b.sparse),
-        ):
+        for what in ("shape", "dtype", "requires_grad", "sparse"):
+            x, y = getattr(a, what), getattr(b, what)
             if x != y:
                 return f"{a.kind} {a.name!r} has {what} {x} on rank {r} and {y} on rank {other}"
     name = "bucket_bytes" if left.bucket_bytes != right.bucket_bytes else "broadcast_buffers"
@@ -246,12 +242,11 @@ class DistributedDataParallel(Module):
         buffers = list(self.module.buffers())
         if not buffers:
             return
-        if on_own_loop():
-            raise BlockingCallError(
-                "the forward of DistributedDataParallel would block a loop of telegrad's while it "
-                "takes the first rank's buffers; in an async def function write "
-                "`await rpc.to_thread(model, inputs)`, or pass broadcast_buffers=False"
-            )
+        refuse_on_loop(
+            "the forward of DistributedDataParallel, which takes the first rank's buffers,",
+            "in an async def function write `await rpc.to_thread(model, inputs)`, or pass "
+            "broadcast_buffers=False",
+        )
         self._reducer.check_usable()
         turns = self._reducer.turns
         source = 0 if turns is None else turns.take(Turn.FORWARD).active[0]
@@ -331,11 +326,7 @@ class DistributedDataParallel(Module):
             return
         if self._reducer.turns is not None:
             raise InvalidUseError("this DistributedDataParallel is inside a join() block already")
-        if on_own_loop():
-            raise BlockingCallError(
-                "the end of join() would block a loop of telegrad's; train in a thread: "
-                "`await rpc.to_thread(train)`"
-            )
+        refuse_on_loop("the end of join()", "train in a thread: `await rpc.to_thread(train)`")
         turns = Turns(self._group, keep_divisor=divide_by_initial_world_size)
         self._reducer.turns = turns
         try:

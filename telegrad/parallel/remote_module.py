@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self, cast, final
 
 from telegrad.autograd import Tensor
-from telegrad.errors import BlockingCallError, UnknownWorkerError
+from telegrad.errors import UnknownWorkerError
 from telegrad.nn import Module, Parameter
+from telegrad.parallel.blocking import refuse_on_loop
 from telegrad.rpc import Future, RRef, expose, register_type, remote, rpc_sync
-from telegrad.rpc.seams import AgentCore, on_own_loop, reference_of, seconds, use_agent
+from telegrad.rpc.seams import AgentCore, reference_of, seconds, use_agent
 from telegrad.types import Array, Shape, WorkerInfo
 
 # -- references to the parameters of a module, made at its owner ---------------------------------
@@ -57,12 +58,17 @@ def parameter_rrefs(module_or_rref: Module | RRef[Any]) -> list[RRef[Parameter]]
 @expose
 def make_parameter_rrefs(module_rref: RRef[Any]) -> list[RRef[Parameter]]:
     """Runs at the owner of a module; see `parameter_rrefs`."""
+    return _of_module(_local_module(module_rref))
+
+
+def _local_module(module_rref: RRef[Any]) -> Module:
     module = module_rref.local_value()
     if not isinstance(module, Module):
         raise TypeError(
-            f"the reference is to {type(module).__name__}, not to a Module: it has no parameters"
+            f"the reference is to {type(module).__name__}, not to a Module: it has no parameters "
+            "and no mode"
         )
-    return parameter_rrefs(module)
+    return module
 
 
 def _of_module(module: Module) -> list[RRef[Parameter]]:
@@ -136,7 +142,7 @@ class RemoteModule(Module):
                 "function that makes one write RemoteModule.from_rref(rpc.remote(to, func, args))"
             )
         _refuse_device(to)
-        _check_may_block("RemoteModule(...)", "`await rpc.to_thread(RemoteModule, ...)`")
+        refuse_on_loop("RemoteModule(...)", "write `await rpc.to_thread(RemoteModule, ...)`")
         rref = remote(to, module_class, args, kwargs, timeout)
         self._hold(rref, timeout, training=_adjust(rref, timeout))
 
@@ -158,7 +164,7 @@ class RemoteModule(Module):
                 f"from_rref takes an RRef of a Module, not {type(module_rref).__name__}; for a "
                 "module of this process write rpc.RRef(module)"
             )
-        _check_may_block("from_rref()", "`await rpc.to_thread(RemoteModule.from_rref, rref)`")
+        refuse_on_loop("from_rref()", "write `await rpc.to_thread(RemoteModule.from_rref, rref)`")
         return cls._of(module_rref, timeout, training=_adjust(module_rref, timeout))
 
     def __reduce__(self) -> Any:
@@ -178,7 +184,7 @@ class RemoteModule(Module):
             CallTimeoutError: The value was not there in time.
             Exception: Any error that `forward` raised.
         """
-        _check_may_block("RemoteModule.forward()", "`await module.forward_async(...)`")
+        refuse_on_loop("RemoteModule.forward()", "write `await module.forward_async(...)`")
         return self.forward_async(*args, **kwargs).wait()
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -324,13 +330,6 @@ def _refuse_device(to: object) -> None:
         )
 
 
-def _check_may_block(what: str, instead: str) -> None:
-    if on_own_loop():
-        raise BlockingCallError(
-            f"{what} would block a loop of telegrad's, nothing was sent; write {instead}"
-        )
-
-
 # The methods by which a handle changes its module; each returns the module.
 ADJUSTMENTS = ("to", "train", "requires_grad_")
 
@@ -345,9 +344,7 @@ def adjust(module_rref: RRef[Any], method: str = "", argument: Any = None) -> bo
     Raises:
         Exception: The error that making the module raised, or that of the method.
     """
-    module = module_rref.local_value()
-    if not isinstance(module, Module):
-        raise TypeError(f"the reference is to {type(module).__name__}, not to a Module")
+    module = _local_module(module_rref)
     if method in ADJUSTMENTS:
         getattr(module, method)(argument)
     elif method:

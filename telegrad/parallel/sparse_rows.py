@@ -18,8 +18,7 @@ import numpy as np
 from telegrad.arrays import namespace, to_host
 from telegrad.autograd import RowSparse, is_row_sparse
 from telegrad.collectives import ProcessGroup, all_gather_single, coalesced
-from telegrad.errors import BlockingCallError
-from telegrad.rpc.seams import on_own_loop
+from telegrad.parallel.blocking import refuse_on_loop
 from telegrad.types import Array, Shape
 
 
@@ -65,11 +64,10 @@ def all_reduce_rows(
         ...     cluster.run(step)
         [([0, 1, 7], [[2.0], [2.0], [2.0]]), ([0, 1, 7], [[2.0], [2.0], [2.0]])]
     """
-    if on_own_loop():
-        raise BlockingCallError(
-            "all_reduce_rows() would block a loop of telegrad's; in an async def function write "
-            "`await rpc.to_thread(all_reduce_rows, ...)`"
-        )
+    refuse_on_loop(
+        "all_reduce_rows()",
+        "in an async def function write `await rpc.to_thread(all_reduce_rows, ...)`",
+    )
     if not is_row_sparse(array):
         raise TypeError(
             f"all_reduce_rows takes a RowSparse, not {type(array).__name__}; "

@@ -18,10 +18,11 @@ from typing import Any, final
 import numpy as np
 
 from telegrad.autograd import Tensor
-from telegrad.errors import BlockingCallError, InvalidUseError, ScheduleError
+from telegrad.errors import InvalidUseError, ScheduleError
 from telegrad.nn import Module, Parameter, Sequential
 from telegrad.nn.seams import fit_state
 from telegrad.optim import LossScale, Optimizer
+from telegrad.parallel.blocking import refuse_on_loop
 from telegrad.parallel.optimizer.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.pipeline.balance import split
 from telegrad.parallel.pipeline.checking import check
@@ -41,7 +42,7 @@ from telegrad.parallel.pipeline.schedule import Schedule, make_schedule
 from telegrad.parallel.pipeline.sources import Stage, To, source_of, tied_parameters
 from telegrad.parallel.pipeline.timeline import as_svg, as_text
 from telegrad.rpc import Future, RRef, to_thread
-from telegrad.rpc.seams import current_agent, on_own_loop
+from telegrad.rpc.seams import current_agent
 from telegrad.types import Array, WorkerInfo
 
 
@@ -117,7 +118,7 @@ class Pipeline:
     ) -> None:
         given = list(stages)
         settings = Settings(num_microbatches, loss, recompute, specs, timeout, keep_copies)
-        _check_may_block("Pipeline(...)", "`await rpc.to_thread(Pipeline, ...)`")
+        refuse_on_loop("Pipeline(...)", "write `await rpc.to_thread(Pipeline, ...)`")
         if not given:
             raise ValueError("a pipeline needs at least one stage")
         placed = [source_of(k, each) for k, each in enumerate(given)]
@@ -223,7 +224,7 @@ class Pipeline:
             raise ScheduleError(
                 f"the schedule {made.name!r} has {made.places} places for {len(workers)} workers"
             )
-        _check_may_block("from_sequential()", "`await rpc.to_thread(...)`")
+        refuse_on_loop("from_sequential()", "write `await rpc.to_thread(...)`")
         pipe = object.__new__(cls)
         pipe._begin(settings, made)
         if balance == "time" and sample is None:
@@ -257,7 +258,7 @@ class Pipeline:
             EncodeError: An argument is larger than one message may be.
             BlockingCallError: On an event loop that telegrad runs; write `await step_async(...)`.
         """
-        _check_may_block("step()", "`await pipe.step_async(...)`")
+        refuse_on_loop("step()", "write `await pipe.step_async(...)`")
         count = self._settings.num_microbatches
         given = split_arguments(arguments, self._settings.specs_for(arguments), count)
         found = shares(given, count)
@@ -303,7 +304,7 @@ class Pipeline:
             PipelineError: A stage failed.
             BlockingCallError: On an event loop that telegrad runs.
         """
-        _check_may_block("forward()", "`await rpc.to_thread(pipe.forward, ...)`")
+        refuse_on_loop("forward()", "write `await rpc.to_thread(pipe.forward, ...)`")
         specs = self._settings.specs_for(inputs)
         count = most_parts(inputs, specs, self._settings.num_microbatches)
         given = split_arguments(inputs, specs, count)
@@ -474,7 +475,7 @@ class Pipeline:
             ValueError: There is no such stage.
             PipelineError: Another stage is lost, too: replace that one as well.
         """
-        _check_may_block("replace()", "`await rpc.to_thread(pipe.replace, ...)`")
+        refuse_on_loop("replace()", "write `await rpc.to_thread(pipe.replace, ...)`")
         if stage not in range(self.schedule.stages):
             raise ValueError(f"there is no stage {stage!r} (stages: {self.schedule.stages})")
         with self._lock:
@@ -521,13 +522,6 @@ class Pipeline:
         return (
             f"<Pipeline of {self.schedule.stages} stages on {workers}: {self.schedule.name}, "
             f"{self._settings.num_microbatches} micro-batches>"
-        )
-
-
-def _check_may_block(what: str, instead: str) -> None:
-    if on_own_loop():
-        raise BlockingCallError(
-            f"{what} would block a loop of telegrad's, nothing was sent; write {instead}"
         )
 
 
