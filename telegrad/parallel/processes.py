@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
-class ProcessContext(Protocol):
+class ProcessContext(AbstractContextManager["ProcessContext"], Protocol):
     """The processes of one `spawn(join=False)`, by rank.
 
     When a `with` block on it ends, `close` ends those that still run.
@@ -54,19 +54,6 @@ class ProcessContext(Protocol):
     @abstractmethod
     def close(self) -> None:
         """Ends the processes that still run: SIGTERM, and SIGKILL after 5 s. Idempotent."""
-
-    @abstractmethod
-    def __enter__(self) -> ProcessContext:
-        """Returns itself."""
-
-    @abstractmethod
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Closes it."""
 
 
 def spawn(

@@ -474,12 +474,12 @@ class Owners:
         timeout: float | None,
     ) -> list[tuple[Any, Exception | None, bool]]:
         """Returns for each owner the value, the error, and True if the call was sent."""
-        calls: list[Future[Any] | Exception] = []
+        calls: list[Future[Any] | BaseException] = []
         agent = current_agent()
         for owner in self.members:
             lost = agent.members.lost(owner.worker)
             if lost is not None:  # the other owners step all the same
-                calls.append(_copy(lost))
+                calls.append(fresh_copy(lost))  # gets notes; the agent raises the original, too
                 continue
             # A call on the reference itself. As an argument it would be counted, at the cost of a
             # message from its owner.
@@ -527,11 +527,6 @@ class Owners:
 def left_until(ends: float) -> float:
     """Returns the seconds until `ends`, a time of `time.monotonic`; at least LEAST_SECONDS."""
     return max(ends - time.monotonic(), LEAST_SECONDS)
-
-
-def _copy(error: WorkerLostError) -> Exception:
-    """Returns a copy to which notes may be added; the agent raises the original elsewhere, too."""
-    return fresh_copy(error)
 
 
 def _outcome(call: Any) -> tuple[Any, Exception | None, bool]:
