@@ -118,15 +118,10 @@ def test_forward_runs_where_the_module_lives(cluster: Cluster) -> None:
         np.testing.assert_array_equal(head.forward_async(tensor(X)).wait().data, expected)
         assert "worker1" in repr(head)
         assert "Head" in repr(head)
-
-    without_gradients(cluster, run)
-
-
-def test_a_module_of_ones_own_and_by_rank(cluster: Cluster) -> None:
-    def run() -> None:
         for to in (0, rpc.get_worker_info(), 2):
-            head = RemoteModule(to, Head, [3])
-            np.testing.assert_array_equal(head(tensor(X)).data, Head(3)(tensor(X)).data)
+            np.testing.assert_array_equal(
+                RemoteModule(to, Head, [3])(tensor(X)).data, Head(3)(tensor(X)).data
+            )
 
     without_gradients(cluster, run)
 
@@ -204,32 +199,6 @@ def test_a_step_through_a_remote_module_is_a_local_step(cluster: Cluster) -> Non
     assert_equal_state(state, local.state_dict())
 
 
-def test_gradients_reach_the_parameters_there(cluster: Cluster) -> None:
-    local = Head(3)
-    (local(tensor(X)) ** 2).sum().backward()
-
-    def run() -> list[Any]:
-        head = RemoteModule(1, Head, (3,))
-        references = head.remote_parameters()
-        with dist_autograd.context() as context_id:
-            dist_autograd.backward(context_id, [(head(tensor(X)) ** 2).sum()])
-            return [
-                rpc.rpc_sync(each.owner(), gradient_of, (each, context_id)) for each in references
-            ]
-
-    expected = [
-        parameter.grad.data for parameter in local.parameters() if parameter.grad is not None
-    ]
-    found = on_trainer(cluster, run)
-    assert len(found) == len(expected) == 4
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10)
-
-
-def gradient_of(parameter: rpc.RRef[Parameter], context_id: int) -> Any:
-    return dist_autograd.get_gradients(context_id)[parameter.local_value()].data
-
-
 # -- what is there ----------------------------------------------------------------------------
 
 
@@ -256,19 +225,6 @@ def test_train_and_eval_are_honoured_and_send_no_module(cluster: Cluster) -> Non
         for set_mode, expected in ((head.eval, False), (head.train, True)):
             set_mode()
             assert proxy.modes() == [expected] * 4
-
-    on_trainer(cluster, run)
-
-
-def test_a_module_passes_its_mode_on_to_a_remote_part(cluster: Cluster) -> None:
-    def run() -> None:
-        model = Model("worker1")
-        proxy = model.head.get_module_rref().rpc_sync()
-        model.eval()
-        assert not any(proxy.modes())
-        assert not model.head.training
-        model.train()
-        assert all(proxy.modes())
 
     on_trainer(cluster, run)
 
