@@ -255,17 +255,6 @@ def test_the_wrapper_has_the_names_of_the_module(cluster: Cluster) -> None:
     cluster.run(as_a_module)
 
 
-def wrapped_twice() -> None:
-    model, rank = wrap()
-    again = DistributedDataParallel(model.module)
-    loss_of(again(part(rank))).backward()
-    close(gradients(again), alone())
-
-
-def test_a_module_that_is_wrapped_again_is_averaged_once(cluster: Cluster) -> None:
-    cluster.run(wrapped_twice)
-
-
 def bad_arguments() -> None:
     dist.init_process_group()
     frozen = Linear(2, 2)

@@ -180,24 +180,22 @@ def test_gradients_are_views_of_the_buffers_of_their_pass() -> None:
     assert not any(np.shares_memory(array, first[0]) for array, _ in job.groups[0].started[3:])
 
 
-def test_a_parameter_without_a_gradient_contributes_zeros() -> None:
-    _, ranks = make()
-    backward_on(ranks, lambda r: (0, 1, 2, 3) if r == 2 else (0, 3))
-    expected = [1.0, pytest.approx(12 / 3), pytest.approx(22 / 3), 31.0]
-    assert [rank.gradients() for rank in ranks] == [expected] * N
-
-
-def test_what_no_rank_has_a_gradient_for_is_left_alone() -> None:
-    _, ranks = make()
-    backward_on(ranks, lambda r: (0, 3))
-    assert [rank.gradients() for rank in ranks] == [[1.0, None, None, 31.0]] * N
-
-
-def test_ranks_may_use_different_parameters() -> None:
-    _, ranks = make()
-    backward_on(ranks, lambda r: (r,))
-    expected = [0.0, pytest.approx(11 / 3), pytest.approx(22 / 3), None]
-    assert [rank.gradients() for rank in ranks] == [expected] * N
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [
+        ([(0, 3), (0, 3), (0, 1, 2, 3)], [1.0, 12 / 3, 22 / 3, 31.0]),  # zeros for the others
+        ([(0,), (1,), (2,)], [0.0, 11 / 3, 22 / 3, None]),
+        ([(0, 3)] * N, [1.0, None, None, 31.0]),  # left alone
+    ],
+)
+def test_ranks_may_use_different_parameters(
+    used: list[Sequence[int]], expected: list[float | None], hooked: bool
+) -> None:
+    ranks = make_hooked()[1] if hooked else make()[1]
+    backward_on(ranks, lambda r: used[r])
+    for rank in ranks:
+        assert rank.gradients() == [None if x is None else pytest.approx(x) for x in expected]
 
 
 def test_no_sync_keeps_gradients_apart_until_the_next_backward() -> None:
@@ -314,13 +312,6 @@ def test_a_hook_averages_the_gradients_alone() -> None:
     assert [(b.index, b.is_last, len(b.parameters)) for b in own] == [(0, False, 2), (1, True, 2)]
     assert own[0].parameters == (ranks[0].parameters[3], ranks[0].parameters[2])
     assert all(np.shares_memory(each, own[0].buffer) for each in own[0].gradients())
-
-
-def test_with_a_hook_ranks_may_use_different_parameters() -> None:
-    _, ranks, _ = make_hooked()
-    backward_on(ranks, lambda r: (r,))
-    expected = [0.0, pytest.approx(11 / 3), pytest.approx(22 / 3), None]
-    assert [rank.gradients() for rank in ranks] == [expected] * N
 
 
 def test_a_hook_may_return_another_array() -> None:
@@ -450,6 +441,10 @@ def test_what_no_sync_left_in_earlier_passes_is_averaged_with_this_one() -> None
 # -- failures ----------------------------------------------------------------------------------
 
 
+def fail(_: Tensor) -> None:
+    raise ArithmeticError("no gradient today")
+
+
 def test_a_failed_reduction_takes_all_gradients_away() -> None:
     job, ranks = make()
     for rank in ranks:
@@ -475,9 +470,6 @@ def test_a_rule_that_raises_aborts_the_group() -> None:
     waiting = ranks[0].begin(*range(4))[1]
     parameter = ranks[1].parameters[0]
 
-    def fail(_: Tensor) -> None:
-        raise ArithmeticError("no gradient today")
-
     parameter.register_hook(fail)
     with pytest.raises(ArithmeticError, match="no gradient today"):
         backward([ranks[1].loss(*range(4))])
@@ -490,9 +482,6 @@ def test_a_rule_that_raises_aborts_the_group() -> None:
 def test_a_failure_before_the_first_parameter_leaves_the_group_alone() -> None:
     job, ranks = make()
     loss = ranks[0].loss(0)
-
-    def fail(_: Tensor) -> None:
-        raise ArithmeticError("no gradient today")
 
     loss.register_hook(fail)
     with pytest.raises(ArithmeticError):
@@ -531,9 +520,6 @@ def test_a_reduction_that_failed_stops_the_backward() -> None:
 def test_a_group_of_one_goes_on_after_a_failure() -> None:
     _, ranks = make(1)
     rank = ranks[0]
-
-    def fail(_: Tensor) -> None:
-        raise ArithmeticError("no gradient today")
 
     with rank.parameters[0].register_hook(fail), pytest.raises(ArithmeticError):
         backward([rank.loss(*range(4))])
