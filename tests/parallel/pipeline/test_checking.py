@@ -27,14 +27,15 @@ from tests.parallel.pipeline.tables import B, F, I, W, ends, random_table, table
 
 def of_gpipe(checked: Checked, places: int, micro_batches: int, chunks: int) -> None:
     assert checked.held == (micro_batches,) * places
-    for forward, backward in [(1, 1), (1, 2), (3, 1)]:
-        costs = Costs(forward=forward, backward=backward)
-        ideal = (micro_batches + places - 1) * (forward + backward)
-        assert checked.simulate(costs).length == ideal
+    takes_fill_and_drain(checked, places, micro_batches)
 
 
 def of_1f1b(checked: Checked, places: int, micro_batches: int, chunks: int) -> None:
     assert checked.held == tuple(min(places - p, micro_batches) for p in range(places))
+    takes_fill_and_drain(checked, places, micro_batches)
+
+
+def takes_fill_and_drain(checked: Checked, places: int, micro_batches: int) -> None:
     for forward, backward in [(1, 1), (1, 2), (3, 1)]:
         costs = Costs(forward=forward, backward=backward)
         ideal = (micro_batches + places - 1) * (forward + backward)
