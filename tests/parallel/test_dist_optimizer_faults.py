@@ -31,7 +31,7 @@ from telegrad.parallel import (
 from telegrad.parallel.optimizer import owners
 from telegrad.parallel.optimizer.owners import GroupPart, OwnerOptimizer, StepRequest
 from telegrad.parallel.optimizer.rounds import Rounds
-from telegrad.rpc import Future, RpcOptions
+from telegrad.rpc import Future
 from telegrad.rpc.call.failure import describe_failure, rebuild_failure
 from telegrad.testing import Cluster
 from telegrad.types import Array
@@ -40,7 +40,7 @@ from tests.parallel.trained_parts import (
     Part,
     close,
     make_parts,
-    mean_step,
+    mean_steps,
     rrefs_of,
     step,
     values,
@@ -221,17 +221,6 @@ def test_an_owner_lost_in_the_middle_of_a_step(cluster: Cluster, options: dict[s
         assert second.stepped == ("worker0",)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(100)
-def test_a_process_of_an_owner_lost_in_the_middle_of_a_round() -> None:
-    with Cluster(4, processes=True, options=RpcOptions(lost_after=30.0)) as cluster:
-        cluster.call(0, begin_with_a_stuck_owner, {"trainers": list(TRAINERS)})
-        cluster.kill(3)
-        for first, second in cluster.call(0, end_with_a_lost_owner):
-            assert first == StepFailure(("worker0",), (), ("worker3",))
-            assert second is not None
-
-
 def measured_with_a_lost_owner() -> StepFailure | None:
     parts, optimizer = state.pop("clipped")
     before = values(parts[:1])
@@ -292,7 +281,8 @@ def end_rounds() -> list[StepResult]:
     return done
 
 
-def lose_a_trainer(cluster: Cluster, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"max_norm": 1e9}, {"staleness": 0}])
+def test_nobody_waits_for_a_trainer_that_is_lost(cluster: Cluster, options: dict[str, Any]) -> None:
     first = cluster.call(0, begin_rounds, options)
     cluster.kill(2)
     results = cluster.call(0, end_rounds)
@@ -300,19 +290,6 @@ def lose_a_trainer(cluster: Cluster, options: dict[str, Any]) -> None:
     if "staleness" not in options:
         assert first.trainers == 2
         assert [result.trainers for result in results] == [2, 1, 1]
-
-
-@pytest.mark.parametrize("options", [{}, {"max_norm": 1e9}, {"staleness": 0}])
-def test_nobody_waits_for_a_trainer_that_is_lost(cluster: Cluster, options: dict[str, Any]) -> None:
-    lose_a_trainer(cluster, options)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(100)
-@pytest.mark.parametrize("options", [{}, {"staleness": 0}])
-def test_nobody_waits_for_the_process_of_a_trainer(options: dict[str, Any]) -> None:
-    with Cluster(3, processes=True, options=RpcOptions(lost_after=30.0)) as cluster:
-        lose_a_trainer(cluster, options)
 
 
 def gives_up(optimizer: DistributedOptimizer, parts: Sequence[Any]) -> None:
@@ -332,7 +309,7 @@ def late_partner() -> None:
         for trainer, x in zip(TRAINERS, XS, strict=False)
     ]
     assert [result.trainers for result in rpc.wait_all(calls)] == [2, 2]
-    close(values(parts), mean_step(2, XS[:2], 0.1))
+    close(values(parts), mean_steps(2, [XS[:2]], lr=0.1))
 
 
 def test_the_deadline_ends_the_wait_and_takes_the_gradients_back(cluster: Cluster) -> None:
@@ -367,7 +344,7 @@ def cancelled_partner() -> None:
         second.wait()
     assert rpc.rpc_sync("worker3", go_on)
     assert first.wait().trainers == 2
-    close(values(parts[:1]), mean_step(1, XS[:2], 0.1))
+    close(values(parts[:1]), mean_steps(1, [XS[:2]], lr=0.1))
 
 
 def go_on() -> bool:
@@ -396,7 +373,7 @@ def cancelled_loop() -> None:
     loop.cancel()
     call = rpc.rpc_async("worker1", step, (optimizer, parts, XS[1], LONG), timeout=LONG)
     assert call.wait().trainers == 1
-    close(values(parts), mean_step(2, XS[1:2], 0.1))
+    close(values(parts), mean_steps(2, [XS[1:2]], lr=0.1))
 
 
 @pytest.mark.usefixtures("stuck")

@@ -19,8 +19,8 @@ from tests.parallel.trained_parts import (
     XS,
     Part,
     close,
-    loss_of,
     make_parts,
+    mean_steps,
     rrefs_of,
     step,
     values,
@@ -60,13 +60,9 @@ def rounds(options: dict[str, Any]) -> None:
     assert optimizer.mode == "synchronous"
     results = train_all(optimizer, parts, {"worker1": XS[:5], "worker2": XS[5:10]})
     assert [result.trainers for result in results[0]] == [2] * 5
-    own = [Part(i) for i in range(2)]
-    expected = optim.SGD([p for part in own for p in part.parameters()], lr=0.1, momentum=0.9)
-    for i in range(5):  # the mean of the trainers' losses, in one program
-        expected.zero_grad()
-        (0.5 * (loss_of(own, XS[i]) + loss_of(own, XS[5 + i]))).backward()
-        expected.step()
-    close(values(parts), values(own))
+    # The mean of the trainers' losses, in one program.
+    together = list(zip(XS[:5], XS[5:10], strict=True))
+    close(values(parts), mean_steps(2, together, lr=0.1, momentum=0.9))
 
 
 @pytest.mark.parametrize("options", [{}, {"max_norm": 1e9}, {"loss_scale": LossScale(2.0**10)}])
@@ -81,15 +77,8 @@ def uneven_rounds() -> None:
     optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.1, trainers=TRAINERS)
     results = train_all(optimizer, parts, {"worker1": XS[:5], "worker2": XS[5:7]})
     assert [result.trainers for result in results[0]] == [2, 2, 1, 1, 1]
-    own = [Part(i) for i in range(2)]
-    expected = optim.SGD([p for part in own for p in part.parameters()], lr=0.1)
-    for i in range(5):
-        expected.zero_grad()
-        losses = [loss_of(own, XS[i])] + ([loss_of(own, XS[5 + i])] if i < 2 else [])
-        for loss in losses:
-            (loss / len(losses)).backward()
-        expected.step()
-    close(values(parts), values(own))
+    together = [XS[[i, 5 + i]] if i < 2 else XS[[i]] for i in range(5)]
+    close(values(parts), mean_steps(2, together, lr=0.1))
 
 
 def test_nobody_waits_for_a_trainer_that_has_left(cluster: Cluster) -> None:
@@ -349,47 +338,3 @@ def some_steps(optimizer: DistributedOptimizer, part: Any, n: int, timeout: floa
 
 def test_a_trainer_that_is_too_far_ahead_waits_for_the_slowest(cluster: Cluster) -> None:
     cluster.call(0, bounded)
-
-
-class Log:
-    """Who made which step, in the order in which they were made."""
-
-    def __init__(self) -> None:
-        self.entries: list[str] = []
-
-    def add(self, trainer: str) -> None:
-        self.entries.append(trainer)
-
-    def all(self) -> list[str]:
-        return self.entries
-
-
-def logged_steps(optimizer: DistributedOptimizer, part: Any, log: Any, n: int) -> None:
-    name = rpc.get_worker_info().name
-    for _ in range(n):
-        log.rpc_sync().add(name)
-        some_steps(optimizer, part, 1)
-    optimizer.leave()
-
-
-def bounded_race(staleness: int) -> None:
-    part, log = rpc.remote("worker0", Halves, (0,)), rpc.RRef(Log())
-    optimizer = DistributedOptimizer(
-        optim.SGD, rrefs_of([part]), lr=0.01, trainers=TRAINERS, staleness=staleness
-    )
-    rpc.wait_all(
-        [
-            rpc.rpc_async(worker, logged_steps, (optimizer, part, log, 12), timeout=LONG)
-            for worker in TRAINERS
-        ]
-    )
-    begun = dict.fromkeys(TRAINERS, 0)
-    for name in log.local_value().all():
-        begun[name] += 1
-        # It begins a step after `begun - 1` of its own; the other has begun its last one or not.
-        assert begun[name] - 1 - min(begun.values()) <= staleness
-
-
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_two_trainers_keep_within_the_bound(cluster: Cluster, staleness: int) -> None:
-    cluster.call(0, bounded_race, staleness)

@@ -16,7 +16,7 @@ from telegrad.parallel.optimizer.owners import OwnerOptimizer, StepRequest
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.parallel.trained_parts import XS, close, make_parts, mean_step, rrefs_of, step, values
+from tests.parallel.trained_parts import XS, close, make_parts, mean_steps, rrefs_of, step, values
 
 CLUSTER_SIZE = 4
 LONG = 40.0  # seconds for what no test waits for
@@ -54,17 +54,17 @@ def test_a_trainer_whose_loss_one_owner_hears_of_in_the_middle_of_a_round(
     results, found = cluster.call(0, round_of_two, options)
     if options:
         assert [(each.trainers, each.uneven) for each in results] == [(1, False)] * 2
-        close(found, mean_step(2, XS[:1], 0.1))
+        close(found, mean_steps(2, [XS[:1]], lr=0.1))
     else:
         assert [(each.trainers, each.uneven) for each in results] == [(2, True)] * 2
-        close(found[:2], mean_step(2, XS[:2], 0.1)[:2])
-        assert not np.allclose(found[2], mean_step(2, XS[:2], 0.1)[2])
+        close(found[:2], mean_steps(2, [XS[:2]], lr=0.1)[:2])
+        assert not np.allclose(found[2], mean_steps(2, [XS[:2]], lr=0.1)[2])
 
 
 def test_a_round_of_all_trainers_is_even(cluster: Cluster) -> None:
     results, found = cluster.call(0, round_of_two, {})
     assert [(each.trainers, each.uneven) for each in results] == [(2, False)] * 2
-    close(found, mean_step(2, XS[:2], 0.1))
+    close(found, mean_steps(2, [XS[:2]], lr=0.1))
 
 
 def too_far_ahead(optimizer: DistributedOptimizer, parts: Sequence[Any]) -> tuple[str, str]:

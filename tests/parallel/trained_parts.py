@@ -21,7 +21,7 @@ __all__ = [
     "here",
     "loss_of",
     "make_parts",
-    "mean_step",
+    "mean_steps",
     "rrefs_of",
     "step",
     "values",
@@ -109,11 +109,13 @@ def close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
         np.testing.assert_allclose(left, right, rtol=1e-12)
 
 
-def mean_step(n: int, xs: Array, lr: float) -> list[Array]:
-    """The parameters of n parts after one step with the mean of some losses."""
+def mean_steps(n: int, rounds: Iterable[Array | Sequence[Array]], **options: Any) -> list[Array]:
+    """The parameters of n parts after steps, each with the mean of some losses."""
     parts = [Part(i) for i in range(n)]
-    optimizer = optim.SGD([p for part in parts for p in part.parameters()], lr=lr)
-    for x in xs:
-        (loss_of(parts, x) / len(xs)).backward()
-    optimizer.step()
+    optimizer = optim.SGD([p for part in parts for p in part.parameters()], **options)
+    for xs in rounds:
+        optimizer.zero_grad()
+        for x in xs:
+            (loss_of(parts, x) / len(xs)).backward()
+        optimizer.step()
     return values(parts)
