@@ -256,12 +256,9 @@ class DistributedOptimizer:
             self._wait_for_slowest(left_until(ends))
         return result
 
-    def _part_at(self, worker: WorkerInfo) -> RRef[OwnerOptimizer] | None:
-        """Returns the part of one owner; None for a worker that owns nothing."""
-        for owner in self._owners.members:
-            if owner.worker == worker:
-                return owner.rref
-        return None
+    def _part_at(self, worker: WorkerInfo) -> list[RRef[OwnerOptimizer]]:
+        """Returns the part of one owner; nothing for a worker that owns nothing."""
+        return [owner.rref for owner in self._owners.members if owner.worker == worker]
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         """Returns the loss to call `backward` on: multiplied by `loss_scale`, if there is one.

@@ -190,14 +190,8 @@ class PipelineOptimizer:
             if failure is None:
                 raise
             worker = next(iter((*failure.failed, *failure.unknown)), "")
-            stage = self._stages().get(worker, -1)
-            raise PipelineError(
-                f"stage {stage} on worker {worker!r} failed in the optimizer; {failure}: "
-                f"{type(error).__name__}: {error}",
-                stage=stage,
-                worker=worker,
-                phase="optimizer",
-            ) from error
+            words = f"failed in the optimizer; {failure}"
+            raise self._failure(error, worker, words, "optimizer") from error
         finally:
             self._waiting.drop()
         self._after()
@@ -225,19 +219,22 @@ class PipelineOptimizer:
         try:
             return self.made.state_dict()
         except WorkerLostError as error:
-            stage = self._stages().get(error.worker, -1)
-            raise PipelineError(
-                f"stage {stage} on worker {error.worker!r} is lost in the state of the optimizer: "
-                f"{type(error).__name__}: {error}",
-                stage=stage,
-                worker=error.worker,
-                phase="state",
-            ) from error
+            words = "is lost in the state of the optimizer"
+            raise self._failure(error, error.worker, words, "state") from error
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores a state, of this class or of an `optim.Optimizer` of the whole model."""
         self.made.load_state_dict(state_dict)
         self._after()
+
+    def _failure(self, error: Exception, worker: str, words: str, phase: str) -> PipelineError:
+        stage = self._stages().get(worker, -1)
+        return PipelineError(
+            f"stage {stage} on worker {worker!r} {words}: {type(error).__name__}: {error}",
+            stage=stage,
+            worker=worker,
+            phase=phase,
+        )
 
     def __repr__(self) -> str:
         return f"<PipelineOptimizer of {self._made or 'a model that is not split yet'!r}>"

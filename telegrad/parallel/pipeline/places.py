@@ -166,10 +166,6 @@ class Places:
                         found.setdefault((owner, home), []).append((*source, stage, name))
         return [Tie(owner, copy, names) for (owner, copy), names in found.items()]
 
-    def members_of(self, stage: int) -> list[RemotePlace]:
-        """Returns the places of a stage."""
-        return [self.members[number] for number in self._homes[stage]]
-
     def first_stages(self) -> dict[str, int]:
         """Returns the first stage of each worker, by name."""
         return {each.worker.name: each.stages[0] for each in reversed(self.members)}
@@ -183,7 +179,7 @@ class Places:
             InvalidUseError: A module of the place was given as a reference.
         """
         lost = current_agent().members.lost
-        places = self.members_of(stage)
+        places = [self.members[number] for number in self._homes[stage]]
         old = next((each for each in places if lost(each.worker) is not None), places[0])
         for each in old.stages:
             if self._sources[each].rref is not None:
@@ -436,9 +432,8 @@ class Copies:
         self._groups = dict(sorted(self._groups.items())[-2:])
 
         def arguments(member: RemotePlace) -> Sequence[Any]:
-            parts = [each._part_at(member.worker) for each in optimizers]
-            neighbour = _neighbour(member, places.members)
-            return self._version, [each for each in parts if each is not None], neighbour
+            parts = [part for each in optimizers for part in each._part_at(member.worker)]
+            return self._version, parts, _neighbour(member, places.members)
 
         places.ask("copy", arguments)
 

@@ -20,7 +20,7 @@ from telegrad.dist_autograd.seams import (
 from telegrad.errors import ContextError, InvalidUseError, PipelineError
 from telegrad.nn import Module, Parameter
 from telegrad.parallel.optimizer.owners import OwnerOptimizer
-from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailboxes, PlaceId, PlaceMailbox
+from telegrad.parallel.pipeline.mailbox import EndedElsewhereError, Mailboxes, PlaceId
 from telegrad.parallel.pipeline.plan import LocalPlace, PlacePlan, StepOrder, StepReport, Wait
 from telegrad.parallel.pipeline.skips import names_in
 from telegrad.parallel.pipeline.sources import StageSource
@@ -147,7 +147,9 @@ class StageRunner:
             served.on_cancel(lambda: mailbox.fail(served.given_up()))
             token = enter_ambient(outside)
             try:
-                self._check_peers(mailbox)
+                for peer in mailbox.peers:  # those lost before the step began
+                    if (lost := agent.members.lost(peer)) is not None:
+                        mailbox.fail(lost)
                 with _evaluating(self._stages.values()) if order.sample else nullcontext():
                     report = StepRun(place, order, gradients).run()
                 gradients.complete = True
@@ -164,13 +166,6 @@ class StageRunner:
                 leave_ambient(outside, token)
                 mailbox.end(gradients.clear)
             return report
-
-    def _check_peers(self, mailbox: PlaceMailbox) -> None:
-        """Ends a step at once that a lost worker takes part in."""
-        members = current_agent().members
-        for peer in mailbox.peers:
-            if (lost := members.lost(peer)) is not None:
-                mailbox.fail(lost)
 
     def parameters(self) -> dict[int, dict[str, RRef[Parameter]]]:
         """Returns references to the parameters of each stage, by name and in its order."""
