@@ -506,7 +506,7 @@ def lose_a_copy(cluster: Cluster, rank: int, *, keep_copies: bool) -> None:
 
 
 @pytest.mark.parametrize("keep_copies", [False, True], ids=["state", "copies"])
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("rank", [2, 3])  # the first worker of a stage, and another one
 def test_a_worker_that_shares_a_stage_is_replaced(rank: int, keep_copies: bool) -> None:
     with Cluster(4, options=rpc.RpcOptions(lost_after=2.0, timeout=30.0)) as cluster:
         cluster.call(0, partial(lose_a_copy, cluster, rank, keep_copies=keep_copies))
@@ -527,8 +527,8 @@ def test_the_state_of_an_optimizer_names_a_lost_stage(cluster: Cluster) -> None:
     cluster.call(0, lose_with_the_optimizer, cluster)
 
 
-def check_losses(schedule: str, places: st.SearchStrategy[Where], examples: int) -> None:
-    @given(places)
+def check_losses(schedule: str, examples: int) -> None:
+    @given(places_of(schedule))
     @settings(max_examples=examples, deadline=None)
     def check(where: Where) -> None:
         options = rpc.RpcOptions(lost_after=2.0, timeout=30.0)
@@ -554,16 +554,15 @@ def test_a_pipeline_that_is_dropped_leaves_nothing(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_a_lost_stage_is_replaced_and_training_goes_on(phase: str, schedule: str) -> None:
-    check_losses(schedule, places_of(schedule).filter(lambda where: where[0] == phase), 3)
+def test_a_lost_stage_is_replaced_and_training_goes_on(schedule: str) -> None:
+    check_losses(schedule, 4)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_any_stage_is_lost_at_any_point_of_any_schedule(schedule: str) -> None:
-    check_losses(schedule, places_of(schedule), 40)
+    check_losses(schedule, 40)
 
 
 def no_state() -> None:
