@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from telegrad.rendezvous.membership import JoinRequest, Member, Membership, Message
 from telegrad.types import WorkerInfo
 
-__all__ = ["full", "member", "only", "request", "session"]
+__all__ = ["full", "member", "one", "only", "request", "session"]
+
+M = TypeVar("M", bound=Message)
 
 
 def session(number: int) -> WorkerInfo:
@@ -29,6 +32,13 @@ def full(world_size: int = 3, *, host: int | None = None) -> Membership:
     for r in range(world_size):
         membership.join(session(r), request(r, world_size=world_size))
     return membership
+
+
+def one(messages: Sequence[Message], kind: type[M]) -> M:
+    """Returns the only message, which is of this kind."""
+    [message] = messages
+    assert isinstance(message, kind)
+    return message
 
 
 def only(messages: Sequence[Message], kind: type[Message]) -> list[Message]:

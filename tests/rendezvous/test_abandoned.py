@@ -24,7 +24,7 @@ from telegrad.rendezvous.membership import (
     Welcome,
 )
 from telegrad.types import WorkerInfo
-from tests.rendezvous.membership_values import full, member, request, session
+from tests.rendezvous.membership_values import full, member, one, request, session
 
 ASKING = WorkerInfo("store.asking", 1, 4711)  # the line of a worker that has given up its own
 AGAIN = WorkerInfo("store.again", 1, 4712)  # and of one that comes in its place
@@ -65,8 +65,9 @@ def test_nobody_can_join_any_more() -> None:
     assert on_top == [dataclasses.replace(refused, session=session(7))]
     for r in (0, 2):
         membership.abandoned(session(r), "fenced")
-    [last] = membership.join(AGAIN, request(1, incarnation=9))  # it does not begin anew either
-    assert isinstance(last, Refused)
+    last = one(
+        membership.join(AGAIN, request(1, incarnation=9)), Refused
+    )  # it does not begin anew either
     assert last.message.startswith("'w1' and 2 more gave up")
 
 
@@ -74,8 +75,7 @@ def test_who_waits_to_be_welcomed_is_refused() -> None:
     membership = Membership(3)
     membership.join(session(0), dataclasses.replace(request(0), start_when=1))
     membership.join(session(1), request(1))
-    [refused] = membership.abandoned(session(0), "fenced")
-    assert isinstance(refused, Refused)
+    refused = one(membership.abandoned(session(0), "fenced"), Refused)
     assert refused.session == session(1)
     assert membership.members == ()
 
@@ -119,8 +119,7 @@ def test_a_coordinator_that_has_lost_all_was_cut_off_itself(host: int | None) ->
             membership.lost(session(r), "silent")
     assert membership.asks(ASKING, 2) == [Stands(ASKING, None)]
     assert membership.abandoned_by == (member(1).info,)
-    [refused] = membership.reserve(session(7))
-    assert isinstance(refused, Refused)
+    refused = one(membership.reserve(session(7)), Refused)
     assert "'w1' gave up" in refused.message
     assert membership.asks(ASKING, 3) == [Stands(ASKING, None)]
 

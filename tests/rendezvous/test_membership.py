@@ -30,7 +30,7 @@ from telegrad.rendezvous.membership import (
     Welcome,
 )
 from telegrad.types import WorkerInfo
-from tests.rendezvous.membership_values import full, member, only, request, session
+from tests.rendezvous.membership_values import full, member, one, only, request, session
 
 
 def test_all_are_welcomed_when_the_last_one_comes() -> None:
@@ -51,8 +51,7 @@ def test_all_are_welcomed_when_the_last_one_comes() -> None:
 def test_duplicate_name_without_case(other: str) -> None:
     membership = Membership()
     membership.join(session(0), request(0))
-    [refused] = membership.join(session(1), request(1, name=other))
-    assert isinstance(refused, Refused)
+    refused = one(membership.join(session(1), request(1, name=other)), Refused)
     assert refused.error == "DuplicateNameError"
     assert refused.message == (
         f"the name {other!r} is taken by rank 0 ('w0'); names must differ by more than case"
@@ -62,8 +61,7 @@ def test_duplicate_name_without_case(other: str) -> None:
 def test_duplicate_rank() -> None:
     membership = Membership()
     membership.join(session(0), request(0))
-    [refused] = membership.join(session(1), request(0, name="other"))
-    assert isinstance(refused, Refused)
+    refused = one(membership.join(session(1), request(0, name="other")), Refused)
     assert refused.error == "DuplicateNameError"
     assert "rank 0 is taken by 'w0'; give 'other' a rank of its own" in refused.message
 
@@ -71,19 +69,11 @@ def test_duplicate_rank() -> None:
 def test_all_hear_of_a_rank_that_was_refused_for_its_name() -> None:
     membership = Membership()
     membership.join(session(0), request(0))
-    [refused] = membership.join(session(1), request(1, name="w0"))
-    assert isinstance(refused, Refused)
+    refused = one(membership.join(session(1), request(1, name="w0")), Refused)
     told = membership.join(session(2), request(2))
     assert [each.errors for each in told if isinstance(each, Progress)] == [
         ((1, f"a second one was refused: {refused.message}"),)
     ] * 2
-
-
-def test_join_after_complete_is_refused_while_the_place_is_taken() -> None:
-    membership = full()
-    [refused] = membership.join(session(7), request(1, name="late"))
-    assert isinstance(refused, Refused)
-    assert refused.error == "DuplicateNameError"
 
 
 def test_world_size_mismatch() -> None:
@@ -96,12 +86,12 @@ def test_world_size_mismatch() -> None:
     assert isinstance(progress, Progress)
     assert progress.session == session(0)
     assert progress.errors == ((1, "refused by the coordinator: it says world size 4"),)
-    [refused] = membership.join(session(4), request(4, world_size=5))  # of no rank of this job
-    assert isinstance(refused, Refused)
+    refused = one(
+        membership.join(session(4), request(4, world_size=5)), Refused
+    )  # of no rank of this job
     welcomes = membership.join(session(1), request(1))
     assert [each.errors for each in welcomes if isinstance(each, Progress)] == [(), ()]
-    [refused] = Membership(2).join(session(1), request(1, world_size=4))
-    assert isinstance(refused, Refused)
+    refused = one(Membership(2).join(session(1), request(1, world_size=4)), Refused)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +105,7 @@ def test_world_size_mismatch() -> None:
 )
 def test_bad_requests(bad: JoinRequest, words: str) -> None:
     membership = Membership()
-    [refused] = membership.join(session(0), bad)
-    assert isinstance(refused, Refused)
+    refused = one(membership.join(session(0), bad), Refused)
     assert refused.error == "ValueError"
     assert words in refused.message
     assert membership.members == ()
@@ -126,8 +115,7 @@ def test_one_session_has_one_seat() -> None:
     membership = Membership()
     membership.join(session(0), request(0))
     assert membership.join(session(0), request(0)) == []
-    [refused] = membership.join(session(0), request(1))
-    assert isinstance(refused, Refused)
+    refused = one(membership.join(session(0), request(1)), Refused)
     assert "joined already as 'w0'" in refused.message
 
 
@@ -135,8 +123,7 @@ def test_loss_before_complete_frees_the_place_and_is_remembered() -> None:
     membership = Membership()
     membership.join(session(0), request(0))
     membership.join(session(1), request(1))
-    [progress] = membership.lost(session(1), "dial refused")
-    assert isinstance(progress, Progress)
+    progress = one(membership.lost(session(1), "dial refused"), Progress)
     assert progress.joined == (0,)
     assert progress.errors == ((1, "joined as 'w1' and was lost again: dial refused"),)
     [first, _] = membership.join(session(8), request(1, incarnation=9))
@@ -147,32 +134,11 @@ def test_loss_before_complete_frees_the_place_and_is_remembered() -> None:
 def test_what_was_seen_of_a_missing_rank_is_told() -> None:
     membership = Membership()
     membership.join(session(0), request(0))
-    [progress] = membership.note(2, "has another token")
-    assert isinstance(progress, Progress)
+    progress = one(membership.note(2, "has another token"), Progress)
     assert progress.errors == ((2, "has another token"),)
     assert membership.note(2, "has another token") == []
     assert membership.note(0, "is there") == []
     assert membership.note(3, "no such rank") == membership.note(-1, "nor this") == []
-
-
-def test_loss_after_complete_is_told_to_all_others() -> None:
-    membership = full()
-    assert membership.lost(session(1), "killed") == [
-        Lost(session(0), member(1).info, "killed"),
-        Lost(session(2), member(1).info, "killed"),
-    ]
-    assert membership.lost(session(1), "killed") == []
-
-
-def test_a_restarted_worker_takes_the_place_of_its_predecessor() -> None:
-    membership = full()
-    membership.lost(session(1), "killed")
-    members = (member(0), member(1, incarnation=9), member(2))
-    assert membership.join(session(9), request(1, incarnation=9)) == [
-        Welcome(session(9), members, known=False),
-        Joined(session(0), members[1]),
-        Joined(session(2), members[1]),
-    ]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -181,8 +147,7 @@ def test_a_newcomer_hears_once_that_all_know_it(order: tuple[int, ...]) -> None:
     membership = full(4)
     membership.lost(session(3), "killed")
     newcomer = request(3, world_size=4, incarnation=9)
-    [welcome] = only(membership.join(session(9), newcomer), Welcome)
-    assert isinstance(welcome, Welcome)
+    welcome = one(only(membership.join(session(9), newcomer), Welcome), Welcome)
     assert not welcome.known
     ends: list[Callable[[], list[Message]]] = [
         lambda: membership.knows(session(0), 9),
@@ -214,25 +179,6 @@ def test_shutdown_waits_for_all() -> None:
     membership.shut_down(session(1))
     assert membership.shut_down(session(2)) == [Released(session(r)) for r in range(3)]
     assert membership.members == ()
-
-
-def test_shutdown_does_not_wait_for_the_lost() -> None:
-    membership = full()
-    membership.shut_down(session(0))
-    membership.shut_down(session(2))
-    messages = membership.lost(session(1), "killed")
-    assert only(messages, Released) == [Released(session(0)), Released(session(2))]
-    assert len(only(messages, Lost)) == 2
-
-
-def test_shutdown_waits_for_a_replacement_too() -> None:
-    membership = full()
-    membership.lost(session(1), "killed")
-    membership.shut_down(session(0))
-    messages = membership.join(session(9), request(1, incarnation=9))
-    assert only(messages, Running)
-    assert not only(membership.shut_down(session(2)), Released)
-    assert len(only(membership.shut_down(session(9)), Released)) == 3
 
 
 def test_shutdown_of_nobody_is_answered() -> None:
@@ -271,8 +217,7 @@ def test_places_on_top_are_kept_for_their_session_and_free_again() -> None:
     assert membership.reserve(a) == [Reserved(a, "worker1", 1, 1)]
     assert membership.reserve(b, "helper") == [Reserved(b, "helper", 2, 1)]
     assert membership.reserve(b, "Helper2") == [Reserved(b, "Helper2", 2, 1)]
-    [refused] = membership.join(c, request(1, name="worker1", world_size=1))
-    assert isinstance(refused, Refused)
+    refused = one(membership.join(c, request(1, name="worker1", world_size=1)), Refused)
     assert "rank 1 is out of range for a world size of 1" in refused.message
     membership.lost(a, "killed")
     assert membership.reserve(c) == [Reserved(c, "worker1", 1, 1)]
@@ -289,39 +234,19 @@ def test_names_on_top_are_distinct_from_all_others() -> None:
         ("worker1", "the name 'worker1' is taken by rank 0 ('Worker1')"),
         ("WORKER2", "the name 'WORKER2' is taken by rank 2 ('worker2')"),
     ]:
-        [refused] = membership.reserve(session(8), name)
-        assert isinstance(refused, Refused)
+        refused = one(membership.reserve(session(8), name), Refused)
         assert refused.error == "DuplicateNameError"
         assert words in refused.message
-    [refused] = membership.reserve(session(8), "a b")
-    assert isinstance(refused, Refused)
+    refused = one(membership.reserve(session(8), "a b"), Refused)
     assert refused.error == "ValueError"
-
-
-def test_nobody_comes_on_top_of_a_job_that_is_not_complete() -> None:
-    membership = Membership(2)
-    membership.join(session(0), request(0, world_size=2))
-    [refused] = membership.reserve(session(7))
-    assert isinstance(refused, Refused)
-    assert "not complete; try again when it is" in refused.message
 
 
 def test_a_job_that_begins_anew_keeps_no_reservation() -> None:
     membership = full(1)
     membership.reserve(session(7))
     membership.shut_down(session(0))
-    [refused] = membership.join(session(7), request(1, name="worker1", world_size=1))
-    assert isinstance(refused, Refused)
+    one(membership.join(session(7), request(1, name="worker1", world_size=1)), Refused)
     assert membership.members == ()
-
-
-def test_shutdown_waits_for_who_came_on_top() -> None:
-    membership = full(1)
-    late = session(7)
-    membership.reserve(late)
-    membership.join(late, request(1, name="worker1", world_size=1))
-    assert membership.shut_down(session(0)) == [Running(session(0), 1, ("worker1",))]
-    assert membership.shut_down(late) == [Released(session(0)), Released(late)]
 
 
 EVENTS = st.lists(
@@ -593,8 +518,7 @@ def test_who_waits_for_a_rank_that_has_ended_is_refused() -> None:
         Lost(session(2), member(0).info, f"it was refused: {words}"),
     ]
     assert [each.info.rank for each in membership.members] == [2]
-    [refused] = only(membership.join(session(0), wants(0)), Refused)  # and whoever comes later
-    assert isinstance(refused, Refused)
+    one(only(membership.join(session(0), wants(0)), Refused), Refused)  # and whoever comes later
     welcomed = only(membership.join(session(0), wants(0, 2)), Welcome)  # two are enough for these
     assert [each.session for each in welcomed] == [session(0)]
 
@@ -603,12 +527,10 @@ def test_a_rank_that_gave_up_has_not_ended_without_joining() -> None:
     membership = Membership()
     membership.join(session(0), wants(0))
     membership.join(session(1), wants(1))
-    [progress] = membership.lost(session(1), "its time was over (1 s)", left=True)
-    assert isinstance(progress, Progress)
+    progress = one(membership.lost(session(1), "its time was over (1 s)", left=True), Progress)
     assert progress.gave_up == ((1, "w1"),)
     assert progress.errors == ((1, "joined as 'w1' and gave up: its time was over (1 s)"),)
-    [refused] = membership.ended(1, "exit code 1")
-    assert isinstance(refused, Refused)
+    refused = one(membership.ended(1, "exit code 1"), Refused)
     assert refused.message.startswith("rank 1 ended (exit code 1) after it gave up waiting; ")
 
 

@@ -24,12 +24,9 @@ from telegrad.rendezvous.membership import (
     Welcome,
 )
 from telegrad.types import WorkerInfo
+from tests.rendezvous.membership_values import one, session
 
 N = 4
-
-
-def session(number: int) -> WorkerInfo:
-    return WorkerInfo(f"store.{number}", number, 1000 + number)
 
 
 def join(membership: Membership, rank: int, start_when: StartWhen = None) -> list[Message]:
@@ -61,102 +58,10 @@ def test_names_are_enough() -> None:
     assert told(messages, Joined) == [0, 2]
 
 
-def test_each_waits_for_its_own() -> None:
-    membership = Membership()
-    assert told(join(membership, 0, 1), Welcome) == [0]
-    messages = join(membership, 1)
-    assert told(messages, Joined) == [1, 0]
-    assert told(messages, Progress) == [1]
-    join(membership, 2)
-    assert told(join(membership, 3), Welcome) == [1, 2, 3]
-    assert membership.complete
-
-
-def test_who_waits_is_lost_for_those_who_have_started() -> None:
-    membership = Membership()
-    join(membership, 0, 1)
-    join(membership, 1)
-    join(membership, 2)
-    messages = membership.lost(session(1), "killed")
-    assert told(messages, Lost) == [0]  # it was never welcomed: who waits has not heard of it
-    [progress] = [message for message in messages if isinstance(message, Progress)]
-    assert (progress.session, progress.joined, progress.names) == (session(2), (0, 2), ("w0", "w2"))
-    assert progress.errors == ((1, "joined as 'w1' and was lost again: killed"),)
-
-
-def test_who_waits_hears_of_those_who_have_started() -> None:
-    """They know where it listens, and may dial it at once."""
-    membership = Membership()
-    join(membership, 0, 1)
-    assert news(join(membership, 1)) == [(1, "w0"), (0, "w1")]
-    assert news(join(membership, 2, 1)) == [(1, "w2"), (0, "w2")]
-    messages = membership.lost(session(0), "killed")
-    assert told(messages, Lost) == [1, 2]
-    assert news(join(membership, 3, 3)) == [(1, "w3"), (2, "w3")]
-
-
-def test_a_job_that_starts_at_once_has_no_such_news() -> None:
-    """It would be one message for each pair of workers."""
-    membership = Membership()
-    assert [news(join(membership, r)) for r in range(N)] == [[]] * N
-
-
-def news(messages: Sequence[Message]) -> list[tuple[int, str]]:
-    """Who hears of whose arrival."""
-    joined = [message for message in messages if isinstance(message, Joined)]
-    return [(message.session.rank, message.member.info.name) for message in joined]
-
-
-def test_shutdown_waits_for_who_still_joins() -> None:
-    membership = Membership()
-    join(membership, 0, 1)
-    join(membership, 1)
-    [running] = membership.shut_down(session(0))
-    assert isinstance(running, Running)
-    assert running.names == ("w1",)
-    assert told(membership.lost(session(1), "gave up"), Released) == [0]
-
-
-def test_shutdown_does_not_wait_for_who_is_refused() -> None:
-    """The refusal of the only worker that had not left is the last event of the job."""
-    membership = Membership()
-    join(membership, 0, 1)
-    join(membership, 1)
-    assert told(membership.shut_down(session(0)), Running) == [0]
-    messages = membership.ended(2, "exit code 0")
-    assert told(messages, Refused) == [1]
-    assert told(messages, Released) == [0]
-    assert membership.members == ()
-
-
-def test_who_has_started_hears_that_one_who_joined_is_refused() -> None:
-    """It stayed a member there for good, beside the one that came in its place."""
-    membership = Membership()
-    join(membership, 0, 1)
-    join(membership, 1)
-    join(membership, 3, ("w2",))
-    messages = membership.ended(2, "exit code 0")
-    assert told(messages, Refused) == [1]
-    [lost] = [message for message in messages if isinstance(message, Lost)]
-    assert (lost.session, lost.info.name, lost.left) == (session(0), "w1", False)
-    assert lost.reason.startswith("it was refused: rank 2 ended (exit code 0) without joining")
-    [progress] = [message for message in messages if isinstance(message, Progress)]
-    assert (progress.session, progress.names) == (session(3), ("w0", "w3"))
-
-
-def test_shutdown_does_not_wait_for_who_never_came() -> None:
-    membership = Membership()
-    join(membership, 0, 2)
-    join(membership, 1, 2)
-    membership.shut_down(session(0))
-    assert told(membership.shut_down(session(1)), Released) == [0, 1]
-
-
 def test_on_top_of_a_job_that_has_started() -> None:
     membership = Membership()
     join(membership, 0, 2)
-    [refused] = membership.reserve(session(9))
-    assert isinstance(refused, Refused)
+    one(membership.reserve(session(9)), Refused)
     join(membership, 1, 2)
     assert membership.reserve(session(9)) == [Reserved(session(9), f"worker{N}", N, N)]
     request = JoinRequest(f"worker{N}", N, N, 99, (), 1)
@@ -169,8 +74,7 @@ def test_on_top_of_a_job_that_has_started() -> None:
 
 @pytest.mark.parametrize("wanted", [0, -1, N + 1])
 def test_a_number_that_cannot_be(wanted: int) -> None:
-    [refused] = join(Membership(), 0, wanted)
-    assert isinstance(refused, Refused)
+    refused = one(join(Membership(), 0, wanted), Refused)
     assert refused.error == "ValueError"
     assert f"start_when={wanted} is out of range for a world size of {N}" in refused.message
 
@@ -188,8 +92,23 @@ EVENTS = st.lists(
 )
 
 
+ALL_JOIN = [("join", r, None) for r in range(N)]
+ALL_LEAVE = [("shutdown", r, None) for r in range(N)]
+
+
 @given(EVENTS)
+# Who waits hears of those who have started, and of their loss; the news that no pair needs is not.
+@example([("join", 0, 1), ("join", 1, None), ("join", 2, 1), ("lost", 0, None), ("join", 3, 3)])
+@example([("join", 0, 1), ("join", 1, None), ("join", 2, None), ("lost", 1, None)])
+# Shutdown waits for who still joins, and not for who never came.
+@example([("join", 0, 1), ("join", 1, None), ("shutdown", 0, None), ("lost", 1, None)])
+@example([("join", 0, 2), ("join", 1, 2), ("shutdown", 0, None), ("shutdown", 1, None)])
+# It waits for a replacement, too.
+@example([*ALL_JOIN, ("lost", 1, None), ("shutdown", 0, None), ("join", 1, None), *ALL_LEAVE])
+# One that was refused stayed a member for good, for those who had started.
 @example([("join", 0, 1), ("join", 1, None), ("join", 3, ("w2",)), ("ended", 2, None)])
+# The refusal of the only worker that had not left is the last event of the job.
+@example([("join", 0, 1), ("join", 1, None), ("shutdown", 0, None), ("ended", 2, None)])
 def test_who_was_welcomed_knows_exactly_who_is_there(
     events: list[tuple[str, int, StartWhen]],
 ) -> None:
