@@ -18,6 +18,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import control as messages
+from telegrad.rendezvous.control import DEFAULT_LIMITS, LOST_AFTER
 from telegrad.rendezvous.membership import (
     Ended,
     GivenUp,
@@ -59,8 +60,6 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
 CLOSED = "the coordinator was closed"
-LOST_AFTER = 10.0
-DEFAULT_LIMITS = ConnectionLimits()
 # A job's incarnations begin at a random multiple of this. A worker left over from an ended job may
 # find a new job with the same token at its port: it must not meet its own name and number there.
 INCARNATIONS_APART = 1000

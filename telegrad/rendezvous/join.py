@@ -29,8 +29,8 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import control as messages
-from telegrad.rendezvous.control import ControlLine, refuse_on_loop
-from telegrad.rendezvous.coordinator import LOST_AFTER, Coordinator
+from telegrad.rendezvous.control import DEFAULT_LIMITS, LOST_AFTER, ControlLine, refuse_on_loop
+from telegrad.rendezvous.coordinator import Coordinator
 from telegrad.rendezvous.endpoint_source import EndpointSource, Published
 from telegrad.rendezvous.file import EndpointFile
 from telegrad.rendezvous.job_address import JobAddress
@@ -40,8 +40,7 @@ from telegrad.rendezvous.joined_job import (
     JoinProgress,
     MemberEvents,
     as_member,
-    unpublished_line,
-    unreached_line,
+    time_left,
 )
 from telegrad.rendezvous.listening import address_words, loopback_words
 from telegrad.rendezvous.membership import Member, StartWhen, check_name
@@ -122,7 +121,6 @@ WARN_EVERY = 10.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 0.5  # a coordinator starts within a second of its workers
 ATTEMPT_TIMEOUT = 10.0  # for one dial and its handshake, two round trips
 GOODBYE_TIMEOUT = 1.0
-DEFAULT_LIMITS = ConnectionLimits()
 MOST_SAID = 200  # characters that others hear of the error of a join
 LINES = 2  # of one worker to the coordinator at most: one that was cut off asks on a second line
 
@@ -367,9 +365,10 @@ class _Attempt:
             backoff = min(2 * backoff, LONGEST_BACKOFF)
 
     def _waiting_line(self, endpoint: str, problem: str, left: float) -> str:
-        if endpoint or self.source is None:
-            return unreached_line(endpoint, problem, left)
-        return unpublished_line(self.source.waiting, left)
+        awaited = f"the coordinator at {endpoint} ({problem})"
+        if not endpoint and self.source is not None:
+            awaited = self.source.waiting
+        return f"waiting for {awaited}; {time_left(left)}"
 
     def _reserve(self) -> _Attempt:
         """Asks the coordinator for the name and rank that this worker will have."""

@@ -269,16 +269,6 @@ def rounded(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
 
 
-def unreached_line(endpoint: str, problem: str, seconds: float) -> str:
-    """Returns the progress line of a worker that cannot reach its coordinator yet."""
-    return f"waiting for the coordinator at {endpoint} ({problem}); {time_left(seconds)}"
-
-
-def unpublished_line(event: str, seconds: float) -> str:
-    """Returns the progress line of a worker that does not know its coordinator's address yet."""
-    return f"waiting for {event}; {time_left(seconds)}"
-
-
 # -- the joined job ------------------------------------------------------------------------------
 
 
