@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from telegrad.types import WorkerInfo
 from tests.transport.workers import SECONDS, TOKEN, Authority, Recorder
 
 Open = Callable[[str, str], ControlLine]
+Serve = Callable[[str], Coordinator]
 
 
 @pytest.fixture
@@ -46,9 +48,18 @@ def open_line(authority: Authority) -> Iterator[Open]:
         line.close(0.1)
 
 
-def coordinator_of(authority: Authority, name: str) -> Coordinator:
-    transport = GrpcTransport(tls=authority.tls(name))
-    return Coordinator([transport], job="job", token=TOKEN, world_size=2)
+@pytest.fixture
+def serve(authority: Authority) -> Iterator[Serve]:
+    """Makes coordinators with the certificate of a name, to be started."""
+    with ExitStack() as stack:
+
+        def serve_(name: str) -> Coordinator:
+            transport = GrpcTransport(tls=authority.tls(name))
+            made = Coordinator([transport], job="job", token=TOKEN, world_size=2)
+            stack.callback(made.close, 0.5)
+            return made
+
+        yield serve_
 
 
 def request(name: str, rank: int = 1, incarnation: int = 7) -> dict[str, object]:
@@ -64,43 +75,30 @@ def request(name: str, rank: int = 1, incarnation: int = 7) -> dict[str, object]
     }
 
 
-def test_a_worker_joins_under_the_name_in_its_certificate(
-    authority: Authority, open_line: Open
-) -> None:
-    coordinator = coordinator_of(authority, "coordinator")
-    try:
-        endpoint = coordinator.start()[0]
-        line = open_line("worker1", "Worker1")
-        line.connect(endpoint, SECONDS)
-        for kind, body in ((JOIN, request("worker2")), (RESERVE, {"name": "worker2"})):
-            with pytest.raises(AuthenticationError, match="'worker1' is none on which 'worker2'"):
-                line.ask(kind, body, timeout=SECONDS)
-        assert not coordinator.members
-        line.ask(JOIN, request("worker1"), timeout=SECONDS)
-        assert [member.info.name for member in coordinator.members] == ["worker1"]
-    finally:
-        coordinator.close(0.5)
+def test_a_worker_joins_under_the_name_in_its_certificate(serve: Serve, open_line: Open) -> None:
+    coordinator = serve("coordinator")
+    endpoint = coordinator.start()[0]
+    line = open_line("worker1", "Worker1")
+    line.connect(endpoint, SECONDS)
+    for kind, body in ((JOIN, request("worker2")), (RESERVE, {"name": "worker2"})):
+        with pytest.raises(AuthenticationError, match="'worker1' is none on which 'worker2'"):
+            line.ask(kind, body, timeout=SECONDS)
+    assert not coordinator.members
+    line.ask(JOIN, request("worker1"), timeout=SECONDS)
+    assert [member.info.name for member in coordinator.members] == ["worker1"]
 
 
 @pytest.mark.parametrize("owner", ["worker1", ""])
-def test_a_line_of_somebody_elses(authority: Authority, open_line: Open, owner: str) -> None:
-    coordinator = coordinator_of(authority, "coordinator")
-    try:
-        with pytest.raises(AuthenticationError, match="has shown the certificate of 'worker2'"):
-            open_line(owner, "worker2").connect(coordinator.start()[0], SECONDS)
-    finally:
-        coordinator.close(0.5)
+def test_a_line_of_somebody_elses(serve: Serve, open_line: Open, owner: str) -> None:
+    coordinator = serve("coordinator")
+    with pytest.raises(AuthenticationError, match="has shown the certificate of 'worker2'"):
+        open_line(owner, "worker2").connect(coordinator.start()[0], SECONDS)
 
 
-def test_a_worker_is_no_coordinator(authority: Authority, open_line: Open) -> None:
-    coordinator = coordinator_of(authority, "worker2")
-    try:
-        with pytest.raises(
-            AuthenticationError, match="certificate of 'worker2'.*issue coordinator"
-        ):
-            open_line("worker1", "worker1").connect(coordinator.start()[0], SECONDS)
-    finally:
-        coordinator.close(0.5)
+def test_a_worker_is_no_coordinator(serve: Serve, open_line: Open) -> None:
+    coordinator = serve("worker2")
+    with pytest.raises(AuthenticationError, match="certificate of 'worker2'.*issue coordinator"):
+        open_line("worker1", "worker1").connect(coordinator.start()[0], SECONDS)
 
 
 def test_a_worker_that_says_its_own_name_is_no_coordinator(
@@ -125,25 +123,22 @@ def test_a_worker_that_says_its_own_name_is_no_coordinator(
     assert not heard.envelopes
 
 
-def test_a_worker_asks_for_itself_alone(authority: Authority, open_line: Open) -> None:
+def test_a_worker_asks_for_itself_alone(serve: Serve, open_line: Open) -> None:
     """The question ends the old line of whom it is about, and has it go on alone."""
-    coordinator = coordinator_of(authority, "coordinator")
-    try:
-        endpoint = coordinator.start()[0]
-        lines = [open_line(name, name) for name in ("worker0", "worker1", "worker1")]
-        for line in lines:
-            line.connect(endpoint, SECONDS)
-        for rank, line in enumerate(lines[:2]):
-            line.ask(JOIN, request(f"worker{rank}", rank, 7 + rank), timeout=SECONDS)
-        with pytest.raises(AuthenticationError, match="'worker1' is none on which 'worker0'"):
-            lines[2].ask(STANDING, {"incarnation": 7}, timeout=SECONDS)
-        assert lines[0].ask(STANDING, {"incarnation": 7}, timeout=SECONDS) == {"member": True}
-        assert coordinator.statistics().abandoned_by == 0
-        answer = lines[2].ask(STANDING, {"incarnation": 8}, timeout=SECONDS)
-        assert answer == {"member": None}
-        assert coordinator.statistics().abandoned_by == 1
-    finally:
-        coordinator.close(0.5)
+    coordinator = serve("coordinator")
+    endpoint = coordinator.start()[0]
+    lines = [open_line(name, name) for name in ("worker0", "worker1", "worker1")]
+    for line in lines:
+        line.connect(endpoint, SECONDS)
+    for rank, line in enumerate(lines[:2]):
+        line.ask(JOIN, request(f"worker{rank}", rank, 7 + rank), timeout=SECONDS)
+    with pytest.raises(AuthenticationError, match="'worker1' is none on which 'worker0'"):
+        lines[2].ask(STANDING, {"incarnation": 7}, timeout=SECONDS)
+    assert lines[0].ask(STANDING, {"incarnation": 7}, timeout=SECONDS) == {"member": True}
+    assert coordinator.statistics().abandoned_by == 0
+    answer = lines[2].ask(STANDING, {"incarnation": 8}, timeout=SECONDS)
+    assert answer == {"member": None}
+    assert coordinator.statistics().abandoned_by == 1
 
 
 def plain_address(endpoint: str) -> str:
