@@ -79,35 +79,34 @@ def test_all_read_the_same_log(store: MemoryStore) -> None:
         nodes.close()
 
 
-def test_the_failure_that_began_first_counts_whichever_was_told_first(store: MemoryStore) -> None:
-    nodes = Nodes(store, 0, 2)
+@pytest.fixture
+def nodes(store: MemoryStore) -> Iterator[Nodes]:
+    """Those of node 0 of two; at the end the workers of both have ended."""
+    made = Nodes(store, 0, 2)
+    yield made
+    for node in range(2):
+        made.tell(Event(DONE, node))
+    made.close()
+
+
+def test_the_failure_that_began_first_counts_whichever_was_told_first(nodes: Nodes) -> None:
     nodes.tell(Event(FAILED, 0, rank=0, code=1, age=LIMIT))
     nodes.tell(Event(FAILED, 1, rank=1, code=1, age=2 * LIMIT))
     heard(nodes, 2)
     assert nodes.first_failure is not None
     assert nodes.first_failure.rank == 1
-    nodes.tell(Event(DONE, 0))
-    nodes.tell(Event(DONE, 1))
-    heard(nodes, 2)
-    nodes.close()
 
 
-def test_who_failed_since_another_was_lost_is_not_the_one_to_name(store: MemoryStore) -> None:
-    nodes = Nodes(store, 0, 2)
+def test_who_failed_since_another_was_lost_is_not_the_one_to_name(nodes: Nodes) -> None:
     lost = ("Traceback (most recent call last):", "telegrad.errors.OwnerLostError: worker 'w1'")
     nodes.tell(Event(FAILED, 0, rank=0, code=1, text=lost, age=LIMIT))
     nodes.tell(Event(FAILED, 1, rank=1, code=-9))
     heard(nodes, 2)
     assert nodes.first_failure is not None
     assert nodes.first_failure.rank == 1
-    nodes.tell(Event(DONE, 0))
-    nodes.tell(Event(DONE, 1))
-    heard(nodes, 2)
-    nodes.close()
 
 
-def test_the_loss_of_a_node_counts_as_its_end(store: MemoryStore) -> None:
-    nodes = Nodes(store, 0, 2)
+def test_the_loss_of_a_node_counts_as_its_end(nodes: Nodes) -> None:
     nodes.tell(Event(GONE, 1, text=("silent for 10 s",)))
     (gone,) = heard(nodes, 1)
     assert gone.words == "node 1 is lost (silent for 10 s)"
@@ -115,16 +114,13 @@ def test_the_loss_of_a_node_counts_as_its_end(store: MemoryStore) -> None:
     nodes.tell(Event(DONE, 0))
     heard(nodes, 1)
     assert nodes.all_done
-    nodes.close()
 
 
-def test_who_is_done_may_go(store: MemoryStore) -> None:
-    nodes = Nodes(store, 0, 2)
+def test_who_is_done_may_go(nodes: Nodes) -> None:
     for event in (Event(DONE, 1), Event(GONE, 1), Event(DONE, 0)):
         nodes.tell(event)
     assert [event.kind for event in heard(nodes, 2)] == [DONE, DONE]
     assert nodes.first_failure is None
-    nodes.close()
 
 
 def test_without_the_log_everything_is_over(store: MemoryStore) -> None:
