@@ -132,6 +132,13 @@ def hosting(host: str, port: int = 29500, *, file: str = "") -> JobAddress:
         (hosting(HERE), None, "10.9.9.9", Addresses(HERE, "10.9.9.9")),
         (hosting("127.0.0.1", 0), None, None, Addresses("127.0.0.1", "127.0.0.1")),
         (hosting("127.0.0.1", 0, file="/f"), "0.0.0.0", None, Addresses("0.0.0.0", HERE)),
+        # A name of loopback is not published.
+        (hosting("localhost"), None, None, Addresses("127.0.0.1", "127.0.0.1")),
+        (hosting("localhost"), "127.0.0.1", None, Addresses("127.0.0.1", "127.0.0.1")),
+        (hosting("localhost"), "localhost", None, Addresses("127.0.0.1", "127.0.0.1")),
+        (hosting("localhost"), "0.0.0.0", None, Addresses("0.0.0.0", "127.0.0.1")),
+        (hosting("localhost"), "::", None, Addresses("::", "127.0.0.1")),
+        (hosting("::1"), "::1", None, Addresses("::1", "::1")),
     ],
 )
 def test_places_of_who_hosts_the_coordinator(
@@ -190,23 +197,6 @@ def test_of_this_machine_as_it_is() -> None:
     assert route_to("127.0.0.1") == "127.0.0.1"
     for each in interfaces():
         assert route_to(each.address) == each.address
-
-
-@pytest.mark.parametrize(
-    ("host", "bind", "place"),
-    [
-        ("localhost", None, Addresses("127.0.0.1", "127.0.0.1")),
-        ("localhost", "127.0.0.1", Addresses("127.0.0.1", "127.0.0.1")),
-        ("localhost", "localhost", Addresses("127.0.0.1", "127.0.0.1")),
-        ("localhost", "0.0.0.0", Addresses("0.0.0.0", "127.0.0.1")),
-        ("localhost", "::", Addresses("::", "127.0.0.1")),
-        ("::1", "::1", Addresses("::1", "::1")),
-    ],
-)
-def test_whoever_hosts_the_coordinator_publishes_no_name_of_loopback(
-    host: str, bind: str | None, place: Addresses
-) -> None:
-    assert host_place(hosting(host), bind, None) == place
 
 
 def test_nobody_hosts_the_coordinator_beside_where_it_is_dialled() -> None:
