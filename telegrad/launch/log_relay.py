@@ -181,13 +181,16 @@ class LogRelay:
         out: The screen for stdout.
         err: The screen for stderr.
         verb: The command after `telegrad`, which begins the launcher's own lines.
+
+    Attributes:
+        lines: The number of workers' lines that were written so far, to both streams.
     """
 
     def __init__(self, out: Screen, err: Screen, verb: str = "run") -> None:
         self._verb = verb
         self._screens = {"stdout": out, "stderr": err}
         self._streams: dict[tuple[int, str], _Stream] = {}
-        self._lines = 0
+        self.lines = 0
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Takes a worker's output to `stdout` or `stderr`; b"" means that the stream ended."""
@@ -196,8 +199,8 @@ class LogRelay:
         for piece in pieces:
             self._clear_others(stream)
             if self._screens[stream].write(piece, b"[%d] " % rank):
-                self._lines += 1
-                source.tail.append(_Line(self._lines, time.monotonic(), piece.text))
+                self.lines += 1
+                source.tail.append(_Line(self.lines, time.monotonic(), piece.text))
 
     def say(self, text: str) -> None:
         """Writes words of the launcher's own to stderr, which are not counted.
@@ -214,15 +217,10 @@ class LogRelay:
         lines = (line for line in reversed(self._stderr(rank)) if line.text.startswith(TRACEBACK))
         return next(lines, None)
 
-    @property
-    def lines(self) -> int:
-        """The number of workers' lines that were written so far, to both streams."""
-        return self._lines
-
     def show_traceback_last(self, rank: int) -> None:
         """Repeats a worker's last traceback, or its last lines, unless they are the last output."""
         kept = self._end_of(rank)
-        if not kept or kept[0].number == self._lines - len(kept) + 1:
+        if not kept or kept[0].number == self.lines - len(kept) + 1:
             return
         self.show(rank, [line.text for line in kept])
 
@@ -235,7 +233,7 @@ class LogRelay:
         for line in lines:
             self._clear_others("stderr")
             if self._screens["stderr"].write(LogPiece(line), b"[%d] " % rank):
-                self._lines += 1
+                self.lines += 1
 
     def clear(self) -> None:
         """Removes the in-place texts."""

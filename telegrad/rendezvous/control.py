@@ -238,6 +238,7 @@ class ControlLine(Receiver):
     Attributes:
         another: Makes a line with the same settings, but without the callbacks.
         lost_after: The argument of that name.
+        closed: An event, set when the line is closed; its user may wait on it as well.
     """
 
     def __init__(
@@ -263,7 +264,7 @@ class ControlLine(Receiver):
         self._endpoint = ""
         self._lost: WorkerLostError | None = None
         self._early_losses: dict[WorkerInfo, WorkerLostError] = {}
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         self._guests = GuestList()
 
         def open_exchange() -> Exchange:
@@ -300,11 +301,6 @@ class ControlLine(Receiver):
             OSError: An address or port cannot be had.
         """
         return self._exchange.listen()
-
-    @property
-    def closed(self) -> threading.Event:
-        """An event, set when the line is closed; its user may wait on it as well."""
-        return self._closed
 
     @property
     def coordinator(self) -> WorkerInfo | None:
@@ -422,7 +418,7 @@ class ControlLine(Receiver):
         """Posts a message that has no reply; dropped if there is no coordinator to send it to."""
         with self._lock:
             coordinator = self._coordinator
-        if coordinator is None or self._lost is not None or self._closed.is_set():
+        if coordinator is None or self._lost is not None or self.closed.is_set():
             return
         try:
             self._exchange.post(coordinator, write_body(kind, body))
@@ -431,7 +427,7 @@ class ControlLine(Receiver):
 
     def close(self, timeout: float = CLOSE_TIMEOUT, *, reason: str = "shutdown") -> None:
         """Says goodbye and closes; pending requests raise RendezvousError. Idempotent."""
-        self._closed.set()
+        self.closed.set()
         self._fail_all(RendezvousError(f"the line to the coordinator was closed here ({reason})"))
         self._exchange.close(timeout, reason)
 
@@ -463,7 +459,7 @@ class ControlLine(Receiver):
         with self._lock:
             if self._coordinator is None:
                 self._early_losses[peer] = error
-            if self._closed.is_set() or self._coordinator != peer:
+            if self.closed.is_set() or self._coordinator != peer:
                 return
             self._lost = error
         self._on_lost(error)  # first, so that waiters here find out that this worker was evicted
@@ -472,12 +468,12 @@ class ControlLine(Receiver):
     def _renew(self) -> None:
         """Starts again under another incarnation: the last one may be fenced by now."""
         self._exchange.close(RENEW_TIMEOUT, "it begins again")
-        if not self._closed.is_set():
+        if not self.closed.is_set():
             self._exchange = self._open_exchange()
             self._exchange.start(listen=False)
 
     def _usable(self) -> WorkerInfo:
-        if self._closed.is_set():
+        if self.closed.is_set():
             raise RendezvousError("the line to the coordinator is closed; join the job again")
         if self._lost is not None:
             raise lost_error(self._lost)

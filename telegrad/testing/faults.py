@@ -592,18 +592,16 @@ class KillableTransport(Transport):
 
     Args:
         inner: The transport that makes the carriers.
+
+    Attributes:
+        dead: True if the transport was killed.
     """
 
     def __init__(self, inner: Transport) -> None:
         self.scheme, self.schemes = inner.scheme, inner.schemes
         self._inner = inner
-        self._dead = False
+        self.dead = False
         self._open: list[Carrier | Listener] = []
-
-    @property
-    def dead(self) -> bool:
-        """True if the transport was killed."""
-        return self._dead
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens a listener that a kill closes."""
@@ -618,7 +616,7 @@ class KillableTransport(Transport):
 
     async def dial(self, endpoint: str) -> Carrier:
         """Dials; refused once this end is dead."""
-        if self._dead:
+        if self.dead:
             raise ConnectionRefusedError(f"{endpoint} cannot be dialled from a killed worker")
         carrier = await self._inner.dial(endpoint)
         await self._keep(carrier)
@@ -626,12 +624,12 @@ class KillableTransport(Transport):
 
     async def kill(self) -> None:
         """Breaks all carriers and closes all listeners; nothing is dialled or accepted any more."""
-        self._dead = True
+        self.dead = True
         opened, self._open = self._open, []
         for thing in reversed(opened):
             await thing.close()
 
     async def _keep(self, carrier: Carrier) -> None:
         self._open.append(carrier)
-        if self._dead:  # killed while it was being made
+        if self.dead:  # killed while it was being made
             await carrier.close()
