@@ -274,8 +274,9 @@ def test_the_end_of_the_program_is_that_of_all(
     """And no directory is left behind."""
     file, folder = tmp_path / "go on", tmp_path / "temporary"
     folder.mkdir()
-    words, environment = ["python", programs.script(WAITING), mode, file], {"TMPDIR": str(folder)}
-    program = programs.start(words, preload=[], env=environment)
+    environment = {"TMPDIR": str(folder)}
+    script = programs.script(WAITING)
+    program = programs.start(["python", script, mode, file], preload=[], env=environment)
     program.wait_for("[0] pid ")
     program.wait_for("[1] pid ")
     assert len(list(folder.iterdir())) == 1
